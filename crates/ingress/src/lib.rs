@@ -1,0 +1,1 @@
+//! Placeholder opening; replaced by the crate's own.
