@@ -1,1 +1,11 @@
-//! Placeholder opening; replaced by the crate's own.
+//! What an object is.
+//!
+//! In: bytes and facts about kinds. Out: objects that are decoded, pruned, patched, owned, selected and encoded by data
+//! (a row in the catalogue and a schema), for built-in kinds and custom resources alike. Nothing here does I/O.
+
+pub mod catalogue;
+pub mod field;
+pub mod names;
+pub mod status;
+pub mod time;
+pub mod value;

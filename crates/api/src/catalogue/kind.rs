@@ -1,0 +1,121 @@
+use std::fmt;
+
+use super::Verbs;
+
+/// One kind in one version, as clients see it and as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kind {
+    /// Empty for the core group.
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    pub list_kind: String,
+    pub plural: String,
+    pub singular: String,
+    pub short_names: Vec<String>,
+    pub categories: Vec<String>,
+    pub namespaced: bool,
+    pub verbs: Verbs,
+    pub subresources: Vec<Subresource>,
+    /// The name of the type in the schema table and in OpenAPI.
+    pub type_name: String,
+    /// `None` for what is answered without being kept, such as access reviews.
+    pub storage: Option<Storage>,
+    /// Whether a custom resource definition brought it.
+    pub custom: bool,
+}
+
+/// A path below an object, such as `status`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subresource {
+    pub name: String,
+    /// What is read and written there.
+    pub kind: GroupVersionKind,
+    pub verbs: Verbs,
+}
+
+/// Where objects of a kind are kept, and in which version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Storage {
+    /// Begins with `/registry/` and ends with a slash.
+    pub prefix: String,
+    pub group: String,
+    pub version: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupVersionKind {
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+}
+
+impl Kind {
+    /// `v1` or `apps/v1`.
+    pub fn api_version(&self) -> String {
+        join_version(&self.group, &self.version)
+    }
+
+    /// `pods` or `deployments.apps`, as error messages name a resource.
+    pub fn qualified_plural(&self) -> String {
+        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+    }
+
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|subresource| subresource.name == name)
+    }
+
+    pub fn group_version_kind(&self) -> GroupVersionKind {
+        GroupVersionKind { group: self.group.clone(), version: self.version.clone(), kind: self.kind.clone() }
+    }
+
+    /// The name of the type of its lists.
+    pub fn list_type_name(&self) -> String {
+        format!("{}List", self.type_name)
+    }
+}
+
+impl Storage {
+    /// Where a custom resource is kept.
+    pub fn custom(group: &str, plural: &str, version: &str) -> Storage {
+        Storage { prefix: format!("/registry/{group}/{plural}/"), group: group.to_owned(), version: version.to_owned() }
+    }
+
+    /// The key of one object; `namespace` is `None` for cluster-wide kinds.
+    pub fn key(&self, namespace: Option<&str>, name: &str) -> String {
+        match namespace {
+            Some(namespace) => [&self.prefix, namespace, "/", name].concat(),
+            None => [&self.prefix, name].concat(),
+        }
+    }
+
+    /// The prefix of all keys in a namespace, or of all keys.
+    pub fn range(&self, namespace: Option<&str>) -> String {
+        match namespace {
+            Some(namespace) => [&self.prefix, namespace, "/"].concat(),
+            None => self.prefix.clone(),
+        }
+    }
+}
+
+impl GroupVersionKind {
+    /// Reads an object's `apiVersion` and `kind`.
+    pub fn new(api_version: &str, kind: &str) -> GroupVersionKind {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
+    }
+
+    pub fn api_version(&self) -> String {
+        join_version(&self.group, &self.version)
+    }
+}
+
+impl fmt::Display for GroupVersionKind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}/{}, Kind={}", self.group, self.version, self.kind)
+    }
+}
+
+fn join_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { [group, "/", version].concat() }
+}
