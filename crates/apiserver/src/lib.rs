@@ -1,1 +1,10 @@
-//! Placeholder opening; replaced by the crate's own.
+//! The request path, folder by folder in the order a request takes: listen → authenticate → authorize → route → admit →
+//! persist → answer.
+//!
+//! In: HTTP requests over TLS, or from the same process. Out: answers, watch streams and writes to the store. No handler
+//! is written per kind: the catalogue and the schema say what a kind is, `knarr-rules` what is special about it.
+
+pub mod admit;
+pub mod authorize;
+pub mod objects;
+pub mod request;

@@ -1,1 +1,11 @@
-//! Placeholder opening; replaced by the crate's own.
+//! What is special to each built-in kind: its defaults, its validation, what a write may change, its table columns.
+//!
+//! In: a decoded object. Out: the object with defaults set, or all that is wrong with it. One file a kind; what is the
+//! same for all kinds is in the API server's one path and never here.
+
+mod kind;
+pub mod metadata;
+pub mod registry;
+
+pub use kind::{Column, Context, Description, KindRules, Operation, Rank};
+pub use registry::rules_of;

@@ -1,0 +1,227 @@
+//! The one error a client sees: a Kubernetes Status. Everything that can go wrong with a request becomes one here.
+
+use serde_json::{Map, Value, json};
+
+use crate::field::Errors;
+
+/// A failure as the API answers it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Status {
+    pub code: u16,
+    pub reason: &'static str,
+    pub message: String,
+    pub details: Option<Details>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Details {
+    pub name: String,
+    pub group: String,
+    /// The resource or kind; Kubernetes is not consistent about which.
+    pub kind: String,
+    pub uid: String,
+    pub causes: Vec<Cause>,
+    pub retry_after_seconds: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cause {
+    pub reason: String,
+    pub message: String,
+    pub field: String,
+}
+
+/// A resource or kind with its group, as error messages name it: `deployments.apps`, `pods`.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'a> {
+    pub group: &'a str,
+    pub name: &'a str,
+}
+
+impl std::fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.group.is_empty() { f.write_str(self.name) } else { write!(f, "{}.{}", self.name, self.group) }
+    }
+}
+
+impl Status {
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Status { code, reason, message: message.into(), details: None }
+    }
+
+    fn about(mut self, of: Named<'_>, name: &str) -> Self {
+        let details = Details { name: name.into(), group: of.group.into(), kind: of.name.into(), ..Details::default() };
+        self.details = Some(details);
+        self
+    }
+
+    /// The same status with `details: {}`, where Kubernetes answers so.
+    pub fn with_empty_details(mut self) -> Self {
+        self.details.get_or_insert_default();
+        self
+    }
+
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        self.details.get_or_insert_default().retry_after_seconds = seconds;
+        self
+    }
+
+    pub fn with_cause(mut self, reason: &str, message: impl Into<String>, field: &str) -> Self {
+        let cause = Cause { reason: reason.into(), message: message.into(), field: field.into() };
+        self.details.get_or_insert_default().causes.push(cause);
+        self
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    pub fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    pub fn forbidden(resource: Named<'_>, name: &str, why: &str) -> Self {
+        let message = match (resource.name.is_empty(), name.is_empty()) {
+            (true, _) => format!("forbidden: {why}"),
+            (false, true) => format!("{resource} is forbidden: {why}"),
+            (false, false) => format!("{resource} {name:?} is forbidden: {why}"),
+        };
+        Self::new(403, "Forbidden", message).about(resource, name)
+    }
+
+    pub fn not_found(resource: Named<'_>, name: &str) -> Self {
+        Self::new(404, "NotFound", format!("{resource} {name:?} not found")).about(resource, name)
+    }
+
+    /// No such path or kind at all.
+    pub fn no_such_resource() -> Self {
+        Self::new(404, "NotFound", "the server could not find the requested resource").with_empty_details()
+    }
+
+    pub fn method_not_allowed() -> Self {
+        Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+            .with_empty_details()
+    }
+
+    pub fn already_exists(resource: Named<'_>, name: &str) -> Self {
+        Self::new(409, "AlreadyExists", format!("{resource} {name:?} already exists")).about(resource, name)
+    }
+
+    pub fn conflict(resource: Named<'_>, name: &str, why: &str) -> Self {
+        Self::new(409, "Conflict", format!("Operation cannot be fulfilled on {resource} {name:?}: {why}"))
+            .about(resource, name)
+    }
+
+    /// The conflict of an update that was made from an older version.
+    pub fn stale(resource: Named<'_>, name: &str) -> Self {
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        Self::conflict(resource, name, why)
+    }
+
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message)
+    }
+
+    pub fn gone(message: impl Into<String>) -> Self {
+        Self::new(410, "Gone", message)
+    }
+
+    pub fn unsupported_media_type(message: impl Into<String>) -> Self {
+        Self::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// All that is wrong with an object of a kind.
+    pub fn invalid(kind: Named<'_>, name: &str, errors: &Errors) -> Self {
+        let mut texts: Vec<String> = Vec::new();
+        for error in &errors.0 {
+            let text = error.to_string();
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        let list = match texts.as_slice() {
+            [] => "<nil>".to_owned(),
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let mut status = Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {list}")).about(kind, name);
+        for error in &errors.0 {
+            status = status.with_cause(error.fault.reason(), error.body(), &error.field);
+        }
+        status
+    }
+
+    pub fn too_many_requests(message: impl Into<String>, retry_after: u32) -> Self {
+        let status = Self::new(429, "TooManyRequests", message);
+        if retry_after == 0 { status } else { status.retry_after(retry_after) }
+    }
+
+    pub fn internal(message: impl std::fmt::Display) -> Self {
+        let text = format!("Internal error occurred: {message}");
+        let mut status = Self::new(500, "InternalError", text).with_cause("", message.to_string(), "");
+        if let Some(cause) = status.details.as_mut().and_then(|details| details.causes.first_mut()) {
+            cause.reason.clear();
+        }
+        status
+    }
+
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(503, "ServiceUnavailable", message)
+    }
+
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self::new(504, "Timeout", message)
+    }
+
+    pub fn to_value(&self) -> Value {
+        let mut object = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "code": self.code,
+        });
+        if !self.reason.is_empty() {
+            object["reason"] = self.reason.into();
+        }
+        if let Some(details) = &self.details {
+            object["details"] = details.to_value();
+        }
+        object
+    }
+}
+
+impl Details {
+    fn to_value(&self) -> Value {
+        let mut object = Map::new();
+        for (key, text) in [("name", &self.name), ("group", &self.group), ("kind", &self.kind), ("uid", &self.uid)] {
+            if !text.is_empty() {
+                object.insert(key.into(), text.as_str().into());
+            }
+        }
+        if !self.causes.is_empty() {
+            object.insert("causes".into(), self.causes.iter().map(Cause::to_value).collect());
+        }
+        if self.retry_after_seconds > 0 {
+            object.insert("retryAfterSeconds".into(), self.retry_after_seconds.into());
+        }
+        Value::Object(object)
+    }
+}
+
+impl Cause {
+    fn to_value(&self) -> Value {
+        let mut object = Map::new();
+        for (key, text) in [("reason", &self.reason), ("message", &self.message), ("field", &self.field)] {
+            if !text.is_empty() {
+                object.insert(key.into(), text.as_str().into());
+            }
+        }
+        Value::Object(object)
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Status {}

@@ -1,0 +1,116 @@
+//! Reading and writing inside an object that is held as JSON.
+
+use serde_json::{Map, Value};
+
+/// Reads of a path such as `["spec", "nodeName"]`; what is absent or of another type reads as empty.
+pub trait Read {
+    fn at(&self, path: &[&str]) -> &Value;
+    fn text(&self, path: &[&str]) -> &str;
+    fn integer(&self, path: &[&str]) -> Option<i64>;
+    fn flag(&self, path: &[&str]) -> Option<bool>;
+    fn items(&self, path: &[&str]) -> &[Value];
+    fn fields(&self, path: &[&str]) -> Option<&Map<String, Value>>;
+    fn has(&self, path: &[&str]) -> bool {
+        !self.at(path).is_null()
+    }
+}
+
+impl Read for Value {
+    fn at(&self, path: &[&str]) -> &Value {
+        path.iter().fold(self, |value, key| value.get(key).unwrap_or(&Value::Null))
+    }
+
+    fn text(&self, path: &[&str]) -> &str {
+        self.at(path).as_str().unwrap_or_default()
+    }
+
+    fn integer(&self, path: &[&str]) -> Option<i64> {
+        self.at(path).as_i64()
+    }
+
+    fn flag(&self, path: &[&str]) -> Option<bool> {
+        self.at(path).as_bool()
+    }
+
+    fn items(&self, path: &[&str]) -> &[Value] {
+        self.at(path).as_array().map_or(&[], Vec::as_slice)
+    }
+
+    fn fields(&self, path: &[&str]) -> Option<&Map<String, Value>> {
+        self.at(path).as_object()
+    }
+}
+
+/// Writes inside an object; each makes the objects on its way.
+pub trait Write {
+    /// The object at the path, made empty where there is none.
+    fn object(&mut self, path: &[&str]) -> &mut Map<String, Value>;
+    fn set(&mut self, path: &[&str], value: impl Into<Value>);
+    /// Sets the value where nothing (or null) is.
+    fn set_default(&mut self, path: &[&str], value: impl Into<Value>);
+    fn remove(&mut self, path: &[&str]) -> Option<Value>;
+    fn items_mut(&mut self, path: &[&str]) -> &mut [Value];
+    fn find(&mut self, path: &[&str]) -> Option<&mut Value>;
+}
+
+impl Write for Value {
+    fn object(&mut self, path: &[&str]) -> &mut Map<String, Value> {
+        let mut at = self;
+        for key in path {
+            at = as_object(at).entry(*key).or_insert(Value::Null);
+        }
+        as_object(at)
+    }
+
+    fn set(&mut self, path: &[&str], value: impl Into<Value>) {
+        if let Some((last, parents)) = path.split_last() {
+            self.object(parents).insert((*last).to_owned(), value.into());
+        }
+    }
+
+    fn set_default(&mut self, path: &[&str], value: impl Into<Value>) {
+        if self.at(path).is_null() {
+            self.set(path, value);
+        }
+    }
+
+    fn remove(&mut self, path: &[&str]) -> Option<Value> {
+        let (last, parents) = path.split_last()?;
+        self.find(parents)?.as_object_mut()?.remove(*last)
+    }
+
+    fn items_mut(&mut self, path: &[&str]) -> &mut [Value] {
+        self.find(path).and_then(Value::as_array_mut).map_or(&mut [], Vec::as_mut_slice)
+    }
+
+    fn find(&mut self, path: &[&str]) -> Option<&mut Value> {
+        path.iter().try_fold(self, |value, key| value.get_mut(key))
+    }
+}
+
+fn as_object(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    match value {
+        Value::Object(object) => object,
+        _ => unreachable!("it was made an object above"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn absent_reads_empty_and_writes_make_their_way() {
+        let mut object = json!({"spec": {"replicas": 2}});
+        assert_eq!(object.integer(&["spec", "replicas"]), Some(2));
+        assert_eq!(object.text(&["spec", "none", "deep"]), "");
+        object.set_default(&["spec", "replicas"], 1);
+        object.set_default(&["spec", "strategy", "type"], "RollingUpdate");
+        assert_eq!(object, json!({"spec": {"replicas": 2, "strategy": {"type": "RollingUpdate"}}}));
+        assert_eq!(object.remove(&["spec", "replicas"]), Some(json!(2)));
+    }
+}

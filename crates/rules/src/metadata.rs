@@ -1,0 +1,1 @@
+//! What holds for the metadata of every kind, built-in or custom.
