@@ -4,8 +4,10 @@
 //! (a row in the catalogue and a schema), for built-in kinds and custom resources alike. Nothing here does I/O.
 
 pub mod catalogue;
+pub mod custom;
 pub mod field;
 pub mod names;
+pub mod schema;
 pub mod status;
 pub mod time;
 pub mod value;

@@ -1,0 +1,5 @@
+//! Schemas of custom resources.
+
+mod constraints;
+
+pub use constraints::Constraints;

@@ -1,0 +1,70 @@
+//! How schemas come to be: nodes are pushed into an arena, then names and kinds are given to some of them.
+
+use super::{GroupVersionKind, Node, NodeId, NodeRef, Object, Schema, Shape, TypeInfo};
+use std::collections::HashMap;
+
+/// Collects nodes and names until [`SchemaBuilder::finish`].
+#[derive(Debug, Default)]
+pub struct SchemaBuilder {
+    nodes: Vec<Node>,
+    types: Vec<TypeInfo>,
+}
+
+impl SchemaBuilder {
+    pub fn push(&mut self, node: Node) -> NodeId {
+        let id = NodeId(self.nodes.len() as u32);
+        self.nodes.push(node);
+        id
+    }
+
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.0 as usize]
+    }
+
+    pub fn name_type(&mut self, info: TypeInfo) {
+        self.types.push(info);
+    }
+
+    /// Copies a node of another schema with all it leads to.
+    pub fn import(&mut self, from: NodeRef<'_>) -> NodeId {
+        self.import_known(from, &mut HashMap::new())
+    }
+
+    fn import_known(&mut self, from: NodeRef<'_>, known: &mut HashMap<NodeId, NodeId>) -> NodeId {
+        if let Some(id) = known.get(&from.id()) {
+            return *id;
+        }
+        let id = self.push(from.get().clone());
+        known.insert(from.id(), id);
+        let mut shape = from.shape.clone();
+        match &mut shape {
+            Shape::Object(Object { fields, inlined }) => {
+                for field in fields {
+                    field.node = self.import_known(from.at(field.node), known);
+                }
+                for part in inlined {
+                    part.node = self.import_known(from.at(part.node), known);
+                }
+            }
+            Shape::Map(element) => *element = self.import_known(from.at(*element), known),
+            Shape::List(list) => list.element = self.import_known(from.at(list.element), known),
+            Shape::SchemaOr { schema, .. } => *schema = self.import_known(from.at(*schema), known),
+            _ => {}
+        }
+        self.node_mut(id).shape = shape;
+        id
+    }
+
+    pub fn finish(mut self) -> Schema {
+        self.types.sort_by(|a, b| a.name.cmp(&b.name));
+        let by_name = self.types.iter().enumerate().map(|(at, info)| (info.name.clone(), at)).collect();
+        let mut kinds: Vec<(GroupVersionKind, NodeId)> =
+            self.types.iter().flat_map(|info| info.kinds.iter().map(|kind| (kind.clone(), info.node))).collect();
+        kinds.sort();
+        Schema { nodes: self.nodes, types: self.types, by_name, kinds }
+    }
+}

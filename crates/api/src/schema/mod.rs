@@ -1,0 +1,355 @@
+//! What a kind looks like: its fields, their types, how lists and maps merge, what is always printed.
+//!
+//! A [`Schema`] is an arena of [`Node`]s. The built-in kinds share one ([`builtin`]); each version of a custom resource
+//! has its own. Decoding, normalising, patches, ownership, protobuf and OpenAPI all walk the same nodes.
+
+mod builder;
+mod builtin;
+mod table;
+
+pub use builder::SchemaBuilder;
+pub use builtin::builtin;
+
+use crate::custom::Constraints;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::ops::Deref;
+
+/// The place of a node in its schema's arena.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(u32);
+
+/// An arena of nodes with the names and kinds that lead into it.
+#[derive(Debug, Default)]
+pub struct Schema {
+    nodes: Vec<Node>,
+    types: Vec<TypeInfo>,
+    by_name: HashMap<Box<str>, usize>,
+    /// Sorted by group, version and kind.
+    kinds: Vec<(GroupVersionKind, NodeId)>,
+}
+
+/// A named type: an OpenAPI definition, or one that only protobuf knows.
+#[derive(Debug)]
+pub struct TypeInfo {
+    /// The full OpenAPI name, such as `io.k8s.api.core.v1.Pod`.
+    pub name: Box<str>,
+    pub node: NodeId,
+    pub kinds: Vec<GroupVersionKind>,
+    /// Not among the definitions that OpenAPI lists (query options, inlined parts, envelopes).
+    pub hidden: bool,
+    pub has_protobuf: bool,
+    pub unions: Option<Value>,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct GroupVersionKind {
+    pub group: Box<str>,
+    pub version: Box<str>,
+    pub kind: Box<str>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub shape: Shape,
+    /// The OpenAPI definition this node is, if it is one.
+    pub name: Option<Box<str>>,
+    /// The type as Kubernetes' decoding errors name it: `v1.Container`, `[]string`.
+    pub go_type: Box<str>,
+    /// How an object or map merges; `None` stands for granular, unless the field says otherwise.
+    pub map_type: Option<MapType>,
+    /// Null is a value of its own and not the same as absence (custom resources).
+    pub nullable: bool,
+    /// Fields that the schema does not know stay.
+    pub preserve_unknown: bool,
+    /// The object is a whole Kubernetes object with its own apiVersion, kind and metadata.
+    pub embedded: bool,
+    /// What values must satisfy beyond their type (custom resources only).
+    pub constraints: Option<Box<Constraints>>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Shape {
+    Object(Object),
+    Map(NodeId),
+    List(List),
+    String,
+    Integer {
+        bits: u8,
+    },
+    Number,
+    Boolean,
+    /// Base64 in JSON, raw in protobuf.
+    Bytes,
+    Time,
+    MicroTime,
+    Duration,
+    Quantity,
+    IntOrString,
+    /// A whole object of any kind, kept as it came.
+    Raw,
+    /// A set of field paths, kept as it came.
+    Fields,
+    /// Any JSON value.
+    Any,
+    /// A JSON schema, or one other form.
+    SchemaOr {
+        schema: NodeId,
+        other: Alternative,
+    },
+}
+
+/// What may stand in the place of a JSON schema inside a JSON schema.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Alternative {
+    Boolean,
+    Schemas,
+    Strings,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Object {
+    /// Sorted by name.
+    fields: Vec<Field>,
+    /// Structs whose fields are this object's in JSON but nested messages in protobuf.
+    pub inlined: Vec<Inlined>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Inlined {
+    pub node: NodeId,
+    /// The number of the nested message; zero when protobuf leaves it out.
+    pub number: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct List {
+    pub element: NodeId,
+    pub kind: ListKind,
+    /// Whether OpenAPI states the kind; a list that says nothing is atomic.
+    pub declared: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ListKind {
+    Atomic,
+    Set,
+    Map(Vec<Box<str>>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapType {
+    Atomic,
+    Granular,
+}
+
+#[derive(Clone, Debug)]
+pub struct Field {
+    pub name: Box<str>,
+    pub node: NodeId,
+    pub required: bool,
+    pub presence: Presence,
+    pub patch: PatchStrategy,
+    pub merge_key: Option<Box<str>>,
+    /// Protobuf's field number; zero when it has none.
+    pub number: u32,
+    /// Protobuf puts the list (or each list in the map) in a message of its own with one repeated field.
+    pub wrapped: bool,
+    /// Came with the inlined struct of this index in [`Object::inlined`].
+    pub inlined: Option<u16>,
+    /// Stated at the field, over what its type says.
+    pub map_type: Option<MapType>,
+    pub values: Vec<Box<str>>,
+    pub default: Option<Value>,
+    /// The default OpenAPI states for each element of the list or map.
+    pub element_default: Option<Value>,
+}
+
+/// When a field is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// Left out when it has its zero value (`""`, 0, false, empty list or map).
+    NonZero,
+    /// Left out when absent; every value is kept, zero too.
+    Optional,
+    /// Always printed, with its zero value when absent.
+    Always,
+    /// Always printed, as null when absent; every value is kept.
+    Nullable,
+}
+
+/// How a strategic merge patch treats a field.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct PatchStrategy {
+    pub merge: bool,
+    pub replace: bool,
+    pub retain_keys: bool,
+}
+
+/// A node together with the schema it lives in.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeRef<'s> {
+    schema: &'s Schema,
+    node: &'s Node,
+    id: NodeId,
+}
+
+impl Schema {
+    pub fn node(&self, id: NodeId) -> NodeRef<'_> {
+        NodeRef { schema: self, node: &self.nodes[id.0 as usize], id }
+    }
+
+    /// Finds a named type by its full OpenAPI name.
+    pub fn type_named(&self, name: &str) -> Option<&TypeInfo> {
+        self.by_name.get(name).map(|at| &self.types[*at])
+    }
+
+    pub fn node_named(&self, name: &str) -> Option<NodeRef<'_>> {
+        self.type_named(name).map(|found| self.node(found.node))
+    }
+
+    pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<NodeRef<'_>> {
+        self.kinds
+            .binary_search_by(|(key, _)| (&*key.group, &*key.version, &*key.kind).cmp(&(group, version, kind)))
+            .ok()
+            .map(|at| self.node(self.kinds[at].1))
+    }
+
+    /// All named types, in order of their names.
+    pub fn types(&self) -> impl Iterator<Item = &TypeInfo> {
+        self.types.iter()
+    }
+
+    pub fn kinds(&self) -> impl Iterator<Item = (&GroupVersionKind, NodeId)> {
+        self.kinds.iter().map(|(kind, node)| (kind, *node))
+    }
+}
+
+impl Node {
+    pub fn new(shape: Shape, go_type: &str) -> Self {
+        Node {
+            shape,
+            name: None,
+            go_type: go_type.into(),
+            map_type: None,
+            nullable: false,
+            preserve_unknown: false,
+            embedded: false,
+            constraints: None,
+        }
+    }
+
+    /// Owned and replaced as a whole.
+    pub fn is_atomic(&self) -> bool {
+        match &self.shape {
+            Shape::Object(_) | Shape::Map(_) => self.map_type == Some(MapType::Atomic),
+            Shape::List(list) => list.kind == ListKind::Atomic,
+            _ => true,
+        }
+    }
+
+    /// The type's name without its package, as decoding errors name the struct around a field.
+    pub fn struct_name(&self) -> &str {
+        self.go_type.rsplit('.').next().unwrap_or(&self.go_type)
+    }
+}
+
+impl Object {
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.binary_search_by(|field| (*field.name).cmp(name)).ok().map(|at| &self.fields[at])
+    }
+
+    pub(crate) fn from_fields(mut fields: Vec<Field>, inlined: Vec<Inlined>) -> Self {
+        fields.sort_by(|a, b| a.name.cmp(&b.name));
+        Object { fields, inlined }
+    }
+}
+
+impl Field {
+    pub fn new(name: &str, node: NodeId) -> Self {
+        Field {
+            name: name.into(),
+            node,
+            required: false,
+            presence: Presence::Optional,
+            patch: PatchStrategy::default(),
+            merge_key: None,
+            number: 0,
+            wrapped: false,
+            inlined: None,
+            map_type: None,
+            values: Vec::new(),
+            default: None,
+            element_default: None,
+        }
+    }
+}
+
+impl<'s> NodeRef<'s> {
+    pub fn id(self) -> NodeId {
+        self.id
+    }
+
+    pub fn schema(self) -> &'s Schema {
+        self.schema
+    }
+
+    /// The node itself, borrowed for as long as the schema lives.
+    pub fn get(self) -> &'s Node {
+        self.node
+    }
+
+    pub fn at(self, id: NodeId) -> NodeRef<'s> {
+        self.schema.node(id)
+    }
+
+    pub fn object(self) -> Option<&'s Object> {
+        match &self.node.shape {
+            Shape::Object(object) => Some(object),
+            _ => None,
+        }
+    }
+
+    pub fn list(self) -> Option<&'s List> {
+        match &self.node.shape {
+            Shape::List(list) => Some(list),
+            _ => None,
+        }
+    }
+
+    /// A field of an object by its JSON name, with the node of its value.
+    pub fn field(self, name: &str) -> Option<(&'s Field, NodeRef<'s>)> {
+        let field = self.object()?.field(name)?;
+        Some((field, self.at(field.node)))
+    }
+
+    /// What a list or map holds.
+    pub fn element(self) -> Option<NodeRef<'s>> {
+        match &self.node.shape {
+            Shape::Map(element) => Some(self.at(*element)),
+            Shape::List(list) => Some(self.at(list.element)),
+            _ => None,
+        }
+    }
+
+    /// What a name inside this object or map leads to.
+    pub fn child(self, name: &str) -> Option<NodeRef<'s>> {
+        match &self.node.shape {
+            Shape::Object(object) => object.field(name).map(|field| self.at(field.node)),
+            Shape::Map(element) => Some(self.at(*element)),
+            _ => None,
+        }
+    }
+}
+
+impl Deref for NodeRef<'_> {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        self.node
+    }
+}

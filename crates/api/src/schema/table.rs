@@ -1,0 +1,387 @@
+//! Reads the table of types.
+//!
+//! A line that starts in the first column opens a type, an indented one adds a field to it:
+//!
+//! ```text
+//! core.v1.ContainerPort
+//!  containerPort int32 #3 ! required default=0
+//! ```
+//!
+//! A field has a name, a type and marks. Types are words (`string`, `time`, …), `&name` of another type, `[]x` for a list
+//! and `{}x` for a map. Marks: `#3` protobuf's number, `?` kept with every value, `!` printed always, `~` left out when
+//! zero although a struct, `list=map:key`, `map=atomic`, `patch=merge` with `key=name`, `enum=a,b`, `default=json`,
+//! `each=json` for the default of an element, `go=` when the type's name in errors is not what the type suggests,
+//! `wrapped` for lists that protobuf wraps in a message. The field `...` takes in the fields of another struct.
+
+use super::{
+    Alternative, Field, GroupVersionKind, Inlined, List, ListKind, MapType, Node, NodeId, Object, PatchStrategy,
+    Presence, Schema, SchemaBuilder, Shape, TypeInfo,
+};
+use std::collections::HashMap;
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+#[error("line {line}: {what}: {text:?}")]
+pub(super) struct TableError {
+    line: usize,
+    what: &'static str,
+    text: Box<str>,
+}
+
+/// What a short name in the table begins with, and how the full one does.
+const PREFIXES: [(&str, &str); 4] = [
+    ("meta.", "io.k8s.apimachinery.pkg.apis.meta."),
+    ("apiextensions.", "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions."),
+    ("apiregistration.", "io.k8s.kube-aggregator.pkg.apis.apiregistration."),
+    ("io.k8s.", "io.k8s."),
+];
+
+pub(super) fn parse(text: &str) -> Result<Schema, TableError> {
+    let mut reader = Reader::default();
+    for (line, text) in numbered(text).filter(|(_, text)| !text.starts_with(' ')) {
+        reader.open_type(text).map_err(|what| TableError { line, what, text: text.into() })?;
+    }
+    let mut current: Option<Pending> = None;
+    for (line, text) in numbered(text) {
+        let failed = |what| TableError { line, what, text: text.into() };
+        if text.starts_with(' ') {
+            let pending = current.as_mut().ok_or_else(|| failed("a field outside a type"))?;
+            reader.read_field(pending, text).map_err(failed)?;
+        } else {
+            if let Some(done) = current.take() {
+                reader.close_type(done);
+            }
+            let name = text.split(' ').next().unwrap_or_default();
+            current = Some(Pending { node: reader.known[name], fields: Vec::new(), inlined: Vec::new() });
+        }
+    }
+    if let Some(done) = current.take() {
+        reader.close_type(done);
+    }
+    reader.flatten_inlined();
+    Ok(reader.builder.finish())
+}
+
+fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(at, line)| (at + 1, line)).filter(|(_, line)| !line.is_empty())
+}
+
+#[derive(Default)]
+struct Reader<'t> {
+    builder: SchemaBuilder,
+    /// By the name in the table.
+    known: HashMap<&'t str, NodeId>,
+    /// Nodes without marks of their own, shared by all fields of that type.
+    plain: HashMap<&'t str, NodeId>,
+    with_inlined: Vec<NodeId>,
+    /// Copies of objects that a field gives another map type: the copy, the field's type.
+    copies: Vec<(NodeId, NodeId)>,
+}
+
+struct Pending {
+    node: NodeId,
+    fields: Vec<Field>,
+    inlined: Vec<Inlined>,
+}
+
+impl<'t> Reader<'t> {
+    fn open_type(&mut self, text: &'t str) -> Result<(), &'static str> {
+        let mut words = text.split(' ');
+        let short = words.next().ok_or("no name")?;
+        let name = full_name(short);
+        let mut shape = Shape::Object(Object::default());
+        let mut go_type = go_name(&name);
+        let mut map_type = None;
+        let mut info = TypeInfo {
+            name: name.clone().into(),
+            node: NodeId(0),
+            kinds: Vec::new(),
+            hidden: false,
+            has_protobuf: true,
+            unions: None,
+        };
+        for word in words {
+            match word.split_once('=') {
+                None if word == "hidden" => info.hidden = true,
+                None if word == "no-protobuf" => info.has_protobuf = false,
+                Some(("is", kind)) => shape = self.special(kind)?,
+                Some(("kind", kind)) => info.kinds.push(read_kind(kind)?),
+                Some(("map", kind)) => map_type = Some(read_map_type(kind)?),
+                Some(("go", given)) => go_type = given.into(),
+                Some(("unions", json)) => {
+                    info.unions = Some(serde_json::from_str(json).map_err(|_| "unions are no JSON")?);
+                }
+                _ => return Err("an unknown mark of a type"),
+            }
+        }
+        let id = self.builder.push(Node { name: Some(name.into()), map_type, ..Node::new(shape, &go_type) });
+        info.node = id;
+        self.builder.name_type(info);
+        self.known.insert(short, id);
+        Ok(())
+    }
+
+    fn special(&mut self, kind: &str) -> Result<Shape, &'static str> {
+        // The schema a JSON schema may hold instead is filled in when its own type is known.
+        let schema_or = |other| Ok(Shape::SchemaOr { schema: NodeId(u32::MAX), other });
+        match kind {
+            "schema-or-array" => schema_or(Alternative::Schemas),
+            "schema-or-bool" => schema_or(Alternative::Boolean),
+            "schema-or-strings" => schema_or(Alternative::Strings),
+            _ => basic(kind).ok_or("an unknown special type"),
+        }
+    }
+
+    fn read_field(&mut self, pending: &mut Pending, text: &'t str) -> Result<(), &'static str> {
+        let mut words = text.trim_start().split(' ');
+        let name = words.next().ok_or("no name")?;
+        let kind = words.next().ok_or("no type")?;
+        if name == "..." {
+            let node = *self.known.get(kind.trim_start_matches('&')).ok_or("an unknown type")?;
+            let number = words.next().map_or(Ok(0), read_number)?;
+            pending.inlined.push(Inlined { node, number });
+            return Ok(());
+        }
+        let mut field = Field::new(name, NodeId(0));
+        field.presence = Presence::NonZero;
+        let (mut list, mut go_type) = (None, None);
+        for word in words {
+            match word.split_once('=') {
+                Some(("default", json)) => field.default = Some(read_json(json)?),
+                Some(("each", json)) => field.element_default = Some(read_json(json)?),
+                Some(("list", kind)) => list = Some(read_list_kind(kind)?),
+                Some(("map", kind)) => field.map_type = Some(read_map_type(kind)?),
+                Some(("patch", strategy)) => field.patch = read_strategy(strategy)?,
+                Some(("key", key)) => field.merge_key = Some(key.into()),
+                Some(("enum", values)) => field.values = values.split(',').map(Into::into).collect(),
+                Some(("go", given)) => go_type = Some(given),
+                Some(_) => return Err("an unknown mark of a field"),
+                None => match word {
+                    "?" => field.presence = Presence::Optional,
+                    "!" => field.presence = Presence::Always,
+                    "?!" => field.presence = Presence::Nullable,
+                    "~" => field.presence = Presence::NonZero,
+                    "required" => field.required = true,
+                    "wrapped" => field.wrapped = true,
+                    _ => field.number = read_number(word)?,
+                },
+            }
+        }
+        field.node = self.field_node(kind, list, field.map_type, go_type)?;
+        pending.fields.push(field);
+        Ok(())
+    }
+
+    fn field_node(
+        &mut self,
+        kind: &'t str,
+        list: Option<ListKind>,
+        map_type: Option<MapType>,
+        go_type: Option<&str>,
+    ) -> Result<NodeId, &'static str> {
+        if list.is_none() && map_type.is_none() && go_type.is_none() {
+            return self.plain_node(kind);
+        }
+        if let Some(element) = kind.strip_prefix("[]") {
+            let element = self.element_node(element, go_type.and_then(|go| go.strip_prefix("[]")))?;
+            let go_type = go_type.map_or_else(|| format!("[]{}", self.builder.node(element).go_type), Into::into);
+            let declared = list.is_some();
+            let shape = Shape::List(List { element, kind: list.unwrap_or(ListKind::Atomic), declared });
+            return Ok(self.builder.push(Node::new(shape, &go_type)));
+        }
+        if let Some(element) = kind.strip_prefix("{}") {
+            let within = go_type.and_then(|go| go.split_once(']')).map(|(_, element)| element);
+            let element = self.element_node(element, within)?;
+            let go_type =
+                go_type.map_or_else(|| format!("map[string]{}", self.builder.node(element).go_type), Into::into);
+            return Ok(self.builder.push(Node { map_type, ..Node::new(Shape::Map(element), &go_type) }));
+        }
+        let plain = self.plain_node(kind)?;
+        let mut node = self.builder.node(plain).clone();
+        node.go_type = go_type.map_or(node.go_type, Into::into);
+        node.map_type = map_type.or(node.map_type);
+        let is_object = matches!(node.shape, Shape::Object(_));
+        let copy = self.builder.push(node);
+        if is_object {
+            self.copies.push((copy, plain));
+        }
+        Ok(copy)
+    }
+
+    fn element_node(&mut self, kind: &'t str, go_type: Option<&str>) -> Result<NodeId, &'static str> {
+        let plain = self.plain_node(kind)?;
+        match go_type {
+            Some(go_type) if *self.builder.node(plain).go_type != *go_type => {
+                let node = Node { go_type: go_type.into(), ..self.builder.node(plain).clone() };
+                Ok(self.builder.push(node))
+            }
+            _ => Ok(plain),
+        }
+    }
+
+    fn plain_node(&mut self, kind: &'t str) -> Result<NodeId, &'static str> {
+        if let Some(name) = kind.strip_prefix('&') {
+            return self.known.get(name).copied().ok_or("an unknown type");
+        }
+        if let Some(name) = special_type(kind) {
+            return self.known.get(name).copied().ok_or("a special type without a line of its own");
+        }
+        if let Some(id) = self.plain.get(kind) {
+            return Ok(*id);
+        }
+        let node = if let Some(element) = kind.strip_prefix("[]") {
+            let element = self.plain_node(element)?;
+            let go_type = format!("[]{}", self.builder.node(element).go_type);
+            Node::new(Shape::List(List { element, kind: ListKind::Atomic, declared: false }), &go_type)
+        } else if let Some(element) = kind.strip_prefix("{}") {
+            let element = self.plain_node(element)?;
+            let go_type = format!("map[string]{}", self.builder.node(element).go_type);
+            Node::new(Shape::Map(element), &go_type)
+        } else {
+            let go_type = match kind {
+                "double" => "float64",
+                "bytes" => "[]uint8",
+                _ => kind,
+            };
+            Node::new(basic(kind).ok_or("an unknown type")?, go_type)
+        };
+        let id = self.builder.push(node);
+        self.plain.insert(kind, id);
+        Ok(id)
+    }
+
+    fn close_type(&mut self, done: Pending) {
+        let schema = self.known.get("apiextensions.v1.JSONSchemaProps").copied();
+        let node = self.builder.node_mut(done.node);
+        match (&mut node.shape, schema) {
+            (Shape::Object(object), _) => *object = Object::from_fields(done.fields, done.inlined),
+            (Shape::SchemaOr { schema: within, .. }, Some(schema)) => *within = schema,
+            _ => {}
+        }
+        if self.builder.node(done.node).as_object().is_some_and(|object| !object.inlined.is_empty()) {
+            self.with_inlined.push(done.node);
+        }
+    }
+
+    fn flatten_inlined(&mut self) {
+        for id in std::mem::take(&mut self.with_inlined) {
+            let Some(object) = self.builder.node(id).as_object().cloned() else { continue };
+            let mut fields = object.fields;
+            for (at, part) in object.inlined.iter().enumerate() {
+                let within = self.builder.node(part.node).as_object().map_or(&[][..], |object| object.fields());
+                fields.extend(within.iter().map(|field| Field { inlined: Some(at as u16), ..field.clone() }));
+            }
+            self.builder.node_mut(id).shape = Shape::Object(Object::from_fields(fields, object.inlined));
+        }
+        for (copy, original) in std::mem::take(&mut self.copies) {
+            self.builder.node_mut(copy).shape = self.builder.node(original).shape.clone();
+        }
+    }
+}
+
+impl Node {
+    fn as_object(&self) -> Option<&Object> {
+        match &self.shape {
+            Shape::Object(object) => Some(object),
+            _ => None,
+        }
+    }
+}
+
+fn full_name(short: &str) -> String {
+    let known = PREFIXES.iter().find_map(|(from, to)| short.strip_prefix(from).map(|rest| format!("{to}{rest}")));
+    known.unwrap_or_else(|| format!("io.k8s.api.{short}"))
+}
+
+/// `io.k8s.api.core.v1.Pod` is `v1.Pod` in errors.
+fn go_name(full: &str) -> String {
+    let mut parts = full.rsplitn(3, '.');
+    let (name, package) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    format!("{package}.{name}")
+}
+
+fn basic(kind: &str) -> Option<Shape> {
+    Some(match kind {
+        "string" => Shape::String,
+        "int32" => Shape::Integer { bits: 32 },
+        "int64" => Shape::Integer { bits: 64 },
+        "double" => Shape::Number,
+        "bool" => Shape::Boolean,
+        "bytes" => Shape::Bytes,
+        "time" => Shape::Time,
+        "microtime" => Shape::MicroTime,
+        "duration" => Shape::Duration,
+        "quantity" => Shape::Quantity,
+        "int-or-string" => Shape::IntOrString,
+        "raw" => Shape::Raw,
+        "fields" => Shape::Fields,
+        "json" => Shape::Any,
+        _ => return None,
+    })
+}
+
+/// Types that have a definition of their own in OpenAPI but are one word in the table.
+fn special_type(kind: &str) -> Option<&'static str> {
+    Some(match kind {
+        "time" => "meta.v1.Time",
+        "microtime" => "meta.v1.MicroTime",
+        "duration" => "meta.v1.Duration",
+        "fields" => "meta.v1.FieldsV1",
+        "quantity" => "io.k8s.apimachinery.pkg.api.resource.Quantity",
+        "int-or-string" => "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+        "raw" => "io.k8s.apimachinery.pkg.runtime.RawExtension",
+        "json" => "apiextensions.v1.JSON",
+        "schema-or-array" => "apiextensions.v1.JSONSchemaPropsOrArray",
+        "schema-or-bool" => "apiextensions.v1.JSONSchemaPropsOrBool",
+        "schema-or-strings" => "apiextensions.v1.JSONSchemaPropsOrStringArray",
+        _ => return None,
+    })
+}
+
+fn read_kind(text: &str) -> Result<GroupVersionKind, &'static str> {
+    let mut parts = text.splitn(3, '/');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(group), Some(version), Some(kind)) => {
+            Ok(GroupVersionKind { group: group.into(), version: version.into(), kind: kind.into() })
+        }
+        _ => Err("a kind is group/version/kind"),
+    }
+}
+
+fn read_map_type(text: &str) -> Result<MapType, &'static str> {
+    match text {
+        "atomic" => Ok(MapType::Atomic),
+        "granular" => Ok(MapType::Granular),
+        _ => Err("an unknown map type"),
+    }
+}
+
+fn read_list_kind(text: &str) -> Result<ListKind, &'static str> {
+    match text.split_once(':') {
+        None if text == "atomic" => Ok(ListKind::Atomic),
+        None if text == "set" => Ok(ListKind::Set),
+        Some(("map", keys)) => Ok(ListKind::Map(keys.split(',').map(Into::into).collect())),
+        _ => Err("an unknown list type"),
+    }
+}
+
+fn read_strategy(text: &str) -> Result<PatchStrategy, &'static str> {
+    let mut strategy = PatchStrategy::default();
+    for word in text.split(',') {
+        match word {
+            "merge" => strategy.merge = true,
+            "replace" => strategy.replace = true,
+            "retainKeys" => strategy.retain_keys = true,
+            _ => return Err("an unknown patch strategy"),
+        }
+    }
+    Ok(strategy)
+}
+
+fn read_number(word: &str) -> Result<u32, &'static str> {
+    word.strip_prefix('#').and_then(|number| number.parse().ok()).ok_or("an unknown mark of a field")
+}
+
+fn read_json(text: &str) -> Result<serde_json::Value, &'static str> {
+    serde_json::from_str(text).map_err(|_| "a default is no JSON")
+}
