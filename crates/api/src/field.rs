@@ -5,34 +5,85 @@ use std::fmt;
 use serde_json::Value;
 
 /// Where a field is: `spec.containers[0].name`, `metadata.labels[app]`.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Path(String);
+///
+/// A path is a chain of steps that borrow the ones before them, so that walking an object costs nothing; it becomes text
+/// only when there is an error to tell. A path that is kept in a variable needs its parent in one too:
+/// `let containers = spec.child("containers"); let first = containers.index(0);`, or `spec.item("containers", 0)`.
+#[derive(Clone, Copy, Debug)]
+pub struct Path<'a> {
+    parent: Option<&'a Path<'a>>,
+    step: Step<'a>,
+}
 
-impl Path {
-    pub fn root(name: &str) -> Self {
-        Path(name.to_owned())
+#[derive(Clone, Copy, Debug)]
+enum Step<'a> {
+    Name(&'a str),
+    Index(usize),
+    Key(&'a str),
+    Item(&'a str, usize),
+}
+
+impl<'a> Path<'a> {
+    /// The first step; an empty name stands for the object itself.
+    pub const fn root(name: &'a str) -> Self {
+        Path { parent: None, step: Step::Name(name) }
     }
 
-    pub fn child(&self, name: &str) -> Self {
-        if self.0.is_empty() { Path(name.to_owned()) } else { Path(format!("{}.{name}", self.0)) }
+    pub const fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
+        Path { parent: Some(self), step: Step::Name(name) }
     }
 
-    pub fn index(&self, index: usize) -> Self {
-        Path(format!("{}[{index}]", self.0))
+    pub const fn index(&self, index: usize) -> Path<'_> {
+        Path { parent: Some(self), step: Step::Index(index) }
     }
 
-    pub fn key(&self, key: &str) -> Self {
-        Path(format!("{}[{key}]", self.0))
+    pub const fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
+        Path { parent: Some(self), step: Step::Key(key) }
     }
 
-    pub fn as_str(&self) -> &str {
-        &self.0
+    /// An item of a list that is a child: `child(name).index(index)` in one step.
+    pub const fn item<'b>(&'b self, name: &'b str, index: usize) -> Path<'b> {
+        Path { parent: Some(self), step: Step::Item(name, index) }
+    }
+
+    fn write(&self, text: &mut String) {
+        if let Some(parent) = self.parent {
+            parent.write(text);
+        }
+        match self.step {
+            Step::Name(name) => write_name(text, name),
+            Step::Index(index) => write_index(text, index),
+            Step::Key(key) => {
+                text.push('[');
+                text.push_str(key);
+                text.push(']');
+            }
+            Step::Item(name, index) => {
+                write_name(text, name);
+                write_index(text, index);
+            }
+        }
     }
 }
 
-impl fmt::Display for Path {
+fn write_name(text: &mut String, name: &str) {
+    if !text.is_empty() && !name.is_empty() {
+        text.push('.');
+    }
+    text.push_str(name);
+}
+
+fn write_index(text: &mut String, index: usize) {
+    text.push('[');
+    text.push_str(&index.to_string());
+    text.push(']');
+}
+
+impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        let mut text = String::new();
+        self.write(&mut text);
+        f.write_str(&text)
     }
 }
 
@@ -47,7 +98,9 @@ pub enum Fault {
     NotSupported,
     Forbidden,
     TooLong,
+    TooShort,
     TooMany,
+    TooFew,
     Internal,
 }
 
@@ -62,7 +115,9 @@ impl Fault {
             Fault::NotSupported => "FieldValueNotSupported",
             Fault::Forbidden => "FieldValueForbidden",
             Fault::TooLong => "FieldValueTooLong",
+            Fault::TooShort => "FieldValueTooShort",
             Fault::TooMany => "FieldValueTooMany",
+            Fault::TooFew => "FieldValueTooFew",
             Fault::Internal => "InternalError",
         }
     }
@@ -76,7 +131,9 @@ impl Fault {
             Fault::NotSupported => "Unsupported value",
             Fault::Forbidden => "Forbidden",
             Fault::TooLong => "Too long",
+            Fault::TooShort => "Too short",
             Fault::TooMany => "Too many",
+            Fault::TooFew => "Too few",
             Fault::Internal => "Internal error",
         }
     }
@@ -135,59 +192,59 @@ impl Errors {
         self.0.push(error);
     }
 
-    fn add(&mut self, path: &Path, fault: Fault, shown: Option<String>, detail: impl Into<String>) {
-        self.0.push(Error { field: path.0.clone(), fault, shown, detail: detail.into() });
+    fn add(&mut self, path: &Path<'_>, fault: Fault, shown: Option<String>, detail: impl Into<String>) {
+        self.0.push(Error { field: path.to_string(), fault, shown, detail: detail.into() });
     }
 
-    pub fn required(&mut self, path: &Path, detail: impl Into<String>) {
+    pub fn required(&mut self, path: &Path<'_>, detail: impl Into<String>) {
         self.add(path, Fault::Required, None, detail);
     }
 
-    pub fn invalid(&mut self, path: &Path, value: impl Into<Value>, detail: impl Into<String>) {
+    pub fn invalid(&mut self, path: &Path<'_>, value: impl Into<Value>, detail: impl Into<String>) {
         self.add(path, Fault::Invalid, Some(shown(&value.into())), detail);
     }
 
     /// An invalid value shown just as given, for values that have no JSON form.
-    pub fn invalid_shown(&mut self, path: &Path, shown: impl Into<String>, detail: impl Into<String>) {
+    pub fn invalid_shown(&mut self, path: &Path<'_>, shown: impl Into<String>, detail: impl Into<String>) {
         self.add(path, Fault::Invalid, Some(shown.into()), detail);
     }
 
-    pub fn type_invalid(&mut self, path: &Path, value: impl Into<Value>, detail: impl Into<String>) {
+    pub fn type_invalid(&mut self, path: &Path<'_>, value: impl Into<Value>, detail: impl Into<String>) {
         self.add(path, Fault::TypeInvalid, Some(shown(&value.into())), detail);
     }
 
-    pub fn duplicate(&mut self, path: &Path, value: impl Into<Value>) {
+    pub fn duplicate(&mut self, path: &Path<'_>, value: impl Into<Value>) {
         self.add(path, Fault::Duplicate, Some(shown(&value.into())), "");
     }
 
-    pub fn not_found(&mut self, path: &Path, value: impl Into<Value>) {
+    pub fn not_found(&mut self, path: &Path<'_>, value: impl Into<Value>) {
         self.add(path, Fault::NotFound, Some(shown(&value.into())), "");
     }
 
-    pub fn not_supported(&mut self, path: &Path, value: impl Into<Value>, supported: &[&str]) {
+    pub fn not_supported(&mut self, path: &Path<'_>, value: impl Into<Value>, supported: &[&str]) {
         let detail = if supported.is_empty() {
             String::new()
         } else {
-            let names: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
+            let names: Vec<String> = supported.iter().map(|name| quoted(name)).collect();
             format!("supported values: {}", names.join(", "))
         };
         self.add(path, Fault::NotSupported, Some(shown(&value.into())), detail);
     }
 
-    pub fn forbidden(&mut self, path: &Path, detail: impl Into<String>) {
+    pub fn forbidden(&mut self, path: &Path<'_>, detail: impl Into<String>) {
         self.add(path, Fault::Forbidden, None, detail);
     }
 
-    pub fn too_long(&mut self, path: &Path, limit: usize) {
+    pub fn too_long(&mut self, path: &Path<'_>, limit: usize) {
         self.add(path, Fault::TooLong, None, format!("may not be more than {limit} bytes"));
     }
 
-    pub fn too_many(&mut self, path: &Path, actual: usize, limit: usize) {
+    pub fn too_many(&mut self, path: &Path<'_>, actual: usize, limit: usize) {
         let items = if limit == 1 { "item" } else { "items" };
         self.add(path, Fault::TooMany, Some(actual.to_string()), format!("must have at most {limit} {items}"));
     }
 
-    pub fn internal(&mut self, path: &Path, detail: impl Into<String>) {
+    pub fn internal(&mut self, path: &Path<'_>, detail: impl Into<String>) {
         self.add(path, Fault::Internal, None, detail);
     }
 }
@@ -195,9 +252,33 @@ impl Errors {
 /// A value as error messages show it: strings quoted, numbers and booleans plain, the rest as JSON.
 fn shown(value: &Value) -> String {
     match value {
-        Value::String(text) => format!("{text:?}"),
+        Value::String(text) => quoted(text),
         other => other.to_string(),
     }
+}
+
+/// A text in double quotes with Go's escapes, which clients know from Kubernetes' messages.
+pub fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{b}' => out.push_str("\\v"),
+            control if control.is_ascii_control() => out.push_str(&format!("\\x{:02x}", control as u32)),
+            control if control.is_control() => out.push_str(&format!("\\u{:04x}", control as u32)),
+            plain => out.push(plain),
+        }
+    }
+    out.push('"');
+    out
 }
 
 #[cfg(test)]
@@ -207,6 +288,8 @@ mod tests {
     #[test]
     fn messages_read_as_kubernetes_writes_them() {
         let spec = Path::root("spec");
+        assert_eq!(spec.item("containers", 1).child("env").index(0).to_string(), "spec.containers[1].env[0]");
+        assert_eq!(quoted("a\"\n\u{1}é"), r#""a\"\n\x01é""#);
         let mut errors = Errors::new();
         errors.required(&spec.child("containers"), "");
         errors.invalid(&spec.child("containers").index(0).child("ports"), 99999, "must be between 1 and 65535, inclusive");

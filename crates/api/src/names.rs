@@ -125,7 +125,7 @@ pub fn label_value(value: &str) -> Vec<String> {
 }
 
 /// Adds an error for each thing wrong with a name.
-pub fn check(errors: &mut Errors, path: &Path, name: &str, check: Check) {
+pub fn check(errors: &mut Errors, path: &Path<'_>, name: &str, check: Check) {
     for wrong in check(name) {
         errors.invalid(path, name, wrong);
     }
