@@ -1,0 +1,22 @@
+//! Compiles the pause program, which goes into the pause image, with the same compiler as everything else.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=pause/pause.rs");
+    let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
+    let out = PathBuf::from(variable("OUT_DIR")).join("pause");
+    let status = Command::new(variable("RUSTC"))
+        .args(["--edition", "2024", "--crate-type", "bin", "--crate-name", "pause"])
+        .args(["-C", "opt-level=s", "-C", "panic=abort", "-C", "strip=symbols", "-C", "relocation-model=static"])
+        .args(["-C", "link-arg=-nostartfiles", "-C", "link-arg=-nostdlib", "-C", "link-arg=-static"])
+        .args(["-C", "link-arg=-Wl,--build-id=none", "-C", "link-arg=-no-pie"])
+        .args(["--target", &variable("TARGET")])
+        .arg("-o")
+        .arg(&out)
+        .arg("pause/pause.rs")
+        .status()
+        .expect("the compiler starts");
+    assert!(status.success(), "the pause program did not compile");
+}

@@ -1,0 +1,76 @@
+//! Bringing image archives into containerd. CRI has no call for it; containerd's own `ctr` does it in one step,
+//! unpacking included.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::process::Command;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    #[error("ctr could not be started")]
+    Start(#[source] std::io::Error),
+    #[error("{archive}: {message}")]
+    Refused { archive: PathBuf, message: String },
+    #[error("{folder} could not be read")]
+    Folder { folder: PathBuf, source: std::io::Error },
+}
+
+/// Imports one archive (OCI or docker form) and returns the names it brought.
+pub async fn import(socket: &Path, archive: &Path) -> Result<Vec<String>, ImportError> {
+    let output = Command::new("ctr")
+        .arg("--address")
+        .arg(socket)
+        .args(["--namespace", "k8s.io", "images", "import", "--snapshotter", "overlayfs"])
+        .arg(archive)
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .map_err(ImportError::Start)?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_string();
+        return Err(ImportError::Refused { archive: archive.to_path_buf(), message });
+    }
+    Ok(imported_names(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Imports every `.tar` of a folder in the order of their names. A folder that does not exist holds none.
+pub async fn import_folder(socket: &Path, folder: &Path) -> Result<Vec<String>, ImportError> {
+    let failed = |source| ImportError::Folder { folder: folder.to_path_buf(), source };
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut archives = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "tar") {
+            archives.push(path);
+        }
+    }
+    archives.sort();
+    let mut names = Vec::new();
+    for archive in archives {
+        names.extend(import(socket, &archive).await?);
+    }
+    Ok(names)
+}
+
+/// `ctr` prints one line an image: `unpacking NAME (DIGEST)...done`.
+fn imported_names(output: &str) -> Vec<String> {
+    output
+        .lines()
+        .filter_map(|line| line.strip_prefix("unpacking ")?.split_whitespace().next())
+        .map(ToString::to_string)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_are_read_from_what_ctr_prints() {
+        let output = "unpacking localhost/knarr/pause:1 (sha256:ab)...done\nother\n";
+        assert_eq!(super::imported_names(output), ["localhost/knarr/pause:1"]);
+    }
+}

@@ -1,0 +1,13 @@
+//! A containerd of our own: its configuration, its life beyond ours, and images brought to it as archives.
+
+mod archive;
+mod config;
+mod import;
+mod pause;
+mod process;
+
+pub use archive::ImageArchive;
+pub use config::{ContainerdConfig, render};
+pub use import::{ImportError, import, import_folder};
+pub use pause::{PAUSE_IMAGE, pause_archive};
+pub use process::{Containerd, StartError};

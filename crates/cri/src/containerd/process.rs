@@ -1,0 +1,189 @@
+//! Starting containerd apart from us and finding it again.
+//!
+//! It runs in a session of its own, so that neither a signal to Knarr's group nor Knarr's end reaches it, and its
+//! containers outlive both. A restarted Knarr adopts whatever answers on the socket.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::{ContainerdConfig, PAUSE_IMAGE, import, pause_archive, render};
+use crate::client::{CallError, Runtime};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("{path} could not be written")]
+    Write { path: PathBuf, source: io::Error },
+    #[error("containerd could not be started")]
+    Spawn(#[source] io::Error),
+    #[error("containerd ended right after its start, see {log}")]
+    Ended { log: PathBuf },
+    #[error("containerd did not answer within {seconds} s, see {log}")]
+    Silent { seconds: u64, log: PathBuf },
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("the pause image could not be imported")]
+    Pause(#[from] super::ImportError),
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A containerd whose files all live under one directory.
+#[derive(Clone, Debug)]
+pub struct Containerd {
+    directory: PathBuf,
+    config: ContainerdConfig,
+}
+
+impl Containerd {
+    /// `directory` is where everything of this containerd lives; `cni_binaries` and `cni_configuration` are shared with
+    /// whoever writes the pod network's configuration.
+    pub fn new(directory: &Path, cni_binaries: &Path, cni_configuration: &Path) -> Self {
+        let config = ContainerdConfig {
+            root: directory.join("root"),
+            state: directory.join("state"),
+            socket: directory.join("containerd.sock"),
+            sandbox_image: PAUSE_IMAGE.to_string(),
+            cni_binaries: cni_binaries.to_path_buf(),
+            cni_configuration: cni_configuration.to_path_buf(),
+            registry_configuration: directory.join("registries"),
+            restrict_oom_score: !may_lower_oom_scores(),
+            systemd_cgroup: false,
+            runtime_handlers: Vec::new(),
+        };
+        Self { directory: directory.to_path_buf(), config }
+    }
+
+    #[must_use]
+    pub fn with_runtime_handler(mut self, name: &str, binary: &Path) -> Self {
+        self.config.runtime_handlers.push((name.to_string(), binary.to_path_buf()));
+        self
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.config.socket
+    }
+
+    /// Adopts the containerd that answers on the socket, or starts one; returns when it serves CRI and has its pause
+    /// image.
+    pub async fn ensure(&self) -> Result<Runtime, StartError> {
+        let runtime = Runtime::connect(&self.config.socket.to_string_lossy())?;
+        if runtime.version().await.is_ok() {
+            tracing::info!(socket = %self.config.socket.display(), "containerd runs already");
+        } else {
+            self.start(&runtime).await?;
+        }
+        if runtime.image_status(PAUSE_IMAGE).await?.is_none() {
+            self.import_pause(&runtime).await?;
+        }
+        Ok(runtime)
+    }
+
+    async fn start(&self, runtime: &Runtime) -> Result<(), StartError> {
+        if self.config.restrict_oom_score {
+            tracing::warn!("CAP_SYS_RESOURCE is missing: the out-of-memory scores of containers can't be lowered");
+        }
+        for directory in [&self.directory, &self.config.cni_configuration, &self.config.registry_configuration] {
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o711)
+                .create(directory)
+                .map_err(|source| StartError::Write { path: directory.clone(), source })?;
+        }
+        let file = self.directory.join("config.toml");
+        std::fs::write(&file, render(&self.config))
+            .map_err(|source| StartError::Write { path: file.clone(), source })?;
+        let log_path = self.directory.join("containerd.log");
+        let log = open_log(&log_path)?;
+        let errors = log.try_clone().map_err(|source| StartError::Write { path: log_path.clone(), source })?;
+        let mut command = Command::new("containerd");
+        command.arg("--config").arg(&file).arg("--log-level").arg("warn");
+        command.stdin(Stdio::null()).stdout(log).stderr(errors).current_dir("/");
+        // SAFETY: setsid is async-signal-safe and touches only the child.
+        unsafe {
+            command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from));
+        }
+        let mut child = command.spawn().map_err(StartError::Spawn)?;
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let mut pause = Duration::from_millis(10);
+        loop {
+            if runtime.version().await.is_ok() {
+                break;
+            }
+            if matches!(child.try_wait(), Ok(Some(_))) {
+                return Err(StartError::Ended { log: log_path });
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return Err(StartError::Silent { seconds: PATIENCE.as_secs(), log: log_path });
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(200));
+        }
+        tracing::info!(pid = child.id(), socket = %self.config.socket.display(), "containerd started");
+        // Should containerd end while we live, it must be collected or it would stay as a zombie.
+        std::thread::Builder::new()
+            .name("containerd-wait".into())
+            .stack_size(64 << 10)
+            .spawn(move || {
+                if let Ok(status) = child.wait() {
+                    tracing::warn!(%status, "containerd ended");
+                }
+            })
+            .map_err(StartError::Spawn)?;
+        Ok(())
+    }
+
+    async fn import_pause(&self, runtime: &Runtime) -> Result<(), StartError> {
+        let path = self.directory.join("pause.tar");
+        std::fs::write(&path, pause_archive()).map_err(|source| StartError::Write { path: path.clone(), source })?;
+        import(&self.config.socket, &path).await?;
+        // The CRI part learns of an import by an event, a moment after it.
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while runtime.image_status(PAUSE_IMAGE).await?.is_none() {
+            if tokio::time::Instant::now() >= deadline {
+                let log = self.directory.join("containerd.log");
+                return Err(StartError::Silent { seconds: PATIENCE.as_secs(), log });
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    /// Watches over the runtime for as long as we live: starts it again whenever it does not answer.
+    pub async fn supervise(self, runtime: Runtime) {
+        let mut failures = 0;
+        loop {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            match runtime.version().await {
+                Ok(_) => failures = 0,
+                Err(error) => {
+                    failures += 1;
+                    tracing::warn!(%error, failures, "containerd does not answer");
+                    if let Err(error) = self.start(&runtime).await {
+                        tracing::error!(%error, "containerd could not be started again");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn open_log(path: &Path) -> Result<File, StartError> {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(|source| StartError::Write { path: path.to_path_buf(), source })
+}
+
+/// CAP_SYS_RESOURCE is bit 24 of the effective set.
+fn may_lower_oom_scores() -> bool {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & (1 << 24) != 0)
+}

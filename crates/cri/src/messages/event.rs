@@ -1,0 +1,68 @@
+//! What a runtime tells by itself: CRI's container events, and containerd's own stream for versions before it served those.
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ContainerEventResponse {
+    #[prost(string, tag = "1")]
+    pub container_id: String,
+    #[prost(enumeration = "ContainerEventType", tag = "2")]
+    pub container_event_type: i32,
+    #[prost(int64, tag = "3")]
+    pub created_at: i64,
+    #[prost(message, optional, tag = "4")]
+    pub pod_sandbox_status: Option<super::PodSandboxStatus>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum ContainerEventType {
+    Created = 0,
+    Started = 1,
+    Stopped = 2,
+    Deleted = 3,
+}
+
+/// containerd.services.events.v1: filters are joined by "or".
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SubscribeRequest {
+    #[prost(string, repeated, tag = "1")]
+    pub filters: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Envelope {
+    #[prost(string, tag = "2")]
+    pub namespace: String,
+    #[prost(string, tag = "3")]
+    pub topic: String,
+    #[prost(message, optional, tag = "4")]
+    pub event: Option<Packed>,
+}
+
+/// A message together with the name of its type (google.protobuf.Any).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Packed {
+    #[prost(string, tag = "1")]
+    pub type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: Vec<u8>,
+}
+
+/// containerd.events.TaskExit; `id` differs from `container_id` when a process added by exec has ended.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TaskExit {
+    #[prost(string, tag = "1")]
+    pub container_id: String,
+    #[prost(string, tag = "2")]
+    pub id: String,
+    #[prost(uint32, tag = "3")]
+    pub pid: u32,
+    #[prost(uint32, tag = "4")]
+    pub exit_status: u32,
+}
+
+/// containerd.events.TaskOOM.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TaskOom {
+    #[prost(string, tag = "1")]
+    pub container_id: String,
+}
