@@ -23,6 +23,8 @@ pub struct Kind {
     pub storage: Option<Storage>,
     /// Whether a custom resource definition brought it.
     pub custom: bool,
+    /// Further fields a custom kind can be selected by, such as `spec.color`.
+    pub selectable: Vec<String>,
 }
 
 /// A path below an object, such as `status`.

@@ -174,6 +174,7 @@ mod tests {
             type_name: String::new(),
             storage: Some(Storage::custom(group, plural, version)),
             custom: true,
+            selectable: Vec::new(),
         })
     }
 

@@ -75,6 +75,7 @@ fn kind<'a>(group: &str, version: &str, plural: &str, mut words: impl Iterator<I
         type_name: words.next()?.to_owned(),
         storage: None,
         custom: false,
+        selectable: Vec::new(),
     };
     for word in words {
         match word.split_once('=')? {

@@ -1,0 +1,244 @@
+use std::cmp::Ordering;
+
+use num_bigint::{BigInt, Sign};
+
+/// A number: `value` times ten to the power of `scale`.
+#[derive(Debug, Clone)]
+pub(super) enum Amount {
+    Small { value: i64, scale: i32 },
+    Large { value: BigInt, scale: i32 },
+}
+
+use Amount::{Large, Small};
+
+impl Amount {
+    pub fn signum(&self) -> i32 {
+        match self {
+            Small { value, .. } => value.signum() as i32,
+            Large { value, .. } => match value.sign() {
+                Sign::Minus => -1,
+                Sign::NoSign => 0,
+                Sign::Plus => 1,
+            },
+        }
+    }
+
+    pub fn as_i64(&self) -> Option<i64> {
+        match self {
+            Small { value, scale } if *scale >= 0 => scale_up(*value, *scale as u32),
+            _ => None,
+        }
+    }
+
+    pub fn as_f64(&self) -> f64 {
+        let (value, scale) = match self {
+            Small { value, scale } => (*value as f64, *scale),
+            Large { value, scale } => (value.to_string().parse().unwrap_or(f64::NAN), *scale),
+        };
+        if scale == 0 { value } else { value * 10f64.powi(scale) }
+    }
+
+    /// The value in units of ten to the power of `unit`, rounded as Kubernetes rounds it.
+    pub fn scaled_value(&self, unit: i32) -> i64 {
+        match self {
+            Small { value, scale } if *scale < unit => round_away(*value, scale.abs_diff(unit)).0,
+            Small { value, scale } => match scale.abs_diff(unit) {
+                // An overflow of these wraps, of any other is zero.
+                power @ (0..=3 | 6 | 9) => value.wrapping_mul(10i64.pow(power)),
+                power => scale_up(*value, power).unwrap_or(0),
+            },
+            Large { value, scale } => scaled_large(value, *scale, unit),
+        }
+    }
+
+    /// Whether the number is held in units of at least ten to the power of `unit`.
+    pub fn is_multiple(&self, unit: i32) -> bool {
+        matches!(self, Small { scale, .. } if *scale >= unit)
+    }
+
+    /// The number rounded away from zero to the unit, and whether that changed nothing.
+    pub fn rounded(&self, unit: i32) -> (Amount, bool) {
+        match self {
+            Small { scale, .. } if *scale >= unit => (self.clone(), true),
+            Small { value, scale } => {
+                let (value, exact) = round_away(*value, scale.abs_diff(unit));
+                (Small { value, scale: unit }, exact)
+            }
+            Large { value, scale } if *scale >= unit => {
+                (Large { value: value * power_of_ten(scale.abs_diff(unit)), scale: unit }, true)
+            }
+            Large { value, scale } => {
+                let divisor = power_of_ten(scale.abs_diff(unit));
+                let (mut quotient, remainder) = (value / &divisor, value % &divisor);
+                let exact = remainder.sign() == Sign::NoSign;
+                if !exact {
+                    quotient += self.signum();
+                }
+                (Large { value: quotient, scale: unit }, exact)
+            }
+        }
+    }
+
+    pub fn plus(&self, other: &Amount) -> Amount {
+        match (self, other) {
+            (Small { value: a, scale: a_scale }, Small { value: b, scale: b_scale }) => {
+                if *b == 0 {
+                    return self.clone();
+                }
+                if *a == 0 {
+                    return other.clone();
+                }
+                small_sum(*a, *a_scale, *b, *b_scale).unwrap_or_else(|| large_sum(self, other))
+            }
+            _ => large_sum(self, other),
+        }
+    }
+
+    pub fn times(&self, factor: i64) -> Amount {
+        if let Small { value, scale } = self {
+            if *value == 0 || factor == 0 {
+                return Small { value: 0, scale: 0 };
+            }
+            if let Some(value) = value.checked_mul(factor)
+                && (*scale <= 0 || scale_up(value, *scale as u32).is_some())
+            {
+                return Small { value, scale: *scale };
+            }
+        }
+        let (value, scale) = self.large();
+        Large { value: value * factor, scale }
+    }
+
+    pub fn negated(&self) -> Amount {
+        match self {
+            Small { value, scale } => match value.checked_neg() {
+                Some(value) => Small { value, scale: *scale },
+                None => Large { value: -BigInt::from(*value), scale: *scale },
+            },
+            Large { value, scale } => Large { value: -value.clone(), scale: *scale },
+        }
+    }
+
+    pub fn compare(&self, other: &Amount) -> Ordering {
+        let (sign, other_sign) = (self.signum(), other.signum());
+        if sign != other_sign || sign == 0 {
+            return sign.cmp(&other_sign);
+        }
+        if let (Small { value: a, scale: a_scale }, Small { value: b, scale: b_scale }) = (self, other)
+            && a_scale == b_scale
+        {
+            return a.cmp(b);
+        }
+        // Numbers of different length need no arithmetic, which matters where the exponents are huge.
+        let by_length = self.length().cmp(&other.length());
+        if by_length != Ordering::Equal {
+            return if sign > 0 { by_length } else { by_length.reverse() };
+        }
+        let ((a, a_scale), (b, b_scale)) = (self.large(), other.large());
+        let common = a_scale.min(b_scale);
+        (a * power_of_ten(a_scale.abs_diff(common))).cmp(&(b * power_of_ten(b_scale.abs_diff(common))))
+    }
+
+    /// Digits and an exponent that is a multiple of three, without needless zeros.
+    pub fn base_1000(&self) -> (String, i32) {
+        let mut digits = match self {
+            Small { value, .. } => value.to_string(),
+            Large { value, .. } => value.to_string(),
+        };
+        let mut exponent = match self {
+            Small { scale, .. } | Large { scale, .. } => *scale,
+        };
+        let length = digits.trim_end_matches('0').len();
+        exponent += (digits.len() - length) as i32;
+        digits.truncate(length);
+        for _ in 0..exponent.rem_euclid(3) {
+            digits.push('0');
+            exponent -= 1;
+        }
+        (digits, exponent)
+    }
+
+    /// Digits of a whole number and how often 1024 was divided out of it.
+    pub fn base_1024(&self) -> (String, u32) {
+        let mut power = 0;
+        if let Some(mut value) = self.as_i64() {
+            while value != 0 && value % 1024 == 0 {
+                value /= 1024;
+                power += 1;
+            }
+            return (value.to_string(), power);
+        }
+        let (mut value, scale) = self.large();
+        if scale > 0 {
+            value *= power_of_ten(scale as u32);
+        }
+        while value.sign() != Sign::NoSign && (&value % 1024u32).sign() == Sign::NoSign {
+            value /= 1024u32;
+            power += 1;
+        }
+        (value.to_string(), power)
+    }
+
+    fn large(&self) -> (BigInt, i32) {
+        match self {
+            Small { value, scale } => (BigInt::from(*value), *scale),
+            Large { value, scale } => (value.clone(), *scale),
+        }
+    }
+
+    /// How many digits the number has before the decimal point, or fewer than none.
+    fn length(&self) -> i64 {
+        match self {
+            Small { value, scale } => i64::from(value.unsigned_abs().ilog10()) + i64::from(*scale),
+            Large { value, scale } => value.magnitude().to_string().len() as i64 - 1 + i64::from(*scale),
+        }
+    }
+}
+
+fn power_of_ten(exponent: u32) -> BigInt {
+    BigInt::from(10).pow(exponent)
+}
+
+fn scale_up(value: i64, power: u32) -> Option<i64> {
+    if value == 0 { Some(0) } else { value.checked_mul(10i64.checked_pow(power)?) }
+}
+
+/// Divides by a power of ten; a remainder moves the result away from zero.
+fn round_away(value: i64, power: u32) -> (i64, bool) {
+    let Some(divisor) = 10i64.checked_pow(power) else {
+        return (value.signum(), value == 0);
+    };
+    if value % divisor == 0 { (value / divisor, true) } else { (value / divisor + value.signum(), false) }
+}
+
+fn small_sum(a: i64, a_scale: i32, b: i64, b_scale: i32) -> Option<Amount> {
+    let scale = a_scale.min(b_scale);
+    let a = scale_up(a, a_scale.abs_diff(scale))?;
+    let b = scale_up(b, b_scale.abs_diff(scale))?;
+    Some(Small { value: a.checked_add(b)?, scale })
+}
+
+fn large_sum(a: &Amount, b: &Amount) -> Amount {
+    let ((a, a_scale), (b, b_scale)) = (a.large(), b.large());
+    let scale = a_scale.min(b_scale);
+    let value = a * power_of_ten(a_scale.abs_diff(scale)) + b * power_of_ten(b_scale.abs_diff(scale));
+    Large { value, scale }
+}
+
+/// A remainder adds one whatever the sign, and what does not fit keeps its low bits, as in Kubernetes.
+fn scaled_large(value: &BigInt, scale: i32, unit: i32) -> i64 {
+    if scale >= unit {
+        return low_bits(value).wrapping_mul(10i64.wrapping_pow(scale.abs_diff(unit)));
+    }
+    let divisor = power_of_ten(scale.abs_diff(unit));
+    let (quotient, remainder) = (value / &divisor, value % &divisor);
+    match remainder.sign() {
+        Sign::NoSign => low_bits(&quotient),
+        _ => low_bits(&quotient).wrapping_add(1),
+    }
+}
+
+fn low_bits(value: &BigInt) -> i64 {
+    let magnitude = value.iter_u64_digits().next().unwrap_or(0) as i64;
+    if value.sign() == Sign::Minus { magnitude.wrapping_neg() } else { magnitude }
+}

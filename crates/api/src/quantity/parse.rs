@@ -1,0 +1,175 @@
+use num_bigint::BigInt;
+
+use super::amount::Amount;
+use super::{Format, QuantityError};
+
+/// Beyond these a number is refused, so that a short text cannot ask for endless work.
+const MOST_DIGITS: usize = 10_000;
+const LARGEST_EXPONENT: i64 = 10_000;
+
+/// A 64-bit number holds this many digits whatever they are.
+const SAFE_DIGITS: usize = 18;
+const NANO: i32 = -9;
+
+pub(super) struct Parsed {
+    pub amount: Amount,
+    pub format: Format,
+    /// Whether the text is written back as it came.
+    pub keeps_text: bool,
+}
+
+pub(super) fn parse(text: &str) -> Result<Parsed, QuantityError> {
+    if text == "0" {
+        return Ok(small(0, 0, Format::DecimalSi, true));
+    }
+    let parts = Parts::split(text)?;
+    let (suffix_scale, format) = suffix(parts.suffix)?;
+    match parse_small(&parts, suffix_scale, format) {
+        Some(parsed) => Ok(parsed),
+        None => parse_large(&parts, suffix_scale, format),
+    }
+}
+
+/// A text taken apart; leading zeros are left off the whole digits.
+struct Parts<'a> {
+    negative: bool,
+    whole: &'a str,
+    fraction: &'a str,
+    suffix: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    fn split(text: &'a str) -> Result<Parts<'a>, QuantityError> {
+        if text.is_empty() {
+            return Err(QuantityError::Format);
+        }
+        let negative = text.starts_with('-');
+        let rest = text.strip_prefix(['-', '+']).unwrap_or(text);
+        let (whole, rest) = take(rest.trim_start_matches('0'), |byte| byte.is_ascii_digit());
+        let (fraction, rest) = match rest.strip_prefix('.') {
+            Some(rest) => take(rest, |byte| byte.is_ascii_digit()),
+            None => ("", rest),
+        };
+        let letters = take(rest, |byte| b"eEinumkKMGTP".contains(&byte)).1;
+        let digits = letters.strip_prefix(['-', '+']).unwrap_or(letters);
+        if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(QuantityError::Format);
+        }
+        Ok(Parts { negative, whole: if whole.is_empty() { "0" } else { whole }, fraction, suffix: rest })
+    }
+
+    fn end_in_thousands(&self) -> bool {
+        let mut digits = self.fraction.bytes().rev().chain(self.whole.bytes().rev());
+        (0..3).all(|_| digits.next() == Some(b'0'))
+    }
+
+    fn signed(&self, magnitude: i64) -> i64 {
+        if self.negative { -magnitude } else { magnitude }
+    }
+}
+
+fn take(text: &str, belongs: impl Fn(u8) -> bool) -> (&str, &str) {
+    text.split_at(text.bytes().position(|byte| !belongs(byte)).unwrap_or(text.len()))
+}
+
+/// What a suffix multiplies by.
+#[derive(Clone, Copy)]
+enum SuffixScale {
+    Ten(i32),
+    Two(u32),
+}
+
+fn suffix(suffix: &str) -> Result<(SuffixScale, Format), QuantityError> {
+    let decimal = |exponent| Ok((SuffixScale::Ten(exponent), Format::DecimalSi));
+    let binary = |exponent| Ok((SuffixScale::Two(exponent), Format::BinarySi));
+    match suffix {
+        "" => decimal(0),
+        "n" => decimal(-9),
+        "u" => decimal(-6),
+        "m" => decimal(-3),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => binary(10),
+        "Mi" => binary(20),
+        "Gi" => binary(30),
+        "Ti" => binary(40),
+        "Pi" => binary(50),
+        "Ei" => binary(60),
+        _ => {
+            let exponent = suffix.strip_prefix(['e', 'E']).ok_or(QuantityError::Suffix)?;
+            let exponent: i64 = exponent.parse().map_err(|_| QuantityError::Suffix)?;
+            if exponent > LARGEST_EXPONENT {
+                return Err(QuantityError::Suffix);
+            }
+            // Whatever is below is rounded up to the smallest quantity there is.
+            Ok((SuffixScale::Ten(exponent.max(-2 * LARGEST_EXPONENT) as i32), Format::DecimalExponent))
+        }
+    }
+}
+
+/// The way of nearly all quantities: no allocation, 64 bits. `None` where they may not be enough.
+fn parse_small(parts: &Parts<'_>, suffix_scale: SuffixScale, format: Format) -> Option<Parsed> {
+    match suffix_scale {
+        SuffixScale::Ten(exponent) => {
+            if parts.whole.len() + parts.fraction.len() > SAFE_DIGITS {
+                return None;
+            }
+            let scale = exponent.checked_sub(parts.fraction.len() as i32).filter(|scale| *scale >= NANO)?;
+            let value = append_digits(append_digits(0, parts.whole), parts.fraction);
+            // Kubernetes takes a text for canonical by its digits alone, so some that are not stay as they came.
+            let keeps_text = scale % 3 == 0 && !parts.end_in_thousands() && !parts.whole.starts_with('0');
+            Some(small(parts.signed(value), scale, format, keeps_text))
+        }
+        SuffixScale::Two(exponent) => {
+            // Three tenths of a binary exponent are about its decimal digits.
+            let room = 14 - parts.whole.len() as i64 - i64::from(exponent * 3 / 10);
+            if !parts.fraction.is_empty() || room < 0 {
+                return None;
+            }
+            let value = append_digits(0, parts.whole);
+            let result = value.checked_mul(1 << exponent)?;
+            Some(small(parts.signed(result), 0, format, value & 7 != 0))
+        }
+    }
+}
+
+fn append_digits(value: i64, digits: &str) -> i64 {
+    digits.bytes().fold(value, |value, digit| value * 10 + i64::from(digit - b'0'))
+}
+
+fn small(value: i64, scale: i32, format: Format, keeps_text: bool) -> Parsed {
+    Parsed { amount: Amount::Small { value, scale }, format, keeps_text }
+}
+
+fn parse_large(parts: &Parts<'_>, suffix_scale: SuffixScale, mut format: Format) -> Result<Parsed, QuantityError> {
+    if parts.whole.len() + parts.fraction.len() > MOST_DIGITS {
+        return Err(QuantityError::Numeric);
+    }
+    let digits = [parts.whole, parts.fraction].concat();
+    let mut value: BigInt = digits.parse().map_err(|_| QuantityError::Numeric)?;
+    let mut scale = -(parts.fraction.len() as i32);
+    match suffix_scale {
+        SuffixScale::Ten(exponent) => scale += exponent,
+        SuffixScale::Two(exponent) => value <<= exponent,
+    }
+    let mut amount = Amount::Large { value, scale };
+    if amount.signum() != 0 {
+        amount = amount.rounded(NANO).0;
+    }
+    if format == Format::BinarySi {
+        let limit = |value| Amount::Small { value, scale: 0 };
+        if amount.compare(&limit(i64::MAX)).is_gt() {
+            amount = Amount::Large { value: i64::MAX.into(), scale: 0 };
+        } else if amount.signum() > 0 && amount.compare(&limit(1)).is_lt() {
+            format = Format::DecimalSi;
+        }
+    }
+    if parts.negative {
+        amount = amount.negated();
+    }
+    Ok(Parsed { amount, format, keeps_text: false })
+}

@@ -1,0 +1,18 @@
+//! Selectors: which objects a list, a watch or a controller means.
+//!
+//! [`LabelSelector`] reads both forms of label selectors, the text of `?labelSelector=` and the object in a spec;
+//! [`FieldSelector`] reads `?fieldSelector=`, and [`SelectableFields`] knows which fields a kind can be selected by.
+
+mod field;
+mod label;
+mod parse;
+mod selectable;
+
+pub use field::{FieldSelector, FieldTerm, escape};
+pub use label::{LabelSelector, Operator, Requirement};
+pub use selectable::SelectableFields;
+
+/// What is wrong with a selector, in Kubernetes' words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SelectorError(pub(crate) String);
