@@ -1,0 +1,55 @@
+//! A map that remembers only what was used lately.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+pub(super) struct Recent<K, V> {
+    entries: HashMap<K, (u64, V)>,
+    order: BTreeMap<u64, K>,
+    next: u64,
+    capacity: usize,
+}
+
+impl<K: Hash + Eq + Clone, V> Recent<K, V> {
+    pub fn new(capacity: usize) -> Self {
+        Self { entries: HashMap::new(), order: BTreeMap::new(), next: 0, capacity }
+    }
+
+    /// The value under the key, made by `make` when there is none; it counts as used.
+    pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
+        let turn = self.next;
+        self.next += 1;
+        self.order.insert(turn, key.clone());
+        let mut fresh = true;
+        let entry = self.entries.entry(key).and_modify(|_| fresh = false).or_insert_with(|| (turn, make()));
+        if !fresh {
+            self.order.remove(&entry.0);
+            entry.0 = turn;
+        }
+        if self.entries.len() > self.capacity
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.entries.remove(&oldest);
+        }
+        // The newest entry is never the oldest, as the capacity is at least one.
+        let key = &self.order[&turn];
+        &mut self.entries.get_mut(key).expect("an entry just used is present").1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_what_was_not_used_for_longest() {
+        let mut recent = Recent::new(2);
+        *recent.get_or_insert_with("a", || 1) += 10;
+        recent.get_or_insert_with("b", || 2);
+        assert_eq!(*recent.get_or_insert_with("a", || 0), 11);
+        recent.get_or_insert_with("c", || 3);
+        assert_eq!(*recent.get_or_insert_with("a", || 0), 11, "used after b");
+        assert_eq!(*recent.get_or_insert_with("b", || 0), 0, "b was dropped");
+        assert_eq!(recent.order.len(), 2);
+    }
+}

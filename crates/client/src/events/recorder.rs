@@ -1,0 +1,105 @@
+//! Events of core/v1, as controllers and the kubelet write them: repeats raise a count.
+
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, Resource};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::correlator::{Correlator, Outcome};
+use super::writer::{Writer, is_missing};
+use super::{EventType, QUEUED, name_for, namespace_of, reference};
+use crate::time::truncated;
+
+#[derive(Clone)]
+pub struct EventRecorder {
+    component: String,
+    host: Option<String>,
+    queue: mpsc::Sender<Event>,
+}
+
+impl EventRecorder {
+    /// Records as `component` ("deployment-controller"); `host` is the node's name for what runs on nodes.
+    ///
+    /// The task that writes ends when the last clone is dropped.
+    pub fn new(client: Client, component: &str, host: Option<&str>) -> Self {
+        let (queue, events) = mpsc::channel(QUEUED);
+        tokio::spawn(write(client, events));
+        Self { component: component.to_owned(), host: host.map(str::to_owned), queue }
+    }
+
+    pub fn normal<K: Resource<DynamicType = ()>>(&self, object: &K, reason: &str, message: impl Into<String>) {
+        self.about(reference(object), EventType::Normal, reason, message);
+    }
+
+    pub fn warning<K: Resource<DynamicType = ()>>(&self, object: &K, reason: &str, message: impl Into<String>) {
+        self.about(reference(object), EventType::Warning, reason, message);
+    }
+
+    pub fn about(&self, object: ObjectReference, kind: EventType, reason: &str, message: impl Into<String>) {
+        self.annotated(object, kind, reason, message, None);
+    }
+
+    pub fn annotated(
+        &self,
+        object: ObjectReference,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+        annotations: Option<std::collections::BTreeMap<String, String>>,
+    ) {
+        let now = Timestamp::now();
+        let event = Event {
+            metadata: ObjectMeta {
+                name: Some(name_for(&object, now.as_nanosecond())),
+                namespace: Some(namespace_of(&object)),
+                annotations,
+                ..ObjectMeta::default()
+            },
+            involved_object: object,
+            reason: Some(reason.to_owned()),
+            message: Some(message.into()),
+            type_: Some(kind.as_str().to_owned()),
+            first_timestamp: Some(truncated(now)),
+            last_timestamp: Some(truncated(now)),
+            count: Some(1),
+            source: Some(EventSource { component: Some(self.component.clone()), host: self.host.clone() }),
+            reporting_component: Some(self.component.clone()),
+            reporting_instance: Some(self.host.clone().unwrap_or_default()),
+            ..Event::default()
+        };
+        if self.queue.try_send(event).is_err() {
+            tracing::debug!(component = %self.component, reason, "too many events wait; one was dropped");
+        }
+    }
+}
+
+async fn write(client: Client, mut events: mpsc::Receiver<Event>) {
+    let mut correlator = Correlator::new();
+    let writer = Writer::new();
+    while let Some(event) = events.recv().await {
+        let (event, repeated) = match correlator.observe(event, Timestamp::now()) {
+            Outcome::Create(event) => (event, false),
+            Outcome::Repeat(event) => (event, true),
+            Outcome::Skip => continue,
+        };
+        let api: Api<Event> = Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or("default"));
+        let event = std::sync::Arc::new(*event);
+        writer.spawn(move || send(api.clone(), event.clone(), repeated)).await;
+    }
+}
+
+async fn send(api: Api<Event>, event: std::sync::Arc<Event>, repeated: bool) -> Result<(), kube::Error> {
+    if repeated {
+        let changes = json!({"count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message});
+        let name = event.metadata.name.as_deref().unwrap_or_default();
+        match api.patch(name, &PatchParams::default(), &Patch::Strategic(changes)).await {
+            // It ran out meanwhile: begin anew.
+            Err(error) if is_missing(&error) => {}
+            answer => return answer.map(drop),
+        }
+    }
+    api.create(&PostParams::default(), &event).await.map(drop)
+}

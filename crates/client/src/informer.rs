@@ -1,0 +1,346 @@
+//! A local copy of one kind, kept true by one list-and-watch.
+//!
+//! Changes are handed to handlers inline, in order, after the copy already holds them: a handler that only notes a key
+//! costs no channel and no allocation. When the server has forgotten where the watch was (410 Gone) the kind is listed anew
+//! and handlers see the difference, deletions included.
+
+mod cache;
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::api::{DynamicObject, PartialObjectMeta};
+use kube::runtime::watcher;
+use parking_lot::{Mutex, RwLock};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+
+use cache::Cache;
+
+/// Name and ownership of an object of any kind, without labels, annotations and content.
+pub type Metadata = PartialObjectMeta<DynamicObject>;
+
+/// What an informer can hold.
+pub trait Object: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
+impl<K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static> Object for K {}
+
+/// One difference between what the informer held and what it holds now.
+#[derive(Debug)]
+pub enum Change<K> {
+    Added(Arc<K>),
+    Updated { old: Arc<K>, new: Arc<K> },
+    Deleted(Arc<K>),
+}
+
+impl<K> Clone for Change<K> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Added(object) => Self::Added(object.clone()),
+            Self::Updated { old, new } => Self::Updated { old: old.clone(), new: new.clone() },
+            Self::Deleted(object) => Self::Deleted(object.clone()),
+        }
+    }
+}
+
+impl<K> Change<K> {
+    /// The object as it is now, or as it last was.
+    pub fn latest(&self) -> &Arc<K> {
+        match self {
+            Self::Added(object) | Self::Deleted(object) | Self::Updated { new: object, .. } => object,
+        }
+    }
+
+    /// The object as it was before, when there was one.
+    pub fn previous(&self) -> Option<&Arc<K>> {
+        match self {
+            Self::Updated { old, .. } => Some(old),
+            Self::Added(_) | Self::Deleted(_) => None,
+        }
+    }
+}
+
+/// Returns whether it wants further changes.
+type Handler<K> = Box<dyn Fn(&Change<K>) -> bool + Send + Sync>;
+
+pub struct Informer<K: Object> {
+    shared: Arc<Shared<K>>,
+    task: tokio::task::AbortHandle,
+}
+
+struct Shared<K: Object> {
+    cache: RwLock<Cache<K>>,
+    /// Held while the cache changes and its handlers run, so that a new handler misses nothing and sees nothing twice.
+    /// Taken before `cache`.
+    handlers: Mutex<Vec<Handler<K>>>,
+    synced: watch::Sender<bool>,
+}
+
+impl<K: Object> Informer<K> {
+    /// Starts to follow `events`. `reduce` drops from each object what nobody here reads.
+    pub(crate) fn start<S>(events: S, reduce: fn(&mut K)) -> Self
+    where
+        S: Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
+    {
+        let shared = Arc::new(Shared {
+            cache: RwLock::new(Cache::default()),
+            handlers: Mutex::new(Vec::new()),
+            synced: watch::Sender::new(false),
+        });
+        let task = tokio::spawn(follow(shared.clone(), events, reduce)).abort_handle();
+        Self { shared, task }
+    }
+
+    /// Cluster-wide kinds have the empty namespace.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.shared.cache.read().get(namespace, name).cloned()
+    }
+
+    pub fn list(&self) -> Vec<Arc<K>> {
+        self.shared.cache.read().all().cloned().collect()
+    }
+
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        self.shared.cache.read().in_namespace(namespace).cloned().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.shared.cache.read().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Runs `read` over every object under the read lock, for those who need no copy of the list.
+    pub fn for_each(&self, mut read: impl FnMut(&Arc<K>)) {
+        self.shared.cache.read().all().for_each(&mut read);
+    }
+
+    /// Keeps objects findable by the keys `keys_of` gives. The same name given again changes nothing, so everyone who
+    /// uses one name must mean the same function.
+    pub fn add_index(&self, name: &'static str, keys_of: fn(&K) -> Vec<String>) {
+        self.shared.cache.write().add_index(name, keys_of);
+    }
+
+    /// Objects under the key of an index; none when there is no such index.
+    pub fn by_index(&self, name: &'static str, key: &str) -> Vec<Arc<K>> {
+        self.shared.cache.read().by_index(name, key)
+    }
+
+    /// Calls `handle` with `Added` for everything there, then with each change, from the informer's own task.
+    ///
+    /// It must be quick and must not register handlers on the same informer. Reading any informer is fine.
+    pub fn on_change(&self, handle: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        self.register(Box::new(move |change| {
+            handle(change);
+            true
+        }));
+    }
+
+    /// The same as a queue, for those who cannot work inline. It grows while nobody reads it.
+    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Change<K>> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.register(Box::new(move |change| sender.send(change.clone()).is_ok()));
+        receiver
+    }
+
+    /// Waits until the first list is held.
+    pub fn synced(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut synced = self.shared.synced.subscribe();
+        let shared = self.shared.clone();
+        async move {
+            // The sender lives in `shared`, so waiting cannot fail.
+            let _ = synced.wait_for(|done| *done).await;
+            drop(shared);
+        }
+    }
+
+    pub fn is_synced(&self) -> bool {
+        *self.shared.synced.borrow()
+    }
+
+    fn register(&self, handler: Handler<K>) {
+        let mut handlers = self.shared.handlers.lock();
+        let present = self.list();
+        if present.into_iter().all(|object| handler(&Change::Added(object))) {
+            handlers.push(handler);
+        }
+    }
+}
+
+impl<K: Object> Drop for Informer<K> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl<K: Object> Shared<K> {
+    fn apply(&self, change: impl FnOnce(&mut Cache<K>) -> Vec<Change<K>>) {
+        let mut handlers = self.handlers.lock();
+        let changes = change(&mut self.cache.write());
+        handlers.retain(|handler| changes.iter().all(handler));
+    }
+}
+
+async fn follow<K: Object, S>(shared: Arc<Shared<K>>, events: S, reduce: fn(&mut K))
+where
+    S: Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
+{
+    const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+    let mut events = std::pin::pin!(events);
+    let mut listed: Vec<K> = Vec::new();
+    let mut pause = SHORTEST_PAUSE;
+    while let Some(event) = events.next().await {
+        match event.map(|event| event.modify(reduce)) {
+            Ok(watcher::Event::Init) => listed.clear(),
+            Ok(watcher::Event::InitApply(object)) => listed.push(object),
+            Ok(watcher::Event::InitDone) => {
+                let objects = std::mem::take(&mut listed);
+                shared.apply(|cache| cache.replace(objects));
+                shared.synced.send_replace(true);
+                pause = SHORTEST_PAUSE;
+            }
+            Ok(watcher::Event::Apply(object)) => {
+                shared.apply(|cache| cache.put(object));
+                pause = SHORTEST_PAUSE;
+            }
+            Ok(watcher::Event::Delete(object)) => {
+                shared.apply(|cache| cache.remove(object));
+                pause = SHORTEST_PAUSE;
+            }
+            Err(error) => {
+                report::<K>(&error);
+                tokio::time::sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+fn report<K>(error: &watcher::Error) {
+    let kind = std::any::type_name::<K>().rsplit("::").next().unwrap_or_default();
+    match error {
+        // Watches end by themselves every few minutes, and the server may restart: nothing to wake anyone for.
+        watcher::Error::WatchFailed(error) => tracing::debug!(kind, %error, "a watch ended; it will be resumed"),
+        watcher::Error::WatchError(status) if status.code == 410 => {
+            tracing::debug!(kind, "the watch fell behind; listing")
+        }
+        error => tracing::warn!(kind, error = %chain(error), "cannot follow a kind; will try again"),
+    }
+}
+
+/// An error with everything that caused it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let part = error.to_string();
+        if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+/// Drops the record of who set which field, which only the API server needs.
+pub(crate) fn without_managed_fields<K: Resource>(object: &mut K) {
+    object.meta_mut().managed_fields = None;
+}
+
+/// Keeps only what tells an object's identity, owners and way to its end.
+pub(crate) fn only_identity(object: &mut Metadata) {
+    let meta = std::mem::take(&mut object.metadata);
+    object.metadata = ObjectMeta {
+        name: meta.name,
+        namespace: meta.namespace,
+        uid: meta.uid,
+        resource_version: meta.resource_version,
+        owner_references: meta.owner_references,
+        finalizers: meta.finalizers,
+        creation_timestamp: meta.creation_timestamp,
+        deletion_timestamp: meta.deletion_timestamp,
+        deletion_grace_period_seconds: meta.deletion_grace_period_seconds,
+        ..ObjectMeta::default()
+    };
+    object.types = None;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use watcher::Event;
+
+    fn object(name: &str, uid: &str, version: &str) -> ConfigMap {
+        let metadata = ObjectMeta {
+            name: Some(name.into()),
+            namespace: Some("ns".into()),
+            uid: Some(uid.into()),
+            resource_version: Some(version.into()),
+            ..ObjectMeta::default()
+        };
+        ConfigMap { metadata, ..ConfigMap::default() }
+    }
+
+    fn shown(change: &Change<ConfigMap>) -> String {
+        let at = |object: &ConfigMap| {
+            format!(
+                "{}@{}",
+                object.metadata.name.as_deref().unwrap_or(""),
+                object.metadata.resource_version.as_deref().unwrap_or("")
+            )
+        };
+        match change {
+            Change::Added(object) => format!("+{}", at(object)),
+            Change::Updated { old, new } => format!("{}>{}", at(old), at(new)),
+            Change::Deleted(object) => format!("-{}", at(object)),
+        }
+    }
+
+    #[tokio::test]
+    async fn handlers_see_differences_across_a_new_list() {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let stream = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
+        let informer = Informer::start(stream, without_managed_fields);
+        let mut changes = informer.subscribe();
+        for event in [
+            Event::Init,
+            Event::InitApply(object("a", "1", "1")),
+            Event::InitApply(object("b", "2", "2")),
+            Event::InitDone,
+            Event::Apply(object("a", "1", "3")),
+            Event::Apply(object("c", "3", "4")),
+            Event::Delete(object("c", "3", "5")),
+            // The watch fell behind: meanwhile a changed, b vanished, and d was made, deleted and made again.
+            Event::Apply(object("d", "4", "6")),
+            Event::Init,
+            Event::InitApply(object("a", "1", "7")),
+            Event::InitApply(object("d", "5", "8")),
+            Event::InitDone,
+        ] {
+            sender.send(Ok(event)).unwrap();
+        }
+        let mut seen = Vec::new();
+        while seen.len() < 10 {
+            seen.push(shown(&changes.recv().await.unwrap()));
+        }
+        seen[..2].sort();
+        seen[6..].sort();
+        assert_eq!(seen, ["+a@1", "+b@2", "a@1>a@3", "+c@4", "-c@5", "+d@6", "+d@8", "-b@2", "-d@6", "a@3>a@7"]);
+        informer.synced().await;
+        assert_eq!(informer.len(), 2);
+        assert_eq!(informer.get("ns", "d").unwrap().metadata.uid.as_deref(), Some("5"));
+        assert!(informer.get("ns", "b").is_none());
+        let mut late = informer.subscribe();
+        let mut names = vec![shown(&late.recv().await.unwrap()), shown(&late.recv().await.unwrap())];
+        names.sort();
+        assert_eq!(names, ["+a@7", "+d@8"], "a late subscriber first gets all there is");
+    }
+}

@@ -1,0 +1,95 @@
+//! All informers of a process: one per kind and selector, started when first asked for.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kube::api::ApiResource;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client, Resource};
+use parking_lot::Mutex;
+
+use crate::informer::{Informer, Metadata, Object, only_identity, without_managed_fields};
+
+/// Large enough that a list takes few requests, small enough that its pages stay a few megabytes.
+const PAGE: u32 = 1000;
+
+#[derive(Clone)]
+pub struct Informers {
+    client: Client,
+    running: Arc<Mutex<HashMap<Followed, Arc<dyn Any + Send + Sync>>>>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Followed {
+    object: TypeId,
+    /// Group, version and plural of a kind known only at run time.
+    resource: Option<(String, String, String)>,
+    fields: String,
+    labels: String,
+}
+
+impl Informers {
+    pub fn new(client: Client) -> Self {
+        Self { client, running: Arc::default() }
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Everything of a kind.
+    pub fn of<K: Object + Resource<DynamicType = ()>>(&self) -> Arc<Informer<K>> {
+        self.selected("", "")
+    }
+
+    /// What of a kind the selectors let through; an empty selector lets everything through.
+    pub fn selected<K: Object + Resource<DynamicType = ()>>(&self, fields: &str, labels: &str) -> Arc<Informer<K>> {
+        let followed =
+            Followed { object: TypeId::of::<K>(), resource: None, fields: fields.into(), labels: labels.into() };
+        self.shared(followed, || {
+            let mut config = config();
+            config.field_selector = (!fields.is_empty()).then(|| fields.to_owned());
+            config.label_selector = (!labels.is_empty()).then(|| labels.to_owned());
+            Informer::start(watcher(Api::<K>::all(self.client.clone()), config), without_managed_fields)
+        })
+    }
+
+    /// Identity and owners of everything of a kind known only at run time.
+    pub fn metadata(&self, resource: &ApiResource) -> Arc<Informer<Metadata>> {
+        self.shared(followed_metadata(resource), || {
+            let api = Api::<Metadata>::all_with(self.client.clone(), resource);
+            Informer::start(watcher(api, config()), only_identity)
+        })
+    }
+
+    /// Ends the informer of a kind that is no longer served, once its users have let it go.
+    pub fn forget_metadata(&self, resource: &ApiResource) {
+        self.running.lock().remove(&followed_metadata(resource));
+    }
+
+    fn shared<K: Object>(&self, followed: Followed, start: impl FnOnce() -> Informer<K>) -> Arc<Informer<K>> {
+        let mut running = self.running.lock();
+        if let Some(informer) = running.get(&followed)
+            && let Ok(informer) = informer.clone().downcast::<Informer<K>>()
+        {
+            return informer;
+        }
+        let informer = Arc::new(start());
+        running.insert(followed, informer.clone());
+        informer
+    }
+}
+
+fn config() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
+}
+
+fn followed_metadata(resource: &ApiResource) -> Followed {
+    Followed {
+        object: TypeId::of::<Metadata>(),
+        resource: Some((resource.group.clone(), resource.version.clone(), resource.plural.clone())),
+        fields: String::new(),
+        labels: String::new(),
+    }
+}

@@ -1,0 +1,115 @@
+//! What controllers ask of a pod.
+
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::time;
+
+pub fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("")
+}
+
+pub fn node_name(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).filter(|name| !name.is_empty())
+}
+
+/// Succeeded or failed: its containers will not run again.
+pub fn is_terminal(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+pub fn is_terminating(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Neither finished nor being deleted.
+pub fn is_active(pod: &Pod) -> bool {
+    !is_terminal(pod) && !is_terminating(pod)
+}
+
+pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+}
+
+pub fn is_ready(pod: &Pod) -> bool {
+    condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
+}
+
+/// When the pod last turned ready, if it is.
+pub fn ready_since(pod: &Pod) -> Option<&Time> {
+    condition(pod, "Ready").filter(|ready| ready.status == "True").and_then(|ready| ready.last_transition_time.as_ref())
+}
+
+/// Ready, and for at least `min_ready_seconds`.
+pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
+    if !is_ready(pod) {
+        return false;
+    }
+    min_ready_seconds == 0
+        || ready_since(pod).is_some_and(|since| time::after_seconds(since, min_ready_seconds.into()) <= now)
+}
+
+/// When a ready pod becomes available, if that lies ahead.
+pub fn available_at(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Timestamp> {
+    let at = time::after_seconds(ready_since(pod)?, min_ready_seconds.into());
+    (min_ready_seconds > 0 && at > now).then_some(at)
+}
+
+/// The most any of its containers restarted.
+pub fn max_restarts(pod: &Pod) -> i32 {
+    let Some(status) = &pod.status else { return 0 };
+    let sidecars = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let is_sidecar = |name: &str| {
+        sidecars
+            .clone()
+            .any(|container| container.name == name && container.restart_policy.as_deref() == Some("Always"))
+    };
+    let containers = status.container_statuses.iter().flatten().map(|container| container.restart_count);
+    let init = status.init_container_statuses.iter().flatten();
+    let sidecar_restarts =
+        init.filter(|container| is_sidecar(&container.name)).map(|container| container.restart_count);
+    containers.chain(sidecar_restarts).max().unwrap_or(0)
+}
+
+/// A pod with the template's metadata and spec, not yet named.
+pub fn from_template(template: &PodTemplateSpec) -> Pod {
+    let meta = template.metadata.clone().unwrap_or_default();
+    Pod {
+        metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+            labels: meta.labels,
+            annotations: meta.annotations,
+            finalizers: meta.finalizers,
+            ..Default::default()
+        },
+        spec: template.spec.clone(),
+        status: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::PodStatus;
+
+    fn ready_at(second: i64) -> Pod {
+        let ready = PodCondition {
+            type_: "Ready".into(),
+            status: "True".into(),
+            last_transition_time: Some(Time(Timestamp::from_second(second).unwrap())),
+            ..Default::default()
+        };
+        Pod { status: Some(PodStatus { conditions: Some(vec![ready]), ..Default::default() }), ..Default::default() }
+    }
+
+    #[test]
+    fn availability_waits_for_min_ready_seconds() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        for (min_ready, now, available) in [(0, 100, true), (10, 105, false), (10, 110, true), (10, 111, true)] {
+            assert_eq!(is_available(&ready_at(100), min_ready, at(now)), available, "{min_ready} {now}");
+        }
+        assert_eq!(available_at(&ready_at(100), 10, at(105)), Some(at(110)));
+        assert_eq!(available_at(&ready_at(100), 10, at(110)), None);
+        assert!(!is_available(&Pod::default(), 0, at(0)));
+    }
+}
