@@ -79,6 +79,13 @@ fn write_index(text: &mut String, index: usize) {
     text.push(']');
 }
 
+/// The object itself.
+impl Default for Path<'_> {
+    fn default() -> Self {
+        Path::root("")
+    }
+}
+
 impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
@@ -292,7 +299,11 @@ mod tests {
         assert_eq!(quoted("a\"\n\u{1}é"), r#""a\"\n\x01é""#);
         let mut errors = Errors::new();
         errors.required(&spec.child("containers"), "");
-        errors.invalid(&spec.child("containers").index(0).child("ports"), 99999, "must be between 1 and 65535, inclusive");
+        errors.invalid(
+            &spec.child("containers").index(0).child("ports"),
+            99999,
+            "must be between 1 and 65535, inclusive",
+        );
         errors.not_supported(&spec.child("restartPolicy"), "Sometimes", &["Always", "Never"]);
         errors.duplicate(&spec.child("name"), "c");
         errors.forbidden(&spec.key("a"), "no");

@@ -12,7 +12,9 @@ pub fn dns_label(name: &str) -> Vec<String> {
     if name.len() > 63 {
         wrong.push(too_long(63));
     }
-    if !is_label(name) {
+    if !is_label(name) && is_subdomain(name) {
+        wrong.push("must not contain dots".to_owned());
+    } else if !is_label(name) {
         wrong.push(format!(
             "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
              end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
@@ -165,12 +167,24 @@ mod tests {
     fn names_are_taken_or_refused() {
         let long = "a".repeat(64);
         for (check, name, taken) in [
-            (dns_label as Check, "a-1", true), (dns_label, "a.b", false), (dns_label, "", false), (dns_label, &long, false),
-            (dns_subdomain, "a.b-c", true), (dns_subdomain, "a..b", false), (dns_subdomain, "Bad_Name", false),
-            (dns_1035_label, "1a", false), (dns_1035_label, "a1", true),
-            (qualified_name, "example.com/My_Name", true), (qualified_name, "a b", false), (qualified_name, "/x", false),
-            (qualified_name, "a/b/c", false), (label_value, "", true), (label_value, "-a", false),
-            (path_segment, "system:node", true), (path_segment, "a/b", false), (path_segment, "..", false),
+            (dns_label as Check, "a-1", true),
+            (dns_label, "a.b", false),
+            (dns_label, "", false),
+            (dns_label, &long, false),
+            (dns_subdomain, "a.b-c", true),
+            (dns_subdomain, "a..b", false),
+            (dns_subdomain, "Bad_Name", false),
+            (dns_1035_label, "1a", false),
+            (dns_1035_label, "a1", true),
+            (qualified_name, "example.com/My_Name", true),
+            (qualified_name, "a b", false),
+            (qualified_name, "/x", false),
+            (qualified_name, "a/b/c", false),
+            (label_value, "", true),
+            (label_value, "-a", false),
+            (path_segment, "system:node", true),
+            (path_segment, "a/b", false),
+            (path_segment, "..", false),
         ] {
             assert_eq!(check(name).is_empty(), taken, "{name}");
         }

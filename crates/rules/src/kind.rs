@@ -102,9 +102,14 @@ pub trait KindRules: Sync {
         false
     }
 
-    /// Whether `metadata.generation` counts changes of the spec.
+    /// Whether objects begin at `metadata.generation` 1.
     fn has_generation(&self) -> bool {
         false
+    }
+
+    /// Whether this update raises the generation; by default any change of the spec does.
+    fn counts_change(&self, object: &Value, old: &Value) -> bool {
+        self.has_generation() && object.get("spec") != old.get("spec")
     }
 
     /// Whether a PUT to a name that does not exist creates it.
@@ -115,6 +120,11 @@ pub trait KindRules: Sync {
     /// Whether an update must carry the resource version it was made from.
     fn allows_unconditional_update(&self) -> bool {
         true
+    }
+
+    /// Whether an update's metadata is also judged as that of a new object; see `metadata::validate_update`.
+    fn rechecks_metadata_on_update(&self) -> bool {
+        false
     }
 
     /// The seconds an object of this kind lingers when it is deleted (`requested` by the client); `None` when it goes

@@ -3,6 +3,8 @@
 //! In: a decoded object. Out: the object with defaults set, or all that is wrong with it. One file a kind; what is the
 //! same for all kinds is in the API server's one path and never here.
 
+pub mod common;
+pub mod core;
 mod kind;
 pub mod metadata;
 pub mod registry;

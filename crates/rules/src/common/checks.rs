@@ -1,0 +1,76 @@
+//! Small checks that many kinds make of a field.
+
+use knarr_api::field::{Errors, Path};
+use knarr_api::names::{self, Check};
+use serde_json::Value;
+
+pub const NEGATIVE: &str = "must be greater than or equal to 0";
+pub const NOT_POSITIVE: &str = "must be greater than 0";
+pub const IMMUTABLE: &str = "field is immutable";
+
+pub fn non_negative(errors: &mut Errors, path: &Path, value: Option<i64>) {
+    if let Some(value) = value.filter(|value| *value < 0) {
+        errors.invalid(path, value, NEGATIVE);
+    }
+}
+
+/// Says that a field may not change; the new value is shown as JSON.
+pub fn immutable(errors: &mut Errors, path: &Path, new: &Value, old: &Value) {
+    if new != old {
+        errors.invalid(path, new.clone(), IMMUTABLE);
+    }
+}
+
+/// A value that must be one of a few.
+pub fn one_of(errors: &mut Errors, path: &Path, value: &str, supported: &[&str]) {
+    if !supported.contains(&value) {
+        errors.not_supported(path, value, supported);
+    }
+}
+
+/// A required name of a certain form.
+pub fn required_name(errors: &mut Errors, path: &Path, name: &str, check: Check) {
+    if name.is_empty() {
+        errors.required(path, "");
+    } else {
+        names::check(errors, path, name, check);
+    }
+}
+
+/// The message for a number outside a range.
+pub fn between(low: i64, high: i64) -> String {
+    format!("must be between {low} and {high}, inclusive")
+}
+
+/// Structures that Kubernetes shows in an error by its internal field names, all of them, in their order.
+pub fn shown_struct(fields: &[(&str, Value)]) -> String {
+    let parts: Vec<String> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    format!("{{{}}}", parts.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_word_their_errors() {
+        let mut errors = Errors::new();
+        let path = Path::root("spec");
+        non_negative(&mut errors, &path.child("a"), Some(-1));
+        non_negative(&mut errors, &path.child("a"), Some(0));
+        immutable(&mut errors, &path.child("b"), &"x".into(), &"y".into());
+        one_of(&mut errors, &path.child("c"), "x", &["y"]);
+        required_name(&mut errors, &path.child("d"), "", names::dns_label);
+        let read: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            read,
+            [
+                "spec.a: Invalid value: -1: must be greater than or equal to 0",
+                "spec.b: Invalid value: \"x\": field is immutable",
+                "spec.c: Unsupported value: \"x\": supported values: \"y\"",
+                "spec.d: Required value",
+            ]
+        );
+        assert_eq!(shown_struct(&[("Kind", "Role".into()), ("N", 1.into())]), r#"{"Kind":"Role","N":1}"#);
+    }
+}

@@ -1,0 +1,85 @@
+//! The columns that many kinds' tables share, and how their cells read.
+
+use jiff::Timestamp;
+use knarr_api::time;
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use crate::kind::{Column, Description, OBJECT_META, Rank};
+
+pub const NAME: Column = Column { format: "name", ..field("Name", "string", OBJECT_META, "name") };
+pub const AGE: Column = field("Age", "string", OBJECT_META, "creationTimestamp");
+pub const CONTAINERS: Column = wide(text("Containers", "string", "Names of each container in the template."));
+pub const IMAGES: Column = wide(text("Images", "string", "Images referenced by each container in the template."));
+
+/// A column with a description of its own.
+pub const fn text(name: &'static str, kind: &'static str, description: &'static str) -> Column {
+    Column { name, kind, format: "", description: Description::Text(description), rank: Rank::Always }
+}
+
+/// A column described by the documentation of a field.
+pub const fn field(name: &'static str, kind: &'static str, of: &'static str, field: &'static str) -> Column {
+    Column { name, kind, format: "", description: Description::Field(of, field), rank: Rank::Always }
+}
+
+/// The same column, shown with `-o wide` only.
+pub const fn wide(column: Column) -> Column {
+    Column { rank: Rank::Wide, ..column }
+}
+
+pub fn name(object: &Value) -> Value {
+    object.text(&["metadata", "name"]).into()
+}
+
+pub fn age(object: &Value, now: Timestamp) -> Value {
+    since(object.text(&["metadata", "creationTimestamp"]), now).into()
+}
+
+/// How long ago a time was, in the coarse form of tables.
+pub fn since(at: &str, now: Timestamp) -> String {
+    match time::parse(at) {
+        Some(at) => time::human_duration(now.duration_since(at).as_secs()),
+        None => "<unknown>".to_owned(),
+    }
+}
+
+/// The names and the images of a pod template's containers.
+pub fn containers_and_images(template: &Value) -> [Value; 2] {
+    let joined = |field: &str| {
+        let parts: Vec<&str> = template.items(&["spec", "containers"]).iter().map(|c| c.text(&[field])).collect();
+        Value::from(parts.join(","))
+    };
+    [joined("name"), joined("image")]
+}
+
+/// A count that reads as zero where the field is absent.
+pub fn count(object: &Value, path: &[&str]) -> Value {
+    object.integer(path).unwrap_or(0).into()
+}
+
+/// The first few of a list, and how many more there are.
+pub fn first_of(items: &[&str], most: usize, when_empty: &str) -> String {
+    if items.is_empty() {
+        return when_empty.to_owned();
+    }
+    let shown = items[..items.len().min(most)].join(",");
+    if items.len() > most { format!("{shown} + {} more...", items.len() - most) } else { shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn cells_read_as_tables_show_them() {
+        let now = time::parse("2026-01-01T00:02:00Z").unwrap();
+        let object = json!({"metadata": {"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"}});
+        assert_eq!(age(&object, now), "2m");
+        assert_eq!(age(&json!({}), now), "<unknown>");
+        let template = json!({"spec": {"containers": [{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]}});
+        assert_eq!(containers_and_images(&template), [json!("a,b"), json!("x,y")]);
+        assert_eq!(first_of(&["a", "b", "c", "d"], 3, "<unset>"), "a,b,c + 1 more...");
+        assert_eq!(first_of(&[], 3, "<unset>"), "<unset>");
+    }
+}

@@ -1,0 +1,234 @@
+//! LabelSelector objects (`matchLabels` and `matchExpressions`): their validation, what they match, how tables show them.
+
+use knarr_api::field::{Errors, Path};
+use knarr_api::names;
+use knarr_api::value::Read;
+use serde_json::{Map, Value};
+
+/// Checks a selector. `lax_values` lets values through that are no label values, for objects that already had such.
+pub fn validate(errors: &mut Errors, path: &Path, selector: &Value, lax_values: bool) {
+    if let Some(labels) = selector.fields(&["matchLabels"]) {
+        validate_labels(errors, &path.child("matchLabels"), labels);
+    }
+    for (index, requirement) in selector.items(&["matchExpressions"]).iter().enumerate() {
+        validate_requirement(errors, &path.child("matchExpressions").index(index), requirement, lax_values);
+    }
+}
+
+pub fn validate_labels(errors: &mut Errors, path: &Path, labels: &Map<String, Value>) {
+    for (key, value) in labels {
+        names::check(errors, path, key, names::qualified_name);
+        let value = value.as_str().unwrap_or_default();
+        for wrong in names::label_value(value) {
+            errors.invalid(path, value, wrong);
+        }
+    }
+}
+
+fn validate_requirement(errors: &mut Errors, path: &Path, requirement: &Value, lax_values: bool) {
+    let values = requirement.items(&["values"]);
+    match requirement.text(&["operator"]) {
+        "In" | "NotIn" if values.is_empty() => {
+            errors.required(&path.child("values"), "must be specified when `operator` is 'In' or 'NotIn'");
+        }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            errors
+                .forbidden(&path.child("values"), "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        other => errors.invalid(&path.child("operator"), other, "not a valid selector operator"),
+    }
+    names::check(errors, &path.child("key"), requirement.text(&["key"]), names::qualified_name);
+    if lax_values {
+        return;
+    }
+    for (index, value) in values.iter().enumerate() {
+        let value = value.as_str().unwrap_or_default();
+        for wrong in names::label_value(value) {
+            errors.invalid(&path.child("values").index(index), value, wrong);
+        }
+    }
+}
+
+/// Whether a selector has an error, so that updates must not be stricter with it than it was.
+pub fn is_faulty(selector: &Value) -> bool {
+    let mut errors = Errors::new();
+    validate(&mut errors, &Path::default(), selector, false);
+    !errors.is_empty()
+}
+
+/// Whether an expression names a value that is no label value.
+pub fn has_invalid_value(selector: &Value) -> bool {
+    let expressions = selector.items(&["matchExpressions"]);
+    let mut values = expressions.iter().flat_map(|expression| expression.items(&["values"]));
+    values.any(|value| !names::label_value(value.as_str().unwrap_or_default()).is_empty())
+}
+
+pub fn is_empty(selector: &Value) -> bool {
+    selector.fields(&["matchLabels"]).is_none_or(Map::is_empty) && selector.items(&["matchExpressions"]).is_empty()
+}
+
+/// A selector that can be evaluated.
+#[derive(Debug, PartialEq)]
+pub struct Selector<'a> {
+    /// `None` selects nothing, an empty list selects everything.
+    requirements: Option<Vec<Requirement<'a>>>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Requirement<'a> {
+    key: &'a str,
+    operator: Operator,
+    values: Vec<&'a str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Operator {
+    Equals,
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
+}
+
+impl<'a> Selector<'a> {
+    /// Reads a LabelSelector; `None` when a requirement makes no sense.
+    pub fn read(selector: &'a Value) -> Option<Self> {
+        if selector.is_null() {
+            return Some(Selector { requirements: None });
+        }
+        let mut requirements = Vec::new();
+        for (key, value) in selector.fields(&["matchLabels"]).into_iter().flatten() {
+            requirements.push(Requirement::new(key, Operator::Equals, vec![value.as_str().unwrap_or_default()])?);
+        }
+        for expression in selector.items(&["matchExpressions"]) {
+            let operator = match expression.text(&["operator"]) {
+                "In" => Operator::In,
+                "NotIn" => Operator::NotIn,
+                "Exists" => Operator::Exists,
+                "DoesNotExist" => Operator::DoesNotExist,
+                _ => return None,
+            };
+            let values = expression.items(&["values"]).iter().filter_map(Value::as_str).collect();
+            requirements.push(Requirement::new(expression.text(&["key"]), operator, values)?);
+        }
+        requirements.sort_by_key(|requirement| requirement.key);
+        Some(Selector { requirements: Some(requirements) })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.requirements.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    pub fn matches(&self, labels: Option<&Map<String, Value>>) -> bool {
+        let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
+        self.requirements.as_ref().is_some_and(|all| all.iter().all(|requirement| requirement.matches(label)))
+    }
+}
+
+impl std::fmt::Display for Selector<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let parts: Vec<String> = self.requirements.iter().flatten().map(Requirement::shown).collect();
+        f.write_str(&parts.join(","))
+    }
+}
+
+impl<'a> Requirement<'a> {
+    fn new(key: &'a str, operator: Operator, values: Vec<&'a str>) -> Option<Self> {
+        let counts = match operator {
+            Operator::Equals => values.len() == 1,
+            Operator::In | Operator::NotIn => !values.is_empty(),
+            Operator::Exists | Operator::DoesNotExist => values.is_empty(),
+        };
+        let named = names::qualified_name(key).is_empty() && values.iter().all(|v| names::label_value(v).is_empty());
+        (counts && named).then_some(Requirement { key, operator, values })
+    }
+
+    fn matches<'l>(&self, label: impl Fn(&str) -> Option<&'l str>) -> bool {
+        let value = label(self.key);
+        match self.operator {
+            Operator::Equals | Operator::In => value.is_some_and(|value| self.values.contains(&value)),
+            Operator::NotIn => value.is_none_or(|value| !self.values.contains(&value)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
+    }
+
+    fn shown(&self) -> String {
+        let mut values = self.values.clone();
+        values.sort_unstable();
+        let key = self.key;
+        match self.operator {
+            Operator::Equals => format!("{key}={}", values.join(",")),
+            Operator::In => format!("{key} in ({})", values.join(",")),
+            Operator::NotIn => format!("{key} notin ({})", values.join(",")),
+            Operator::Exists => key.to_owned(),
+            Operator::DoesNotExist => format!("!{key}"),
+        }
+    }
+}
+
+/// A selector as tables show it.
+pub fn shown(selector: &Value) -> String {
+    match Selector::read(selector) {
+        None => "<error>".to_owned(),
+        Some(selector) => {
+            let text = selector.to_string();
+            if text.is_empty() { "<none>".to_owned() } else { text }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn selectors_are_shown_and_match() {
+        for (selector, text, labels, matches) in [
+            (json!({}), "<none>", json!({"a": "b"}), true),
+            (Value::Null, "<none>", json!({"a": "b"}), false),
+            (json!({"matchLabels": {"b": "1", "a": "2"}}), "a=2,b=1", json!({"a": "2", "b": "1"}), true),
+            (
+                json!({"matchExpressions": [{"key": "x", "operator": "In", "values": ["b", "a"]}]}),
+                "x in (a,b)",
+                json!({"x": "a"}),
+                true,
+            ),
+            (
+                json!({"matchExpressions": [{"key": "x", "operator": "NotIn", "values": ["b"]}, {"key": "c", "operator": "DoesNotExist"}]}),
+                "!c,x notin (b)",
+                json!({"c": "a"}),
+                false,
+            ),
+        ] {
+            assert_eq!(shown(&selector), text);
+            let read = Selector::read(&selector).unwrap();
+            assert_eq!(read.matches(labels.as_object()), matches, "{selector}");
+        }
+        assert_eq!(shown(&json!({"matchExpressions": [{"key": "x", "operator": "Near"}]})), "<error>");
+    }
+
+    #[test]
+    fn wrong_selectors_are_told() {
+        let selector = json!({"matchLabels": {"a b": "c d"}, "matchExpressions": [
+            {"key": "k", "operator": "In"}, {"key": "k", "operator": "Exists", "values": ["x"]},
+            {"key": "", "operator": "Near"}]});
+        let mut errors = Errors::new();
+        validate(&mut errors, &Path::root("selector"), &selector, false);
+        let fields: Vec<&str> = errors.0.iter().map(|error| error.field.as_str()).collect();
+        assert_eq!(
+            fields,
+            [
+                "selector.matchLabels",
+                "selector.matchLabels",
+                "selector.matchExpressions[0].values",
+                "selector.matchExpressions[1].values",
+                "selector.matchExpressions[2].operator",
+                "selector.matchExpressions[2].key",
+                "selector.matchExpressions[2].key",
+            ]
+        );
+    }
+}

@@ -1,0 +1,9 @@
+//! What the rules of several kinds share.
+
+pub mod checks;
+pub mod columns;
+pub mod defaults;
+pub mod image;
+pub mod labels;
+pub mod label_selector;
+pub mod resources;

@@ -1,0 +1,4 @@
+//! The kinds of the core group.
+
+pub mod pod;
+pub mod pod_template;

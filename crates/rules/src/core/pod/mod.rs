@@ -1,0 +1,3 @@
+//! Pods.
+
+pub mod defaults;
