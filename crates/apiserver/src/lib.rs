@@ -6,5 +6,7 @@
 
 pub mod admit;
 pub mod authorize;
+pub mod bootstrap;
 pub mod objects;
+pub mod pki;
 pub mod request;

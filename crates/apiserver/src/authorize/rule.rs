@@ -1,0 +1,116 @@
+//! One rule of a role: which verbs on which resources or paths.
+
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use crate::request::Target;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    pub verbs: Vec<String>,
+    pub groups: Vec<String>,
+    pub resources: Vec<String>,
+    pub names: Vec<String>,
+    pub paths: Vec<String>,
+}
+
+impl Rule {
+    pub fn from_value(value: &Value) -> Self {
+        Rule {
+            verbs: strings(value, "verbs"),
+            groups: strings(value, "apiGroups"),
+            resources: strings(value, "resources"),
+            names: strings(value, "resourceNames"),
+            paths: strings(value, "nonResourceURLs"),
+        }
+    }
+
+    pub fn allows(&self, target: &Target) -> bool {
+        if !has(&self.verbs, &target.verb) {
+            return false;
+        }
+        if !target.is_resource() {
+            return self.paths.iter().any(|path| path_matches(path, &target.path));
+        }
+        has(&self.groups, &target.group)
+            && self.resources.iter().any(|own| resource_matches(own, &target.resource, &target.subresource))
+            && (self.names.is_empty() || self.names.contains(&target.name))
+    }
+}
+
+fn strings(value: &Value, field: &str) -> Vec<String> {
+    value.items(&[field]).iter().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+}
+
+fn has(list: &[String], wanted: &str) -> bool {
+    list.iter().any(|item| item == "*" || item == wanted)
+}
+
+/// `pods`, `pods/log`, `*/scale` or `*`.
+fn resource_matches(own: &str, resource: &str, subresource: &str) -> bool {
+    if own == "*" {
+        return true;
+    }
+    match own.split_once('/') {
+        None => subresource.is_empty() && own == resource,
+        Some((of, part)) => !subresource.is_empty() && part == subresource && (of == "*" || of == resource),
+    }
+}
+
+/// An exact path, or one that ends in `*` and covers all that begin so.
+pub fn path_matches(own: &str, path: &str) -> bool {
+    match own.strip_suffix('*') {
+        Some(prefix) => path.starts_with(prefix),
+        None => own == path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn rules_allow_what_they_name() {
+        let pods = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods", "pods/log"]});
+        let named = json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["secrets"], "resourceNames": ["a"]});
+        let scales = json!({"verbs": ["get"], "apiGroups": ["apps"], "resources": ["*/scale"]});
+        let target = |verb: &str, group: &str, resource: &str, name: &str| {
+            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+            Target {
+                verb: verb.into(),
+                group: group.into(),
+                resource: resource.into(),
+                subresource: subresource.into(),
+                name: name.into(),
+                ..Target::default()
+            }
+        };
+        for (rule, target, allowed) in [
+            (&pods, target("get", "", "pods", "x"), true),
+            (&pods, target("list", "", "pods", ""), false),
+            (&pods, target("get", "", "pods/log", "x"), true),
+            (&pods, target("get", "", "pods/exec", "x"), false),
+            (&pods, target("get", "apps", "pods", "x"), false),
+            (&named, target("delete", "", "secrets", "a"), true),
+            (&named, target("delete", "", "secrets", "b"), false),
+            (&named, target("list", "", "secrets", ""), false),
+            (&scales, target("get", "apps", "deployments/scale", "x"), true),
+            (&scales, target("get", "apps", "deployments", "x"), false),
+        ] {
+            assert_eq!(Rule::from_value(rule).allows(&target), allowed, "{target:?}");
+        }
+    }
+
+    #[test]
+    fn paths_match_exactly_or_by_prefix() {
+        for (own, path, matches) in [
+            ("/healthz", "/healthz", true),
+            ("/healthz", "/healthz/a", false),
+            ("/healthz/*", "/healthz/a", true),
+            ("*", "/x", true),
+        ] {
+            assert_eq!(path_matches(own, path), matches, "{own} {path}");
+        }
+    }
+}

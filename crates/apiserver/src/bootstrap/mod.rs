@@ -1,0 +1,97 @@
+//! What a cluster holds from its first moment: system namespaces, built-in roles and bindings, priority classes, flow
+//! control, the first service range. All of it is reconciled at every start.
+
+mod flow;
+mod policy;
+mod reconcile;
+
+pub use reconcile::reconcile;
+
+use serde_json::{Value, json};
+
+/// An object that must exist, and where.
+#[derive(Debug)]
+pub struct Wanted {
+    pub group: &'static str,
+    pub version: &'static str,
+    pub resource: &'static str,
+    pub object: Value,
+}
+
+impl Wanted {
+    fn new(group: &'static str, resource: &'static str, object: Value) -> Self {
+        Wanted { group, version: "v1", resource, object }
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.object["metadata"]["namespace"].as_str().unwrap_or_default()
+    }
+
+    pub fn name(&self) -> &str {
+        self.object["metadata"]["name"].as_str().unwrap_or_default()
+    }
+}
+
+/// Everything, in an order in which each object's namespace comes before it.
+pub fn wanted(service_ranges: &[String]) -> Vec<Wanted> {
+    let mut all = namespaces();
+    all.extend(priority_classes());
+    all.extend(flow::wanted());
+    all.extend(policy::wanted());
+    all.push(service_range(service_ranges));
+    all
+}
+
+fn namespaces() -> Vec<Wanted> {
+    ["kube-system", "kube-public", "kube-node-lease", "default"]
+        .map(|name| {
+            let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            Wanted::new("", "namespaces", object)
+        })
+        .into()
+}
+
+fn priority_classes() -> Vec<Wanted> {
+    [
+        (
+            "system-node-critical",
+            2_000_001_000,
+            "Used for system critical pods that must not be moved from their current node.",
+        ),
+        (
+            "system-cluster-critical",
+            2_000_000_000,
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        ),
+    ]
+    .map(|(name, value, description)| {
+        let object = json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+            "value": value, "description": description,
+        });
+        Wanted::new("scheduling.k8s.io", "priorityclasses", object)
+    })
+    .into()
+}
+
+fn service_range(ranges: &[String]) -> Wanted {
+    let object = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": ranges},
+    });
+    Wanted::new("networking.k8s.io", "servicecidrs", object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_wanted_object_has_a_name_and_a_kind() {
+        let all = wanted(&["10.96.0.0/16".to_owned()]);
+        assert!(all.iter().all(|wanted| !wanted.name().is_empty() && wanted.object["kind"].is_string()));
+        let count = |resource: &str| all.iter().filter(|wanted| wanted.resource == resource).count();
+        assert_eq!((count("clusterroles"), count("clusterrolebindings"), count("roles")), (69, 50, 7));
+        assert_eq!((count("flowschemas"), count("prioritylevelconfigurations")), (11, 8));
+    }
+}

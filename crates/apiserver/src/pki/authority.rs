@@ -1,0 +1,171 @@
+//! A certificate authority and the certificates it signs.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use jiff::{SignedDuration, Timestamp};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use time::OffsetDateTime;
+
+use super::{Error, files};
+
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+const AUTHORITY_DAYS: i32 = 3650;
+const LEAF_DAYS: i32 = 365;
+/// A certificate is renewed when a third of its life is left.
+const RENEW_DAYS: i32 = LEAF_DAYS / 3;
+/// Clocks of other machines may be behind.
+const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
+
+pub struct Authority {
+    /// PEM.
+    pub certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate with its key, both PEM.
+#[derive(Clone)]
+pub struct Leaf {
+    pub certificate: String,
+    pub key: String,
+}
+
+pub enum Purpose {
+    Serving { name: String, names: Vec<String>, addresses: Vec<IpAddr> },
+    Client { user: String, group: String },
+}
+
+impl Authority {
+    pub fn open(directory: &Path, file: &str, name: &str, now: Timestamp) -> Result<Self, Error> {
+        let certificate_path = directory.join(format!("{file}.crt"));
+        let key_path = directory.join(format!("{file}.key"));
+        let key_text = files::read_or_make(&key_path, || Ok(KeyPair::generate()?.serialize_pem()))?;
+        let key = KeyPair::from_pem(&key_text)
+            .map_err(|error| Error::Content { path: key_path.clone(), why: error.to_string() })?;
+        let certificate =
+            files::read_or_make(&certificate_path, || Ok(authority_params(name, now)?.self_signed(&key)?.pem()))?;
+        let issuer = Issuer::from_ca_cert_pem(&certificate, key)
+            .map_err(|error| Error::Content { path: certificate_path, why: error.to_string() })?;
+        Ok(Authority { certificate, issuer })
+    }
+
+    /// The certificate kept under a file name; made anew when it is missing, due, of another authority, or for other
+    /// names.
+    pub fn leaf(&self, directory: &Path, file: &str, purpose: &Purpose, now: Timestamp) -> Result<Leaf, Error> {
+        let certificate_path = directory.join(format!("{file}.crt"));
+        let key_path = directory.join(format!("{file}.key"));
+        if let (Some(certificate), Some(key)) = (files::read(&certificate_path)?, files::read(&key_path)?)
+            && self.is_current(&certificate, purpose, now)
+        {
+            return Ok(Leaf { certificate, key });
+        }
+        let leaf = self.sign(purpose, now)?;
+        files::write(&key_path, &leaf.key)?;
+        files::write(&certificate_path, &leaf.certificate)?;
+        Ok(leaf)
+    }
+
+    pub fn sign(&self, purpose: &Purpose, now: Timestamp) -> Result<Leaf, Error> {
+        let key = KeyPair::generate()?;
+        let certificate = leaf_params(purpose, now)?.signed_by(&key, &self.issuer)?;
+        Ok(Leaf { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+
+    /// Signs what a certificate request asks for, with the usages the caller approved.
+    pub fn sign_request(
+        &self,
+        request: &str,
+        usages: Vec<ExtendedKeyUsagePurpose>,
+        lifetime: SignedDuration,
+        now: Timestamp,
+    ) -> Result<String, Error> {
+        let mut request = CertificateSigningRequestParams::from_pem(request)?;
+        set_life(&mut request.params, now, lifetime);
+        request.params.extended_key_usages = usages;
+        request.params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        request.params.is_ca = IsCa::NoCa;
+        Ok(request.signed_by(&self.issuer)?.pem())
+    }
+
+    fn is_current(&self, certificate: &str, purpose: &Purpose, now: Timestamp) -> bool {
+        let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(certificate.as_bytes()) else { return false };
+        let Ok(parsed) = pem.parse_x509() else { return false };
+        let Ok((_, own)) = x509_parser::pem::parse_x509_pem(self.certificate.as_bytes()) else { return false };
+        let Ok(own) = own.parse_x509() else { return false };
+        let days_left = (parsed.validity().not_after.timestamp() - now.as_second()) / DAY.as_secs();
+        if days_left < i64::from(RENEW_DAYS) || parsed.verify_signature(Some(own.public_key())).is_err() {
+            return false;
+        }
+        match purpose {
+            Purpose::Client { .. } => true,
+            Purpose::Serving { names, addresses, .. } => {
+                let Ok(Some(alternatives)) = parsed.subject_alternative_name() else { return false };
+                let shown: Vec<String> = alternatives.value.general_names.iter().map(general_name).collect();
+                let wanted = names.iter().cloned().chain(addresses.iter().map(IpAddr::to_string));
+                wanted.into_iter().all(|name| shown.contains(&name))
+            }
+        }
+    }
+}
+
+fn general_name(name: &x509_parser::extensions::GeneralName<'_>) -> String {
+    use x509_parser::extensions::GeneralName;
+    match name {
+        GeneralName::DNSName(name) => (*name).to_owned(),
+        GeneralName::IPAddress(bytes) => match **bytes {
+            [a, b, c, d] => IpAddr::from([a, b, c, d]).to_string(),
+            _ => <[u8; 16]>::try_from(*bytes).map(|bytes| IpAddr::from(bytes).to_string()).unwrap_or_default(),
+        },
+        _ => String::new(),
+    }
+}
+
+fn authority_params(name: &str, now: Timestamp) -> Result<CertificateParams, Error> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name = subject(name, None);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    set_life(&mut params, now, DAY * AUTHORITY_DAYS);
+    Ok(params)
+}
+
+fn leaf_params(purpose: &Purpose, now: Timestamp) -> Result<CertificateParams, Error> {
+    let mut params = match purpose {
+        Purpose::Serving { name, names, addresses } => {
+            let mut params = CertificateParams::new(names.clone())?;
+            params.subject_alt_names.extend(addresses.iter().map(|address| SanType::IpAddress(*address)));
+            params.distinguished_name = subject(name, None);
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            params
+        }
+        Purpose::Client { user, group } => {
+            let mut params = CertificateParams::new(Vec::new())?;
+            params.distinguished_name = subject(user, Some(group));
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            params
+        }
+    };
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params.use_authority_key_identifier_extension = true;
+    set_life(&mut params, now, DAY * LEAF_DAYS);
+    Ok(params)
+}
+
+fn subject(common_name: &str, organization: Option<&str>) -> DistinguishedName {
+    let mut subject = DistinguishedName::new();
+    if let Some(organization) = organization {
+        subject.push(DnType::OrganizationName, organization);
+    }
+    subject.push(DnType::CommonName, common_name);
+    subject
+}
+
+fn set_life(params: &mut CertificateParams, now: Timestamp, life: SignedDuration) {
+    let moment =
+        |at: Timestamp| OffsetDateTime::from_unix_timestamp(at.as_second()).unwrap_or(OffsetDateTime::UNIX_EPOCH);
+    params.not_before = moment(now.saturating_sub(BACKDATE).unwrap_or(now));
+    params.not_after = moment(now.saturating_add(life).unwrap_or(now));
+}

@@ -1,0 +1,142 @@
+//! The cluster's certificates and keys: made at the first start, private (0600), renewed before they expire without a
+//! restart.
+//!
+//! In the directory: `ca` signs every serving and client certificate, `apiserver` is what this server shows, `kubelet-client`
+//! is how it calls kubelets, `admin` is the administrator, `service-account.key` signs service-account tokens.
+
+mod authority;
+mod files;
+mod kubeconfig;
+mod serving;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+pub use authority::{Authority, Leaf, Purpose};
+pub use kubeconfig::kubeconfig;
+pub use serving::Serving;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{action} {}: {source}", path.display())]
+    File { action: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    #[error("{} does not hold what it should: {why}", path.display())]
+    Content { path: PathBuf, why: String },
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// What the serving certificate is valid for, beside the names that every cluster uses.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    pub names: Vec<String>,
+    pub addresses: Vec<IpAddr>,
+}
+
+pub struct Pki {
+    directory: PathBuf,
+    identity: Identity,
+    pub authority: Authority,
+    pub serving: Arc<Serving>,
+    /// PEM of the key that signs service-account tokens (ECDSA P-256, PKCS #8).
+    pub service_account_key: String,
+}
+
+impl Pki {
+    /// Opens the directory, making what is missing and renewing what is due.
+    pub fn open(directory: &Path, identity: Identity, now: Timestamp) -> Result<Self, Error> {
+        files::private_directory(directory)?;
+        let authority = Authority::open(directory, "ca", "knarr-ca", now)?;
+        let service_account_key = files::read_or_make(&directory.join("service-account.key"), || {
+            Ok(rcgen::KeyPair::generate()?.serialize_pem())
+        })?;
+        let leaf = authority.leaf(directory, "apiserver", &serving_purpose(&identity), now)?;
+        let serving = Arc::new(Serving::new(&leaf, &authority)?);
+        let pki = Pki { directory: directory.to_owned(), identity, authority, serving, service_account_key };
+        pki.renew(now)?;
+        Ok(pki)
+    }
+
+    /// Renews every certificate that is due; new connections use the new ones at once.
+    pub fn renew(&self, now: Timestamp) -> Result<(), Error> {
+        let leaf = self.authority.leaf(&self.directory, "apiserver", &serving_purpose(&self.identity), now)?;
+        self.serving.show(&leaf)?;
+        self.admin(now)?;
+        self.kubelet_client(now)?;
+        Ok(())
+    }
+
+    /// The administrator's client certificate.
+    pub fn admin(&self, now: Timestamp) -> Result<Leaf, Error> {
+        self.client("admin", "kubernetes-admin", "system:masters", now)
+    }
+
+    /// The certificate by which this server calls kubelets.
+    pub fn kubelet_client(&self, now: Timestamp) -> Result<Leaf, Error> {
+        self.client("kubelet-client", "kube-apiserver-kubelet-client", "system:masters", now)
+    }
+
+    /// A client certificate kept under a file name, for a user in one group.
+    pub fn client(&self, file: &str, user: &str, group: &str, now: Timestamp) -> Result<Leaf, Error> {
+        let purpose = Purpose::Client { user: user.into(), group: group.into() };
+        self.authority.leaf(&self.directory, file, &purpose, now)
+    }
+}
+
+fn serving_purpose(identity: &Identity) -> Purpose {
+    let mut names: Vec<String> =
+        ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"].map(str::to_owned).into();
+    names.push("kubernetes.default.svc.cluster.local".to_owned());
+    names.extend(identity.names.iter().cloned());
+    let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])];
+    addresses.extend(identity.addresses.iter().copied());
+    names.dedup();
+    addresses.sort();
+    addresses.dedup();
+    Purpose::Serving { name: "kube-apiserver".into(), names, addresses }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn files_are_private_kept_and_renewed_when_due() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pki");
+        let open = |now: &str| Pki::open(&path, Identity::default(), at(now)).unwrap();
+        let first = open("2026-01-01T00:00:00Z");
+        let admin = first.admin(at("2026-01-01T00:00:00Z")).unwrap().certificate;
+        for name in ["ca.key", "service-account.key", "apiserver.key", "admin.key"] {
+            let mode = std::fs::metadata(path.join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+        let again = open("2026-02-01T00:00:00Z");
+        assert_eq!(again.authority.certificate, first.authority.certificate);
+        assert_eq!(again.service_account_key, first.service_account_key);
+        assert_eq!(again.admin(at("2026-02-01T00:00:00Z")).unwrap().certificate, admin);
+        assert_ne!(open("2026-11-01T00:00:00Z").admin(at("2026-11-01T00:00:00Z")).unwrap().certificate, admin);
+    }
+
+    #[test]
+    fn a_new_name_makes_a_new_serving_certificate() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = at("2026-01-01T00:00:00Z");
+        let read = || std::fs::read_to_string(directory.path().join("apiserver.crt")).unwrap();
+        Pki::open(directory.path(), Identity::default(), now).unwrap();
+        let before = read();
+        let identity = Identity { names: vec!["node.example".into()], addresses: vec![] };
+        Pki::open(directory.path(), identity, now).unwrap();
+        assert_ne!(before, read());
+    }
+}

@@ -1,0 +1,66 @@
+//! What this server shows to whoever connects, and whose client certificates it trusts.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::{Authority, Error, Leaf};
+
+pub struct Serving {
+    shown: Arc<Shown>,
+    config: Arc<ServerConfig>,
+}
+
+#[derive(Debug)]
+struct Shown(ArcSwap<CertifiedKey>);
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
+impl Serving {
+    pub fn new(leaf: &Leaf, clients: &Authority) -> Result<Self, Error> {
+        let shown = Arc::new(Shown(ArcSwap::new(certified(leaf)?)));
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(clients.certificate.as_bytes()) {
+            roots.add(certificate.map_err(|error| rustls::Error::General(error.to_string()))?)?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()
+            .map_err(|error| rustls::Error::General(error.to_string()))?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::clone(&shown) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Serving { shown, config: Arc::new(config) })
+    }
+
+    /// The configuration for new connections. It stays the same when certificates are renewed.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.config)
+    }
+
+    pub fn show(&self, leaf: &Leaf) -> Result<(), Error> {
+        self.shown.0.store(certified(leaf)?);
+        Ok(())
+    }
+}
+
+fn certified(leaf: &Leaf) -> Result<Arc<CertifiedKey>, Error> {
+    let unreadable = |error: rustls_pki_types::pem::Error| rustls::Error::General(error.to_string());
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(leaf.certificate.as_bytes()).collect();
+    let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).map_err(unreadable)?;
+    let provider = aws_lc_rs::default_provider();
+    Ok(Arc::new(CertifiedKey::from_der(chain.map_err(unreadable)?, key, &provider)?))
+}
