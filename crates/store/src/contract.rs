@@ -18,13 +18,24 @@ pub struct Entry {
     pub created: Revision,
     /// The revision that wrote this version.
     pub revision: Revision,
+    /// When the entry ends by itself, in milliseconds since 1970; 0 means never.
+    pub(crate) expires: u64,
     /// What a reader has derived from `value`, kept so that it is derived once for all of them.
     memo: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 impl Entry {
     pub fn new(key: Arc<str>, value: Bytes, created: Revision, revision: Revision) -> Self {
-        Self { key, value, created, revision, memo: OnceLock::new() }
+        Self { key, value, created, revision, expires: 0, memo: OnceLock::new() }
+    }
+
+    pub(crate) fn expiring(self, expires: u64) -> Self {
+        Self { expires, ..self }
+    }
+
+    /// What the entry costs: its bytes, without what readers derived from them.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.key.len() + self.value.len()
     }
 
     /// What `derive` makes of the value, computed by the first caller only. All callers must agree on the type: an
@@ -37,7 +48,11 @@ impl Entry {
 impl std::fmt::Debug for Entry {
     /// Leaves the value out: it may hold a secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entry").field("key", &self.key).field("created", &self.created).field("revision", &self.revision).finish_non_exhaustive()
+        f.debug_struct("Entry")
+            .field("key", &self.key)
+            .field("created", &self.created)
+            .field("revision", &self.revision)
+            .finish_non_exhaustive()
     }
 }
 
@@ -109,6 +124,9 @@ pub enum Error {
     Unavailable(String),
     #[error("the store is damaged: {0}")]
     Corrupt(String),
+    /// The store cannot be used at all: its directory is another process's, or its files cannot be read.
+    #[error("the store cannot be opened: {0}")]
+    Open(String),
 }
 
 /// A revisioned key-value store. Writes are durable when they return; reads see every write that has returned.
@@ -136,16 +154,27 @@ pub trait Store: Send + Sync + 'static {
     async fn create(&self, key: &str, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Entry>, Error>;
 
     /// Replaces the version at `expected`.
-    async fn update(&self, key: &str, value: Bytes, expected: Revision, ttl: Option<Duration>) -> Result<Arc<Entry>, Error>;
+    async fn update(
+        &self,
+        key: &str,
+        value: Bytes,
+        expected: Revision,
+        ttl: Option<Duration>,
+    ) -> Result<Arc<Entry>, Error>;
 
     /// Deletes the version at `expected` and answers the revision of the deletion.
     async fn delete(&self, key: &str, expected: Revision) -> Result<Revision, Error>;
 
-    /// Watches a prefix: every change after `after`, which must not be older than what is kept.
+    /// Watches a prefix: every change after `after`, which must be neither older than what is kept nor newer than what
+    /// this process knows (see `reach`).
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error>;
 
     /// Forgets history before `revision`; the newest version of each key stays.
     async fn compact(&self, revision: Revision) -> Result<(), Error>;
+
+    /// The oldest revision from which on the history takes no more than `bytes` of memory: what to compact to when
+    /// memory is short.
+    fn history_within(&self, bytes: usize) -> Revision;
 
     /// All current entries in one consistent, checksummed image from which `restore` makes a new store.
     async fn snapshot(&self, image: &mut (dyn std::io::Write + Send)) -> Result<Revision, Error>;

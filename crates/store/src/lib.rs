@@ -1,8 +1,16 @@
 //! The revisioned key-value store under the API server.
 //!
 //! In: writes that name the revision they replace. Out: durable acknowledgements, consistent reads at a revision, and
-//! watches that miss nothing. The contract is in `contract`; all backends serve reads and watches from memory.
+//! watches that miss nothing. The contract is in `contract`; all backends serve reads and watches from the same
+//! in-memory `index`. What differs is who makes a write durable: `embedded` has its own log on the local disk.
 
+mod clock;
 mod contract;
+mod embedded;
+mod index;
+mod retention;
 
+pub use clock::{Clock, SystemClock};
 pub use contract::{Entry, Error, Event, Notice, Page, Range, Revision, Store, Watch};
+pub use embedded::{Embedded, Options};
+pub use retention::Retention;

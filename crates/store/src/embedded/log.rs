@@ -1,0 +1,110 @@
+//! The log's files and the end of it that is written to.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::disk::{Disk, DiskFile, describe};
+use super::frame::Framer;
+use super::record::{Opening, encode_change};
+use crate::contract::Revision;
+use crate::index::Change;
+
+/// A file of the log, by the revision of its first record; it ends where the next one begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Segment {
+    pub first: Revision,
+    pub bytes: u64,
+}
+
+/// What the data directory's files are called.
+pub(super) fn log_name(first: Revision) -> String {
+    format!("log-{first:020}")
+}
+
+pub(super) fn image_name(revision: Revision) -> String {
+    format!("image-{revision:020}")
+}
+
+pub(super) const LOCK_NAME: &str = "lock";
+pub(super) const UNFINISHED: &str = ".unfinished";
+
+/// The revision in a file's name, if it is a name of that kind.
+pub(super) fn named_revision(name: &str, kind: &str) -> Option<Revision> {
+    let digits = name.strip_prefix(kind)?.strip_prefix('-')?;
+    (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+/// A write that did not become durable.
+#[derive(Debug)]
+pub(super) struct WriteFailure {
+    pub message: String,
+    /// Whether the file is again what it was before, so that further writes can be tried.
+    pub undone: bool,
+}
+
+/// The segment that is being written.
+pub(super) struct LogWriter {
+    pub path: PathBuf,
+    pub file: Box<dyn DiskFile>,
+    pub framer: Framer,
+    /// How much of the file is durable, which is all of it between writes.
+    pub length: u64,
+    pub buffer: Vec<u8>,
+}
+
+impl LogWriter {
+    /// Begins a new segment, durable with its name when this returns. After a failure nothing is left of it, or it is
+    /// not undone: the log must not go on in the segment before when a later one may be there after a crash.
+    pub(super) fn create(disk: &Arc<dyn Disk>, directory: &Path, first: Revision) -> Result<Self, WriteFailure> {
+        let path = directory.join(log_name(first));
+        let mut framer = Framer { mark: rand::random(), next: 0 };
+        let mut buffer = Vec::new();
+        Framer::begin(&mut buffer);
+        Opening::Log { first }.encode(&mut buffer);
+        framer.finish(&mut buffer);
+        let make = || {
+            let mut file = disk.create(&path)?;
+            file.append(&buffer)?;
+            file.sync()?;
+            disk.sync_directory(directory)?;
+            Ok(file)
+        };
+        let file = make().map_err(|error| WriteFailure {
+            message: describe("creating", &path, &error),
+            undone: disk.remove(&path).and_then(|()| disk.sync_directory(directory)).is_ok(),
+        })?;
+        Ok(Self { length: buffer.len() as u64, path, file, framer, buffer })
+    }
+
+    /// Makes changes durable, all or none.
+    pub(super) fn write<'a>(&mut self, changes: impl IntoIterator<Item = &'a Change>) -> Result<(), WriteFailure> {
+        Framer::begin(&mut self.buffer);
+        for change in changes {
+            encode_change(change, &mut self.buffer);
+        }
+        self.framer.finish(&mut self.buffer);
+        if let Err(error) = self.file.append(&self.buffer) {
+            let message = describe("appending to", &self.path, &error);
+            return Err(WriteFailure { message, undone: self.undo() });
+        }
+        if let Err(error) = self.file.sync() {
+            // The kernel may have dropped what it could not write and call the file clean: what is on the disk is
+            // known again only when it is read afresh.
+            let message = describe("syncing", &self.path, &error);
+            return Err(WriteFailure { message, undone: false });
+        }
+        self.length += self.buffer.len() as u64;
+        Ok(())
+    }
+
+    /// Confirms that the frame before was durable, so that damage to it is not taken for a write that was cut off.
+    pub(super) fn seal(&mut self) -> Result<(), WriteFailure> {
+        self.write([])
+    }
+
+    /// Takes back a write that failed before it was synced.
+    fn undo(&mut self) -> bool {
+        self.framer.next -= 1;
+        self.file.cut(self.length).and_then(|()| self.file.sync()).is_ok()
+    }
+}

@@ -1,0 +1,296 @@
+//! The embedded backend: an append-only log on the local disk, in front of it the in-memory index.
+//!
+//! A write is judged in memory (`pending`), queued, made durable together with all others that wait (`writer`, `log`),
+//! and only then seen by readers and watches. Now and then an image of the compaction floor replaces the older part of
+//! the log (`checkpoint`). Opening a directory reads the image and the log again (`recovery`).
+
+mod checkpoint;
+pub mod disk;
+mod frame;
+mod image;
+mod log;
+mod pending;
+mod record;
+mod recovery;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+
+use crate::clock::{Clock, SystemClock};
+use crate::contract::{Entry, Error, Page, Range, Revision, Store, Watch};
+use crate::index::Index;
+use disk::{Disk, RealDisk, describe};
+use log::{LOCK_NAME, Segment};
+use pending::{Pending, Verdict};
+use writer::Writer;
+
+/// How an embedded store behaves; the default is right for use.
+#[derive(Clone)]
+pub struct Options {
+    /// How long a file of the log becomes before the next one begins.
+    pub segment_bytes: u64,
+    pub clock: Arc<dyn Clock>,
+    pub disk: Arc<dyn Disk>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { segment_bytes: 16 << 20, clock: Arc::new(SystemClock), disk: Arc::new(RealDisk) }
+    }
+}
+
+/// A store in a directory of the local disk.
+pub struct Embedded {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+    checkpoints: Option<mpsc::Sender<()>>,
+    checkpointer: Option<JoinHandle<()>>,
+    /// Keeps other processes out; released last.
+    _lock: Box<dyn Send + Sync>,
+}
+
+/// What the callers, the writer and the checkpointer have in common. Lock order: `pending`, then the index.
+struct Shared {
+    index: Arc<Index>,
+    pending: Mutex<Pending>,
+    /// Wakes the writer.
+    work: Condvar,
+    /// The files of the log in order; the last is being written.
+    segments: Mutex<Vec<Segment>>,
+    directory: PathBuf,
+    segment_bytes: u64,
+    clock: Arc<dyn Clock>,
+    disk: Arc<dyn Disk>,
+}
+
+impl Embedded {
+    /// Opens the store in `directory`, which is made when it is not there.
+    pub fn open(directory: &Path, options: Options) -> Result<Self, Error> {
+        let Options { segment_bytes, clock, disk } = options;
+        disk.make_directory(directory).map_err(|error| Error::Open(describe("creating", directory, &error)))?;
+        let lock = disk.lock(&directory.join(LOCK_NAME)).map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => {
+                Error::Open(format!("{} is in use by another process", directory.display()))
+            }
+            _ => Error::Open(describe("locking", directory, &error)),
+        })?;
+        let begun = Instant::now();
+        let recovered = recovery::recover(&disk, directory)?;
+        let index = Arc::new(recovered.index);
+        let entries = index.range(&Range::default())?.entries;
+        tracing::info!(revision = index.revision(), entries = entries.len(), took = ?begun.elapsed(), "opened the store");
+        let shared = Arc::new(Shared {
+            pending: Mutex::new(Pending::new(&index, entries)),
+            index,
+            work: Condvar::new(),
+            segments: Mutex::new(recovered.segments),
+            directory: directory.to_owned(),
+            segment_bytes,
+            clock,
+            disk,
+        });
+        let writer = Writer { shared: shared.clone(), log: recovered.writer, last_expiry: Instant::now() };
+        let (checkpoints, requests) = mpsc::channel();
+        let checkpointer = {
+            let shared = shared.clone();
+            spawn("store-checkpoint", move || requests.into_iter().for_each(|()| shared.checkpoint()))?
+        };
+        let writer = spawn("store-writer", move || writer.run())?;
+        Ok(Self {
+            shared,
+            writer: Some(writer),
+            checkpoints: Some(checkpoints),
+            checkpointer: Some(checkpointer),
+            _lock: lock,
+        })
+    }
+
+    /// Deletes what has ended by now. The store does this by itself every second; this is for whoever cannot wait.
+    pub fn expire(&self) {
+        self.shared.pending.lock().expire(&self.shared.index, self.shared.clock.now());
+        self.shared.work.notify_one();
+    }
+
+    fn expiry(&self, ttl: Option<Duration>) -> u64 {
+        ttl.map_or(0, |ttl| self.shared.clock.now() + ttl.as_millis() as u64)
+    }
+
+    async fn submit(
+        &self,
+        key: &Arc<str>,
+        decide: impl FnOnce(Option<&Arc<Entry>>, Revision) -> Result<Option<Arc<Entry>>, Error>,
+    ) -> Result<(), Error> {
+        let verdict = self.shared.pending.lock().submit(&self.shared.index, key, decide);
+        let (durable, refusal) = match verdict {
+            Verdict::Accepted(durable) => (durable, None),
+            Verdict::Refused(error) => return Err(error),
+            Verdict::RefusedAfter(durable, error) => (durable, Some(error)),
+        };
+        self.shared.work.notify_one();
+        let gone = |_| Error::Unavailable("the store has closed".to_owned());
+        durable.await.map_err(gone)??;
+        refusal.map_or(Ok(()), Err)
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    spawned.map_err(|error| Error::Open(format!("starting a thread: {error}")))
+}
+
+impl Shared {
+    fn checkpoint_is_due(&self) -> bool {
+        let replaceable = checkpoint::replaceable(&self.segments.lock(), self.index.floor());
+        checkpoint::worthwhile(replaceable, self.segment_bytes, self.index.current_bytes())
+    }
+
+    fn checkpoint(&self) {
+        if !self.checkpoint_is_due() {
+            return;
+        }
+        match checkpoint::checkpoint(&self.disk, &self.directory, &self.index) {
+            Ok(revision) => {
+                let mut segments = self.segments.lock();
+                let covered = segments.iter().skip(1).take_while(|next| next.first <= revision + 1).count();
+                segments.drain(..covered);
+            }
+            Err(error) => tracing::warn!(%error, "no image was made; the log stays as it is"),
+        }
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.shared.pending.lock().closing = true;
+        self.shared.work.notify_one();
+        self.checkpoints.take();
+        for thread in [self.writer.take(), self.checkpointer.take()].into_iter().flatten() {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store ended in a panic");
+            }
+        }
+        self.shared.index.close();
+    }
+}
+
+#[async_trait]
+impl Store for Embedded {
+    fn revision(&self) -> Revision {
+        self.shared.index.revision()
+    }
+
+    fn peek(&self, key: &str) -> Option<Arc<Entry>> {
+        self.shared.index.get(key)
+    }
+
+    fn peek_range(&self, range: &Range<'_>) -> Result<Page, Error> {
+        self.shared.index.range(range)
+    }
+
+    fn count(&self, prefix: &str) -> usize {
+        self.shared.index.count(prefix)
+    }
+
+    async fn sync(&self) -> Result<Revision, Error> {
+        Ok(self.shared.index.revision())
+    }
+
+    async fn reach(&self, revision: Revision, patience: Duration) -> Result<(), Error> {
+        self.shared.index.reach(revision, patience).await
+    }
+
+    async fn create(&self, key: &str, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Entry>, Error> {
+        let (key, expires) = (Arc::<str>::from(key), self.expiry(ttl));
+        let mut created = None;
+        self.submit(&key, |existing, revision| match existing {
+            Some(existing) => Err(Error::Exists(existing.key.clone())),
+            None => {
+                let entry = Arc::new(Entry::new(key.clone(), value, revision, revision).expiring(expires));
+                created = Some(entry.clone());
+                Ok(Some(entry))
+            }
+        })
+        .await?;
+        created.ok_or_else(|| Error::Exists(key))
+    }
+
+    async fn update(
+        &self,
+        key: &str,
+        value: Bytes,
+        expected: Revision,
+        ttl: Option<Duration>,
+    ) -> Result<Arc<Entry>, Error> {
+        let (key, expires) = (Arc::<str>::from(key), self.expiry(ttl));
+        let mut updated = None;
+        self.submit(&key, |existing, revision| {
+            let existing = at_revision(&key, existing, expected)?;
+            let entry = Entry::new(existing.key.clone(), value, existing.created, revision).expiring(expires);
+            let entry = Arc::new(entry);
+            updated = Some(entry.clone());
+            Ok(Some(entry))
+        })
+        .await?;
+        updated.ok_or(Error::Conflict { key, expected, current: None })
+    }
+
+    async fn delete(&self, key: &str, expected: Revision) -> Result<Revision, Error> {
+        let key = Arc::<str>::from(key);
+        let mut deleted = 0;
+        self.submit(&key, |existing, revision| {
+            at_revision(&key, existing, expected)?;
+            deleted = revision;
+            Ok(None)
+        })
+        .await?;
+        Ok(deleted)
+    }
+
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error> {
+        self.shared.index.watch(prefix, after)
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), Error> {
+        self.shared.index.compact(revision)?;
+        if let Some(checkpoints) = self.checkpoints.as_ref().filter(|_| self.shared.checkpoint_is_due()) {
+            // Only fails when the checkpointer is gone, and then the log merely stays long.
+            checkpoints.send(()).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn history_within(&self, bytes: usize) -> Revision {
+        self.shared.index.history_within(bytes)
+    }
+
+    async fn snapshot(&self, image: &mut (dyn std::io::Write + Send)) -> Result<Revision, Error> {
+        let page = self.shared.index.range(&Range::default())?;
+        image::write_image(&page.entries, page.revision, |piece| image.write_all(piece))
+            .map_err(|error| Error::Unavailable(format!("writing the snapshot: {error}")))?;
+        Ok(page.revision)
+    }
+}
+
+/// The entry, if it is the expected version.
+fn at_revision<'a>(
+    key: &Arc<str>,
+    existing: Option<&'a Arc<Entry>>,
+    expected: Revision,
+) -> Result<&'a Arc<Entry>, Error> {
+    existing.filter(|entry| entry.revision == expected).ok_or_else(|| Error::Conflict {
+        key: key.clone(),
+        expected,
+        current: existing.cloned(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+use super::*;
+use crate::contract::Notice;
+
+fn open(directory: &Path) -> Embedded {
+    Embedded::open(directory, Options::default()).unwrap()
+}
+
+fn value(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+#[tokio::test]
+async fn writes_are_there_after_opening_again_with_their_history() {
+    let directory = tempfile::tempdir().unwrap();
+    {
+        let store = open(directory.path());
+        let created = store.create("/r/pods/a", value("1"), None).await.unwrap();
+        assert_eq!((created.created, created.revision), (2, 2));
+        let updated = store.update("/r/pods/a", value("2"), 2, None).await.unwrap();
+        assert_eq!((updated.created, updated.revision), (2, 3));
+        store.create("/r/pods/b", value("1"), None).await.unwrap();
+        assert_eq!(store.delete("/r/pods/b", 4).await.unwrap(), 5);
+    }
+    let store = open(directory.path());
+    assert_eq!(store.revision(), 5);
+    let entry = store.peek("/r/pods/a").unwrap();
+    assert_eq!((entry.value.as_ref(), entry.created, entry.revision), (b"2".as_ref(), 2, 3));
+    assert!(store.peek("/r/pods/b").is_none());
+    let past = store.peek_range(&Range { prefix: "/r/pods/", at: Some(4), ..Range::default() }).unwrap();
+    assert_eq!(past.entries.len(), 2);
+    let mut watch = store.watch("/r/pods/", 2).unwrap();
+    let Some(Notice::Events(events)) = watch.next().await else { panic!("no events") };
+    assert_eq!(events.iter().map(|event| event.revision).collect::<Vec<_>>(), [3, 4, 5]);
+}
+
+#[tokio::test]
+async fn wrong_expectations_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    store.create("/r/pods/a", value("1"), None).await.unwrap();
+    assert!(matches!(store.create("/r/pods/a", value("2"), None).await, Err(Error::Exists(_))));
+    let conflict = store.update("/r/pods/a", value("2"), 9, None).await;
+    assert!(
+        matches!(conflict, Err(Error::Conflict { expected: 9, current: Some(current), .. }) if current.revision == 2)
+    );
+    assert!(matches!(store.delete("/r/pods/x", 2).await, Err(Error::Conflict { current: None, .. })));
+    assert_eq!(store.revision(), 2);
+}
+
+#[tokio::test]
+async fn many_writers_share_syncs_and_lose_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    {
+        let store = Arc::new(open(directory.path()));
+        let writers = (0..64).map(|writer| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for number in 0..10 {
+                    store.create(&format!("/r/pods/{writer}-{number}"), value("x"), None).await.unwrap();
+                }
+            })
+        });
+        futures::future::join_all(writers).await.into_iter().for_each(|joined| joined.unwrap());
+    }
+    let store = open(directory.path());
+    assert_eq!((store.count("/r/pods/"), store.revision()), (640, 641));
+}
+
+#[tokio::test]
+async fn a_second_opening_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let _store = open(directory.path());
+    let second = Embedded::open(directory.path(), Options::default());
+    assert!(matches!(second.err(), Some(Error::Open(message)) if message.contains("in use by another process")));
+}
+
+#[tokio::test]
+async fn files_are_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("store");
+    let store = open(&directory);
+    store.create("/r/pods/a", value("1"), None).await.unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&directory), 0o700);
+    for file in std::fs::read_dir(&directory).unwrap() {
+        assert_eq!(mode(&file.unwrap().path()), 0o600);
+    }
+}
+
+#[tokio::test]
+async fn a_checkpoint_replaces_the_log_before_the_floor() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = || Options { segment_bytes: 4096, ..Options::default() };
+    let names = || {
+        let mut names = RealDisk.list(directory.path()).unwrap();
+        names.sort();
+        names
+    };
+    {
+        let store = Embedded::open(directory.path(), options()).unwrap();
+        let mut entry = store.create("/r/pods/a", Bytes::from(vec![b'x'; 1000]), None).await.unwrap();
+        for _ in 0..50 {
+            entry = store.update("/r/pods/a", Bytes::from(vec![b'y'; 1000]), entry.revision, None).await.unwrap();
+        }
+        assert!(names().iter().filter(|name| name.starts_with("log")).count() > 8);
+        store.compact(40).await.unwrap();
+    }
+    let left = names();
+    assert!(left.contains(&"image-00000000000000000040".to_owned()), "{left:?}");
+    assert!(left.iter().filter(|name| name.starts_with("log")).count() <= 5, "{left:?}");
+    let store = Embedded::open(directory.path(), options()).unwrap();
+    assert_eq!((store.revision(), store.peek("/r/pods/a").unwrap().revision), (52, 52));
+    assert!(store.watch("/r/pods/", 40).is_ok());
+    assert!(matches!(store.watch("/r/pods/", 39), Err(Error::Compacted { .. })));
+    assert_eq!(store.peek_range(&Range { at: Some(45), ..Range::default() }).unwrap().entries[0].revision, 45);
+}
+
+struct ManualClock(std::sync::atomic::AtomicU64);
+
+impl Clock for ManualClock {
+    fn now(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::SeqCst)
+    }
+}
+
+#[tokio::test]
+async fn entries_end_when_their_time_has_come_also_after_opening_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock(1_000_000.into()));
+    let options = || Options { clock: clock.clone(), ..Options::default() };
+    let hour = Some(Duration::from_secs(3600));
+    {
+        let store = Embedded::open(directory.path(), options()).unwrap();
+        store.create("/r/events/a", value("1"), hour).await.unwrap();
+        store.create("/r/events/b", value("1"), hour).await.unwrap();
+        clock.0.fetch_add(1_800_000, std::sync::atomic::Ordering::SeqCst);
+        store.update("/r/events/b", value("2"), 3, hour).await.unwrap();
+        store.create("/r/events/c", value("1"), None).await.unwrap();
+    }
+    let store = Embedded::open(directory.path(), options()).unwrap();
+    for (step, gone, left) in [(1_800_000, "/r/events/a", 2), (1_800_000, "/r/events/b", 1)] {
+        let mut watch = store.watch("/r/events/", store.revision()).unwrap();
+        clock.0.fetch_add(step, std::sync::atomic::Ordering::SeqCst);
+        store.expire();
+        let Some(Notice::Events(events)) = watch.next().await else { panic!("no event") };
+        assert_eq!(events.len(), 1);
+        assert!(events[0].current.is_none());
+        assert_eq!(events[0].previous.as_ref().unwrap().key.as_ref(), gone);
+        assert_eq!(store.count("/r/events/"), left);
+    }
+}

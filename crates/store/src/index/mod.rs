@@ -1,0 +1,165 @@
+//! What every backend serves reads and watches from: the newest version of each key in key order, and the changes since
+//! the compaction floor, from which any state between the floor and now is worked out exactly.
+//!
+//! For example, after `a=1` at revision 2, `b=1` at 3 and `a=2` at 4, `current` holds `a=2` and `b=1`, and the history is
+//! `[2: – → a=1] [3: – → b=1] [4: a=1 → a=2]`. To read at revision 3, the changes after 3 are undone: the oldest of
+//! them that touched `a` says that `a` was `a=1` before.
+//!
+//! Changes are kept in one log a group of keys (see `prefix::group_of`), so that a change concerns only the watches of
+//! its own group. Lock order: `Index::state`, then `Group::log`.
+
+mod group;
+pub(crate) mod prefix;
+mod state;
+mod watching;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::sync::{Notify, watch};
+
+use crate::contract::{Entry, Error, Page, Range, Revision, Watch};
+use group::Group;
+use state::State;
+use watching::IndexWatch;
+
+/// What a backend has made durable: one key's new version, or its end.
+pub(crate) struct Change {
+    pub key: Arc<str>,
+    pub revision: Revision,
+    pub current: Option<Arc<Entry>>,
+}
+
+pub(crate) struct Index {
+    state: RwLock<State>,
+    /// The newest revision that is wholly in the logs. Watches read no further, so that they never see half of one.
+    published: AtomicU64,
+    revisions: watch::Sender<Revision>,
+    /// Wakes the watches that span groups.
+    everything: Notify,
+    closed: AtomicBool,
+}
+
+impl Index {
+    /// An index holding `entries` as they were at `revision`, with no history before `floor`.
+    pub(crate) fn new(entries: Vec<Arc<Entry>>, revision: Revision, floor: Revision) -> Self {
+        Self {
+            state: RwLock::new(State::new(entries, revision, floor)),
+            published: AtomicU64::new(revision),
+            revisions: watch::Sender::new(revision),
+            everything: Notify::new(),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes in changes in revision order, after which everything up to `revision` is known. Readers see them when this
+    /// returns; watches are woken when the answer is told to, so that a backend can answer its writers first.
+    #[must_use = "watches sleep until they are woken"]
+    pub(crate) fn apply(&self, changes: impl IntoIterator<Item = Change>, revision: Revision) -> Wake<'_> {
+        let groups = {
+            let mut state = self.state.write();
+            let groups = state.apply(changes, revision);
+            self.published.store(revision, Ordering::Release);
+            groups
+        };
+        self.revisions.send_replace(revision);
+        Wake { index: self, groups }
+    }
+
+    /// Replaces everything by the state at `revision` after an unknown gap: watches that have not seen it end.
+    pub(crate) fn reset(&self, entries: Vec<Arc<Entry>>, revision: Revision) {
+        let groups = {
+            let mut state = self.state.write();
+            let groups = state.reset(entries, revision);
+            self.published.store(revision, Ordering::Release);
+            groups
+        };
+        self.revisions.send_replace(revision);
+        Wake { index: self, groups }.wake();
+    }
+
+    pub(crate) fn compact(&self, revision: Revision) -> Result<(), Error> {
+        // What is dropped may be much: it is freed after the lock.
+        let dropped = self.state.write().compact(revision)?;
+        drop(dropped);
+        Ok(())
+    }
+
+    pub(crate) fn revision(&self) -> Revision {
+        self.published.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn floor(&self) -> Revision {
+        self.state.read().floor
+    }
+
+    pub(crate) fn current_bytes(&self) -> usize {
+        self.state.read().current_bytes
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<Arc<Entry>> {
+        self.state.read().current.get(key).cloned()
+    }
+
+    pub(crate) fn range(&self, range: &Range<'_>) -> Result<Page, Error> {
+        self.state.read().range(range)
+    }
+
+    pub(crate) fn count(&self, prefix: &str) -> usize {
+        self.state.read().count(prefix)
+    }
+
+    pub(crate) fn history_within(&self, bytes: usize) -> Revision {
+        self.state.read().history_within(bytes)
+    }
+
+    pub(crate) async fn reach(&self, revision: Revision, patience: Duration) -> Result<(), Error> {
+        if self.revision() >= revision {
+            return Ok(());
+        }
+        let mut revisions = self.revisions.subscribe();
+        let reached = tokio::time::timeout(patience, revisions.wait_for(|newest| *newest >= revision)).await;
+        match reached {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(Error::Future { requested: revision, newest: self.revision() }),
+        }
+    }
+
+    pub(crate) fn watch(self: &Arc<Self>, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error> {
+        let name = prefix::group_of(prefix);
+        let known = {
+            let state = self.state.read();
+            state.check_watchable(after)?;
+            name.and_then(|name| state.known_group(name))
+        };
+        let group = known.or_else(|| name.map(|name| self.state.write().group(name)));
+        Ok(Box::new(IndexWatch::new(self.clone(), group, prefix, after)))
+    }
+
+    /// Ends all watches, once they have delivered what is there.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let groups = self.state.read().groups();
+        Wake { index: self, groups }.wake();
+    }
+}
+
+/// The watches that a batch of changes concerns.
+pub(crate) struct Wake<'a> {
+    index: &'a Index,
+    groups: Vec<Arc<Group>>,
+}
+
+impl Wake<'_> {
+    pub(crate) fn wake(self) {
+        for group in &self.groups {
+            group.news.notify_waiters();
+        }
+        self.index.everything.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests;

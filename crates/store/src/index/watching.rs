@@ -1,0 +1,130 @@
+//! A watch over the index: a cursor into the history of one group, or of all.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+
+use super::Index;
+use super::group::Group;
+use super::state::key_of;
+use crate::contract::{Event, Notice, Revision, Watch};
+
+/// How many changes one notice carries at most; a revision is never split.
+const MOST_EVENTS: usize = 1000;
+
+pub(super) struct IndexWatch {
+    index: Arc<Index>,
+    /// `None` when the prefix spans groups.
+    group: Option<Arc<Group>>,
+    cursor: Cursor,
+}
+
+/// How far a watch has come.
+struct Cursor {
+    prefix: Box<str>,
+    /// Everything up to here has been delivered.
+    seen: Revision,
+    progress_wanted: bool,
+    ended: bool,
+}
+
+impl IndexWatch {
+    pub(super) fn new(index: Arc<Index>, group: Option<Arc<Group>>, prefix: &str, after: Revision) -> Self {
+        let cursor = Cursor { prefix: prefix.into(), seen: after, progress_wanted: false, ended: false };
+        Self { index, group, cursor }
+    }
+}
+
+#[async_trait]
+impl Watch for IndexWatch {
+    async fn next(&mut self) -> Option<Notice> {
+        let Self { index, group, cursor } = self;
+        let news = group.as_ref().map_or(&index.everything, |group| &group.news);
+        loop {
+            // Listens before it looks, so that nothing slips in between.
+            let woken = news.notified();
+            let closed = index.closed.load(Ordering::Acquire);
+            if let Some(notice) = cursor.advance(index, group.as_deref()) {
+                return Some(notice);
+            }
+            if closed || cursor.ended {
+                return None;
+            }
+            woken.await;
+        }
+    }
+
+    fn request_progress(&mut self) {
+        self.cursor.progress_wanted = true;
+    }
+}
+
+impl Cursor {
+    fn advance(&mut self, index: &Index, group: Option<&Group>) -> Option<Notice> {
+        if self.ended {
+            return None;
+        }
+        // Read before the log: everything up to here is in it.
+        let published = index.revision();
+        if self.seen < published {
+            let found = match group {
+                Some(group) => self.collect(group, published),
+                None => self.collect_all(index, published),
+            };
+            let Some(mut events) = found else {
+                self.ended = true;
+                return Some(Notice::Compacted);
+            };
+            self.seen = cut(&mut events).unwrap_or(published);
+            if !events.is_empty() {
+                return Some(Notice::Events(events));
+            }
+        }
+        if std::mem::take(&mut self.progress_wanted) {
+            return Some(Notice::Progress(self.seen));
+        }
+        None
+    }
+
+    /// The changes not yet delivered; `None` when some of them are forgotten.
+    fn collect(&self, group: &Group, published: Revision) -> Option<Vec<Event>> {
+        let log = group.log.read();
+        if self.seen < log.forgotten() {
+            return None;
+        }
+        let mut events = Vec::new();
+        for event in log.after(self.seen).take_while(|event| event.revision <= published) {
+            let full = events.len() > MOST_EVENTS;
+            if full && events.last().is_some_and(|last: &Event| last.revision != event.revision) {
+                break;
+            }
+            if key_of(event).is_some_and(|key| key.starts_with(&*self.prefix)) {
+                events.push(event.clone());
+            }
+        }
+        Some(events)
+    }
+
+    fn collect_all(&self, index: &Index, published: Revision) -> Option<Vec<Event>> {
+        let state = index.state.read();
+        let mut events = Vec::new();
+        for group in state.groups_of(&self.prefix) {
+            events.extend(self.collect(group, published)?);
+        }
+        // Stable: the changes of one revision stay as they are.
+        events.sort_by_key(|event| event.revision);
+        Some(events)
+    }
+}
+
+/// Cuts what is too much for one notice at the end of a revision, and answers that revision; `None` when all fits.
+fn cut(events: &mut Vec<Event>) -> Option<Revision> {
+    let last = events.get(MOST_EVENTS.checked_sub(1)?)?.revision;
+    let end = events.partition_point(|event| event.revision <= last);
+    if end == events.len() && events.len() <= MOST_EVENTS {
+        return None;
+    }
+    events.truncate(end);
+    Some(last)
+}
