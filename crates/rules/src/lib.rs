@@ -5,9 +5,15 @@
 
 pub mod common;
 pub mod core;
+pub mod coordination;
+pub mod rbac;
+pub mod scheduling;
+pub mod storage;
 mod kind;
 pub mod metadata;
 pub mod registry;
+#[cfg(test)]
+mod testing;
 
 pub use kind::{Column, Context, Description, KindRules, Operation, Rank};
 pub use registry::rules_of;

@@ -1,6 +1,7 @@
 //! Which rules belong to which kind.
 
 use crate::KindRules;
+use crate::{coordination, rbac, scheduling, storage};
 
 /// A kind with nothing special about it.
 struct Plain;
@@ -9,7 +10,12 @@ impl KindRules for Plain {}
 
 /// The rules of a kind; kinds without rules of their own get the ones that fit anything.
 pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {
-    match (group, kind) {
-        _ => &Plain,
-    }
+    let rules = match group {
+        "coordination.k8s.io" => coordination::rules_of(kind),
+        "rbac.authorization.k8s.io" => rbac::rules_of(kind),
+        "scheduling.k8s.io" => scheduling::rules_of(kind),
+        "storage.k8s.io" => storage::rules_of(kind),
+        _ => None,
+    };
+    rules.unwrap_or(&Plain)
 }

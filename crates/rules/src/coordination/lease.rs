@@ -1,0 +1,84 @@
+//! Lease: who holds a lock, and until when.
+
+use jiff::Timestamp;
+use knarr_api::field::{Errors, Path};
+use knarr_api::value::{Read, Write};
+use serde_json::Value;
+
+use crate::common::checks::{NEGATIVE, NOT_POSITIVE};
+use crate::common::columns::{self, AGE, NAME, field};
+use crate::kind::{Column, Context, KindRules};
+
+/// Fields of coordinated leader election, which is off; they stay only where they already are.
+const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
+
+pub struct Lease;
+
+impl KindRules for Lease {
+    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
+        for field in COORDINATED {
+            object.remove(&["spec", field]);
+        }
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value, _context: &Context<'_>) {
+        for field in COORDINATED {
+            if !old.has(&["spec", field]) {
+                object.remove(&["spec", field]);
+            }
+        }
+    }
+
+    fn validate(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        let spec = Path::root("spec");
+        if let Some(duration) = object.integer(&["spec", "leaseDurationSeconds"]).filter(|duration| *duration <= 0) {
+            errors.invalid(&spec.child("leaseDurationSeconds"), duration, NOT_POSITIVE);
+        }
+        if let Some(transitions) = object.integer(&["spec", "leaseTransitions"]).filter(|number| *number < 0) {
+            errors.invalid(&spec.child("leaseTransitions"), transitions, NEGATIVE);
+        }
+        errors
+    }
+
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn allows_unconditional_update(&self) -> bool {
+        false
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const { &[NAME, field("Holder", "string", "io.k8s.api.coordination.v1.LeaseSpec", "holderIdentity"), AGE] }
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![columns::name(object), object.text(&["spec", "holderIdentity"]).into(), columns::age(object, now)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{context, messages};
+    use serde_json::json;
+
+    #[test]
+    fn numbers_have_bounds() {
+        assert_eq!(
+            messages(&Lease, &json!({"spec": {"leaseDurationSeconds": 0, "leaseTransitions": -1}}), None),
+            [
+                "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0",
+                "spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0",
+            ]
+        );
+    }
+
+    #[test]
+    fn coordination_is_off() {
+        let mut object = json!({"spec": {"holderIdentity": "a", "strategy": "OldestEmulationVersion"}});
+        Lease.prepare_create(&mut object, &context("v1"));
+        assert_eq!(object, json!({"spec": {"holderIdentity": "a"}}));
+    }
+}

@@ -1,0 +1,13 @@
+//! Who leads.
+
+pub mod lease;
+
+use crate::KindRules;
+
+/// The rules of a kind of this group.
+pub fn rules_of(kind: &str) -> Option<&'static dyn KindRules> {
+    Some(match kind {
+        "Lease" => &lease::Lease,
+        _ => return None,
+    })
+}

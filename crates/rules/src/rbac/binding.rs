@@ -1,0 +1,101 @@
+//! What RoleBindings and ClusterRoleBindings have in common.
+
+use jiff::Timestamp;
+use knarr_api::field::{Errors, Path};
+use knarr_api::names;
+use knarr_api::value::{Read, Write};
+use serde_json::Value;
+
+use super::GROUP;
+use crate::common::checks::shown_struct;
+use crate::common::columns;
+
+pub fn set_defaults(binding: &mut Value) {
+    if binding.text(&["roleRef", "apiGroup"]).is_empty() {
+        binding.set(&["roleRef", "apiGroup"], GROUP);
+    }
+    for subject in binding.items_mut(&["subjects"]) {
+        if subject.text(&["apiGroup"]).is_empty() && matches!(subject.text(&["kind"]), "User" | "Group") {
+            subject.set(&["apiGroup"], GROUP);
+        }
+    }
+}
+
+/// `role_kinds` are the kinds that the binding may refer to.
+pub fn validate(errors: &mut Errors, binding: &Value, role_kinds: &[&str], namespaced: bool) {
+    let reference = Path::root("roleRef");
+    let group = binding.text(&["roleRef", "apiGroup"]);
+    if group != GROUP {
+        errors.not_supported(&reference.child("apiGroup"), group, &[GROUP]);
+    }
+    let kind = binding.text(&["roleRef", "kind"]);
+    if !role_kinds.contains(&kind) {
+        errors.not_supported(&reference.child("kind"), kind, role_kinds);
+    }
+    let name = binding.text(&["roleRef", "name"]);
+    if name.is_empty() {
+        errors.required(&reference.child("name"), "");
+    } else {
+        names::check(errors, &reference.child("name"), name, names::path_segment);
+    }
+    for (index, subject) in binding.items(&["subjects"]).iter().enumerate() {
+        validate_subject(errors, &Path::root("subjects").index(index), subject, namespaced);
+    }
+}
+
+fn validate_subject(errors: &mut Errors, path: &Path, subject: &Value, namespaced: bool) {
+    let name = subject.text(&["name"]);
+    let group = subject.text(&["apiGroup"]);
+    if name.is_empty() {
+        errors.required(&path.child("name"), "");
+    }
+    match subject.text(&["kind"]) {
+        "ServiceAccount" => {
+            if !name.is_empty() {
+                names::check(errors, &path.child("name"), name, names::dns_subdomain);
+            }
+            if !group.is_empty() {
+                errors.not_supported(&path.child("apiGroup"), group, &[""]);
+            }
+            if !namespaced && subject.text(&["namespace"]).is_empty() {
+                errors.required(&path.child("namespace"), "");
+            }
+        }
+        "User" | "Group" => {
+            if group != GROUP {
+                errors.not_supported(&path.child("apiGroup"), group, &[GROUP]);
+            }
+        }
+        kind => errors.not_supported(&path.child("kind"), kind, &["ServiceAccount", "User", "Group"]),
+    }
+}
+
+pub fn validate_update(errors: &mut Errors, binding: &Value, old: &Value) {
+    if binding["roleRef"] != old["roleRef"] {
+        let part = |field: &str| Value::from(binding.text(&["roleRef", field]));
+        let shown = shown_struct(&[("APIGroup", part("apiGroup")), ("Kind", part("kind")), ("Name", part("name"))]);
+        errors.invalid_shown(&Path::root("roleRef"), shown, "cannot change roleRef");
+    }
+}
+
+pub fn cells(binding: &Value, now: Timestamp) -> Vec<Value> {
+    let role = format!("{}/{}", binding.text(&["roleRef", "kind"]), binding.text(&["roleRef", "name"]));
+    let subjects = |kind: &str| -> Value {
+        let of_kind = binding.items(&["subjects"]).iter().filter(|subject| subject.text(&["kind"]) == kind);
+        let shown: Vec<String> = of_kind
+            .map(|subject| match kind {
+                "ServiceAccount" => format!("{}/{}", subject.text(&["namespace"]), subject.text(&["name"])),
+                _ => subject.text(&["name"]).to_owned(),
+            })
+            .collect();
+        shown.join(", ").into()
+    };
+    vec![
+        columns::name(binding),
+        role.into(),
+        columns::age(binding, now),
+        subjects("User"),
+        subjects("Group"),
+        subjects("ServiceAccount"),
+    ]
+}

@@ -1,0 +1,13 @@
+//! How important pods are.
+
+pub mod priority_class;
+
+use crate::KindRules;
+
+/// The rules of a kind of this group.
+pub fn rules_of(kind: &str) -> Option<&'static dyn KindRules> {
+    Some(match kind {
+        "PriorityClass" => &priority_class::PriorityClass,
+        _ => return None,
+    })
+}

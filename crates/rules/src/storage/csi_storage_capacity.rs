@@ -1,0 +1,84 @@
+//! CSIStorageCapacity: how much a driver has left for a class in a part of the cluster.
+
+use jiff::Timestamp;
+use knarr_api::field::{Errors, Path};
+use knarr_api::names;
+use knarr_api::quantity::Quantity;
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use crate::common::checks::{self, NEGATIVE};
+use crate::common::columns::{self, NAME, field};
+use crate::common::{label_selector, node_labels};
+use crate::kind::{Column, Context, KindRules};
+
+const TYPE: &str = "io.k8s.api.storage.v1.CSIStorageCapacity";
+
+pub struct CsiStorageCapacity;
+
+impl KindRules for CsiStorageCapacity {
+    fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        let lax = old.is_some_and(|old| label_selector::is_faulty(&old["nodeTopology"]));
+        label_selector::validate(&mut errors, &Path::root("nodeTopology"), &object["nodeTopology"], lax);
+        let class = object.text(&["storageClassName"]);
+        names::check(&mut errors, &Path::root("storageClassName"), class, names::dns_subdomain);
+        let capacity = object.text(&["capacity"]);
+        if Quantity::parse(capacity).is_ok_and(|quantity| quantity.is_negative()) {
+            errors.invalid(&Path::root("capacity"), capacity, NEGATIVE);
+        }
+        errors
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        for field in ["nodeTopology", "storageClassName"] {
+            checks::immutable(&mut errors, &Path::root(field), &object[field], &old[field]);
+        }
+        errors
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Vec<String> {
+        node_labels::selector_warnings(&object["nodeTopology"], &Path::root("nodeTopology"))
+    }
+
+    fn allows_unconditional_update(&self) -> bool {
+        false
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const {
+            &[
+                NAME,
+                field("StorageClassName", "string", TYPE, "storageClassName"),
+                field("Capacity", "string", TYPE, "capacity"),
+            ]
+        }
+    }
+
+    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
+        let capacity = object["capacity"].as_str().unwrap_or("<unset>");
+        vec![columns::name(object), object.text(&["storageClassName"]).into(), capacity.into()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::messages;
+    use serde_json::json;
+
+    #[test]
+    fn capacities_are_checked() {
+        let right = json!({"storageClassName": "fast", "capacity": "1Gi"});
+        assert!(messages(&CsiStorageCapacity, &right, None).is_empty());
+        let wrong = json!({"storageClassName": "slow", "capacity": "-1"});
+        assert_eq!(
+            messages(&CsiStorageCapacity, &wrong, Some(&right)),
+            [
+                "capacity: Invalid value: \"-1\": must be greater than or equal to 0",
+                "storageClassName: Invalid value: \"slow\": field is immutable",
+            ]
+        );
+    }
+}

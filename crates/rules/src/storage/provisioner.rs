@@ -1,0 +1,54 @@
+//! Naming a driver and passing it parameters.
+
+use knarr_api::field::{Errors, Path};
+use knarr_api::names;
+use serde_json::{Map, Value};
+
+const MOST_PARAMETERS: usize = 512;
+const MOST_BYTES: usize = 256 << 10;
+const LONGEST_DRIVER_NAME: usize = 63;
+
+/// The name of a provisioner, whose case does not matter.
+pub fn validate_name(errors: &mut Errors, path: &Path, name: &str) {
+    if name.is_empty() {
+        errors.required(path, "");
+    } else {
+        names::check(errors, path, &name.to_lowercase(), names::qualified_name);
+    }
+}
+
+/// The name of a CSI driver as other objects refer to it.
+pub fn validate_driver_name(errors: &mut Errors, path: &Path, name: &str) {
+    if name.is_empty() {
+        errors.required(path, "");
+        return;
+    }
+    if name.len() > LONGEST_DRIVER_NAME {
+        errors.too_long(path, LONGEST_DRIVER_NAME);
+    }
+    for wrong in names::dns_subdomain(&name.to_lowercase()) {
+        errors.invalid(path, name, wrong);
+    }
+}
+
+pub fn validate_parameters(errors: &mut Errors, parameters: Option<&Map<String, Value>>, may_be_empty: bool) {
+    let path = Path::root("parameters");
+    let count = parameters.map_or(0, Map::len);
+    if count > MOST_PARAMETERS {
+        errors.too_long(&path, MOST_PARAMETERS);
+        return;
+    }
+    let mut size = 0;
+    for (key, value) in parameters.into_iter().flatten() {
+        if key.is_empty() {
+            errors.invalid(&path, "", "field can not be empty.");
+        }
+        size += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if size > MOST_BYTES {
+        errors.too_long(&path, MOST_BYTES);
+    }
+    if !may_be_empty && count == 0 {
+        errors.required(&path, "must contain at least one key/value pair");
+    }
+}

@@ -1,0 +1,143 @@
+//! VolumeAttachment: a volume that is to be attached to a node.
+
+use jiff::Timestamp;
+use knarr_api::field::{Errors, Path};
+use knarr_api::names;
+use knarr_api::value::Read;
+use serde_json::{Map, Value};
+
+use super::provisioner;
+use crate::common::checks::{self, IMMUTABLE, shown_struct};
+use crate::common::columns::{self, AGE, NAME, field};
+use crate::kind::{Column, Context, KindRules};
+
+const SPEC: &str = "io.k8s.api.storage.v1.VolumeAttachmentSpec";
+const SOURCE: &str = "io.k8s.api.storage.v1.VolumeAttachmentSource";
+const STATUS: &str = "io.k8s.api.storage.v1.VolumeAttachmentStatus";
+const MOST_METADATA: usize = 256 << 10;
+const LONGEST_MESSAGE: usize = 1024;
+
+pub struct VolumeAttachment;
+
+impl KindRules for VolumeAttachment {
+    fn validate(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        let path = Path::root("spec");
+        provisioner::validate_driver_name(&mut errors, &path.child("attacher"), object.text(&["spec", "attacher"]));
+        validate_source(&mut errors, &path.child("source"), &object["spec"]["source"]);
+        let node = object.text(&["spec", "nodeName"]);
+        names::check(&mut errors, &path.child("nodeName"), node, names::dns_subdomain);
+        validate_status(&mut errors, &object["status"]);
+        if let Some(volume) = object.at(&["spec", "source", "persistentVolumeName"]).as_str() {
+            let path = path.child("source.persistentVolumeName");
+            names::check(&mut errors, &path, volume, names::dns_subdomain);
+        }
+        errors
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        let spec = &object["spec"];
+        if spec != &old["spec"] {
+            let source = shown_struct(&[
+                ("PersistentVolumeName", spec.at(&["source", "persistentVolumeName"]).clone()),
+                ("InlineVolumeSpec", spec.at(&["source", "inlineVolumeSpec"]).clone()),
+            ]);
+            let attacher = Value::from(spec.text(&["attacher"]));
+            let node = Value::from(spec.text(&["nodeName"]));
+            let shown = format!("{{\"Attacher\":{attacher},\"Source\":{source},\"NodeName\":{node}}}");
+            errors.invalid_shown(&Path::root("spec"), shown, IMMUTABLE);
+        }
+        errors
+    }
+
+    fn has_status(&self) -> bool {
+        true
+    }
+
+    fn allows_unconditional_update(&self) -> bool {
+        false
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const {
+            &[
+                NAME,
+                Column { format: "name", ..field("Attacher", "string", SPEC, "attacher") },
+                field("PV", "string", SOURCE, "persistentVolumeName"),
+                field("Node", "string", SPEC, "nodeName"),
+                field("Attached", "boolean", STATUS, "attached"),
+                AGE,
+            ]
+        }
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![
+            columns::name(object),
+            object.text(&["spec", "attacher"]).into(),
+            object.text(&["spec", "source", "persistentVolumeName"]).into(),
+            object.text(&["spec", "nodeName"]).into(),
+            object.flag(&["status", "attached"]).unwrap_or(false).into(),
+            columns::age(object, now),
+        ]
+    }
+}
+
+fn validate_source(errors: &mut Errors, path: &Path, source: &Value) {
+    const ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+    match (source.has(&["inlineVolumeSpec"]), source["persistentVolumeName"].as_str()) {
+        (false, None) => errors.required(path, ONE),
+        (true, Some(_)) => errors.forbidden(path, ONE),
+        (false, Some("")) => {
+            errors.required(&path.child("persistentVolumeName"), "must specify non empty persistentVolumeName");
+        }
+        _ => {}
+    }
+}
+
+fn validate_status(errors: &mut Errors, status: &Value) {
+    let path = Path::root("status");
+    let metadata: Option<&Map<String, Value>> = status.fields(&["attachmentMetadata"]);
+    let size: usize = metadata.into_iter().flatten().map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
+    if size > MOST_METADATA {
+        errors.too_long(&path.child("attachmentMetadata"), MOST_METADATA);
+    }
+    for field in ["attachError", "detachError"] {
+        let path = path.child(field);
+        if status.text(&[field, "message"]).len() > LONGEST_MESSAGE {
+            errors.too_long(&path.child("message"), MOST_METADATA);
+        }
+        if let Some(code) = status.integer(&[field, "errorCode"]).filter(|code| *code < 0) {
+            errors.invalid(&path.child("errorCode"), code, checks::between(0, i64::from(i32::MAX)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::messages;
+    use serde_json::json;
+
+    fn attachment(node: &str) -> Value {
+        json!({"spec": {"attacher": "a.b", "nodeName": node, "source": {"persistentVolumeName": "pv"}}})
+    }
+
+    #[test]
+    fn attachments_are_checked_and_stay() {
+        assert!(messages(&VolumeAttachment, &attachment("n"), None).is_empty());
+        assert_eq!(
+            messages(&VolumeAttachment, &json!({"spec": {"nodeName": "n", "source": {}}}), None),
+            [
+                "spec.attacher: Required value",
+                "spec.source: Required value: must specify exactly one of inlineVolumeSpec and persistentVolumeName",
+            ]
+        );
+        assert_eq!(
+            messages(&VolumeAttachment, &attachment("m"), Some(&attachment("n"))),
+            ["spec: Invalid value: {\"Attacher\":\"a.b\",\"Source\":{\"PersistentVolumeName\":\"pv\",\
+              \"InlineVolumeSpec\":null},\"NodeName\":\"m\"}: field is immutable"]
+        );
+    }
+}
