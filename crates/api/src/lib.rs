@@ -5,6 +5,7 @@
 
 pub mod catalogue;
 pub mod custom;
+pub mod decode;
 pub mod field;
 pub mod names;
 pub mod quantity;

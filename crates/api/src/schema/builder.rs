@@ -42,7 +42,7 @@ impl SchemaBuilder {
         known.insert(from.id(), id);
         let mut shape = from.shape.clone();
         match &mut shape {
-            Shape::Object(Object { fields, inlined }) => {
+            Shape::Object(Object { fields, inlined, .. }) => {
                 for field in fields {
                     field.node = self.import_known(from.at(field.node), known);
                 }

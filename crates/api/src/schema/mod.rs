@@ -111,6 +111,8 @@ pub enum Alternative {
 pub struct Object {
     /// Sorted by name.
     fields: Vec<Field>,
+    /// Which of them are printed always.
+    always: Vec<u16>,
     /// Structs whose fields are this object's in JSON but nested messages in protobuf.
     pub inlined: Vec<Inlined>,
 }
@@ -176,6 +178,8 @@ pub enum Presence {
     Always,
     /// Always printed, as null when absent; every value is kept.
     Nullable,
+    /// Absent, null or empty: kept just as it is (custom resources).
+    AsGiven,
 }
 
 /// How a strategic merge patch treats a field.
@@ -260,12 +264,23 @@ impl Object {
     }
 
     pub fn field(&self, name: &str) -> Option<&Field> {
-        self.fields.binary_search_by(|field| (*field.name).cmp(name)).ok().map(|at| &self.fields[at])
+        self.field_index(name).map(|at| &self.fields[at])
+    }
+
+    pub(crate) fn field_index(&self, name: &str) -> Option<usize> {
+        self.fields.binary_search_by(|field| (*field.name).cmp(name)).ok()
+    }
+
+    /// The fields that are printed even when absent.
+    pub fn always_printed(&self) -> impl ExactSizeIterator<Item = &Field> {
+        self.always.iter().map(|at| &self.fields[*at as usize])
     }
 
     pub(crate) fn from_fields(mut fields: Vec<Field>, inlined: Vec<Inlined>) -> Self {
         fields.sort_by(|a, b| a.name.cmp(&b.name));
-        Object { fields, inlined }
+        let printed = |field: &Field| matches!(field.presence, Presence::Always | Presence::Nullable);
+        let always = (0..fields.len()).filter(|at| printed(&fields[*at])).map(|at| at as u16).collect();
+        Object { fields, always, inlined }
     }
 }
 

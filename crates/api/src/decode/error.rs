@@ -1,0 +1,32 @@
+//! What can be wrong with a body.
+
+use thiserror::Error;
+
+/// A body that is no object of its kind. The text is what a client of Kubernetes expects to read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// Not JSON at all.
+    #[error("{0}")]
+    Syntax(Box<str>),
+    /// Not YAML at all.
+    #[error("{0}")]
+    Yaml(Box<str>),
+    /// A value of another type than the field has.
+    #[error("{0}")]
+    Type(Box<str>),
+    /// A value of the right type that cannot be read, such as a time or quantity.
+    #[error("{0}")]
+    Value(Box<str>),
+}
+
+/// What strict field validation objects to, though the object could be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum StrictProblem {
+    #[error("unknown field {}", crate::decode::path::quoted(.0))]
+    Unknown(Box<str>),
+    #[error("duplicate field {}", crate::decode::path::quoted(.0))]
+    Duplicate(Box<str>),
+    /// Keys given twice in YAML, all in one text.
+    #[error("{0}")]
+    Yaml(Box<str>),
+}

@@ -1,0 +1,139 @@
+//! Where in a document the decoder is, and how errors name such a place.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// One step into the document.
+#[derive(Debug, Clone)]
+pub(super) enum Step<'a> {
+    Field {
+        /// The struct that has the field.
+        owner: &'a str,
+        name: &'a str,
+        /// The struct within the owner that the field is inlined from.
+        inlined: Option<&'a str>,
+    },
+    Key(Cow<'a, str>),
+    Index(usize),
+}
+
+/// The path as strict problems name it: `spec.containers[0].image`, and `name` after it.
+pub(super) fn document_path(steps: &[Step<'_>], name: &str) -> Box<str> {
+    let mut path = String::new();
+    for step in steps {
+        match step {
+            Step::Field { name, .. } => push_name(&mut path, name),
+            Step::Key(name) => push_name(&mut path, name),
+            Step::Index(at) => {
+                let _ = write!(path, "[{at}]");
+            }
+        }
+    }
+    push_name(&mut path, name);
+    path.into()
+}
+
+fn push_name(path: &mut String, name: &str) {
+    if !path.is_empty() {
+        path.push('.');
+    }
+    path.push_str(name);
+}
+
+/// The target as type errors name it: the struct, then every field on the way to it.
+pub(super) fn go_target(steps: &[Step<'_>], go_type: &str) -> String {
+    let mut owner = None;
+    let mut fields = String::new();
+    for step in steps {
+        if let Step::Field { owner: within, name, inlined } = step {
+            owner = Some(within);
+            for part in inlined.iter().chain([name]) {
+                fields.push('.');
+                fields.push_str(part);
+            }
+        }
+    }
+    match owner {
+        Some(owner) => format!("Go struct field {owner}{fields} of type {go_type}"),
+        None => format!("Go value of type {go_type}"),
+    }
+}
+
+/// Text in double quotes, with what is not printable escaped.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        push_escaped(&mut quoted, c, '"');
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// A byte in single quotes, as syntax errors show it.
+pub(super) fn quoted_byte(byte: u8) -> String {
+    match byte {
+        b'\'' => r"'\''".to_owned(),
+        b'"' => "'\"'".to_owned(),
+        _ => {
+            let mut quoted = String::from("'");
+            push_escaped(&mut quoted, byte as char, '"');
+            quoted.push('\'');
+            quoted
+        }
+    }
+}
+
+fn push_escaped(text: &mut String, c: char, quote: char) {
+    match c {
+        '\\' => text.push_str(r"\\"),
+        '\x07' => text.push_str(r"\a"),
+        '\x08' => text.push_str(r"\b"),
+        '\x0c' => text.push_str(r"\f"),
+        '\n' => text.push_str(r"\n"),
+        '\r' => text.push_str(r"\r"),
+        '\t' => text.push_str(r"\t"),
+        '\x0b' => text.push_str(r"\v"),
+        c if c == quote => {
+            text.push('\\');
+            text.push(c);
+        }
+        c if (c as u32) < 0x20 || c as u32 == 0x7f => {
+            let _ = write!(text, r"\x{:02x}", c as u32);
+        }
+        c if (0x80..0xa0).contains(&(c as u32)) || c as u32 == 0xad => {
+            let _ = write!(text, r"\u{:04x}", c as u32);
+        }
+        c => text.push(c),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_targets_are_named() {
+        let steps = [
+            Step::Field { owner: "Pod", name: "spec", inlined: None },
+            Step::Field { owner: "PodSpec", name: "volumes", inlined: None },
+            Step::Index(2),
+            Step::Field { owner: "Volume", name: "emptyDir", inlined: Some("VolumeSource") },
+        ];
+        assert_eq!(&*document_path(&steps, "x"), "spec.volumes[2].emptyDir.x");
+        assert_eq!(
+            go_target(&steps, "v1.EmptyDirVolumeSource"),
+            "Go struct field Volume.spec.volumes.VolumeSource.emptyDir of type v1.EmptyDirVolumeSource"
+        );
+        assert_eq!(go_target(&[], "v1.Pod"), "Go value of type v1.Pod");
+    }
+
+    #[test]
+    fn odd_characters_are_escaped() {
+        assert_eq!(quoted("a\"b\n\u{1}ü"), r#""a\"b\n\x01ü""#);
+        assert_eq!(quoted_byte(b'\''), r"'\''");
+        assert_eq!(quoted_byte(b'n'), "'n'");
+        assert_eq!(quoted_byte(0), r"'\x00'");
+        assert_eq!(quoted_byte(0xe9), "'é'");
+    }
+}

@@ -1,0 +1,468 @@
+//! JSON's syntax: tokens out of bytes, with the messages that clients know for what is not JSON.
+
+use super::error::DecodeError;
+use super::path::quoted_byte;
+use std::borrow::Cow;
+
+/// How deep a document may nest before it is refused.
+const MAX_SYNTAX_DEPTH: usize = 10_000;
+
+/// How deep a value that is kept may nest. What is dropped again may be deeper.
+pub(super) const MAX_VALUE_DEPTH: usize = 500;
+
+/// A cursor over JSON text.
+pub(super) struct Scanner<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    depth: usize,
+}
+
+/// What a value begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Begin {
+    Object,
+    Array,
+    String,
+    Number,
+    True,
+    False,
+    Null,
+}
+
+impl Begin {
+    /// The value's type as type errors name it.
+    pub fn go_name(self) -> &'static str {
+        match self {
+            Begin::Object => "object",
+            Begin::Array => "array",
+            Begin::String => "string",
+            Begin::Number => "number",
+            Begin::True | Begin::False => "bool",
+            Begin::Null => "null",
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, DecodeError>;
+
+impl<'a> Scanner<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Scanner { bytes, at: 0, depth: 0 }
+    }
+
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    pub fn slice_from(&self, start: usize) -> &'a [u8] {
+        &self.bytes[start..self.at]
+    }
+
+    /// Looks at what comes next without taking it.
+    pub fn begin_value(&mut self) -> Result<Begin> {
+        self.skip_space();
+        match self.peek() {
+            Some(b'{') => Ok(Begin::Object),
+            Some(b'[') => Ok(Begin::Array),
+            Some(b'"') => Ok(Begin::String),
+            Some(b'-' | b'0'..=b'9') => Ok(Begin::Number),
+            Some(b't') => Ok(Begin::True),
+            Some(b'f') => Ok(Begin::False),
+            Some(b'n') => Ok(Begin::Null),
+            Some(byte) => Err(invalid(byte, "looking for beginning of value")),
+            None => Err(unexpected_end()),
+        }
+    }
+
+    /// After the opening brace: the first key, or none in `{}`.
+    pub fn first_key(&mut self) -> Result<Option<Cow<'a, str>>> {
+        self.enter()?;
+        self.skip_space();
+        if self.peek() == Some(b'}') {
+            self.leave();
+            return Ok(None);
+        }
+        self.key().map(Some)
+    }
+
+    /// After a value in an object: the next key, or none at its end.
+    pub fn next_key(&mut self) -> Result<Option<Cow<'a, str>>> {
+        self.skip_space();
+        match self.peek() {
+            Some(b',') => {
+                self.at += 1;
+                self.skip_space();
+                self.key().map(Some)
+            }
+            Some(b'}') => {
+                self.leave();
+                Ok(None)
+            }
+            Some(byte) => Err(invalid(byte, "after object key:value pair")),
+            None => Err(unexpected_end()),
+        }
+    }
+
+    fn key(&mut self) -> Result<Cow<'a, str>> {
+        match self.peek() {
+            Some(b'"') => {}
+            Some(byte) => return Err(invalid(byte, "looking for beginning of object key string")),
+            None => return Err(unexpected_end()),
+        }
+        let key = self.string()?;
+        self.skip_space();
+        match self.peek() {
+            Some(b':') => {
+                self.at += 1;
+                Ok(key)
+            }
+            Some(byte) => Err(invalid(byte, "after object key")),
+            None => Err(unexpected_end()),
+        }
+    }
+
+    /// After the opening bracket: whether there is an element.
+    pub fn first_element(&mut self) -> Result<bool> {
+        self.enter()?;
+        self.skip_space();
+        if self.peek() == Some(b']') {
+            self.leave();
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// After an element: whether there is another.
+    pub fn next_element(&mut self) -> Result<bool> {
+        self.skip_space();
+        match self.peek() {
+            Some(b',') => {
+                self.at += 1;
+                Ok(true)
+            }
+            Some(b']') => {
+                self.leave();
+                Ok(false)
+            }
+            Some(byte) => Err(invalid(byte, "after array element")),
+            None => Err(unexpected_end()),
+        }
+    }
+
+    /// After the whole document: nothing but space.
+    pub fn finish(&mut self) -> Result<()> {
+        self.skip_space();
+        match self.peek() {
+            Some(byte) => Err(invalid(byte, "after top-level value")),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes `null`, `true` or `false`, whichever began.
+    pub fn literal(&mut self, begin: Begin) -> Result<()> {
+        let word: &str = match begin {
+            Begin::True => "true",
+            Begin::False => "false",
+            _ => "null",
+        };
+        self.at += 1;
+        for expected in word.bytes().skip(1) {
+            match self.peek() {
+                Some(byte) if byte == expected => self.at += 1,
+                Some(byte) => {
+                    let context = format!("in literal {word} (expecting '{}')", expected as char);
+                    return Err(invalid(byte, &context));
+                }
+                None => return Err(unexpected_end()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a number and gives its text.
+    pub fn number(&mut self) -> Result<&'a str> {
+        let start = self.at;
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        match self.peek() {
+            Some(b'0') => self.at += 1,
+            Some(b'1'..=b'9') => self.digits(),
+            Some(byte) => return Err(invalid(byte, "in numeric literal")),
+            None => return Err(unexpected_end()),
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.some_digits("after decimal point in numeric literal")?;
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.peek() {
+                self.at += 1;
+            }
+            self.some_digits("in exponent of numeric literal")?;
+        }
+        Ok(std::str::from_utf8(&self.bytes[start..self.at]).unwrap_or_default())
+    }
+
+    fn some_digits(&mut self, context: &str) -> Result<()> {
+        match self.peek() {
+            Some(b'0'..=b'9') => {
+                self.digits();
+                Ok(())
+            }
+            Some(byte) => Err(invalid(byte, context)),
+            None => Err(unexpected_end()),
+        }
+    }
+
+    fn digits(&mut self) {
+        while let Some(b'0'..=b'9') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    /// Takes a string. Bytes that are not UTF-8 become replacement characters.
+    pub fn string(&mut self) -> Result<Cow<'a, str>> {
+        self.at += 1;
+        let start = self.at;
+        self.plain_run();
+        if self.peek() == Some(b'"') {
+            let run = &self.bytes[start..self.at];
+            self.at += 1;
+            return Ok(String::from_utf8_lossy(run));
+        }
+        let mut text = String::from_utf8_lossy(&self.bytes[start..self.at]).into_owned();
+        loop {
+            match self.peek() {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(Cow::Owned(text));
+                }
+                Some(b'\\') => {
+                    self.at += 1;
+                    self.escape(&mut text)?;
+                }
+                Some(byte) if byte < 0x20 => return Err(invalid(byte, "in string literal")),
+                Some(_) => {
+                    let start = self.at;
+                    self.plain_run();
+                    text.push_str(&String::from_utf8_lossy(&self.bytes[start..self.at]));
+                }
+                None => return Err(unexpected_end()),
+            }
+        }
+    }
+
+    fn plain_run(&mut self) {
+        while let Some(byte) = self.peek() {
+            if byte == b'"' || byte == b'\\' || byte < 0x20 {
+                break;
+            }
+            self.at += 1;
+        }
+    }
+
+    fn escape(&mut self, text: &mut String) -> Result<()> {
+        let Some(byte) = self.peek() else { return Err(unexpected_end()) };
+        let plain = match byte {
+            b'"' | b'\\' | b'/' => byte as char,
+            b'b' => '\x08',
+            b'f' => '\x0c',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            b'u' => {
+                self.at += 1;
+                let unit = self.hexadecimal()?;
+                text.push(self.character(unit)?);
+                return Ok(());
+            }
+            _ => return Err(invalid(byte, "in string escape code")),
+        };
+        self.at += 1;
+        text.push(plain);
+        Ok(())
+    }
+
+    /// A UTF-16 unit, joined with the one after it where the two are a pair.
+    fn character(&mut self, unit: u16) -> Result<char> {
+        if !(0xd800..0xe000).contains(&unit) {
+            return Ok(char::from_u32(unit.into()).unwrap_or(char::REPLACEMENT_CHARACTER));
+        }
+        if unit < 0xdc00 && self.bytes[self.at..].starts_with(br"\u") {
+            let back = self.at;
+            self.at += 2;
+            let low = self.hexadecimal()?;
+            if (0xdc00..0xe000).contains(&low) {
+                let code = 0x10000 + ((u32::from(unit) - 0xd800) << 10) + (u32::from(low) - 0xdc00);
+                return Ok(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+            }
+            self.at = back;
+        }
+        Ok(char::REPLACEMENT_CHARACTER)
+    }
+
+    fn hexadecimal(&mut self) -> Result<u16> {
+        let mut unit = 0;
+        for _ in 0..4 {
+            let Some(byte) = self.peek() else { return Err(unexpected_end()) };
+            let Some(digit) = (byte as char).to_digit(16) else {
+                return Err(invalid(byte, r"in \u hexadecimal character escape"));
+            };
+            unit = unit << 4 | digit as u16;
+            self.at += 1;
+        }
+        Ok(unit)
+    }
+
+    /// Takes a whole value of any depth and drops it.
+    pub fn skip_value(&mut self) -> Result<()> {
+        // True for an object, false for an array: what the values still open are.
+        let mut open: Vec<bool> = Vec::new();
+        loop {
+            let mut descended = false;
+            match self.begin_value()? {
+                Begin::Object => {
+                    if self.first_key()?.is_some() {
+                        open.push(true);
+                        descended = true;
+                    }
+                }
+                Begin::Array => {
+                    if self.first_element()? {
+                        open.push(false);
+                        descended = true;
+                    }
+                }
+                Begin::String => self.skip_string()?,
+                Begin::Number => {
+                    self.number()?;
+                }
+                literal => self.literal(literal)?,
+            }
+            if descended {
+                continue;
+            }
+            loop {
+                let more = match open.last() {
+                    None => return Ok(()),
+                    Some(true) => self.next_key()?.is_some(),
+                    Some(false) => self.next_element()?,
+                };
+                if more {
+                    break;
+                }
+                open.pop();
+            }
+        }
+    }
+
+    fn skip_string(&mut self) -> Result<()> {
+        self.string().map(drop)
+    }
+
+    fn enter(&mut self) -> Result<()> {
+        self.depth += 1;
+        if self.depth > MAX_SYNTAX_DEPTH {
+            return Err(too_deep(self.bytes[self.at]));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        self.depth -= 1;
+        self.at += 1;
+    }
+
+    /// Refuses to go deeper into a value that is to be kept.
+    pub fn check_value_depth(&self) -> Result<()> {
+        if self.depth >= MAX_VALUE_DEPTH {
+            return Err(too_deep(self.peek().unwrap_or_default()));
+        }
+        Ok(())
+    }
+
+    fn skip_space(&mut self) {
+        while let Some(b' ' | b'\t' | b'\r' | b'\n') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+}
+
+fn invalid(byte: u8, context: &str) -> DecodeError {
+    DecodeError::Syntax(format!("invalid character {} {context}", quoted_byte(byte)).into())
+}
+
+fn too_deep(byte: u8) -> DecodeError {
+    invalid(byte, "exceeded max depth")
+}
+
+fn unexpected_end() -> DecodeError {
+    DecodeError::Syntax("unexpected end of JSON input".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(text: &str) -> String {
+        let mut scanner = Scanner::new(text.as_bytes());
+        let outcome = scanner.skip_value().and_then(|()| scanner.finish());
+        outcome.map_or_else(|error| error.to_string(), |()| "fine".to_owned())
+    }
+
+    #[test]
+    fn syntax_errors_read_as_known() {
+        for (text, expected) in [
+            ("{not json", "invalid character 'n' looking for beginning of object key string"),
+            ("", "unexpected end of JSON input"),
+            ("  ", "unexpected end of JSON input"),
+            ("{", "unexpected end of JSON input"),
+            (r#"{"a"}"#, "invalid character '}' after object key"),
+            (r#"{"a":1 2}"#, "invalid character '2' after object key:value pair"),
+            (r#"{"a":1,}"#, "invalid character '}' looking for beginning of object key string"),
+            ("[1,]", "invalid character ']' looking for beginning of value"),
+            ("[1 2]", "invalid character '2' after array element"),
+            ("{} x", "invalid character 'x' after top-level value"),
+            ("-x", "invalid character 'x' in numeric literal"),
+            ("1.x", "invalid character 'x' after decimal point in numeric literal"),
+            ("1e+x", "invalid character 'x' in exponent of numeric literal"),
+            ("01", "invalid character '1' after top-level value"),
+            ("nul", "unexpected end of JSON input"),
+            ("nulx", "invalid character 'x' in literal null (expecting 'l')"),
+            ("tru3", "invalid character '3' in literal true (expecting 'e')"),
+            ("\"a\nb\"", r"invalid character '\n' in string literal"),
+            (r#""\q""#, "invalid character 'q' in string escape code"),
+            (r#""\u12g4""#, r"invalid character 'g' in \u hexadecimal character escape"),
+            (r#"{"a":[{"b":[]},1.5e-3,true,null,"x\u00e9"]}"#, "fine"),
+        ] {
+            assert_eq!(problem(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn depth_has_a_limit() {
+        assert_eq!(problem(&"[".repeat(10_001)), "invalid character '[' exceeded max depth");
+        assert_eq!(problem(&("[".repeat(9_999) + &"]".repeat(9_999))), "fine");
+    }
+
+    #[test]
+    fn strings_are_unescaped() {
+        for (text, expected) in [
+            (r#""plain""#, "plain"),
+            (r#""a\"\\\/\b\f\n\r\tz""#, "a\"\\/\x08\x0c\n\r\tz"),
+            (r#""\u00e9\ud83d\ude00""#, "é😀"),
+            (r#""\ud83dx""#, "\u{fffd}x"),
+            (r#""\ud83d\u0041""#, "\u{fffd}A"),
+        ] {
+            assert_eq!(Scanner::new(text.as_bytes()).string().expect("string"), expected);
+        }
+        assert_eq!(Scanner::new(b"\"a\xffb\"").string().expect("string"), "a\u{fffd}b");
+    }
+}

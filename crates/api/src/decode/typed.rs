@@ -1,0 +1,488 @@
+//! JSON by a schema, in one pass.
+
+use super::error::{DecodeError, StrictProblem};
+use super::normalize::zero;
+use super::path::Step;
+use super::scanner::Begin;
+use super::untyped::{State, number};
+use super::{Decoded, time};
+use crate::quantity;
+use crate::schema::{Alternative, Field, NodeRef, Object, Presence, Shape};
+use base64::Engine;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+
+pub(super) fn decode<'a>(bytes: &'a [u8], node: NodeRef<'a>) -> Result<Decoded, DecodeError> {
+    let mut decoder = Decoder { state: State::new(bytes) };
+    let value = decoder.value(node)?;
+    decoder.state.scanner.finish()?;
+    decoder.state.outcome(value.unwrap_or_else(|| zero(node)))
+}
+
+struct Decoder<'a> {
+    state: State<'a>,
+}
+
+/// The value, or none where it counts as absent. Only syntax errors end decoding; others are noted in the state.
+type Outcome = Result<Option<Value>, DecodeError>;
+
+impl<'a> Decoder<'a> {
+    fn value(&mut self, node: NodeRef<'a>) -> Outcome {
+        let begin = self.state.scanner.begin_value()?;
+        if let Some(outcome) = self.own_way(node, begin) {
+            return outcome;
+        }
+        if begin == Begin::Null {
+            self.state.scanner.literal(begin)?;
+            return Ok(None);
+        }
+        match (&node.get().shape, begin) {
+            (Shape::Object(object), Begin::Object) => self.object(node, object).map(Some),
+            (Shape::Map(element), Begin::Object) => self.map(node.at(*element)).map(Some),
+            (Shape::List(list), Begin::Array) => self.list(node.at(list.element)).map(Some),
+            (Shape::String, Begin::String) => Ok(Some(Value::String(self.state.scanner.string()?.into_owned()))),
+            (Shape::Boolean, Begin::True | Begin::False) => {
+                self.state.scanner.literal(begin)?;
+                Ok(Some(Value::Bool(begin == Begin::True)))
+            }
+            (Shape::Integer { bits }, Begin::Number) => self.integer(node, *bits),
+            (Shape::Number, Begin::Number) => self.float(node),
+            (Shape::Bytes, Begin::String) => self.bytes(),
+            _ => {
+                self.state.mistyped(begin.go_name(), &node.go_type);
+                self.state.scanner.skip_value()?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn object(&mut self, node: NodeRef<'a>, object: &'a Object) -> Result<Value, DecodeError> {
+        self.state.scanner.check_value_depth()?;
+        let mut map = Map::new();
+        let mut seen: u128 = 0;
+        let mut key = self.state.scanner.first_key()?;
+        while let Some(name) = key {
+            match object.field_index(&name) {
+                Some(at) => {
+                    let bit = 1u128.checked_shl(at as u32).unwrap_or(0);
+                    let again = seen & bit != 0;
+                    if again {
+                        self.state.report(StrictProblem::Duplicate, &name);
+                    }
+                    seen |= bit;
+                    self.field(&mut map, node, object, &object.fields()[at], again)?;
+                }
+                None if node.preserve_unknown => {
+                    self.state.steps.push(Step::Key(name.clone()));
+                    let value = self.state.any()?;
+                    self.state.steps.pop();
+                    map.insert(name.into_owned(), value);
+                }
+                None => {
+                    self.state.report(StrictProblem::Unknown, &name);
+                    self.state.scanner.skip_value()?;
+                }
+            }
+            key = self.state.scanner.next_key()?;
+        }
+        Ok(Value::Object(map))
+    }
+
+    fn field(
+        &mut self,
+        map: &mut Map<String, Value>,
+        owner: NodeRef<'a>,
+        object: &'a Object,
+        field: &'a Field,
+        again: bool,
+    ) -> Result<(), DecodeError> {
+        let inlined = field.inlined.map(|at| owner.at(object.inlined[at as usize].node).get().struct_name());
+        self.state.steps.push(Step::Field { owner: owner.get().struct_name(), name: &field.name, inlined });
+        let value = self.value(owner.at(field.node))?;
+        self.state.steps.pop();
+        let Some(value) = value else { return Ok(()) };
+        if field.presence == Presence::NonZero && is_zero(&value) {
+            if again {
+                map.remove(&*field.name);
+            }
+            return Ok(());
+        }
+        match map.get_mut(&*field.name) {
+            Some(before) if again => merge_again(before, value),
+            _ => {
+                map.insert(field.name.to_string(), value);
+            }
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, element: NodeRef<'a>) -> Result<Value, DecodeError> {
+        self.state.scanner.check_value_depth()?;
+        let mut map = Map::new();
+        let mut key = self.state.scanner.first_key()?;
+        while let Some(name) = key {
+            if map.contains_key(&*name) {
+                self.state.report(StrictProblem::Duplicate, &name);
+            }
+            self.state.steps.push(Step::Key(name.clone()));
+            let value = self.value(element)?;
+            self.state.steps.pop();
+            map.insert(name.into_owned(), value.unwrap_or_else(|| zero(element)));
+            key = self.state.scanner.next_key()?;
+        }
+        Ok(Value::Object(map))
+    }
+
+    fn list(&mut self, element: NodeRef<'a>) -> Result<Value, DecodeError> {
+        self.state.scanner.check_value_depth()?;
+        let mut items = Vec::new();
+        let mut more = self.state.scanner.first_element()?;
+        while more {
+            self.state.steps.push(Step::Index(items.len()));
+            let value = self.value(element)?;
+            self.state.steps.pop();
+            items.push(value.unwrap_or_else(|| zero(element)));
+            more = self.state.scanner.next_element()?;
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn integer(&mut self, node: NodeRef<'a>, bits: u8) -> Outcome {
+        let text = self.state.scanner.number()?;
+        match text.parse::<i64>() {
+            Ok(number) if bits == 64 || i32::try_from(number).is_ok() => Ok(Some(number.into())),
+            _ => {
+                self.state.mistyped(&format!("number {text}"), &node.go_type);
+                Ok(None)
+            }
+        }
+    }
+
+    fn float(&mut self, node: NodeRef<'a>) -> Outcome {
+        let text = self.state.scanner.number()?;
+        let value = number(text);
+        if value.is_none() {
+            self.state.mistyped(&format!("number {text}"), &node.go_type);
+        }
+        Ok(value)
+    }
+
+    fn bytes(&mut self) -> Outcome {
+        let text = self.state.scanner.string()?;
+        match canonical_base64(text) {
+            Ok(text) => Ok(Some(Value::String(text))),
+            Err(at) => {
+                self.state.misread(format!("illegal base64 data at input byte {at}"));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Types that decode themselves. Where they fail, decoding is over.
+    fn own_way(&mut self, node: NodeRef<'a>, begin: Begin) -> Option<Outcome> {
+        Some(match node.get().shape {
+            Shape::Time => self.time(begin, time::seconds),
+            Shape::MicroTime => self.time(begin, time::micros),
+            Shape::Duration => self.text(begin),
+            Shape::Quantity => self.quantity(begin),
+            Shape::IntOrString => self.int_or_string(begin),
+            Shape::Raw | Shape::Fields | Shape::Any => self.raw(begin),
+            Shape::SchemaOr { schema, other } => {
+                let strict = std::mem::replace(&mut self.state.strict, false);
+                let outcome = self.schema_or(node.at(schema), other, begin);
+                self.state.strict = strict;
+                outcome
+            }
+            _ => return None,
+        })
+    }
+
+    fn time(&mut self, begin: Begin, read: fn(&str) -> Result<Option<String>, String>) -> Outcome {
+        let Some(text) = self.text(begin)? else { return Ok(None) };
+        match read(text.as_str().unwrap_or_default()) {
+            Ok(time) => Ok(time.map(Value::String)),
+            Err(message) => {
+                self.state.unreadable(message);
+                Ok(None)
+            }
+        }
+    }
+
+    fn text(&mut self, begin: Begin) -> Outcome {
+        match begin {
+            Begin::String => Ok(Some(Value::String(self.state.scanner.string()?.into_owned()))),
+            Begin::Null => self.state.scanner.literal(begin).map(|()| None),
+            _ => {
+                self.state.mistyped_within(begin.go_name(), "string");
+                self.state.scanner.skip_value()?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn quantity(&mut self, begin: Begin) -> Outcome {
+        let text: Cow<'a, str> = match begin {
+            Begin::Null => return self.state.scanner.literal(begin).map(|()| None),
+            Begin::String => self.state.scanner.string()?,
+            _ => {
+                let start = self.state.scanner.position();
+                self.state.scanner.skip_value()?;
+                String::from_utf8_lossy(self.state.scanner.slice_from(start))
+            }
+        };
+        match quantity::canonical(text.trim()) {
+            Ok(canonical) => Ok(Some(Value::String(canonical.into_owned()))),
+            Err(error) => {
+                self.state.unreadable(error.to_string());
+                Ok(None)
+            }
+        }
+    }
+
+    fn int_or_string(&mut self, begin: Begin) -> Outcome {
+        match begin {
+            Begin::String => Ok(Some(Value::String(self.state.scanner.string()?.into_owned()))),
+            Begin::Null => self.state.scanner.literal(begin).map(|()| None),
+            Begin::Number => {
+                let text = self.state.scanner.number()?;
+                if let Ok(number) = text.parse::<i32>() {
+                    return Ok(Some(number.into()));
+                }
+                self.state.mistyped_within(&format!("number {text}"), "int32");
+                Ok(None)
+            }
+            _ => {
+                self.state.mistyped_within(begin.go_name(), "int32");
+                self.state.scanner.skip_value()?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Kept as it came; what is inside is looked at later, if at all.
+    fn raw(&mut self, begin: Begin) -> Outcome {
+        if begin == Begin::Null {
+            return self.state.scanner.literal(begin).map(|()| None);
+        }
+        let strict = std::mem::replace(&mut self.state.strict, false);
+        let value = self.state.any();
+        self.state.strict = strict;
+        value.map(Some)
+    }
+
+    fn schema_or(&mut self, schema: NodeRef<'a>, other: Alternative, begin: Begin) -> Outcome {
+        match (begin, other) {
+            (Begin::Object, _) => self.value(schema),
+            (Begin::Null, _) => self.state.scanner.literal(begin).map(|()| None),
+            (Begin::True | Begin::False, Alternative::Boolean) => {
+                self.state.scanner.literal(begin)?;
+                Ok(Some(Value::Bool(begin == Begin::True)))
+            }
+            (Begin::Array, Alternative::Schemas) => self.list(schema).map(Some),
+            (Begin::Array, Alternative::Strings) => self.state.any().map(Some),
+            (_, Alternative::Boolean) => {
+                self.state.unreadable("boolean or JSON schema expected".to_owned());
+                self.state.scanner.skip_value()?;
+                Ok(None)
+            }
+            _ => {
+                self.state.scanner.skip_value()?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// A field given twice adds to an object that is there already; every other value is replaced.
+fn merge_again(before: &mut Value, value: Value) {
+    match (before, value) {
+        (Value::Object(before), Value::Object(value)) => {
+            for (name, value) in value {
+                match before.get_mut(&name) {
+                    Some(before) => merge_again(before, value),
+                    None => {
+                        before.insert(name, value);
+                    }
+                }
+            }
+        }
+        (before, value) => *before = value,
+    }
+}
+
+pub(super) fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}
+
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::RequireCanonical)
+        .with_decode_allow_trailing_bits(true),
+);
+
+/// The text as it is printed again, or where it is wrong.
+fn canonical_base64(text: Cow<'_, str>) -> Result<String, usize> {
+    let text = if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "").into() } else { text };
+    let bytes = BASE64.decode(text.as_bytes()).map_err(|error| match error {
+        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
+        base64::DecodeError::InvalidLength(length) => length / 4 * 4,
+        base64::DecodeError::InvalidPadding => text.len() / 4 * 4,
+    })?;
+    let padded = text.bytes().rev().take_while(|byte| *byte == b'=').count();
+    // Only the last symbol before padding can hold bits that do not count.
+    if padded == 0 { Ok(text.into_owned()) } else { Ok(BASE64.encode(bytes)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::builtin;
+    use serde_json::json;
+
+    fn kind(group: &str, version: &str, kind: &str) -> NodeRef<'static> {
+        builtin().kind(group, version, kind).expect("kind")
+    }
+
+    fn pod(text: &str) -> Result<Decoded, String> {
+        decode(text.as_bytes(), kind("", "v1", "Pod")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn values_of_a_wrong_type_are_named_as_known() {
+        for (body, expected) in [
+            (
+                r#"{"spec":{"containers":"no"}}"#,
+                "json: cannot unmarshal string into Go struct field PodSpec.spec.containers of type []v1.Container",
+            ),
+            (r#"[]"#, "json: cannot unmarshal array into Go value of type v1.Pod"),
+            (
+                r#"{"spec":{"restartPolicy":1}}"#,
+                "json: cannot unmarshal number into Go struct field PodSpec.spec.restartPolicy of type v1.RestartPolicy",
+            ),
+            (
+                r#"{"metadata":{"labels":{"a":true}}}"#,
+                "json: cannot unmarshal bool into Go struct field ObjectMeta.metadata.labels of type string",
+            ),
+            (
+                r#"{"spec":{"containers":[{"ports":[{"containerPort":99999999999}]}]}}"#,
+                "json: cannot unmarshal number 99999999999 into Go struct field \
+                 ContainerPort.spec.containers.ports.containerPort of type int32",
+            ),
+            (
+                r#"{"spec":{"containers":[{"ports":[{"containerPort":80.5}]}]}}"#,
+                "json: cannot unmarshal number 80.5 into Go struct field \
+                 ContainerPort.spec.containers.ports.containerPort of type int32",
+            ),
+            (
+                r#"{"spec":{"volumes":[{"emptyDir":[]}]}}"#,
+                "json: cannot unmarshal array into Go struct field Volume.spec.volumes.VolumeSource.emptyDir \
+                 of type v1.EmptyDirVolumeSource",
+            ),
+            (
+                r#"{"metadata":{"creationTimestamp":5}}"#,
+                "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.creationTimestamp of type string",
+            ),
+            (
+                r#"{"metadata":{"creationTimestamp":"x"}}"#,
+                r#"parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006""#,
+            ),
+            (
+                r#"{"spec":{"containers":[{"resources":{"limits":{"cpu":"1x"}}}]}}"#,
+                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+            ),
+            (
+                r#"{"spec":{"containers":[{"livenessProbe":{"httpGet":{"port":true}}}]}}"#,
+                "json: cannot unmarshal bool into Go struct field \
+                 HTTPGetAction.spec.containers.livenessProbe.ProbeHandler.httpGet.port of type int32",
+            ),
+            (r#"{"spec":{"containers":"no"},}"#, "invalid character '}' looking for beginning of object key string"),
+        ] {
+            assert_eq!(pod(body).map(|decoded| decoded.value), Err(expected.to_owned()), "{body}");
+        }
+    }
+
+    #[test]
+    fn unknown_and_repeated_fields_are_problems() {
+        let body = br#"{"spec":{"replicas":1,"replicas":2,"x":{"deep":[1]},"strategy":{"y":1},
+            "template":{"spec":{"containers":[{},{"z":1}]},"metadata":{"labels":{"a":"1","a":"2"}}}}}"#;
+        let decoded = decode(body, kind("apps", "v1", "Deployment")).expect("deployment");
+        let problems: Vec<String> = decoded.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            problems,
+            [
+                r#"duplicate field "spec.replicas""#,
+                r#"unknown field "spec.x""#,
+                r#"unknown field "spec.strategy.y""#,
+                r#"unknown field "spec.template.spec.containers[1].z""#,
+                r#"duplicate field "spec.template.metadata.labels.a""#,
+            ]
+        );
+        assert_eq!(decoded.value["spec"]["replicas"], 2);
+        assert_eq!(decoded.value["spec"]["template"]["metadata"]["labels"], json!({"a": "2"}));
+        assert_eq!(decoded.value["spec"]["strategy"], json!({}));
+    }
+
+    #[test]
+    fn names_match_by_case() {
+        let decoded = pod(r#"{"Kind":"x","kind":"Pod"}"#).expect("pod");
+        assert_eq!(decoded.value, json!({"kind": "Pod"}));
+        assert_eq!(decoded.problems[0].to_string(), r#"unknown field "Kind""#);
+    }
+
+    #[test]
+    fn values_take_their_canonical_form() {
+        let decoded =
+            pod(r#"{"metadata":{"creationTimestamp":"2026-01-02T03:04:05.6+01:00","labels":null,"generation":0},
+            "spec":{"hostNetwork":false,"priority":0,"nodeName":"","containers":[null,{"env":[],"command":null,
+            "resources":{"limits":{"cpu":0.5,"memory":"1024Mi"}}}],"activeDeadlineSeconds":null}}"#)
+            .expect("pod");
+        assert_eq!(
+            decoded.value,
+            json!({"metadata": {"creationTimestamp": "2026-01-02T02:04:05Z"},
+                "spec": {"priority": 0, "containers": [{"name": "", "resources": {}},
+                    {"resources": {"limits": {"cpu": "500m", "memory": "1Gi"}}}]}})
+        );
+    }
+
+    #[test]
+    fn bytes_must_be_base64() {
+        let secret = kind("", "v1", "Secret");
+        let decoded =
+            decode(br#"{"data":{"a":"aGk=","b":"aG\nk=","c":"","d":null,"e":"aGl="}}"#, secret).expect("secret");
+        assert_eq!(decoded.value, json!({"data": {"a": "aGk=", "b": "aGk=", "c": "", "d": null, "e": "aGk="}}));
+        let error = decode(br#"{"data":{"a":"a-b="}}"#, secret).expect_err("not base64");
+        assert_eq!(error.to_string(), "illegal base64 data at input byte 1");
+    }
+
+    #[test]
+    fn json_schemas_decode_by_their_own_rules() {
+        let definition = kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+        let body = br#"{"spec":{"versions":[{"schema":{"openAPIV3Schema":{"type":"object","properties":{"a":{
+            "additionalProperties":true,"items":{"type":"string","zzz":1},"default":{"x":null},"enum":[1,null]}}}}}]}}"#;
+        let decoded = decode(body, definition).expect("definition");
+        let property = &decoded.value["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["a"];
+        assert_eq!(
+            *property,
+            json!({"additionalProperties": true, "items": {"type": "string"}, "default": {"x": null}, "enum": [1, null]})
+        );
+        assert!(decoded.problems.is_empty());
+    }
+
+    #[test]
+    fn no_struct_has_more_fields_than_can_be_told_apart() {
+        for info in builtin().types() {
+            let count = builtin().node(info.node).object().map_or(0, |object| object.fields().len());
+            assert!(count <= 128, "{}", info.name);
+        }
+    }
+}
