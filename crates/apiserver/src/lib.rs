@@ -5,6 +5,7 @@
 //! is written per kind: the catalogue and the schema say what a kind is, `knarr-rules` what is special about it.
 
 pub mod admit;
+pub mod authenticate;
 pub mod authorize;
 pub mod bootstrap;
 pub mod objects;

@@ -1,0 +1,47 @@
+//! The user a client certificate names: the common name is the user, each organization a group. The certificate's
+//! signature was checked when the connection was made.
+
+use std::collections::BTreeMap;
+
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::request::User;
+
+/// `None` when the certificate cannot be read or names nobody.
+pub fn user_of_certificate(der: &[u8]) -> Option<User> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let subject = certificate.subject();
+    let name = subject.iter_common_name().find_map(|attribute| attribute.as_str().ok())?.to_owned();
+    if name.is_empty() {
+        return None;
+    }
+    let groups =
+        subject.iter_organization().filter_map(|attribute| attribute.as_str().ok()).map(str::to_owned).collect();
+    let fingerprint: String = {
+        use sha2::{Digest, Sha256};
+        Sha256::digest(der).iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    let credential = vec![format!("X509SHA256={fingerprint}")];
+    let extra = BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), credential)]);
+    Some(User { name, uid: String::new(), groups, extra })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pki::{Identity, Pki};
+    use rustls_pki_types::CertificateDer;
+    use rustls_pki_types::pem::PemObject;
+
+    #[test]
+    fn the_subject_names_user_and_groups() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let pki = Pki::open(directory.path(), Identity::default(), now).unwrap();
+        let leaf = pki.client("x", "system:node:one", "system:nodes", now).unwrap();
+        let der = CertificateDer::from_pem_slice(leaf.certificate.as_bytes()).unwrap();
+        let user = user_of_certificate(&der).unwrap();
+        assert_eq!((user.name.as_str(), user.groups.as_slice()), ("system:node:one", &["system:nodes".to_owned()][..]));
+        assert!(user_of_certificate(b"nonsense").is_none());
+    }
+}

@@ -1,0 +1,169 @@
+//! Acting as somebody else, for those who may.
+
+use http::HeaderMap;
+use knarr_api::status::Status;
+
+use crate::authorize::{Authorizer, Decision, forbidden};
+use crate::request::{ANONYMOUS, GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, Target, User};
+
+const USER: &str = "impersonate-user";
+const GROUP: &str = "impersonate-group";
+const UID: &str = "impersonate-uid";
+const EXTRA_PREFIX: &str = "impersonate-extra-";
+
+/// The user the headers ask to act as; `None` when they ask for nobody.
+pub fn impersonate(user: &User, headers: &HeaderMap, authorizer: &dyn Authorizer) -> Result<Option<User>, Status> {
+    let Some(wanted) = read(headers)? else { return Ok(None) };
+    for target in targets(&wanted) {
+        if let Decision::NoOpinion(reason) = authorizer.decide(user, &target) {
+            return Err(forbidden(user, &target, &reason));
+        }
+    }
+    Ok(Some(complete(wanted)))
+}
+
+fn read(headers: &HeaderMap) -> Result<Option<User>, Status> {
+    let texts = |name: &str| -> Vec<String> {
+        headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).map(str::to_owned).collect()
+    };
+    let name = texts(USER).into_iter().next().unwrap_or_default();
+    let mut wanted = User { name, uid: texts(UID).into_iter().next().unwrap_or_default(), ..User::default() };
+    wanted.groups = texts(GROUP);
+    for header in headers.keys() {
+        if let Some(key) = header.as_str().strip_prefix(EXTRA_PREFIX) {
+            wanted.extra.insert(decode_percent(key), texts(header.as_str()));
+        }
+    }
+    if wanted.name.is_empty() {
+        if wanted.groups.is_empty() && wanted.uid.is_empty() && wanted.extra.is_empty() {
+            return Ok(None);
+        }
+        let shown = format!(
+            "requested [{}] without impersonating a user",
+            wanted.groups.iter().map(|group| format!("Group {group}")).collect::<Vec<_>>().join(" ")
+        );
+        return Err(Status::internal(shown));
+    }
+    Ok(Some(wanted))
+}
+
+/// What the acting user must be allowed to impersonate, one by one.
+fn targets(wanted: &User) -> Vec<Target> {
+    let target = |group: &str, resource: &str, name: &str| Target {
+        verb: "impersonate".into(),
+        group: group.into(),
+        version: "v1".into(),
+        resource: resource.into(),
+        name: name.into(),
+        ..Target::default()
+    };
+    let mut targets = vec![match service_account(&wanted.name) {
+        Some((namespace, name)) => Target { namespace: namespace.into(), ..target("", "serviceaccounts", name) },
+        None => target("", "users", &wanted.name),
+    }];
+    targets.extend(wanted.groups.iter().map(|group| target("", "groups", group)));
+    for (key, values) in &wanted.extra {
+        targets.extend(
+            values.iter().map(|value| Target {
+                subresource: key.clone(),
+                ..target("authentication.k8s.io", "userextras", value)
+            }),
+        );
+    }
+    if !wanted.uid.is_empty() {
+        targets.push(target("authentication.k8s.io", "uids", &wanted.uid));
+    }
+    targets
+}
+
+/// Adds the groups that the user would have had by authenticating.
+fn complete(mut user: User) -> User {
+    if user.groups.is_empty()
+        && let Some((namespace, _)) = service_account(&user.name)
+    {
+        user.groups = vec!["system:serviceaccounts".into(), format!("system:serviceaccounts:{namespace}")];
+    }
+    let group = if user.name == ANONYMOUS { GROUP_UNAUTHENTICATED } else { GROUP_AUTHENTICATED };
+    if !user.is_in(GROUP_AUTHENTICATED) && !user.is_in(GROUP_UNAUTHENTICATED) {
+        user.groups.push(group.to_owned());
+    }
+    user
+}
+
+fn service_account(name: &str) -> Option<(&str, &str)> {
+    name.strip_prefix("system:serviceaccount:")?.split_once(':')
+}
+
+/// Header names cannot hold every character of an extra's key; clients percent-encode the others.
+fn decode_percent(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut index = 0;
+    while index < bytes.len() {
+        let escaped = (bytes[index] == b'%')
+            .then(|| text.get(index + 1..index + 3))
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        decoded.push(escaped.unwrap_or(bytes[index]));
+        index += if escaped.is_some() { 3 } else { 1 };
+    }
+    String::from_utf8(decoded).unwrap_or_else(|_| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Only(&'static str);
+
+    impl Authorizer for Only {
+        fn decide(&self, _user: &User, target: &Target) -> Decision {
+            if target.resource == self.0 || self.0 == "*" {
+                Decision::Allow(String::new())
+            } else {
+                Decision::NoOpinion(String::new())
+            }
+        }
+    }
+
+    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn groups_are_completed() {
+        let admin = User::named("admin", &[]);
+        for (asked, groups) in [
+            (&[("Impersonate-User", "u"), ("Impersonate-Group", "g")][..], "g,system:authenticated"),
+            (
+                &[("Impersonate-User", "system:serviceaccount:n:s")],
+                "system:serviceaccounts,system:serviceaccounts:n,system:authenticated",
+            ),
+            (&[("Impersonate-User", "system:anonymous")], "system:unauthenticated"),
+        ] {
+            let user = impersonate(&admin, &headers(asked), &Only("*")).unwrap().unwrap();
+            assert_eq!(user.groups.join(","), groups);
+        }
+    }
+
+    #[test]
+    fn each_part_must_be_allowed() {
+        let user = User::named("u", &[]);
+        let asked = headers(&[("Impersonate-User", "v"), ("Impersonate-Group", "g")]);
+        let refused = impersonate(&user, &asked, &Only("users")).unwrap_err();
+        assert_eq!(
+            refused.message,
+            r#"groups "g" is forbidden: User "u" cannot impersonate resource "groups" in API group "" at the cluster scope"#
+        );
+        assert_eq!(impersonate(&user, &HeaderMap::new(), &Only("")).unwrap(), None);
+    }
+
+    #[test]
+    fn extras_are_decoded() {
+        assert_eq!(decode_percent("example.com%2fkey%zz"), "example.com/key%zz");
+    }
+}
