@@ -8,6 +8,8 @@ pub mod custom;
 pub mod decode;
 pub mod field;
 pub mod names;
+pub mod protobuf;
+pub mod patch;
 pub mod quantity;
 pub mod schema;
 pub mod selector;

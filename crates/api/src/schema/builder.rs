@@ -29,6 +29,20 @@ impl SchemaBuilder {
         self.types.push(info);
     }
 
+    /// Adds a node under a name of its own, for schemas that are no Kubernetes types.
+    pub fn name_root(&mut self, node: Node, name: &str) -> NodeId {
+        let id = self.push(node);
+        self.types.push(TypeInfo {
+            name: name.into(),
+            node: id,
+            kinds: Vec::new(),
+            hidden: true,
+            has_protobuf: false,
+            unions: None,
+        });
+        id
+    }
+
     /// Copies a node of another schema with all it leads to.
     pub fn import(&mut self, from: NodeRef<'_>) -> NodeId {
         self.import_known(from, &mut HashMap::new())

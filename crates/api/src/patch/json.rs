@@ -1,0 +1,252 @@
+//! JSON patch: a list of operations, carried out in order, all or none.
+
+use super::PatchError;
+use crate::decode::{self, StrictProblem};
+use crate::schema::{Field, List, ListKind, Node, Object, Schema, SchemaBuilder, Shape};
+use serde_json::Value;
+use std::sync::LazyLock;
+
+/// More operations than this are refused.
+pub const MAX_OPERATIONS: usize = 10_000;
+
+/// The operations of a patch that was read.
+#[derive(Debug)]
+pub struct JsonPatch {
+    operations: Vec<Operation>,
+    /// What strict field validation objects to.
+    pub problems: Vec<StrictProblem>,
+}
+
+#[derive(Debug)]
+enum Operation {
+    Add(Pointer, Value),
+    Remove(Pointer),
+    Replace(Pointer, Value),
+    Move {
+        from: Pointer,
+        to: Pointer,
+    },
+    Copy {
+        from: Pointer,
+        to: Pointer,
+    },
+    Test(Pointer, Value),
+    Unknown(String),
+    /// An operation that lacks what it needs.
+    Incomplete(&'static str),
+}
+
+type Pointer = Vec<String>;
+
+/// What reading checks operations against, so that errors and unknown fields are reported as for any object.
+static OPERATIONS: LazyLock<Schema> = LazyLock::new(|| {
+    let mut builder = SchemaBuilder::default();
+    let text = builder.push(Node::new(Shape::String, "string"));
+    let any = builder.push(Node::new(Shape::Any, "interface {}"));
+    let fields =
+        [("op", text), ("path", text), ("from", text), ("value", any)].map(|(name, node)| Field::new(name, node));
+    let object = Shape::Object(Object::from_fields(fields.into(), Vec::new()));
+    let element = builder.push(Node::new(object, "handlers.jsonPatchOp"));
+    builder.name_root(
+        Node::new(Shape::List(List { element, kind: ListKind::Atomic, declared: false }), "[]handlers.jsonPatchOp"),
+        "patch",
+    );
+    builder.finish()
+});
+
+impl JsonPatch {
+    pub fn read(bytes: &[u8]) -> Result<Self, PatchError> {
+        let malformed = |error: decode::DecodeError| PatchError::Malformed(error.to_string().into());
+        let Some(node) = OPERATIONS.node_named("patch") else {
+            return Err(PatchError::Internal("the schema of patches is missing".into()));
+        };
+        let problems = decode::json(bytes, node).map_err(malformed)?.problems;
+        let document = decode::untyped_json(bytes).map_err(malformed)?.value;
+        let items = document.as_array().map_or(&[][..], Vec::as_slice);
+        if items.len() > MAX_OPERATIONS {
+            return Err(PatchError::TooManyOperations(items.len()));
+        }
+        Ok(JsonPatch { operations: items.iter().map(read_operation).collect(), problems })
+    }
+
+    /// Carries the operations out. On an error the document is half changed and must be dropped.
+    pub fn apply(&self, document: &mut Value) -> Result<(), PatchError> {
+        for operation in &self.operations {
+            apply(document, operation).map_err(|message| PatchError::Unprocessable(message.into()))?;
+        }
+        Ok(())
+    }
+}
+
+fn read_operation(item: &Value) -> Operation {
+    let text = |name: &str| item.get(name).and_then(Value::as_str);
+    let Some(to) = text("path").and_then(read_pointer) else {
+        return Operation::Incomplete("missing or wrong path");
+    };
+    let from = || text("from").and_then(read_pointer);
+    let value = || item.get("value").cloned();
+    let complete = match text("op").unwrap_or_default() {
+        "add" => Some(Operation::Add(to, value().unwrap_or(Value::Null))),
+        "remove" => Some(Operation::Remove(to)),
+        "replace" => Some(Operation::Replace(to, value().unwrap_or(Value::Null))),
+        "move" => from().map(|from| Operation::Move { from, to }),
+        "copy" => from().map(|from| Operation::Copy { from, to }),
+        "test" => Some(Operation::Test(to, value().unwrap_or(Value::Null))),
+        other => Some(Operation::Unknown(other.to_owned())),
+    };
+    complete.unwrap_or(Operation::Incomplete("missing or wrong from"))
+}
+
+fn read_pointer(text: &str) -> Option<Pointer> {
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let parts = text.strip_prefix('/')?.split('/');
+    Some(parts.map(|part| part.replace("~1", "/").replace("~0", "~")).collect())
+}
+
+fn apply(document: &mut Value, operation: &Operation) -> Result<(), String> {
+    match operation {
+        Operation::Add(path, value) => add(document, path, value.clone()),
+        Operation::Remove(path) => remove(document, path).map(drop),
+        Operation::Replace(path, value) => {
+            let target = find_mut(document, path).ok_or_else(|| missing("replace", path))?;
+            *target = value.clone();
+            Ok(())
+        }
+        Operation::Move { from, to } => {
+            let value = remove(document, from)?;
+            add(document, to, value)
+        }
+        Operation::Copy { from, to } => {
+            let value = find_mut(document, from).ok_or_else(|| missing("copy", from))?.clone();
+            add(document, to, value)
+        }
+        Operation::Test(path, expected) => {
+            let found = find_mut(document, path).map_or(&Value::Null, |value| value);
+            if found == expected { Ok(()) } else { Err(format!("testing value {} failed", shown_path(path))) }
+        }
+        Operation::Unknown(name) => Err(format!("Unexpected kind: {name}")),
+        Operation::Incomplete(what) => Err((*what).to_owned()),
+    }
+}
+
+fn add(document: &mut Value, path: &[String], value: Value) -> Result<(), String> {
+    let Some((last, parents)) = path.split_last() else {
+        *document = value;
+        return Ok(());
+    };
+    match find_mut(document, parents).ok_or_else(|| missing("add", path))? {
+        Value::Object(fields) => {
+            fields.insert(last.clone(), value);
+            Ok(())
+        }
+        Value::Array(items) => {
+            // One may add behind the last element, so there is one more place than elements.
+            let at = if last == "-" { Some(items.len()) } else { place(last, items.len() + 1) };
+            items.insert(at.ok_or_else(|| missing("add", path))?, value);
+            Ok(())
+        }
+        _ => Err(missing("add", path)),
+    }
+}
+
+fn remove(document: &mut Value, path: &[String]) -> Result<Value, String> {
+    let (last, parents) = path.split_last().ok_or_else(|| missing("remove", path))?;
+    let removed = match find_mut(document, parents) {
+        Some(Value::Object(fields)) => fields.remove(last),
+        Some(Value::Array(items)) => place(last, items.len()).map(|at| items.remove(at)),
+        _ => None,
+    };
+    removed.ok_or_else(|| missing("remove", path))
+}
+
+fn find_mut<'a>(document: &'a mut Value, path: &[String]) -> Option<&'a mut Value> {
+    path.iter().try_fold(document, |value, part| match value {
+        Value::Object(fields) => fields.get_mut(part),
+        Value::Array(items) => {
+            let at = place(part, items.len())?;
+            items.get_mut(at)
+        }
+        _ => None,
+    })
+}
+
+/// A place among `places`, counted from the end when negative.
+fn place(text: &str, places: usize) -> Option<usize> {
+    let number: i64 = text.parse().ok()?;
+    let at = if number < 0 { number + i64::try_from(places).ok()? } else { number };
+    usize::try_from(at).ok().filter(|at| *at < places)
+}
+
+fn missing(operation: &str, path: &[String]) -> String {
+    format!("{operation} operation does not apply: doc is missing path: {}: missing value", shown_path(path))
+}
+
+fn shown_path(path: &[String]) -> String {
+    path.iter().flat_map(|part| ["/", part]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn patched(mut document: Value, patch: Value) -> Result<Value, PatchError> {
+        JsonPatch::read(patch.to_string().as_bytes())?.apply(&mut document)?;
+        Ok(document)
+    }
+
+    #[test]
+    fn operations_are_carried_out_in_order() {
+        let document = json!({"a": {"b": [1, 2, 3]}, "x/y": 1, "m~n": 2});
+        for (patch, expected) in [
+            (json!([{"op": "add", "path": "/a/b/1", "value": 9}]), json!([1, 9, 2, 3])),
+            (json!([{"op": "add", "path": "/a/b/-", "value": 9}]), json!([1, 2, 3, 9])),
+            (json!([{"op": "remove", "path": "/a/b/-1"}]), json!([1, 2])),
+            (json!([{"op": "replace", "path": "/a/b/0", "value": null}]), json!([null, 2, 3])),
+            (json!([{"op": "move", "from": "/a/b/0", "path": "/a/b/2"}]), json!([2, 3, 1])),
+            (json!([{"op": "copy", "from": "/x~1y", "path": "/a/b/-"}]), json!([1, 2, 3, 1])),
+            (
+                json!([{"op": "test", "path": "/m~0n", "value": 2}, {"op": "test", "path": "/none", "value": null}]),
+                json!([1, 2, 3]),
+            ),
+        ] {
+            assert_eq!(
+                patched(document.clone(), patch.clone()).map(|it| it["a"]["b"].clone()),
+                Ok(expected),
+                "{patch}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_unprocessable() {
+        for patch in [
+            json!([{"op": "remove", "path": "/none"}]),
+            json!([{"op": "replace", "path": "/none", "value": 1}]),
+            json!([{"op": "add", "path": "/none/x", "value": 1}]),
+            json!([{"op": "add", "path": "/a/5", "value": 1}]),
+            json!([{"op": "test", "path": "/a/0", "value": 2}]),
+            json!([{"op": "move", "path": "/a/0"}]),
+            json!([{"op": "fly", "path": "/a"}]),
+            json!([{"op": "add", "path": "a", "value": 1}]),
+        ] {
+            assert!(matches!(patched(json!({"a": [1]}), patch.clone()), Err(PatchError::Unprocessable(_))), "{patch}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_patch_is_malformed() {
+        let problem = |text: &str| JsonPatch::read(text.as_bytes()).expect_err("no patch").to_string();
+        assert_eq!(problem("{}"), "json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp");
+        assert_eq!(
+            problem(r#"[{"op":1}]"#),
+            "json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string"
+        );
+        let many = format!("[{}]", vec![r#"{"op":"remove","path":"/a"}"#; 10_001].join(","));
+        assert_eq!(problem(&many), "The allowed maximum operations in a JSON patch is 10000, got 10001");
+        let patch = JsonPatch::read(br#"[{"op":"remove","path":"/a","foo":1}]"#).expect("patch");
+        assert_eq!(patch.problems[0].to_string(), r#"unknown field "[0].foo""#);
+    }
+}

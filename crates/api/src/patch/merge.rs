@@ -1,0 +1,69 @@
+//! Merge patch: objects merge, null removes, everything else replaces.
+
+use super::PatchError;
+use crate::decode::{self, Decoded};
+use serde_json::{Map, Value};
+
+/// Reads a merge patch (or a strategic one), which must be an object.
+pub fn read_merge_patch(bytes: &[u8]) -> Result<Decoded, PatchError> {
+    let decoded = decode::untyped_json(bytes).map_err(|error| PatchError::Malformed(error.to_string().into()))?;
+    let found = match &decoded.value {
+        Value::Object(_) => return Ok(decoded),
+        Value::Null => return Ok(Decoded { value: Value::Object(Map::new()), problems: Vec::new() }),
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+    };
+    let message = format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}");
+    Err(PatchError::Malformed(message.into()))
+}
+
+/// Merges a patch into a value.
+pub fn merge(target: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch;
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let Value::Object(fields) = target else { return };
+    for (name, value) in patch {
+        if value.is_null() {
+            fields.remove(&name);
+        } else {
+            merge(fields.entry(name).or_insert(Value::Null), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn patches_merge() {
+        for (mut target, patch, expected) in [
+            (
+                json!({"a": 1, "b": {"c": 1, "d": 2}}),
+                json!({"b": {"c": null, "e": 3}}),
+                json!({"a": 1, "b": {"d": 2, "e": 3}}),
+            ),
+            (json!({"a": [1, 2]}), json!({"a": [3]}), json!({"a": [3]})),
+            (json!({}), json!({"a": {"b": null, "c": {"d": null}}}), json!({"a": {"c": {}}})),
+            (json!({"a": "x"}), json!({"a": {"b": 1}}), json!({"a": {"b": 1}})),
+        ] {
+            merge(&mut target, patch);
+            assert_eq!(target, expected);
+        }
+    }
+
+    #[test]
+    fn only_objects_are_merge_patches() {
+        let problem = |text: &str| read_merge_patch(text.as_bytes()).expect_err("no patch").to_string();
+        assert_eq!(problem("{bad"), "invalid character 'b' looking for beginning of object key string");
+        assert_eq!(problem("[]"), "json: cannot unmarshal array into Go value of type map[string]interface {}");
+    }
+}

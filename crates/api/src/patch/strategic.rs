@@ -1,0 +1,427 @@
+//! Strategic merge patch: lists merge by the keys that the schema names, and directives say what else to do.
+//!
+//! Directives: `$patch: replace|delete` for an object or a list's element, `$retainKeys` for the fields that stay,
+//! `$deleteFromPrimitiveList/field` for values to take out, `$setElementOrder/field` for the order to end with.
+
+use super::element_order::{Identity, arrange};
+use super::{PatchError, shown};
+use crate::schema::{Field, NodeRef, Shape};
+use serde_json::{Map, Value};
+
+const DIRECTIVE: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE_PREFIX: &str = "$deleteFromPrimitiveList";
+const ORDER_PREFIX: &str = "$setElementOrder";
+
+type Fields = Map<String, Value>;
+type Result<T> = std::result::Result<T, PatchError>;
+
+/// Merges a patch, which must be an object, into an object of the kind that `node` describes.
+pub fn strategic_merge(original: Value, patch: Value, node: NodeRef<'_>) -> Result<Value> {
+    match (original, patch) {
+        (Value::Object(original), Value::Object(patch)) => {
+            merge_objects(original, patch, Some(node)).map(Value::Object)
+        }
+        _ => Err(PatchError::Malformed("invalid JSON document".into())),
+    }
+}
+
+fn merge_objects(mut original: Fields, mut patch: Fields, node: Option<NodeRef<'_>>) -> Result<Fields> {
+    if let Some(directive) = patch.remove(DIRECTIVE) {
+        return match directive.as_str() {
+            Some("replace") => Ok(patch),
+            Some("delete") => Ok(Fields::new()),
+            _ => {
+                patch.insert(DIRECTIVE.to_owned(), directive.clone());
+                Err(unknown_directive(&directive, &patch.into()))
+            }
+        };
+    }
+    retain_keys(&mut original, &mut patch)?;
+    set_element_orders(&mut original, &mut patch, node)?;
+    for (name, value) in patch {
+        if let Some(rest) = name.strip_prefix(DELETE_PREFIX) {
+            let target = rest.strip_prefix('/').ok_or_else(|| malformed("invalid patch format of primitive list"))?;
+            delete_from_list(&mut original, target, value)?;
+        } else if value.is_null() {
+            original.remove(&name);
+        } else {
+            merge_field(&mut original, name, value, node)?;
+        }
+    }
+    Ok(original)
+}
+
+fn merge_field(original: &mut Fields, name: String, patch: Value, node: Option<NodeRef<'_>>) -> Result<()> {
+    let merged = match (original.get_mut(&name).map(Value::take), patch) {
+        (Some(Value::Object(before)), Value::Object(patch)) => {
+            let (field, target) = look_up(node, &name)?;
+            if field.is_some_and(|field| field.patch.replace) {
+                Some(Value::Object(patch))
+            } else {
+                Some(Value::Object(merge_objects(before, patch, target)?))
+            }
+        }
+        (Some(Value::Array(before)), Value::Array(patch)) => {
+            let (field, target) = look_up(node, &name)?;
+            if field.is_some_and(|field| field.patch.merge) {
+                let element = target.and_then(NodeRef::element);
+                let key = field.and_then(|field| field.merge_key.as_deref());
+                Some(Value::Array(merge_lists(before, patch, element, key)?))
+            } else {
+                Some(Value::Array(patch))
+            }
+        }
+        (_, patch) => without_directives(without_nulls(patch)),
+    };
+    match merged {
+        Some(value) => original.insert(name, value),
+        None => original.remove(&name),
+    };
+    Ok(())
+}
+
+/// The field's facts and the node of its value. Inside maps there are no fields to know anything about.
+fn look_up<'s>(node: Option<NodeRef<'s>>, name: &str) -> Result<(Option<&'s Field>, Option<NodeRef<'s>>)> {
+    let Some(node) = node else { return Ok((None, None)) };
+    match &node.get().shape {
+        Shape::Object(object) => match object.field(name) {
+            Some(field) => Ok((Some(field), Some(node.at(field.node)))),
+            None => Err(PatchError::Internal(
+                format!("unable to find api field in struct {} for the json field {name:?}", node.struct_name()).into(),
+            )),
+        },
+        Shape::Map(_) => {
+            Err(PatchError::Internal("merging an object in json but data type is not struct, instead is: map".into()))
+        }
+        _ => Ok((None, None)),
+    }
+}
+
+fn retain_keys(original: &mut Fields, patch: &mut Fields) -> Result<()> {
+    let Some(directive) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
+    let Value::Array(keys) = directive else {
+        return Err(malformed("invalid patch format of retainKeys"));
+    };
+    let retained = |name: &str| keys.iter().any(|key| key.as_str() == Some(name));
+    let is_directive = |name: &str| name.starts_with(DELETE_PREFIX) || name.starts_with(ORDER_PREFIX);
+    if patch.iter().any(|(name, value)| !value.is_null() && !is_directive(name) && !retained(name)) {
+        return Err(malformed("invalid patch format of retainKeys"));
+    }
+    original.retain(|name, _| retained(name));
+    Ok(())
+}
+
+/// Merges every list whose order the patch gives, and takes it out of the patch.
+fn set_element_orders(original: &mut Fields, patch: &mut Fields, node: Option<NodeRef<'_>>) -> Result<()> {
+    let directives: Vec<String> = patch.keys().filter(|name| name.starts_with(ORDER_PREFIX)).cloned().collect();
+    for directive in directives {
+        let order = match patch.remove(&directive) {
+            Some(Value::Array(order)) => order,
+            Some(other) => return Err(wrong_type("[]interface {}", &other)),
+            None => continue,
+        };
+        let wrong_format = || malformed("invalid patch format of setElementOrder list");
+        let name = directive[ORDER_PREFIX.len()..].strip_prefix('/').ok_or_else(wrong_format)?;
+        let before = original.get(name).map(as_list).transpose()?.cloned();
+        let patched = patch.get(name).map(as_list).transpose()?.cloned();
+        let (field, target) = look_up(node, name)?;
+        let key = field.and_then(|field| field.merge_key.as_deref());
+        check_order(patched.as_deref().unwrap_or_default(), &order, key)?;
+        let merged = match (before.clone(), patched) {
+            (None, None) => continue,
+            (Some(before), None) => before,
+            (None, Some(patched)) => match without_directives(Value::Array(patched)) {
+                Some(Value::Array(kept)) => kept,
+                _ => continue,
+            },
+            (Some(before), Some(patched)) if field.is_some_and(|field| field.patch.merge) => {
+                merge_lists(before, patched, target.and_then(NodeRef::element), key)?
+            }
+            (Some(_), Some(patched)) => patched,
+        };
+        check_merge_keys(&merged, key)?;
+        check_merge_keys(&order, key)?;
+        let live = before.unwrap_or_default();
+        original.insert(name.to_owned(), Value::Array(arrange(merged, &order, &live, Identity(key))));
+        patch.remove(name);
+    }
+    Ok(())
+}
+
+/// The patch may only hold elements that its order names, in that order.
+fn check_order(patched: &[Value], order: &[Value], key: Option<&str>) -> Result<()> {
+    if order.is_empty() {
+        return Ok(());
+    }
+    let identity = Identity(key);
+    let mut order_left = order.iter();
+    for element in patched.iter().filter(|element| element.get(DIRECTIVE).is_none()) {
+        check_merge_keys(std::slice::from_ref(element), key)?;
+        if !order_left.any(|other| identity.of(other) == identity.of(element)) {
+            let message = format!(
+                "The order in patch list:\n{}\n doesn't match {ORDER_PREFIX} list:\n{}\n",
+                shown(&patched.into()),
+                shown(&order.into())
+            );
+            return Err(PatchError::Internal(message.into()));
+        }
+    }
+    Ok(())
+}
+
+fn merge_lists(
+    original: Vec<Value>,
+    patch: Vec<Value>,
+    element: Option<NodeRef<'_>>,
+    key: Option<&str>,
+) -> Result<Vec<Value>> {
+    if original.is_empty() && patch.is_empty() {
+        return Ok(original);
+    }
+    if !check_same_type(&original, &patch)? {
+        let mut merged: Vec<Value> = Vec::with_capacity(original.len() + patch.len());
+        for value in original.iter().chain(&patch) {
+            if !merged.contains(value) {
+                merged.push(value.clone());
+            }
+        }
+        return Ok(arrange(merged, &patch, &original, Identity(None)));
+    }
+    let Some(key) = key else {
+        return Err(PatchError::Internal("cannot merge lists without merge key for struct".into()));
+    };
+    let (original, patch) = carry_out_directives(original, patch, key)?;
+    let mut merged = original.clone();
+    for item in &patch {
+        check_merge_keys(std::slice::from_ref(item), Some(key))?;
+        match Identity(Some(key)).find(&merged, item) {
+            Some(at) => {
+                if let (Value::Object(before), Value::Object(item)) = (merged[at].take(), item.clone()) {
+                    merged[at] = Value::Object(merge_objects(before, item, element)?);
+                }
+            }
+            None => merged.push(item.clone()),
+        }
+    }
+    check_merge_keys(&merged, Some(key))?;
+    Ok(arrange(merged, &patch, &original, Identity(Some(key))))
+}
+
+/// Deletes and replaces as elements with directives say; gives what is left of both lists.
+fn carry_out_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Result<(Vec<Value>, Vec<Value>)> {
+    let mut kept = Vec::with_capacity(patch.len());
+    let mut replaces = false;
+    for item in patch {
+        match item
+            .get(DIRECTIVE)
+            .map(|directive| (directive.clone(), directive.as_str().unwrap_or_default().to_owned()))
+        {
+            None => kept.push(item),
+            Some((_, directive)) if directive == "replace" => replaces = true,
+            Some((_, directive)) if directive == "delete" => {
+                let wanted = item.get(key).ok_or_else(|| no_merge_key(&item, key))?;
+                original.retain(|element| element.get(key) != Some(wanted));
+            }
+            Some((_, directive)) if directive == "merge" => {
+                return Err(PatchError::Internal("merging lists cannot yet be specified in the patch".into()));
+            }
+            Some((directive, _)) => return Err(unknown_directive(&directive, &item)),
+        }
+    }
+    if replaces { Ok((kept, Vec::new())) } else { Ok((original, kept)) }
+}
+
+fn delete_from_list(original: &mut Fields, name: &str, values: Value) -> Result<()> {
+    match (original.get_mut(name), values) {
+        (_, Value::Null) => {
+            original.remove(name);
+        }
+        (Some(Value::Array(items)), Value::Array(values)) => items.retain(|item| !values.contains(item)),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whether all elements are objects; lists inside lists and mixed lists are refused.
+fn check_same_type(original: &[Value], patch: &[Value]) -> Result<bool> {
+    let mut first: Option<&Value> = None;
+    for value in original.iter().chain(patch) {
+        if value.is_array() {
+            return Err(PatchError::Unprocessable("lists of lists are not supported".into()));
+        }
+        if std::mem::discriminant(*first.get_or_insert(value)) != std::mem::discriminant(value) {
+            let both = Value::Array(vec![original.into(), patch.into()]);
+            return Err(PatchError::Internal(format!("list element types are not identical: {}", shown(&both)).into()));
+        }
+    }
+    Ok(first.is_some_and(Value::is_object))
+}
+
+fn check_merge_keys(list: &[Value], key: Option<&str>) -> Result<()> {
+    let Some(key) = key else { return Ok(()) };
+    for element in list {
+        if !element.is_object() {
+            return Err(wrong_type("map[string]interface {}", element));
+        }
+        if element.get(key).is_none() {
+            return Err(no_merge_key(element, key));
+        }
+    }
+    Ok(())
+}
+
+fn as_list(value: &Value) -> Result<&Vec<Value>> {
+    value.as_array().ok_or_else(|| wrong_type("[]interface {}", value))
+}
+
+/// A value that is new takes part without its nulls.
+fn without_nulls(mut value: Value) -> Value {
+    discard_nulls(&mut value);
+    value
+}
+
+fn discard_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(discard_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(discard_nulls),
+        _ => {}
+    }
+}
+
+/// A value that is new takes part without the objects that are directives.
+fn without_directives(value: Value) -> Option<Value> {
+    match value {
+        Value::Object(fields) => {
+            if fields.contains_key(DIRECTIVE) {
+                return None;
+            }
+            let kept = fields.into_iter().filter_map(|(name, value)| Some((name, without_directives(value)?)));
+            Some(Value::Object(kept.collect()))
+        }
+        Value::Array(items) => Some(items.into_iter().filter_map(without_directives).collect()),
+        other => Some(other),
+    }
+}
+
+fn malformed(message: &str) -> PatchError {
+    PatchError::Malformed(message.into())
+}
+
+fn no_merge_key(element: &Value, key: &str) -> PatchError {
+    PatchError::Internal(format!("map: {} does not contain declared merge key: {key}", shown(element)).into())
+}
+
+fn unknown_directive(directive: &Value, within: &Value) -> PatchError {
+    PatchError::Internal(format!("unknown patch type: {} in map: {}", shown(directive), shown(within)).into())
+}
+
+fn wrong_type(expected: &str, found: &Value) -> PatchError {
+    let found = match found {
+        Value::Null => "%!s(<nil>)",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    };
+    PatchError::Internal(format!("expected a {expected}, but received a {found}").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::builtin;
+    use serde_json::json;
+
+    fn pod_spec(original: Value, patch: Value) -> std::result::Result<Value, String> {
+        let node = builtin().node_named("io.k8s.api.core.v1.PodSpec").expect("spec");
+        strategic_merge(original, patch, node).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn lists_merge_by_their_keys() {
+        let original = json!({"containers": [{"name": "c", "image": "1", "env": [{"name": "A", "value": "1"},
+            {"name": "B", "value": "2"}]}, {"name": "d", "image": "x"}], "tolerations": [{"key": "a"}]});
+        for (patch, expected) in [
+            (
+                json!({"containers": [{"name": "c", "image": "2", "env": [{"name": "C", "value": "3"}]}]}),
+                json!({"containers": [{"name": "c", "image": "2", "env": [{"name": "C", "value": "3"},
+                    {"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}, {"name": "d", "image": "x"}],
+                    "tolerations": [{"key": "a"}]}),
+            ),
+            (
+                json!({"containers": [{"name": "c", "$patch": "delete"}], "tolerations": [{"key": "b"}]}),
+                json!({"containers": [{"name": "d", "image": "x"}], "tolerations": [{"key": "b"}]}),
+            ),
+            (
+                json!({"containers": [{"$patch": "replace"}, {"name": "z"}]}),
+                json!({"containers": [{"name": "z"}], "tolerations": [{"key": "a"}]}),
+            ),
+            (
+                json!({"containers": [{"name": "e"}], "$setElementOrder/containers":
+                    [{"name": "e"}, {"name": "d"}, {"name": "c"}]}),
+                json!({"containers": [{"name": "e"}, {"name": "d", "image": "x"}, {"name": "c", "image": "1",
+                    "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}], "tolerations": [{"key": "a"}]}),
+            ),
+            (
+                json!({"containers": null, "nodeSelector": {"a": null, "b": "c"}}),
+                json!({"tolerations": [{"key": "a"}], "nodeSelector": {"b": "c"}}),
+            ),
+        ] {
+            assert_eq!(pod_spec(original.clone(), patch.clone()), Ok(expected), "{patch}");
+        }
+    }
+
+    #[test]
+    fn directives_on_objects_and_plain_lists_are_carried_out() {
+        let deployment = builtin().kind("apps", "v1", "Deployment").expect("deployment");
+        let original = json!({"metadata": {"finalizers": ["a", "b", "c"], "labels": {"x": "1", "y": "2"}},
+            "spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}});
+        for (patch, path, expected) in [
+            (
+                json!({"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}),
+                "/spec/strategy",
+                json!({"type": "Recreate"}),
+            ),
+            (json!({"metadata": {"labels": {"$patch": "replace", "z": "3"}}}), "/metadata/labels", json!({"z": "3"})),
+            (json!({"metadata": {"labels": {"$patch": "delete"}}}), "/metadata/labels", json!({})),
+            (
+                json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["b"]}}),
+                "/metadata/finalizers",
+                json!(["a", "c"]),
+            ),
+            (json!({"metadata": {"finalizers": ["d", "b"]}}), "/metadata/finalizers", json!(["d", "a", "b", "c"])),
+            (
+                json!({"metadata": {"finalizers": ["d"], "$setElementOrder/finalizers": ["c", "d", "a"],
+                    "$deleteFromPrimitiveList/finalizers": ["b"]}}),
+                "/metadata/finalizers",
+                json!(["c", "d", "a"]),
+            ),
+        ] {
+            let patched = strategic_merge(original.clone(), patch.clone(), deployment).expect("patched");
+            assert_eq!(patched.pointer(path), Some(&expected), "{patch}");
+        }
+    }
+
+    #[test]
+    fn patches_that_do_not_fit_are_refused() {
+        for (patch, expected) in [
+            (json!({"containers": [{"image": "x"}]}), "map: map[image:x] does not contain declared merge key: name"),
+            (
+                json!({"containers": [{"name": "c", "$patch": "fly"}]}),
+                "unknown patch type: fly in map: map[$patch:fly name:c]",
+            ),
+            (json!({"nodeSelector": {"$retainKeys": "x"}}), "invalid patch format of retainKeys"),
+            (json!({"$deleteFromPrimitiveList": ["x"]}), "invalid patch format of primitive list"),
+            (json!({"containers": ["x"]}), "list element types are not identical: [[map[name:c]] [x]]"),
+        ] {
+            let original = json!({"containers": [{"name": "c"}], "nodeSelector": {"a": "b"}});
+            assert_eq!(pod_spec(original, patch.clone()), Err(expected.to_owned()), "{patch}");
+        }
+    }
+}
