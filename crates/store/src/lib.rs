@@ -12,5 +12,7 @@ mod retention;
 
 pub use clock::{Clock, SystemClock};
 pub use contract::{Entry, Error, Event, Notice, Page, Range, Revision, Store, Watch};
-pub use embedded::{Embedded, Options};
+#[doc(hidden)]
+pub use embedded::fuzzing;
+pub use embedded::{Embedded, Options, restore};
 pub use retention::Retention;

@@ -18,6 +18,8 @@
 
 use std::io::{self, Read};
 
+use super::record::OPENING;
+
 pub(super) const HEADER: usize = 32;
 const MAGIC: &[u8; 4] = b"KNRF";
 const TRAILER: u8 = 0x5A;
@@ -135,9 +137,12 @@ impl<R: Read> FrameReader<R> {
     pub(super) fn rest_is_torn(mut self, fault: &Fault) -> io::Result<bool> {
         let mut rest = self.read_of_bad;
         self.source.read_to_end(&mut rest)?;
-        if let Some(mark) = self.mark
-            && later_frame(&rest, mark, self.next)
-        {
+        let acknowledged = match self.mark {
+            Some(mark) => later_frame(&rest, mark, self.next),
+            // Nothing else is written before the first frame is durable.
+            None => rest.len() > HEADER + OPENING + 1,
+        };
+        if acknowledged {
             return Ok(false);
         }
         Ok(match fault {

@@ -12,6 +12,7 @@ mod log;
 mod pending;
 mod record;
 mod recovery;
+mod snapshot;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -30,6 +31,8 @@ use crate::index::Index;
 use disk::{Disk, RealDisk, describe};
 use log::{LOCK_NAME, Segment};
 use pending::{Pending, Verdict};
+pub use snapshot::restore;
+pub(crate) use snapshot::save;
 use writer::Writer;
 
 /// How an embedded store behaves; the default is right for use.
@@ -272,10 +275,7 @@ impl Store for Embedded {
     }
 
     async fn snapshot(&self, image: &mut (dyn std::io::Write + Send)) -> Result<Revision, Error> {
-        let page = self.shared.index.range(&Range::default())?;
-        image::write_image(&page.entries, page.revision, |piece| image.write_all(piece))
-            .map_err(|error| Error::Unavailable(format!("writing the snapshot: {error}")))?;
-        Ok(page.revision)
+        save(&self.shared.index.range(&Range::default())?, image)
     }
 }
 
@@ -292,5 +292,40 @@ fn at_revision<'a>(
     })
 }
 
+/// The parsers of what is on the disk, for fuzzing.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Reads bytes as a file of the log; whatever they are, it must end with an answer.
+    pub fn log(bytes: &[u8]) {
+        let mut frames = super::frame::FrameReader::new(bytes);
+        let fault = loop {
+            match frames.next() {
+                Ok(Some(payload)) => {
+                    let mut records = super::record::Records::new(payload);
+                    while let Ok(Some(_)) = records.next() {}
+                }
+                Ok(None) => return,
+                Err(fault) => break fault,
+            }
+        };
+        drop(frames.rest_is_torn(&fault));
+    }
+
+    /// Reads bytes as the payload of a frame, as if its checksum were right.
+    pub fn records(bytes: &[u8]) {
+        let mut records = super::record::Records::new(bytes);
+        while let Ok(Some(_)) = records.next() {}
+    }
+
+    /// Reads bytes as an image.
+    pub fn image(bytes: &[u8]) {
+        drop(super::image::read_image(bytes));
+    }
+}
+
+#[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
+mod fake_disk;
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,9 @@ use crate::index::Change;
 /// The version of the format; a file of another one is not read.
 const FORMAT: u8 = 1;
 
+/// How long the opening frame's payload is.
+pub(super) const OPENING: usize = 10;
+
 /// What a file is, told by its first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opening {

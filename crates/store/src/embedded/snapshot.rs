@@ -1,0 +1,94 @@
+//! Snapshots of a whole store, and new stores made from them.
+
+use std::io::{BufReader, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::checkpoint::save_image;
+use super::disk::{Disk, RealDisk, describe};
+use super::image::{read_image, write_image};
+use crate::contract::{Error, Page, Revision};
+
+/// Writes all of a page as an image.
+pub(crate) fn save(page: &Page, image: &mut (dyn Write + Send)) -> Result<Revision, Error> {
+    write_image(&page.entries, page.revision, |piece| image.write_all(piece))
+        .and_then(|()| image.flush())
+        .map_err(|error| Error::Unavailable(format!("writing the snapshot: {error}")))?;
+    Ok(page.revision)
+}
+
+/// Makes a new embedded store from a snapshot in `directory`, which must be empty or not there, and answers its revision.
+///
+/// The new store's revisions go on from those of the snapshot, after leaving out `skip`. Whoever watched the old store
+/// may know revisions that came after the snapshot: skipping past those keeps them from meaning two things.
+pub fn restore(image: impl Read, directory: &Path, skip: Revision) -> Result<Revision, Error> {
+    let (revision, entries) =
+        read_image(BufReader::new(image)).map_err(|error| Error::Corrupt(format!("the snapshot: {error}")))?;
+    let revision = revision.saturating_add(skip);
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    let failed = |step: &str, error: &std::io::Error| Error::Open(describe(step, directory, error));
+    disk.make_directory(directory).map_err(|error| failed("creating", &error))?;
+    if !disk.list(directory).map_err(|error| failed("listing", &error))?.is_empty() {
+        return Err(Error::Open(format!(
+            "{} is not empty: a snapshot is restored to a new directory",
+            directory.display()
+        )));
+    }
+    save_image(&disk, directory, &entries, revision).map_err(Error::Unavailable)?;
+    Ok(revision)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Embedded, Options, Range, Store};
+    use bytes::Bytes;
+    use std::time::Duration;
+
+    async fn snapshot_of_three(directory: &Path) -> Vec<u8> {
+        let store = Embedded::open(directory, Options::default()).unwrap();
+        for number in 0..3 {
+            let ttl = (number == 2).then_some(Duration::from_secs(3600));
+            store.create(&format!("/r/pods/{number}"), Bytes::from(vec![b'x'; 100]), ttl).await.unwrap();
+        }
+        store.delete("/r/pods/0", 2).await.unwrap();
+        let mut image = Vec::new();
+        assert_eq!(store.snapshot(&mut image).await.unwrap(), 5);
+        image
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_becomes_a_store_whose_revision_goes_on() {
+        let parent = tempfile::tempdir().unwrap();
+        let image = snapshot_of_three(&parent.path().join("old")).await;
+        for skip in [0, 1000] {
+            let directory = parent.path().join(format!("new-{skip}"));
+            assert_eq!(restore(image.as_slice(), &directory, skip).unwrap(), 5 + skip);
+            let store = Embedded::open(&directory, Options::default()).unwrap();
+            let page = store.peek_range(&Range::default()).unwrap();
+            assert_eq!(page.entries.iter().map(|entry| entry.revision).collect::<Vec<_>>(), [3, 4]);
+            assert!(page.entries[1].expires > 0);
+            assert_eq!(store.create("/r/pods/9", Bytes::new(), None).await.unwrap().revision, 6 + skip);
+            assert!(matches!(store.watch("", 4), Err(Error::Compacted { .. })));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_damaged_snapshot_or_a_used_directory_is_refused() {
+        let parent = tempfile::tempdir().unwrap();
+        let used = parent.path().join("old");
+        let image = snapshot_of_three(&used).await;
+        assert!(matches!(restore(image.as_slice(), &used, 0), Err(Error::Open(_))));
+        let directory = parent.path().join("new");
+        for offset in 0..image.len() {
+            let mut flipped = image.clone();
+            flipped[offset] ^= 1 << (offset % 8);
+            assert!(
+                matches!(restore(flipped.as_slice(), &directory, 0), Err(Error::Corrupt(_))),
+                "flipped at {offset}"
+            );
+            assert!(matches!(restore(&image[..offset], &directory, 0), Err(Error::Corrupt(_))), "cut at {offset}");
+        }
+        assert!(!directory.exists());
+    }
+}
