@@ -61,7 +61,7 @@ pub trait KindRules: Sync {
     /// Clears what a client may not set on create (status, observed fields) and sets what the server does.
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         if self.has_status() {
-            reset_status(object);
+            reset_status(object, self.empty_status());
         }
     }
 
@@ -102,6 +102,11 @@ pub trait KindRules: Sync {
         false
     }
 
+    /// The status of a new object: empty but for the fields that are always there.
+    fn empty_status(&self) -> Value {
+        Value::Object(serde_json::Map::new())
+    }
+
     /// Whether objects begin at `metadata.generation` 1.
     fn has_generation(&self) -> bool {
         false
@@ -130,6 +135,11 @@ pub trait KindRules: Sync {
     /// The seconds an object of this kind lingers when it is deleted (`requested` by the client); `None` when it goes
     /// at once. Only pods linger.
     fn grace_period(&self, _object: &Value, _requested: Option<i64>) -> Option<i64> {
+        None
+    }
+
+    /// Whether a delete that names no propagation policy leaves the dependents; then what it is warned with.
+    fn orphans_by_default(&self) -> Option<&'static str> {
         None
     }
 
@@ -199,9 +209,9 @@ pub fn keep(object: &mut Value, old: &Value, field: &str) {
     }
 }
 
-fn reset_status(object: &mut Value) {
+fn reset_status(object: &mut Value, status: Value) {
     if let Some(fields) = object.as_object_mut() {
-        fields.insert("status".to_owned(), Value::Object(serde_json::Map::new()));
+        fields.insert("status".to_owned(), status);
     }
 }
 

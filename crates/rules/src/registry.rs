@@ -1,7 +1,7 @@
 //! Which rules belong to which kind.
 
 use crate::KindRules;
-use crate::{coordination, rbac, scheduling, storage};
+use crate::{apps, coordination, rbac, scheduling, storage};
 
 /// A kind with nothing special about it.
 struct Plain;
@@ -11,6 +11,7 @@ impl KindRules for Plain {}
 /// The rules of a kind; kinds without rules of their own get the ones that fit anything.
 pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {
     let rules = match group {
+        "apps" => apps::rules_of(kind),
         "coordination.k8s.io" => coordination::rules_of(kind),
         "rbac.authorization.k8s.io" => rbac::rules_of(kind),
         "scheduling.k8s.io" => scheduling::rules_of(kind),

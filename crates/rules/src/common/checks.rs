@@ -1,6 +1,6 @@
 //! Small checks that many kinds make of a field.
 
-use knarr_api::field::{Errors, Path};
+use knarr_api::field::{Error, Errors, Fault, Path};
 use knarr_api::names::{self, Check};
 use serde_json::Value;
 
@@ -26,6 +26,13 @@ pub fn one_of(errors: &mut Errors, path: &Path, value: &str, supported: &[&str])
     if !supported.contains(&value) {
         errors.not_supported(path, value, supported);
     }
+}
+
+/// An unsupported value that is shown just as given, for structures.
+pub fn not_supported_shown(errors: &mut Errors, path: &Path<'_>, shown: String, supported: &[&str]) {
+    let names: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
+    let detail = format!("supported values: {}", names.join(", "));
+    errors.push(Error { field: path.to_string(), fault: Fault::NotSupported, shown: Some(shown), detail });
 }
 
 /// A required name of a certain form.

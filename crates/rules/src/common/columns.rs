@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use knarr_api::time;
 use knarr_api::value::Read;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::kind::{Column, Description, OBJECT_META, Rank};
 
@@ -50,6 +50,14 @@ pub fn containers_and_images(template: &Value) -> [Value; 2] {
         Value::from(parts.join(","))
     };
     [joined("name"), joined("image")]
+}
+
+/// Labels as `a=b,c=d`.
+pub fn labels(labels: Option<&Map<String, Value>>) -> String {
+    let mut parts: Vec<String> =
+        labels.into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
+    parts.sort_unstable();
+    if parts.is_empty() { "<none>".to_owned() } else { parts.join(",") }
 }
 
 /// A count that reads as zero where the field is absent.

@@ -5,6 +5,8 @@ use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::{Map, Value};
 
+use super::checks::IMMUTABLE;
+
 /// Checks a selector. `lax_values` lets values through that are no label values, for objects that already had such.
 pub fn validate(errors: &mut Errors, path: &Path, selector: &Value, lax_values: bool) {
     if let Some(labels) = selector.fields(&["matchLabels"]) {
@@ -47,6 +49,23 @@ fn validate_requirement(errors: &mut Errors, path: &Path, requirement: &Value, l
         for wrong in names::label_value(value) {
             errors.invalid(&path.child("values").index(index), value, wrong);
         }
+    }
+}
+
+/// Tells an error about a whole selector, which is shown with its labels before its expressions.
+pub fn invalid(errors: &mut Errors, path: &Path<'_>, selector: &Value, detail: &str) {
+    let parts: Vec<String> = ["matchLabels", "matchExpressions"]
+        .iter()
+        .filter_map(|field| selector.get(field).map(|value| format!("\"{field}\":{value}")))
+        .collect();
+    let shown = if selector.is_null() { "null".to_owned() } else { format!("{{{}}}", parts.join(",")) };
+    errors.invalid_shown(path, shown, detail);
+}
+
+/// A selector that may not change.
+pub fn immutable(errors: &mut Errors, path: &Path<'_>, new: &Value, old: &Value) {
+    if new != old {
+        invalid(errors, path, new, IMMUTABLE);
     }
 }
 

@@ -5,5 +5,7 @@ pub mod columns;
 pub mod defaults;
 pub mod image;
 pub mod labels;
+pub mod int_or_percent;
 pub mod label_selector;
+pub mod node_labels;
 pub mod resources;

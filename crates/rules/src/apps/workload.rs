@@ -1,0 +1,112 @@
+//! What Deployments, ReplicaSets, StatefulSets and DaemonSets have in common.
+
+use knarr_api::field::{Errors, Path};
+use knarr_api::names;
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use crate::common::checks::{self, shown_struct};
+use crate::common::label_selector::{self, Selector};
+use crate::core::pod_template;
+
+const DOES_NOT_MATCH: &str = "`selector` does not match template `labels`";
+
+/// The selector and the template of a set whose pods are all alike and run for good.
+pub fn validate_selector_and_template(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: Option<&Value>) {
+    let selector = &spec["selector"];
+    let at = path.child("selector");
+    validate_selector(errors, &at, selector, "empty selector is invalid for deployment");
+    let Some(read) = Selector::read(selector) else {
+        label_selector::invalid(errors, &at, selector, "invalid label selector");
+        return;
+    };
+    let template = &spec["template"];
+    let at = path.child("template");
+    validate_template_labels(errors, &at, template, &read);
+    pod_template::validate(errors, template, old.map(|old| &old["template"]), &at);
+    validate_runs_for_good(errors, &at, template, "ReplicaSet");
+}
+
+pub fn validate_selector(errors: &mut Errors, path: &Path<'_>, selector: &Value, when_empty: &str) {
+    if selector.is_null() {
+        errors.required(path, "");
+        return;
+    }
+    label_selector::validate(errors, path, selector, false);
+    if label_selector::is_empty(selector) {
+        label_selector::invalid(errors, path, selector, when_empty);
+    }
+}
+
+/// The template's pods must be among those that the selector selects.
+pub fn validate_template_labels(errors: &mut Errors, path: &Path<'_>, template: &Value, selector: &Selector<'_>) {
+    let labels = template.at(&["metadata", "labels"]);
+    if !selector.is_empty() && !selector.matches(labels.as_object()) {
+        errors.invalid(&path.child("metadata.labels"), labels.clone(), DOES_NOT_MATCH);
+    }
+}
+
+/// Pods of sets are restarted always and have no deadline.
+pub fn validate_runs_for_good(errors: &mut Errors, path: &Path<'_>, template: &Value, kind: &str) {
+    let policy = template.text(&["spec", "restartPolicy"]);
+    checks::one_of(errors, &path.child("spec.restartPolicy"), policy, &["Always"]);
+    if template.has(&["spec", "activeDeadlineSeconds"]) {
+        let told = format!("activeDeadlineSeconds in {kind} is not Supported");
+        errors.forbidden(&path.child("spec.activeDeadlineSeconds"), told);
+    }
+}
+
+/// Counters of a status, in the order they are checked in.
+pub fn validate_counters(errors: &mut Errors, status: &Value, counters: &[&str]) {
+    for counter in counters {
+        checks::non_negative(errors, &Path::root("status").child(counter), status.integer(&[counter]));
+    }
+}
+
+/// Counters that cannot be greater than another.
+pub fn validate_at_most(errors: &mut Errors, status: &Value, counters: &[&str], most: &str, told: &str) {
+    let most = status.integer(&[most]).unwrap_or(0);
+    for counter in counters {
+        if let Some(number) = status.integer(&[counter]).filter(|number| *number > most) {
+            errors.invalid(&Path::root("status").child(counter), number, told);
+        }
+    }
+}
+
+/// The count of hash collisions only grows.
+pub fn validate_collisions(errors: &mut Errors, status: &Value, old: &Value) {
+    let count = status.integer(&["collisionCount"]);
+    if old.integer(&["collisionCount"]).is_some_and(|old| count.is_none_or(|count| count < old)) {
+        errors.invalid(&Path::root("status.collisionCount"), count.unwrap_or(0), "cannot be decremented");
+    }
+}
+
+/// A strategy as errors show it: its type and its settings by their internal names.
+pub fn shown_strategy(strategy: &Value, settings: &[(&str, &str, Value)]) -> String {
+    let rolling = &strategy["rollingUpdate"];
+    let rolling = if rolling.is_null() {
+        "null".to_owned()
+    } else {
+        let fields: Vec<(&str, Value)> =
+            settings.iter().map(|(shown, name, zero)| (*shown, rolling.get(name).unwrap_or(zero).clone())).collect();
+        shown_struct(&fields)
+    };
+    format!("{{\"Type\":{},\"RollingUpdate\":{rolling}}}", Value::from(strategy.text(&["type"])))
+}
+
+/// Warns of names that are no label and so make poor host names.
+pub fn name_warnings(object: &Value) -> Option<String> {
+    let wrong = names::dns_label(object.text(&["metadata", "name"]));
+    (!wrong.is_empty()).then(|| {
+        format!(
+            "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS \
+             label is recommended: [{}]",
+            wrong.join(" ")
+        )
+    })
+}
+
+/// Warnings about the pods that the template makes.
+pub fn template_warnings(_object: &Value, _old: Option<&Value>) -> Vec<String> {
+    Vec::new()
+}

@@ -1,0 +1,67 @@
+//! Fields that are a number or a percentage.
+
+use knarr_api::field::{Errors, Path};
+use serde_json::Value;
+
+use super::checks;
+
+/// Checks that it is a number from zero on or a text such as `25%`.
+pub fn validate(errors: &mut Errors, path: &Path<'_>, value: &Value) {
+    match value {
+        Value::String(text) if percent(text).is_none() => {
+            let told = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', \
+                        regex used for validation is '[0-9]+%')";
+            errors.invalid(path, text.as_str(), told);
+        }
+        Value::String(_) => {}
+        number => checks::non_negative(errors, path, number.as_i64()),
+    }
+}
+
+/// Checks that a percentage is no more than the whole.
+pub fn at_most_all(errors: &mut Errors, path: &Path<'_>, value: &Value) {
+    if value.as_str().and_then(percent).is_some_and(|percent| percent > 100) {
+        errors.invalid(path, value.clone(), "must not be greater than 100%");
+    }
+}
+
+/// The number, be it a percentage or not.
+pub fn number(value: &Value) -> i64 {
+    match value {
+        Value::String(text) => percent(text).unwrap_or_else(|| text.parse().unwrap_or(0)),
+        number => number.as_i64().unwrap_or(0),
+    }
+}
+
+/// As tables show it.
+pub fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.as_i64().unwrap_or(0).to_string(), str::to_owned)
+}
+
+fn percent(text: &str) -> Option<i64> {
+    let digits = text.strip_suffix('%').filter(|digits| !digits.is_empty())?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_and_percentages_are_told_apart() {
+        for (value, wrong, more, read) in [
+            (json!(3), false, false, 3),
+            (json!(-1), true, false, -1),
+            (json!("25%"), false, false, 25),
+            (json!("125%"), false, true, 125),
+            (json!("7"), true, false, 7),
+            (json!("x%"), true, false, 0),
+        ] {
+            let (mut errors, mut above) = (Errors::new(), Errors::new());
+            validate(&mut errors, &Path::root("a"), &value);
+            at_most_all(&mut above, &Path::root("a"), &value);
+            assert_eq!((!errors.is_empty(), !above.is_empty(), number(&value)), (wrong, more, read), "{value}");
+        }
+    }
+}
