@@ -6,6 +6,7 @@
 pub mod catalogue;
 pub mod custom;
 pub mod decode;
+pub mod discovery;
 pub mod field;
 pub mod names;
 pub mod protobuf;

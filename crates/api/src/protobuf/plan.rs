@@ -78,7 +78,12 @@ const META_KINDS: [&str; 8] = [
 
 pub(super) fn message_of(kind: &GroupVersionKind) -> Option<(&'static Plans, MessageId)> {
     let plans = &*BUILT_IN;
-    let version = if kind.version.is_empty() { "v1" } else { &kind.version };
+    let version = match kind.version.as_str() {
+        "" => "v1",
+        // The same messages as in version 2.
+        "v2beta1" if kind.group == "apidiscovery.k8s.io" => "v2",
+        version => version,
+    };
     let name = match schema::builtin().kind(&kind.group, version, &kind.kind) {
         Some(node) => node.get().name.as_deref()?,
         None => {
