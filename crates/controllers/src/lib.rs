@@ -1,1 +1,22 @@
-//! Placeholder opening; replaced by the crate's own.
+//! Knarr's controllers: loops that bring what is declared about.
+//!
+//! In comes a [`Context`]: an API client, shared informers and settings. Out go writes to the API, and nothing else; any
+//! controller can be left out and run elsewhere, Kubernetes' own included. [`run`] starts those that the settings name.
+//!
+//! Each controller is a folder: `plan` (and files beside it) holds pure functions from desired and observed state to actions
+//! and status; the module itself wires informers to a work queue and carries plans out. Add a controller by adding its
+//! folder and its row in [`registry`].
+
+pub mod common;
+mod context;
+pub mod error;
+mod registry;
+mod settings;
+
+pub mod deployment;
+pub mod replica_set;
+
+pub use context::Context;
+pub use error::Error;
+pub use registry::{CONTROLLERS, run};
+pub use settings::{Settings, SigningAuthority};

@@ -1,0 +1,12 @@
+//! What several controllers need.
+
+pub mod adoption;
+pub mod expectations;
+pub mod hash;
+pub mod int_or_percent;
+pub mod key;
+pub mod pods;
+pub mod requests;
+
+pub use expectations::Expectations;
+pub use key::Key;

@@ -1,0 +1,239 @@
+//! Pods by their controller, and creating and deleting them in numbers.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use knarr_client::{EventRecorder, Informer, owner};
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client, Resource};
+
+use super::key::{name, namespace};
+use crate::error::{is_not_found, message, namespace_terminating};
+
+/// Index of pods by the uid of their controller.
+pub const BY_CONTROLLER: &str = "controller";
+/// Index of pods without a controller by namespace.
+pub const ORPHANS: &str = "orphans";
+/// Index of pods by node.
+pub const BY_NODE: &str = "node";
+
+const PARALLEL: usize = 64;
+
+pub fn index_by_controller(pods: &Informer<Pod>) {
+    pods.add_index(BY_CONTROLLER, |pod| owner::controller_uid(&pod.metadata).map(str::to_owned).into_iter().collect());
+    pods.add_index(ORPHANS, |pod| {
+        let orphan = owner::controller_of(&pod.metadata).is_none();
+        orphan.then(|| namespace(pod).to_owned()).into_iter().collect()
+    });
+}
+
+pub fn index_by_node(pods: &Informer<Pod>) {
+    pods.add_index(BY_NODE, |pod| knarr_client::pod::node_name(pod).map(str::to_owned).into_iter().collect());
+}
+
+/// Creates and deletes pods on behalf of their controllers, and tells about it in events.
+#[derive(Clone)]
+pub struct PodControl {
+    pub client: Client,
+    pub recorder: EventRecorder,
+}
+
+impl PodControl {
+    pub async fn create<K: Resource<DynamicType = ()>>(&self, owner: &K, pod: &Pod) -> kube::Result<Pod> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), owner.meta().namespace.as_deref().unwrap_or(""));
+        let answer = api.create(&PostParams::default(), pod).await;
+        match &answer {
+            Ok(created) => self.recorder.normal(owner, "SuccessfulCreate", format!("Created pod: {}", name(created))),
+            // Said once a namespace is going away it would only be noise.
+            Err(error) if namespace_terminating(error) => {}
+            Err(error) => self.recorder.warning(owner, "FailedCreate", format!("Error creating: {}", message(error))),
+        }
+        answer
+    }
+
+    /// Its being gone already is an error the caller can tell, since no event will come for it.
+    pub async fn delete<K: Resource<DynamicType = ()>>(&self, owner: &K, pod: &Pod) -> kube::Result<()> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(pod));
+        match api.delete(name(pod), &DeleteParams::default()).await {
+            Ok(_) => {
+                self.recorder.normal(owner, "SuccessfulDelete", format!("Deleted pod: {}", name(pod)));
+                Ok(())
+            }
+            Err(error) => {
+                if !is_not_found(&error) {
+                    self.recorder.warning(owner, "FailedDelete", format!("Error deleting: {}", message(&error)));
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Does `count` things in batches of 1, 2, 4, …, so that what fails for all fails after few. Returns how many succeeded and
+/// the first failure, after whose batch nothing more was begun.
+pub async fn slow_start<F, W, E>(count: usize, first_batch: usize, act: F) -> (usize, Option<E>)
+where
+    F: Fn(usize) -> W,
+    W: Future<Output = Result<(), E>>,
+{
+    let mut done = 0;
+    let mut succeeded = 0;
+    let mut batch = first_batch.max(1).min(count);
+    while batch > 0 {
+        let results: Vec<Result<(), E>> =
+            futures::stream::iter((done..done + batch).map(&act)).buffer_unordered(PARALLEL).collect().await;
+        succeeded += results.iter().filter(|result| result.is_ok()).count();
+        if let Some(error) = results.into_iter().find_map(Result::err) {
+            return (succeeded, Some(error));
+        }
+        done += batch;
+        batch = (batch * 2).min(count - done);
+    }
+    (succeeded, None)
+}
+
+/// Does the same to each, many at a time, and returns the first failure.
+pub async fn each<T, F, W, E>(items: Vec<T>, act: F) -> Result<(), E>
+where
+    F: Fn(T) -> W,
+    W: Future<Output = Result<(), E>>,
+{
+    let results: Vec<Result<(), E>> =
+        futures::stream::iter(items.into_iter().map(act)).buffer_unordered(PARALLEL).collect().await;
+    results.into_iter().collect()
+}
+
+/// The order in which surplus pods go: the least useful first. `rank` counts the ready pods on the same node.
+pub fn deletion_order(
+    a: &Pod,
+    rank_a: usize,
+    b: &Pod,
+    rank_b: usize,
+    now: k8s_openapi::jiff::Timestamp,
+) -> std::cmp::Ordering {
+    use knarr_client::pod::{is_ready, max_restarts, node_name, phase, ready_since};
+    use std::cmp::Ordering;
+    let phase_order = |pod: &Pod| match phase(pod) {
+        "Pending" | "" => 0,
+        "Unknown" => 1,
+        _ => 2,
+    };
+    let cost = |pod: &Pod| -> i32 {
+        let annotations = pod.metadata.annotations.as_ref();
+        annotations
+            .and_then(|all| all.get("controller.kubernetes.io/pod-deletion-cost"))
+            .map_or(0, |text| text.parse().unwrap_or(0))
+    };
+    // Ages are compared by magnitude, so that which of many equally old pods goes is left to chance (their uids).
+    let by_age = |a: Option<k8s_openapi::jiff::Timestamp>, b: Option<k8s_openapi::jiff::Timestamp>| match (a, b) {
+        (Some(at_a), Some(at_b)) if at_a != at_b => {
+            let magnitude = |at: k8s_openapi::jiff::Timestamp| {
+                let age = now.duration_since(at).as_nanos().max(0) as u128;
+                if age == 0 { 0 } else { age.ilog2() + 1 }
+            };
+            Some(magnitude(at_a).cmp(&magnitude(at_b)))
+        }
+        (None, Some(_)) => Some(Ordering::Less),
+        (Some(_), None) => Some(Ordering::Greater),
+        _ => None,
+    };
+    let by_uid = || super::key::uid(a).cmp(super::key::uid(b));
+    let first = (node_name(a).is_some().cmp(&node_name(b).is_some()))
+        .then_with(|| phase_order(a).cmp(&phase_order(b)))
+        .then_with(|| is_ready(a).cmp(&is_ready(b)))
+        .then_with(|| cost(a).cmp(&cost(b)))
+        .then_with(|| rank_b.cmp(&rank_a));
+    if first != Ordering::Equal {
+        return first;
+    }
+    if is_ready(a)
+        && is_ready(b)
+        && let Some(order) = by_age(ready_since(a).map(|at| at.0), ready_since(b).map(|at| at.0))
+    {
+        return order.then_with(by_uid);
+    }
+    let restarts = max_restarts(b).cmp(&max_restarts(a));
+    if restarts != Ordering::Equal {
+        return restarts;
+    }
+    let created = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|at| at.0);
+    by_age(created(a), created(b)).map_or(Ordering::Equal, |order| order.then_with(by_uid))
+}
+
+/// The `count` pods that can best be spared.
+pub fn to_delete(
+    pods: &[Arc<Pod>],
+    related: &[Arc<Pod>],
+    count: usize,
+    now: k8s_openapi::jiff::Timestamp,
+) -> Vec<Arc<Pod>> {
+    use knarr_client::pod::{is_ready, node_name};
+    if count >= pods.len() {
+        return pods.to_vec();
+    }
+    let mut ready_on: std::collections::HashMap<&str, usize> = std::collections::HashMap::new();
+    for pod in related.iter().filter(|pod| is_ready(pod)) {
+        if let Some(node) = node_name(pod) {
+            *ready_on.entry(node).or_default() += 1;
+        }
+    }
+    let rank = |pod: &Pod| node_name(pod).and_then(|node| ready_on.get(node)).copied().unwrap_or(0);
+    let mut ordered: Vec<Arc<Pod>> = pods.to_vec();
+    ordered.sort_by(|a, b| deletion_order(a, rank(a), b, rank(b), now));
+    ordered.truncate(count);
+    ordered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::json;
+    use std::sync::Mutex;
+
+    #[tokio::test]
+    async fn batches_double_and_stop_at_a_failure() {
+        let tried = Mutex::new(0);
+        let limit = |allowed: usize| {
+            let tried = &tried;
+            move |n: usize| async move {
+                *tried.lock().unwrap() += 1;
+                if n < allowed { Ok(()) } else { Err("quota") }
+            }
+        };
+        assert_eq!(slow_start(10, 1, limit(100)).await, (10, None));
+        *tried.lock().unwrap() = 0;
+        assert_eq!(slow_start(1000, 1, limit(2)).await, (2, Some("quota")));
+        assert_eq!(*tried.lock().unwrap(), 3, "batches of 1 and 2, then no more");
+        assert_eq!(slow_start(0, 1, limit(2)).await, (0, None::<&str>));
+    }
+
+    fn pod(name: &str, node: &str, phase: &str, ready: bool, cost: &str) -> Arc<Pod> {
+        let value = json!({
+            "metadata": {"name": name, "uid": name, "annotations": {"controller.kubernetes.io/pod-deletion-cost": cost}},
+            "spec": {"nodeName": node, "containers": []},
+            "status": {"phase": phase, "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}]}
+        });
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn the_least_useful_pods_go_first() {
+        let pods = [
+            pod("ready-alone", "n1", "Running", true, "0"),
+            pod("ready-crowded", "n2", "Running", true, "0"),
+            pod("crowd", "n2", "Running", true, "5"),
+            pod("cheap", "n3", "Running", true, "-1"),
+            pod("unready", "n1", "Running", false, "0"),
+            pod("pending", "n1", "Pending", false, "0"),
+            pod("unassigned", "", "Pending", false, "0"),
+        ];
+        let order: Vec<String> = to_delete(&pods, &pods, 6, Timestamp::UNIX_EPOCH)
+            .iter()
+            .map(|pod| pod.metadata.name.clone().unwrap())
+            .collect();
+        assert_eq!(order, ["unassigned", "pending", "unready", "cheap", "ready-crowded", "ready-alone"]);
+    }
+}

@@ -1,0 +1,75 @@
+//! Requests many controllers make in the same way.
+
+use std::fmt::Debug;
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::key::{name, namespace, uid};
+use crate::error::Result;
+
+/// A namespaced kind of the typed API.
+pub trait Namespaced:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+}
+impl<K> Namespaced for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+pub async fn replace<K: Namespaced>(client: &Client, object: &K) -> kube::Result<K> {
+    let api: Api<K> = Api::namespaced(client.clone(), namespace(object));
+    api.replace(name(object), &PostParams::default(), object).await
+}
+
+pub async fn replace_status<K: Namespaced>(client: &Client, object: &K) -> kube::Result<K> {
+    let api: Api<K> = Api::namespaced(client.clone(), namespace(object));
+    api.replace_subresource("status", name(object), &PostParams::default(), object).await
+}
+
+pub async fn merge_patch<K: Namespaced>(client: &Client, object: &K, patch: Value) -> kube::Result<K> {
+    let api: Api<K> = Api::namespaced(client.clone(), namespace(object));
+    api.patch(name(object), &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+/// The finalizers as they are to be, refused by the server when somebody else changed the object meanwhile.
+pub fn finalizers_patch(
+    meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    finalizers: &[String],
+) -> Value {
+    json!({"metadata": {"resourceVersion": meta.resource_version, "finalizers": finalizers}})
+}
+
+/// Deletes exactly this object, not one that took its name; its being gone is success.
+pub async fn delete<K: Namespaced>(client: &Client, object: &K, policy: Option<PropagationPolicy>) -> Result<()> {
+    let api: Api<K> = Api::namespaced(client.clone(), namespace(object));
+    let preconditions = Preconditions { uid: Some(uid(object).to_owned()), resource_version: None };
+    let params =
+        DeleteParams { propagation_policy: policy, preconditions: Some(preconditions), ..DeleteParams::default() };
+    crate::error::ignore_not_found(api.delete(name(object), &params).await)?;
+    Ok(())
+}
+
+/// Zero is left out, as the API writes counts that may be absent.
+pub fn unless_zero(count: i32) -> Option<i32> {
+    (count != 0).then_some(count)
+}

@@ -1,0 +1,53 @@
+//! Why a reconciliation is to be tried again.
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{}", message(.0))]
+    Api(#[from] kube::Error),
+    #[error("cannot write an object as JSON")]
+    Json(#[from] serde_json::Error),
+    /// Something that is expected to pass: the cache is behind, or another party must act first.
+    #[error("{0}")]
+    Later(String),
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What the server said, in its own words: these reach events and conditions.
+pub fn message(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+pub fn has_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+pub fn is_not_found(error: &kube::Error) -> bool {
+    has_code(error, 404)
+}
+
+pub fn is_already_there(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
+}
+
+pub fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists")
+}
+
+/// Nothing can be created in a namespace that is going away.
+pub fn namespace_terminating(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+/// Turns "it is gone already" into success.
+pub fn ignore_not_found<T>(answer: kube::Result<T>) -> kube::Result<Option<T>> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_not_found(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,42 @@
+//! All controllers, by the names operators choose them with.
+
+use futures::future::BoxFuture;
+use tokio::task::JoinSet;
+
+use crate::Context;
+
+pub struct Controller {
+    pub name: &'static str,
+    /// Whether `*` includes it.
+    pub by_default: bool,
+    start: fn(Context) -> BoxFuture<'static, ()>,
+}
+
+macro_rules! controllers {
+    ($($name:literal => $($path:ident)::+),* $(,)?) => {
+        &[$(Controller { name: $name, by_default: true, start: |context| Box::pin(crate::$($path)::+(context)) }),*]
+    };
+}
+
+pub const CONTROLLERS: &[Controller] = controllers![
+    "deployment-controller" => deployment::run,
+    "replicaset-controller" => replica_set::run,
+    "replicationcontroller-controller" => replica_set::run_replication_controllers,
+];
+
+/// Runs the chosen controllers until the future is dropped, which ends them all at once.
+pub async fn run(context: Context) {
+    let mut running = JoinSet::new();
+    for controller in CONTROLLERS {
+        if context.settings.enables(controller.name, controller.by_default) {
+            running.spawn((controller.start)(context.clone()));
+        }
+    }
+    while let Some(ended) = running.join_next().await {
+        if let Err(error) = ended
+            && error.is_panic()
+        {
+            tracing::error!(%error, "a controller ended unexpectedly");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Keeps as many pods of a template as asked: ReplicaSets, and ReplicationControllers by the same rules.
+//!
+//! The number of pods and the status come from [`plan`]; this module follows pods and owners and carries plans out.
+
+mod plan;
+mod replicated;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use k8s_openapi::jiff::Timestamp;
+use knarr_client::{Change, Informer, WorkQueue, owner, pod, run_workers, selector::Selector};
+use kube::Api;
+
+use crate::Context;
+use crate::common::adoption::{claim_all, is_alive};
+use crate::common::key::{name, namespace, uid};
+use crate::common::pods::{BY_CONTROLLER, ORPHANS, PodControl, each, index_by_controller, slow_start, to_delete};
+use crate::common::requests::replace_status;
+use crate::common::{Expectations, Key};
+use crate::error::{Error, Result, is_not_found, message, namespace_terminating};
+
+use plan::{Failure, Step, new_pod, plan, status};
+use replicated::Replicated;
+
+/// With this many pods, their changes are gathered for a moment, so that work grows with time and not with events.
+const MANY_PODS: usize = 200;
+const GATHERING: Duration = Duration::from_millis(50);
+
+pub async fn run(context: Context) {
+    Controller::<ReplicaSet>::run(context).await;
+}
+
+pub async fn run_replication_controllers(context: Context) {
+    Controller::<ReplicationController>::run(context).await;
+}
+
+struct Controller<K: Replicated> {
+    context: Context,
+    owners: Arc<Informer<K>>,
+    pods: Arc<Informer<Pod>>,
+    queue: Arc<WorkQueue<Key>>,
+    expectations: Expectations,
+    control: PodControl,
+}
+
+impl<K: Replicated> Controller<K> {
+    async fn run(context: Context) {
+        let owners = context.informers.of::<K>();
+        let pods = context.informers.of::<Pod>();
+        index_by_controller(&pods);
+        let control = PodControl { client: context.client.clone(), recorder: context.recorder(K::COMPONENT) };
+        let workers = context.settings.concurrent_syncs;
+        let controller = Arc::new(Self {
+            context,
+            owners,
+            pods,
+            queue: WorkQueue::new(),
+            expectations: Expectations::default(),
+            control,
+        });
+        let queue = controller.queue.clone();
+        let weak = Arc::downgrade(&controller);
+        controller.owners.on_change(move |change| {
+            if let Some(controller) = weak.upgrade() {
+                controller.owner_changed(change);
+            }
+        });
+        let weak = Arc::downgrade(&controller);
+        controller.pods.on_change(move |change| {
+            if let Some(controller) = weak.upgrade() {
+                controller.pod_changed(change);
+            }
+        });
+        controller.owners.synced().await;
+        controller.pods.synced().await;
+        run_workers(queue, workers, move |key| {
+            let controller = controller.clone();
+            async move { controller.reconcile(key).await }
+        })
+        .await;
+    }
+
+    fn owner_changed(&self, change: &Change<K>) {
+        let key = Key::of(&**change.latest());
+        if matches!(change, Change::Deleted(_)) {
+            self.expectations.forget(&key);
+        }
+        self.queue.add(key);
+    }
+
+    fn pod_changed(&self, change: &Change<Pod>) {
+        let pod = change.latest();
+        let Some(key) = self.owner_key(pod) else {
+            return self.orphan_changed(change);
+        };
+        match change {
+            // A pod first seen while already on its way out was not created by this process' last request.
+            Change::Added(pod) if pod::is_terminating(pod) => self.expectations.deleted(&key, uid(&**pod)),
+            Change::Added(_) => self.expectations.created(&key),
+            Change::Updated { old, new } => {
+                if pod::is_terminating(new) && !pod::is_terminating(old) {
+                    self.expectations.deleted(&key, uid(&**new));
+                }
+                if let Some(former) = self.owner_key(old)
+                    && former != key
+                {
+                    self.queue.add(former);
+                }
+            }
+            Change::Deleted(pod) => self.expectations.deleted(&key, uid(&**pod)),
+        }
+        self.enqueue(key);
+    }
+
+    fn orphan_changed(&self, change: &Change<Pod>) {
+        if let Some(former) = change.previous().and_then(|old| self.owner_key(old)) {
+            self.queue.add(former);
+        }
+        let pod = change.latest();
+        if matches!(change, Change::Deleted(_)) || owner::controller_of(&pod.metadata).is_some() {
+            return;
+        }
+        let same_labels = change.previous().is_some_and(|old| {
+            old.metadata.labels == pod.metadata.labels && old.metadata.owner_references == pod.metadata.owner_references
+        });
+        if same_labels {
+            return;
+        }
+        for owner in self.owners.in_namespace(namespace(&**pod)) {
+            let selector = owner.selector();
+            if !selector.is_empty() && selector.matches(pod.metadata.labels.as_ref()) {
+                self.queue.add(Key::of(&*owner));
+            }
+        }
+    }
+
+    /// The key of the pod's controller, if it is one of ours and not merely one of the same name.
+    fn owner_key(&self, pod: &Pod) -> Option<Key> {
+        let reference = owner::controller_of(&pod.metadata)?;
+        if reference.kind != K::kind(&()) || reference.api_version != K::api_version(&()) {
+            return None;
+        }
+        let owner = self.owners.get(namespace(pod), &reference.name)?;
+        (uid(&*owner) == reference.uid).then(|| Key::of(&*owner))
+    }
+
+    fn enqueue(&self, key: Key) {
+        let replicas = self.owners.get(&key.namespace, &key.name).map_or(0, |owner| owner.replicas());
+        if replicas as usize >= MANY_PODS && self.expectations.are_satisfied(&key) {
+            self.queue.add_after(key, GATHERING);
+        } else if replicas as usize >= MANY_PODS {
+            // Nothing but the status can change while creations are under way.
+            self.queue.add_after(key, GATHERING * 4);
+        } else {
+            self.queue.add(key);
+        }
+    }
+
+    async fn reconcile(&self, key: Key) -> Result<()> {
+        let Some(owner) = self.owners.get(&key.namespace, &key.name) else {
+            self.expectations.forget(&key);
+            return Ok(());
+        };
+        let may_act = self.expectations.are_satisfied(&key);
+        let selector = owner.selector();
+        let (active, terminating) = self.pods_of(&*owner, &selector).await?;
+        let now = Timestamp::now();
+        let failure = if may_act && owner.meta().deletion_timestamp.is_none() {
+            self.carry_out(&key, &owner, &active, plan(owner.replicas(), active.len())).await
+        } else {
+            None
+        };
+        let failed = failure.as_ref().map(|error| Failure { message: error.to_string() });
+        let new_status = status(&*owner, &active, terminating, failed, now);
+        let recheck = plan::next_availability(&*owner, &active, &new_status, now);
+        if new_status != owner.status() {
+            self.write_status(&owner, new_status).await?;
+        }
+        if let Some(at) = recheck {
+            self.queue.add_after(key, at);
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Active pods that belong to the owner after adoption and release, and how many are on their way out.
+    async fn pods_of(&self, owner: &K, selector: &Selector) -> Result<(Vec<Arc<Pod>>, usize)> {
+        let mut candidates = self.pods.by_index(BY_CONTROLLER, uid(owner));
+        candidates.extend(self.pods.by_index(ORPHANS, namespace(owner)));
+        let terminating = candidates.iter().filter(|pod| {
+            pod::is_terminating(pod)
+                && !pod::is_terminal(pod)
+                && owner::is_controlled_by(&pod.metadata, owner.meta())
+                && selector.matches(pod.metadata.labels.as_ref())
+        });
+        let terminating = terminating.count();
+        candidates.retain(|pod| pod::is_active(pod));
+        let client = &self.context.client;
+        let active = claim_all(client, owner, selector, candidates, || is_alive(client, owner)).await?;
+        Ok((active, terminating))
+    }
+
+    async fn carry_out(&self, key: &Key, owner: &Arc<K>, active: &[Arc<Pod>], step: Step) -> Option<Error> {
+        match step {
+            Step::Nothing => None,
+            Step::Create(count) => self.create(key, owner, count).await,
+            Step::Delete(count) => {
+                let related = self.related_pods(owner);
+                let chosen = to_delete(active, &related, count, Timestamp::now());
+                self.delete(key, owner, chosen).await
+            }
+        }
+    }
+
+    async fn create(&self, key: &Key, owner: &Arc<K>, count: usize) -> Option<Error> {
+        let pod = new_pod(&**owner)?;
+        self.expectations.expect_creations(key, count);
+        let (succeeded, error) = slow_start(count, 1, |_| async {
+            match self.control.create(&**owner, &pod).await {
+                Ok(_) => Ok(()),
+                Err(error) if namespace_terminating(&error) => {
+                    // Counted as done, as nothing can be created there any more; no event will come for it.
+                    self.expectations.created(key);
+                    Ok(())
+                }
+                Err(error) => Err(Error::from(error)),
+            }
+        })
+        .await;
+        for _ in succeeded..count {
+            self.expectations.created(key);
+        }
+        error
+    }
+
+    async fn delete(&self, key: &Key, owner: &Arc<K>, chosen: Vec<Arc<Pod>>) -> Option<Error> {
+        self.expectations.expect_deletions(key, chosen.iter().map(|pod| uid(&**pod).to_owned()));
+        let outcome = each(chosen, |pod| async move {
+            let Err(error) = self.control.delete(&**owner, &pod).await else { return Ok(()) };
+            self.expectations.deleted(key, uid(&*pod));
+            if is_not_found(&error) {
+                return Ok(());
+            }
+            Err(Error::Later(format!("unable to delete pods: {}", message(&error))))
+        })
+        .await;
+        outcome.err()
+    }
+
+    /// Pods of all owners under the same controller, so that a rolling update spreads what is left over nodes.
+    fn related_pods(&self, owner: &K) -> Vec<Arc<Pod>> {
+        let parent = owner::controller_uid(owner.meta());
+        let mut related = Vec::new();
+        for sibling in self.owners.in_namespace(namespace(owner)) {
+            let is_sibling =
+                uid(&*sibling) == uid(owner) || parent.is_some() && owner::controller_uid(sibling.meta()) == parent;
+            if is_sibling {
+                related.extend(
+                    self.pods.by_index(BY_CONTROLLER, uid(&*sibling)).into_iter().filter(|p| pod::is_active(p)),
+                );
+            }
+        }
+        related
+    }
+
+    /// Writes the status; once more on the fresh object when the cached one was outdated.
+    async fn write_status(&self, owner: &K, status: plan::Status) -> Result<()> {
+        let client = &self.context.client;
+        let Err(first) = replace_status(client, &owner.with_status(status.clone())).await else { return Ok(()) };
+        if is_not_found(&first) {
+            return Ok(());
+        }
+        let api: Api<K> = Api::namespaced(client.clone(), namespace(owner));
+        let Some(fresh) = api.get_opt(name(owner)).await? else { return Ok(()) };
+        if uid(&fresh) == uid(owner) {
+            replace_status(client, &fresh.with_status(status)).await?;
+        }
+        Ok(())
+    }
+}

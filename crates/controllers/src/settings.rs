@@ -1,0 +1,135 @@
+//! Everything about the controllers that an operator can choose; the defaults are Kubernetes' own.
+
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Names of the controllers to run: `*` for all, `-name` to leave one out.
+    pub controllers: Vec<String>,
+    /// PEM of the authorities that signed the API server's certificate; published to every namespace.
+    pub root_ca: Option<String>,
+    /// PEM of the authority that signs certificate requests.
+    pub signing: Option<SigningAuthority>,
+    /// How long signed certificates last at most.
+    pub signing_duration: Duration,
+    /// Give nodes their pod networks.
+    pub allocate_node_cidrs: bool,
+    /// Networks of all pods, at most one of each family.
+    pub cluster_cidrs: Vec<String>,
+    /// Networks of services, which node networks must not overlap.
+    pub service_cidrs: Vec<String>,
+    pub node_cidr_mask_size_ipv4: u8,
+    pub node_cidr_mask_size_ipv6: u8,
+    /// Workers for controllers of workloads.
+    pub concurrent_syncs: usize,
+    pub node_monitor_period: Duration,
+    /// A node whose lease and status are silent this long is of unknown state.
+    pub node_monitor_grace_period: Duration,
+    pub node_startup_grace_period: Duration,
+    /// Nodes tainted a second when all is well, and when a large zone is partly down.
+    pub node_eviction_rate: f64,
+    pub secondary_node_eviction_rate: f64,
+    pub unhealthy_zone_threshold: f64,
+    pub large_cluster_size_threshold: usize,
+    /// Finished pods kept before the oldest are removed.
+    pub terminated_pod_threshold: usize,
+    pub autoscaler_sync_period: Duration,
+    pub autoscaler_tolerance: f64,
+    pub autoscaler_downscale_stabilization: Duration,
+    pub autoscaler_cpu_initialization_period: Duration,
+    pub autoscaler_initial_readiness_delay: Duration,
+    pub endpoints_batch_period: Duration,
+    pub max_endpoints_per_slice: usize,
+    pub mirroring_max_endpoints_per_subset: usize,
+    pub resource_quota_sync_period: Duration,
+    pub volume_sync_period: Duration,
+    /// Unused generated token secrets are removed after this long.
+    pub legacy_token_clean_up_period: Duration,
+}
+
+/// A certificate authority as PEM.
+#[derive(Clone)]
+pub struct SigningAuthority {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl std::fmt::Debug for SigningAuthority {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("SigningAuthority")
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            controllers: vec!["*".to_owned()],
+            root_ca: None,
+            signing: None,
+            signing_duration: Duration::from_secs(365 * 24 * 3600),
+            allocate_node_cidrs: false,
+            cluster_cidrs: Vec::new(),
+            service_cidrs: Vec::new(),
+            node_cidr_mask_size_ipv4: 24,
+            node_cidr_mask_size_ipv6: 64,
+            concurrent_syncs: 5,
+            node_monitor_period: Duration::from_secs(5),
+            node_monitor_grace_period: Duration::from_secs(50),
+            node_startup_grace_period: Duration::from_secs(60),
+            node_eviction_rate: 0.1,
+            secondary_node_eviction_rate: 0.01,
+            unhealthy_zone_threshold: 0.55,
+            large_cluster_size_threshold: 50,
+            terminated_pod_threshold: 12_500,
+            autoscaler_sync_period: Duration::from_secs(15),
+            autoscaler_tolerance: 0.1,
+            autoscaler_downscale_stabilization: Duration::from_secs(300),
+            autoscaler_cpu_initialization_period: Duration::from_secs(300),
+            autoscaler_initial_readiness_delay: Duration::from_secs(30),
+            endpoints_batch_period: Duration::ZERO,
+            max_endpoints_per_slice: 100,
+            mirroring_max_endpoints_per_subset: 1000,
+            resource_quota_sync_period: Duration::from_secs(300),
+            volume_sync_period: Duration::from_secs(15),
+            legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
+        }
+    }
+}
+
+impl Settings {
+    /// Whether the named controller is to run; `by_default` tells what `*` means for it.
+    pub fn enables(&self, name: &str, by_default: bool) -> bool {
+        let mut enabled = false;
+        for chosen in &self.controllers {
+            match chosen.strip_prefix('-') {
+                Some(excluded) if excluded == name => return false,
+                Some(_) => {}
+                None if chosen == name => return true,
+                None if chosen == "*" => enabled = by_default,
+                None => {}
+            }
+        }
+        enabled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controllers_are_chosen_by_name() {
+        for (chosen, name, by_default, enabled) in [
+            (&["*"][..], "job-controller", true, true),
+            (&["*"], "bootstrap", false, false),
+            (&["*", "bootstrap"], "bootstrap", false, true),
+            (&["*", "-job-controller"], "job-controller", true, false),
+            (&["job-controller"], "job-controller", true, true),
+            (&["job-controller"], "cronjob-controller", true, false),
+        ] {
+            let settings =
+                Settings { controllers: chosen.iter().map(|name| name.to_string()).collect(), ..Settings::default() };
+            assert_eq!(settings.enables(name, by_default), enabled, "{chosen:?} {name}");
+        }
+    }
+}
