@@ -46,6 +46,11 @@ impl<'a> Path<'a> {
         Path { parent: Some(self), step: Step::Item(name, index) }
     }
 
+    /// Another field of the object that holds this one.
+    pub const fn sibling<'b>(&'b self, name: &'b str) -> Path<'b> {
+        Path { parent: self.parent, step: Step::Name(name) }
+    }
+
     fn write(&self, text: &mut String) {
         if let Some(parent) = self.parent {
             parent.write(text);

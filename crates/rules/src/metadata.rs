@@ -111,14 +111,19 @@ fn check_prefix(prefix: &str, check: Check) -> Vec<String> {
     if std::ptr::fn_addr_eq(check, names::path_segment as Check) {
         return names::path_segment(prefix).into_iter().filter(|wrong| !wrong.starts_with("may not be")).collect();
     }
-    match prefix.strip_suffix('-') {
+    check(&mask_trailing_dash(prefix))
+}
+
+/// A name whose last dash is hidden from the check, since something follows it.
+pub fn mask_trailing_dash(name: &str) -> std::borrow::Cow<'_, str> {
+    match name.strip_suffix('-') {
         Some(rest) if !rest.is_empty() => {
-            let mut masked: String = rest.to_owned();
+            let mut masked = rest.to_owned();
             masked.pop();
             masked.push('a');
-            check(&masked)
+            masked.into()
         }
-        _ => check(prefix),
+        _ => name.into(),
     }
 }
 

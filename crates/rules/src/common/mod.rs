@@ -1,11 +1,13 @@
 //! What the rules of several kinds share.
 
+pub mod addresses;
 pub mod checks;
 pub mod columns;
 pub mod defaults;
+pub mod formats;
 pub mod image;
-pub mod labels;
 pub mod int_or_percent;
 pub mod label_selector;
+pub mod labels;
 pub mod node_labels;
 pub mod resources;

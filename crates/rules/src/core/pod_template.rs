@@ -4,7 +4,8 @@ use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use super::pod::defaults;
+use super::pod::options::Options;
+use super::pod::{annotations, defaults, validation};
 use crate::common::labels;
 
 /// Sets the defaults of a template's pod spec. `template` is the object that holds `metadata` and `spec`.
@@ -16,8 +17,17 @@ pub fn set_defaults(template: &mut Value) {
 
 /// All that is wrong with a template. `old` is the template before an update: what it already had is judged less
 /// strictly.
-pub fn validate(errors: &mut Errors, template: &Value, _old: Option<&Value>, path: &Path<'_>) {
-    let metadata = path.child("metadata");
-    labels::validate_labels(errors, template.at(&["metadata", "labels"]), &path.child("labels"));
-    labels::validate_annotations(errors, template.at(&["metadata", "annotations"]), &metadata.child("annotations"));
+pub fn validate(errors: &mut Errors, template: &Value, old: Option<&Value>, path: &Path<'_>) {
+    let options = Options::of(old, false);
+    let (metadata, spec) = (template.at(&["metadata"]), template.at(&["spec"]));
+    let (spec_path, annotations_path) = (path.child("spec"), path.child("annotations"));
+    labels::validate_labels(errors, metadata.at(&["labels"]), &path.child("labels"));
+    labels::validate_annotations(errors, metadata.at(&["annotations"]), &annotations_path);
+    annotations::validate(errors, metadata.at(&["annotations"]), spec, &annotations_path, &options);
+    validation::spec(errors, spec, None, &spec_path, &options);
+    annotations::agree_with_fields(errors, metadata, spec, &spec_path);
+    if !spec.items(&["ephemeralContainers"]).is_empty() {
+        let detail = "ephemeral containers not allowed in pod template";
+        errors.forbidden(&spec_path.child("ephemeralContainers"), detail);
+    }
 }

@@ -1,3 +1,6 @@
 //! Pods.
 
+pub mod annotations;
 pub mod defaults;
+pub mod options;
+pub mod validation;

@@ -1,0 +1,247 @@
+//! IP addresses and ranges, read as Kubernetes reads them: what old clients may still write is told from what is right.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use knarr_api::field::{Errors, Path, quoted};
+
+/// Reads an address that may have leading zeros in its IPv4 parts. An IPv4 address in IPv6 form reads as IPv4.
+pub fn parse_sloppy(text: &str) -> Option<IpAddr> {
+    if text.contains(':') {
+        let address = parse_ipv6_sloppy(text)?;
+        return Some(address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4));
+    }
+    parse_ipv4_sloppy(text).map(IpAddr::V4)
+}
+
+fn parse_ipv4_sloppy(text: &str) -> Option<Ipv4Addr> {
+    let mut octets = [0u8; 4];
+    let mut parts = text.split('.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        let digits = part.trim_start_matches('0');
+        if part.is_empty() || digits.len() > 3 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        *octet = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+    }
+    parts.next().is_none().then_some(Ipv4Addr::from(octets))
+}
+
+fn parse_ipv6_sloppy(text: &str) -> Option<Ipv6Addr> {
+    // Only an IPv4 address at the end can have leading zeros that the strict form refuses.
+    match text.rfind(':') {
+        Some(colon) if text[colon..].contains('.') => {
+            let tail = parse_ipv4_sloppy(&text[colon + 1..])?;
+            format!("{}{tail}", &text[..=colon]).parse().ok()
+        }
+        _ => text.parse().ok(),
+    }
+}
+
+fn is_mapped(text: &str) -> bool {
+    text.parse::<Ipv6Addr>().is_ok_and(|address| address.to_ipv4_mapped().is_some())
+}
+
+/// An address in a field that is older than the strict form. `known` are the addresses the field had before.
+pub fn legacy_address(errors: &mut Errors, path: &Path<'_>, text: &str, known: &[&str]) {
+    if !known.contains(&text) {
+        strict_address(errors, path, text);
+    }
+}
+
+fn strict_address(errors: &mut Errors, path: &Path<'_>, text: &str) -> Option<IpAddr> {
+    let Some(address) = parse_sloppy(text) else {
+        errors.invalid(path, text, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
+        return None;
+    };
+    let before = errors.0.len();
+    if text.parse::<IpAddr>().is_err() {
+        errors.invalid(path, text, "must not have leading 0s");
+    }
+    if is_mapped(text) {
+        errors.invalid(path, text, "must not be an IPv4-mapped IPv6 address");
+    }
+    (errors.0.len() == before).then_some(address)
+}
+
+/// An address in its one canonical form.
+pub fn canonical_address(errors: &mut Errors, path: &Path<'_>, text: &str) {
+    if let Some(address) = strict_address(errors, path, text)
+        && address.to_string() != text
+    {
+        errors.invalid(path, text, format!("must be in canonical form ({})", quoted(&address.to_string())));
+    }
+}
+
+/// What to tell a client whose address is not in the form that all programs read alike.
+pub fn address_warnings(path: &Path<'_>, text: &str) -> Vec<String> {
+    let Some(address) = parse_sloppy(text) else { return Vec::new() };
+    let value = quoted(text);
+    let canonical = quoted(&address.to_string());
+    if text.parse::<IpAddr>().is_err() || is_mapped(text) {
+        return vec![format!("{path}: non-standard IP address {value} is invalid: use {canonical}")];
+    }
+    if address.is_ipv6() && address.to_string() != text {
+        return vec![format!("{path}: IPv6 address {value} should be in RFC 5952 canonical format ({canonical})")];
+    }
+    Vec::new()
+}
+
+/// An address and the length of its prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    pub address: IpAddr,
+    pub prefix: u8,
+}
+
+impl Range {
+    /// Reads a range that may have leading zeros, and bits beyond its prefix.
+    pub fn parse_sloppy(text: &str) -> Option<Range> {
+        let (address, prefix) = text.split_once('/')?;
+        if prefix.is_empty() || !prefix.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let mut length: u32 = prefix.parse().ok()?;
+        let mapped = address.contains(':') && parse_ipv6_sloppy(address)?.to_ipv4_mapped().is_some();
+        let address = parse_sloppy(address)?;
+        let limit = if address.is_ipv4() && !mapped { 32 } else { 128 };
+        if length > limit {
+            return None;
+        }
+        if mapped {
+            length = length.saturating_sub(96);
+        }
+        Some(Range { address, prefix: u8::try_from(length).ok()? })
+    }
+
+    /// The range's first address.
+    pub fn network(&self) -> IpAddr {
+        match self.address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
+                IpAddr::V4(Ipv4Addr::from(u32::from(address) & mask))
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+                IpAddr::V6(Ipv6Addr::from(u128::from(address) & mask))
+            }
+        }
+    }
+
+    pub fn contains(&self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.address.is_ipv4()
+            && Range { address, prefix: self.prefix }.network() == self.network()
+    }
+}
+
+impl std::fmt::Display for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.network(), self.prefix)
+    }
+}
+
+/// A range in a field that is older than the strict form. `known` are the ranges the field had before.
+pub fn legacy_range(errors: &mut Errors, path: &Path<'_>, text: &str, known: &[&str]) {
+    if !known.contains(&text) {
+        strict_range(errors, path, text);
+    }
+}
+
+fn strict_range(errors: &mut Errors, path: &Path<'_>, text: &str) -> Option<Range> {
+    let Some(range) = Range::parse_sloppy(text) else {
+        errors.invalid(path, text, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)");
+        return None;
+    };
+    let (address, prefix) = text.split_once('/').unwrap_or_default();
+    let wrong = if address.parse::<IpAddr>().is_err() || (prefix.len() > 1 && prefix.starts_with('0')) {
+        "must not have leading 0s in IP or prefix length"
+    } else if is_mapped(address) {
+        "must not have an IPv4-mapped IPv6 address"
+    } else if range.network() != range.address {
+        "must not have bits set beyond the prefix length"
+    } else {
+        return Some(range);
+    };
+    errors.invalid(path, text, wrong);
+    None
+}
+
+/// A range in its one canonical form.
+pub fn canonical_range(errors: &mut Errors, path: &Path<'_>, text: &str) {
+    if let Some(range) = strict_range(errors, path, text)
+        && range.to_string() != text
+    {
+        errors.invalid(path, text, format!("must be in canonical form ({})", quoted(&range.to_string())));
+    }
+}
+
+/// What to tell a client whose range is not in the form that all programs read alike.
+pub fn range_warnings(path: &Path<'_>, text: &str) -> Vec<String> {
+    let Some(range) = Range::parse_sloppy(text) else { return Vec::new() };
+    let value = quoted(text);
+    let canonical = quoted(&range.to_string());
+    let mut warnings = Vec::new();
+    if range.network() != range.address {
+        let whole = if range.address.is_ipv4() { 32 } else { 128 };
+        let single = quoted(&format!("{}/{whole}", range.address));
+        warnings.push(format!(
+            "{path}: CIDR value {value} is ambiguous in this context (should be {canonical} or {single}?)"
+        ));
+    }
+    let (address, prefix) = text.split_once('/').unwrap_or_default();
+    if address.parse::<IpAddr>().is_err() || (prefix.len() > 1 && prefix.starts_with('0')) || is_mapped(address) {
+        warnings.push(format!("{path}: non-standard CIDR value {value} is invalid: use {canonical}"));
+    }
+    if warnings.is_empty() && range.address.is_ipv6() && range.to_string() != text {
+        warnings.push(format!("{path}: IPv6 CIDR value {value} should be in RFC 5952 canonical format ({canonical})"));
+    }
+    warnings
+}
+
+/// Whether a list has addresses of both families.
+pub fn is_dual_stack(addresses: &[&str]) -> bool {
+    let families = || addresses.iter().filter_map(|text| parse_sloppy(text));
+    families().any(|address| address.is_ipv4()) && families().any(|address| address.is_ipv6())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(errors: &Errors) -> Vec<&str> {
+        errors.0.iter().map(|error| error.detail.as_str()).collect()
+    }
+
+    #[test]
+    fn addresses_are_strict() {
+        for (text, expected) in [
+            ("10.0.0.1", vec![]),
+            ("2001:db8::1", vec![]),
+            ("010.0.0.1", vec!["must not have leading 0s"]),
+            ("::ffff:1.2.3.4", vec!["must not be an IPv4-mapped IPv6 address"]),
+            ("1.2.3", vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"]),
+            ("1.2.3.256", vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"]),
+        ] {
+            let mut errors = Errors::new();
+            legacy_address(&mut errors, &Path::root("ip"), text, &[]);
+            assert_eq!(read(&errors), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_strict() {
+        for (text, expected) in [
+            ("10.0.0.0/8", vec![]),
+            ("10.0.0.1/8", vec!["must not have bits set beyond the prefix length"]),
+            ("10.0.0.0/08", vec!["must not have leading 0s in IP or prefix length"]),
+            ("10.0.0.0/33", vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"]),
+            ("10.0.0.0", vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"]),
+        ] {
+            let mut errors = Errors::new();
+            legacy_range(&mut errors, &Path::root("cidr"), text, &[]);
+            assert_eq!(read(&errors), expected, "{text}");
+        }
+        let range = Range::parse_sloppy("10.1.0.0/16").unwrap();
+        assert!(range.contains("10.1.2.3".parse().unwrap()) && !range.contains("10.2.0.1".parse().unwrap()));
+    }
+}
