@@ -1,6 +1,7 @@
 //! What several controllers need.
 
 pub mod adoption;
+pub mod discovery;
 pub mod expectations;
 pub mod hash;
 pub mod int_or_percent;

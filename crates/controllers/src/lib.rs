@@ -14,7 +14,10 @@ mod registry;
 mod settings;
 
 pub mod deployment;
+pub mod namespace;
 pub mod replica_set;
+pub mod root_ca;
+pub mod service_account;
 
 pub use context::Context;
 pub use error::Error;

@@ -21,6 +21,9 @@ macro_rules! controllers {
 pub const CONTROLLERS: &[Controller] = controllers![
     "deployment-controller" => deployment::run,
     "replicaset-controller" => replica_set::run,
+    "namespace-controller" => namespace::run,
+    "serviceaccount-controller" => service_account::run,
+    "root-ca-certificate-publisher-controller" => root_ca::run,
     "replicationcontroller-controller" => replica_set::run_replication_controllers,
 ];
 

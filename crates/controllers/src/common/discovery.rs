@@ -1,0 +1,75 @@
+//! Which kinds the server serves, each at the version it prefers.
+
+use kube::Client;
+use kube::api::ApiResource;
+use kube::core::discovery::v2::{APIGroupDiscoveryList, APIVersionDiscovery};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kind {
+    pub resource: ApiResource,
+    pub namespaced: bool,
+    pub verbs: Vec<String>,
+}
+
+impl Kind {
+    pub fn can(&self, verb: &str) -> bool {
+        self.verbs.iter().any(|known| known == verb)
+    }
+}
+
+/// What was found, and the groups whose own server did not answer.
+#[derive(Debug, Default)]
+pub struct Discovered {
+    pub kinds: Vec<Kind>,
+    pub silent: Vec<String>,
+}
+
+pub async fn discover(client: &Client) -> kube::Result<Discovered> {
+    let (core, groups) =
+        tokio::try_join!(client.list_core_api_versions_aggregated(), client.list_api_groups_aggregated())?;
+    let mut discovered = read(core);
+    let others = read(groups);
+    discovered.kinds.extend(others.kinds);
+    discovered.silent.extend(others.silent);
+    Ok(discovered)
+}
+
+/// Versions come in the server's order of preference; a kind is taken at the first that has it.
+fn read(list: APIGroupDiscoveryList) -> Discovered {
+    let mut discovered = Discovered::default();
+    for group in list.items {
+        let name = group.metadata.and_then(|meta| meta.name).unwrap_or_default();
+        let mut seen: Vec<String> = Vec::new();
+        for version in group.versions {
+            if version.freshness.as_deref() == Some("Stale") {
+                discovered.silent.push(format!("{name}/{}", version.version.as_deref().unwrap_or("")));
+            }
+            for kind in kinds(&name, version) {
+                if !seen.contains(&kind.resource.plural) {
+                    seen.push(kind.resource.plural.clone());
+                    discovered.kinds.push(kind);
+                }
+            }
+        }
+    }
+    discovered
+}
+
+fn kinds(group: &str, version: APIVersionDiscovery) -> Vec<Kind> {
+    let number = version.version.unwrap_or_default();
+    let api_version = if group.is_empty() { number.clone() } else { format!("{group}/{number}") };
+    let kind = |resource: kube::core::discovery::v2::APIResourceDiscovery| {
+        Some(Kind {
+            resource: ApiResource {
+                group: group.to_owned(),
+                version: number.clone(),
+                api_version: api_version.clone(),
+                kind: resource.response_kind.and_then(|kind| kind.kind)?,
+                plural: resource.resource?,
+            },
+            namespaced: resource.scope.as_deref() == Some("Namespaced"),
+            verbs: resource.verbs,
+        })
+    };
+    version.resources.into_iter().filter_map(kind).collect()
+}

@@ -1,0 +1,241 @@
+//! Empties namespaces that are being deleted and lets them go: pods first, then everything else, tells what is left.
+
+mod conditions;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::jiff::Timestamp;
+use knarr_client::{Metadata, WorkQueue, run_workers, time};
+use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
+use kube::{Api, Client};
+
+use crate::Context;
+use crate::common::discovery::{Kind, discover};
+use crate::common::key::name;
+use crate::error::{Error, Result, has_code, ignore_not_found, is_conflict, is_not_found, message};
+
+use conditions::{Outcome, updated};
+
+/// The finalizer of the namespace itself; others keep theirs.
+const FINALIZER: &str = "kubernetes";
+/// Lets every API server learn that nothing may be created there any more.
+const SETTLING: Duration = Duration::from_millis(500);
+const AGAIN: Duration = Duration::from_secs(1);
+const FINALIZER_WAIT_SECONDS: i64 = 15;
+const PARALLEL_KINDS: usize = 16;
+
+pub async fn run(context: Context) {
+    let namespaces = context.informers.of::<Namespace>();
+    let queue: Arc<WorkQueue<String>> = WorkQueue::new();
+    let on_namespace = queue.clone();
+    namespaces.on_change(move |change| {
+        let namespace = change.latest();
+        if namespace.metadata.deletion_timestamp.is_some() && has_finalizers(namespace) {
+            on_namespace.add_after(name(&**namespace).to_owned(), SETTLING);
+        }
+    });
+    namespaces.synced().await;
+    let workers = context.settings.concurrent_syncs * 2;
+    let again = queue.clone();
+    run_workers(queue, workers, move |key: String| {
+        let (client, again) = (context.client.clone(), again.clone());
+        async move {
+            if let Some(wait) = empty(&client, &key).await? {
+                again.add_after(key, wait);
+            }
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}
+
+fn has_finalizers(namespace: &Namespace) -> bool {
+    namespace.spec.as_ref().and_then(|spec| spec.finalizers.as_ref()).is_some_and(|finalizers| !finalizers.is_empty())
+}
+
+/// One attempt; returns when to try again if something remains.
+async fn empty(client: &Client, key: &str) -> Result<Option<Duration>> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let Some(mut namespace) = api.get_opt(key).await? else { return Ok(None) };
+    if namespace.metadata.deletion_timestamp.is_none() {
+        return Ok(None);
+    }
+    if namespace.status.as_ref().and_then(|status| status.phase.as_deref()) != Some("Terminating") {
+        namespace.status.get_or_insert_default().phase = Some("Terminating".to_owned());
+        namespace = api.replace_subresource("status", key, &PostParams::default(), &namespace).await?;
+    }
+    if !has_finalizers(&namespace) {
+        return Ok(None);
+    }
+    let outcome = delete_content(client, &namespace).await;
+    let changed = updated(namespace.status.clone().unwrap_or_default(), &outcome, Timestamp::now());
+    if namespace.status.as_ref() != Some(&changed) {
+        namespace.status = Some(changed);
+        match api.replace_subresource("status", key, &PostParams::default(), &namespace).await {
+            Ok(written) => namespace = written,
+            Err(error) if is_not_found(&error) => return Ok(None),
+            Err(error) if is_conflict(&error) => return Ok(Some(Duration::from_millis(50))),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if !outcome.failures.is_empty() || outcome.discovery.is_some() {
+        let failures: Vec<&str> = outcome.failures.iter().chain(&outcome.discovery).map(String::as_str).collect();
+        return Err(Error::Later(failures.join(", ")));
+    }
+    if outcome.wait_seconds > 0 || !outcome.remaining.is_empty() {
+        return Ok(Some(AGAIN));
+    }
+    let finalizers = namespace.spec.as_mut().and_then(|spec| spec.finalizers.as_mut());
+    if let Some(finalizers) = finalizers {
+        finalizers.retain(|finalizer| finalizer != FINALIZER);
+    }
+    let answer = api.replace_subresource("finalize", key, &PostParams::default(), &namespace).await;
+    ignore_not_found(answer)?;
+    Ok(None)
+}
+
+async fn delete_content(client: &Client, namespace: &Namespace) -> Outcome {
+    let mut outcome = Outcome::default();
+    let kinds = match discover(client).await {
+        Ok(discovered) => {
+            if !discovered.silent.is_empty() {
+                let count = discovered.silent.len();
+                let groups = discovered.silent.join(", ");
+                let text = "unable to retrieve the complete list of server APIs";
+                outcome.discovery = Some(format!(
+                    "Discovery failed for some groups, {count} failing: {text}: {groups}: stale GroupVersion discovery"
+                ));
+            }
+            discovered.kinds
+        }
+        Err(error) => {
+            outcome.discovery = Some(message(&error));
+            Vec::new()
+        }
+    };
+    let deletable = |kind: &Kind| kind.namespaced && kind.can("delete") && kind.can("list");
+    let (pods, others): (Vec<Kind>, Vec<Kind>) = kinds
+        .into_iter()
+        .filter(deletable)
+        .partition(|kind| kind.resource.group.is_empty() && kind.resource.plural == "pods");
+    // Whatever pods use stays until they have ended.
+    for kind in &pods {
+        outcome.add(kind, delete_kind(client, kind, namespace).await);
+    }
+    outcome.pods_only = !outcome.remaining.is_empty();
+    if outcome.pods_only {
+        return outcome;
+    }
+    let results: Vec<(Kind, Result<Left>)> = futures::stream::iter(others)
+        .map(|kind| async move {
+            let left = delete_kind(client, &kind, namespace).await;
+            (kind, left)
+        })
+        .buffer_unordered(PARALLEL_KINDS)
+        .collect()
+        .await;
+    for (kind, left) in results {
+        outcome.add(&kind, left);
+    }
+    outcome
+}
+
+/// What is left of a kind after its deletion was asked for.
+#[derive(Debug, Default, PartialEq)]
+struct Left {
+    count: usize,
+    finalizers: BTreeMap<String, usize>,
+    wait_seconds: i64,
+    failure: Option<String>,
+}
+
+async fn delete_kind(client: &Client, kind: &Kind, namespace: &Namespace) -> Result<Left> {
+    let key = name(namespace);
+    let api: Api<Metadata> = Api::namespaced_with(client.clone(), key, &kind.resource);
+    let Some(before) = list(&api).await? else { return Ok(Left::default()) };
+    if before.is_empty() {
+        return Ok(Left::default());
+    }
+    let grace = if kind.resource.group.is_empty() && kind.resource.plural == "pods" {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), key);
+        let pods = pods.list(&ListParams::default()).await?;
+        grace_left(&pods.items, namespace, Timestamp::now())
+    } else {
+        0
+    };
+    let params = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
+    if kind.can("deletecollection") {
+        ignore_unsupported(api.delete_collection(&params, &ListParams::default()).await)?;
+    } else {
+        for object in &before {
+            ignore_unsupported(api.delete(name(object), &params).await)?;
+        }
+    }
+    let Some(after) = list(&api).await? else { return Ok(Left::default()) };
+    Ok(left(kind, key, &after, grace))
+}
+
+async fn list(api: &Api<Metadata>) -> Result<Option<Vec<Metadata>>> {
+    Ok(ignore_unsupported(api.list(&ListParams::default()).await)?.map(|list| list.items))
+}
+
+fn ignore_unsupported<T>(answer: kube::Result<T>) -> kube::Result<Option<T>> {
+    match ignore_not_found(answer) {
+        Err(error) if has_code(&error, 405) => Ok(None),
+        answer => answer,
+    }
+}
+
+fn left(kind: &Kind, namespace: &str, objects: &[Metadata], grace: i64) -> Left {
+    let mut left = Left { count: objects.len(), wait_seconds: grace, ..Left::default() };
+    for finalizer in objects.iter().flat_map(|object| object.metadata.finalizers.iter().flatten()) {
+        *left.finalizers.entry(finalizer.clone()).or_default() += 1;
+    }
+    if left.count > 0 && grace == 0 {
+        if left.finalizers.is_empty() {
+            let resource = &kind.resource;
+            left.failure = Some(format!(
+                "unexpected items still remain in namespace: {namespace} for gvr: {}/{}, Resource={}",
+                resource.group, resource.version, resource.plural
+            ));
+        } else {
+            left.wait_seconds = FINALIZER_WAIT_SECONDS;
+        }
+    }
+    left
+}
+
+/// The longest grace among running pods, unless the namespace has been deleted for longer than that.
+fn grace_left(pods: &[Pod], namespace: &Namespace, now: Timestamp) -> i64 {
+    let unfinished = pods.iter().filter(|pod| !knarr_client::pod::is_terminal(pod));
+    let grace = unfinished.filter_map(|pod| pod.spec.as_ref()?.termination_grace_period_seconds).max().unwrap_or(0);
+    let deleted_for = namespace.metadata.deletion_timestamp.as_ref().map_or(0, |at| time::since(now, at).as_secs());
+    if deleted_for >= grace { 0 } else { grace }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn grace_counts_from_the_namespace() {
+        let pod = |grace: i64, phase: &str| -> Pod {
+            serde_json::from_value(json!({
+                "spec": {"terminationGracePeriodSeconds": grace, "containers": []}, "status": {"phase": phase}
+            }))
+            .unwrap()
+        };
+        let namespace: Namespace =
+            serde_json::from_value(json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}}))
+                .unwrap();
+        let pods = [pod(30, "Running"), pod(600, "Succeeded")];
+        for (now, grace) in [("2026-01-01T00:00:10Z", 30), ("2026-01-01T00:00:30Z", 0)] {
+            assert_eq!(grace_left(&pods, &namespace, now.parse().unwrap()), grace);
+        }
+    }
+}
