@@ -58,7 +58,7 @@ impl KindRules for Deployment {
             return warnings;
         }
         if old.is_none() {
-            warnings.extend(workload::name_warnings(object));
+            warnings.extend(crate::common::workload::name_warning(object));
         }
         warnings.extend(workload::template_warnings(object, old));
         warnings

@@ -46,7 +46,7 @@ impl KindRules for ReplicaSet {
             return warnings;
         }
         if old.is_none() {
-            warnings.extend(workload::name_warnings(object));
+            warnings.extend(crate::common::workload::name_warning(object));
         }
         warnings.extend(workload::template_warnings(object, old));
         warnings

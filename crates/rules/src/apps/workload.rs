@@ -1,12 +1,12 @@
 //! What Deployments, ReplicaSets, StatefulSets and DaemonSets have in common.
 
 use knarr_api::field::{Errors, Path};
-use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::common::checks::{self, shown_struct};
 use crate::common::label_selector::{self, Selector};
+use crate::common::workload;
 use crate::core::pod_template;
 
 const DOES_NOT_MATCH: &str = "`selector` does not match template `labels`";
@@ -94,19 +94,8 @@ pub fn shown_strategy(strategy: &Value, settings: &[(&str, &str, Value)]) -> Str
     format!("{{\"Type\":{},\"RollingUpdate\":{rolling}}}", Value::from(strategy.text(&["type"])))
 }
 
-/// Warns of names that are no label and so make poor host names.
-pub fn name_warnings(object: &Value) -> Option<String> {
-    let wrong = names::dns_label(object.text(&["metadata", "name"]));
-    (!wrong.is_empty()).then(|| {
-        format!(
-            "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS \
-             label is recommended: [{}]",
-            wrong.join(" ")
-        )
-    })
-}
-
-/// Warnings about the pods that the template makes.
-pub fn template_warnings(_object: &Value, _old: Option<&Value>) -> Vec<String> {
-    Vec::new()
+/// Warnings about the pods that an object's template makes.
+pub fn template_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let old = old.map(|old| old.at(&["spec", "template"]));
+    workload::template_warnings(object.at(&["spec", "template"]), old, &Path::root("spec.template"))
 }

@@ -11,3 +11,5 @@ pub mod label_selector;
 pub mod labels;
 pub mod node_labels;
 pub mod resources;
+pub mod go_duration;
+pub mod workload;

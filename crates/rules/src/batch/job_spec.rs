@@ -1,0 +1,223 @@
+//! The spec of a Job, on its own or in a CronJob's template.
+
+use knarr_api::field::{Errors, Path};
+use knarr_api::names;
+use knarr_api::value::{Read, Write};
+use serde_json::{Value, json};
+
+use super::job_policies;
+use crate::common::{checks, workload};
+use crate::core::pod_template;
+
+const MOST_PARALLEL: i64 = 100_000;
+const MOST_FAILED: i64 = 100_000;
+/// Above these many completions, back-off per index is limited further.
+const MANY_COMPLETIONS: i64 = 100_000;
+const MOST_PARALLEL_OF_MANY: i64 = 10_000;
+const MOST_FAILED_OF_MANY: i64 = 10_000;
+const LONGEST_MANAGER: usize = 63;
+
+/// Defaults of the template and the policies, which a CronJob's template has too.
+pub fn set_template_defaults(spec: &mut Value) {
+    pod_template::set_defaults(spec.object(&[]).entry("template").or_insert_with(|| json!({})));
+    for rule in spec.items_mut(&["podFailurePolicy", "rules"]) {
+        for pattern in rule.items_mut(&["onPodConditions"]) {
+            if pattern.text(&["status"]).is_empty() {
+                pattern.set(&["status"], "True");
+            }
+        }
+    }
+}
+
+pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: Option<&Value>) {
+    for field in [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    ] {
+        checks::non_negative(errors, &path.child(field), spec.integer(&[field]));
+    }
+    let per_index = spec.has(&["backoffLimitPerIndex"]);
+    if spec.has(&["maxFailedIndexes"]) && !per_index {
+        errors.required(&path.child("backoffLimitPerIndex"), "when maxFailedIndexes is specified");
+    }
+    if let Some(manager) = spec["managedBy"].as_str() {
+        validate_manager(errors, &path.child("managedBy"), manager);
+    }
+    validate_completion_mode(errors, path, spec);
+    if spec.has(&["podFailurePolicy"]) {
+        job_policies::validate_failure_policy(errors, &path.child("podFailurePolicy"), spec);
+    }
+    if spec.has(&["successPolicy"]) {
+        let path = path.child("successPolicy");
+        if is_indexed(spec) {
+            job_policies::validate_success_policy(errors, &path, spec);
+        } else {
+            errors.invalid_shown(
+                &path,
+                shown_success_policy(&spec["successPolicy"]),
+                "requires indexed completion mode",
+            );
+        }
+    }
+    validate_replacement_policy(errors, &path.child("podReplacementPolicy"), spec);
+    pod_template::validate(errors, &spec["template"], old.map(|old| &old["template"]), &path.child("template"));
+    validate_restart_policy(errors, &path.child("template.spec.restartPolicy"), spec);
+}
+
+pub fn is_indexed(spec: &Value) -> bool {
+    spec.text(&["completionMode"]) == "Indexed"
+}
+
+fn validate_manager(errors: &mut Errors, path: &Path<'_>, manager: &str) {
+    match manager.split_once('/') {
+        _ if manager.is_empty() => errors.required(path, ""),
+        Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
+            names::check(errors, path, domain, names::dns_subdomain);
+            if !rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte)) {
+                let form = "[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+";
+                errors.invalid(path, rest, format!("Invalid path (regex used for validation is '{form}')"));
+            }
+        }
+        _ => errors.invalid(path, manager, "must be a domain-prefixed path (such as \"acme.io/foo\")"),
+    }
+    if manager.len() > LONGEST_MANAGER {
+        errors.too_long(path, LONGEST_MANAGER);
+    }
+}
+
+fn validate_completion_mode(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+    if let Some(mode) = spec["completionMode"].as_str() {
+        checks::one_of(errors, &path.child("completionMode"), mode, &["NonIndexed", "Indexed"]);
+    }
+    if is_indexed(spec) {
+        validate_indexed(errors, path, spec);
+    } else if spec.text(&["completionMode"]) == "NonIndexed" || !spec.has(&["completionMode"]) {
+        for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
+            if let Some(number) = spec.integer(&[field]) {
+                errors.invalid(&path.child(field), number, "requires indexed completion mode");
+            }
+        }
+    }
+}
+
+fn validate_indexed(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+    let completions = spec.integer(&["completions"]);
+    let parallelism = spec.integer(&["parallelism"]);
+    let failed = spec.integer(&["maxFailedIndexes"]);
+    if completions.is_none() {
+        errors.required(&path.child("completions"), "when completion mode is Indexed");
+    }
+    let at_most = |errors: &mut Errors, field: &str, number: Option<i64>, most: i64, when: &str| {
+        if let Some(number) = number.filter(|number| *number > most) {
+            errors.invalid(&path.child(field), number, format!("must be less than or equal to {most}{when}"));
+        }
+    };
+    at_most(errors, "parallelism", parallelism, MOST_PARALLEL, " when completion mode is Indexed");
+    if let (Some(failed), Some(completions)) = (failed, completions)
+        && failed > completions
+    {
+        errors.invalid(&path.child("maxFailedIndexes"), failed, "must be less than or equal to completions");
+    }
+    at_most(errors, "maxFailedIndexes", failed, MOST_FAILED, "");
+    if completions.is_some_and(|number| number > MANY_COMPLETIONS) && spec.has(&["backoffLimitPerIndex"]) {
+        if failed.is_none() {
+            let told = format!("must be specified when completions is above {MANY_COMPLETIONS}");
+            errors.required(&path.child("maxFailedIndexes"), told);
+        }
+        let when = format!(" when completions are above {MANY_COMPLETIONS} and used with backoff limit per index");
+        at_most(errors, "parallelism", parallelism, MOST_PARALLEL_OF_MANY, &when);
+        at_most(errors, "maxFailedIndexes", failed, MOST_FAILED_OF_MANY, &when);
+    }
+}
+
+fn validate_replacement_policy(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+    let Some(policy) = spec["podReplacementPolicy"].as_str() else { return };
+    let supported: &[&str] =
+        if spec.has(&["podFailurePolicy"]) { &["Failed"] } else { &["Failed", "TerminatingOrFailed"] };
+    checks::one_of(errors, path, policy, supported);
+}
+
+fn validate_restart_policy(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+    match spec.text(&["template", "spec", "restartPolicy"]) {
+        "" | "Always" => errors.required(path, "valid values: \"OnFailure\", \"Never\""),
+        "OnFailure" if spec.has(&["podFailurePolicy"]) => {
+            errors.invalid(path, "OnFailure", "only \"Never\" is supported when podFailurePolicy is specified");
+        }
+        policy => checks::one_of(errors, path, policy, &["OnFailure", "Never"]),
+    }
+}
+
+/// A success policy by its internal names, as errors show it.
+pub fn shown_success_policy(policy: &Value) -> String {
+    if policy.is_null() {
+        return "null".to_owned();
+    }
+    let rules: Vec<String> = policy
+        .items(&["rules"])
+        .iter()
+        .map(|rule| {
+            let fields = [
+                ("SucceededIndexes", rule["succeededIndexes"].clone()),
+                ("SucceededCount", rule["succeededCount"].clone()),
+            ];
+            checks::shown_struct(&fields)
+        })
+        .collect();
+    format!("{{\"Rules\":[{}]}}", rules.join(","))
+}
+
+/// A failure policy by its internal names, as errors show it.
+pub fn shown_failure_policy(policy: &Value) -> String {
+    if policy.is_null() {
+        return "null".to_owned();
+    }
+    let rules: Vec<String> = policy.items(&["rules"]).iter().map(shown_failure_rule).collect();
+    format!("{{\"Rules\":[{}]}}", rules.join(","))
+}
+
+fn shown_failure_rule(rule: &Value) -> String {
+    let codes = &rule["onExitCodes"];
+    let codes = if codes.is_null() {
+        "null".to_owned()
+    } else {
+        checks::shown_struct(&[
+            ("ContainerName", codes["containerName"].clone()),
+            ("Operator", codes.text(&["operator"]).into()),
+            ("Values", codes["values"].clone()),
+        ])
+    };
+    let conditions = if rule.has(&["onPodConditions"]) {
+        let shown: Vec<String> = rule
+            .items(&["onPodConditions"])
+            .iter()
+            .map(|pattern| {
+                let part = |field: &str| Value::from(pattern.text(&[field]));
+                checks::shown_struct(&[("Type", part("type")), ("Status", part("status"))])
+            })
+            .collect();
+        format!("[{}]", shown.join(","))
+    } else {
+        "null".to_owned()
+    };
+    let action = Value::from(rule.text(&["action"]));
+    format!("{{\"Action\":{action},\"OnExitCodes\":{codes},\"OnPodConditions\":{conditions}}}")
+}
+
+pub fn warnings(spec: &Value, old: Option<&Value>, path: &Path<'_>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let many = spec.integer(&["completions"]).unwrap_or(0) > MANY_COMPLETIONS;
+    if is_indexed(spec) && many && spec.integer(&["parallelism"]).unwrap_or(0) > MOST_PARALLEL_OF_MANY {
+        warnings.push(format!(
+            "{path}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, \
+             Kubernetes might not be able to track completedIndexes when a big number of indexes fail"
+        ));
+    }
+    let old = old.map(|old| &old["template"]);
+    warnings.extend(workload::template_warnings(&spec["template"], old, &path.child("template")));
+    warnings
+}

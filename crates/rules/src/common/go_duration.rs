@@ -1,0 +1,79 @@
+//! Durations as Go writes them (`1h30m`, `250ms`), with the errors it has for others.
+
+/// Reads a duration in nanoseconds, or says what is wrong.
+pub fn parse(text: &str) -> Result<i64, String> {
+    let invalid = || format!("time: invalid duration {text:?}");
+    let (negative, mut rest) = match text.as_bytes().first() {
+        Some(b'-') => (true, &text[1..]),
+        Some(b'+') => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if rest == "0" {
+        return Ok(0);
+    }
+    if rest.is_empty() {
+        return Err(invalid());
+    }
+    let mut total: i128 = 0;
+    while !rest.is_empty() {
+        let whole = digits(rest);
+        rest = &rest[whole.len()..];
+        let mut fraction = "";
+        if let Some(after) = rest.strip_prefix('.') {
+            fraction = digits(after);
+            rest = &after[fraction.len()..];
+        }
+        if whole.is_empty() && fraction.is_empty() {
+            return Err(invalid());
+        }
+        let unit_end = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
+        let (unit, after) = rest.split_at(unit_end);
+        if unit.is_empty() {
+            return Err(format!("time: missing unit in duration {text:?}"));
+        }
+        rest = after;
+        let nanoseconds: i128 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return Err(format!("time: unknown unit {unit:?} in duration {text:?}")),
+        };
+        let number: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
+        total = total.checked_add(number.checked_mul(nanoseconds).ok_or_else(invalid)?).ok_or_else(invalid)?;
+        // More digits than these are below a nanosecond even of hours.
+        let kept = &fraction[..fraction.len().min(18)];
+        if !kept.is_empty() {
+            let scale = 10_i128.pow(kept.len() as u32);
+            total += kept.parse::<i128>().map_err(|_| invalid())? * nanoseconds / scale;
+        }
+    }
+    i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
+}
+
+fn digits(text: &str) -> &str {
+    &text[..text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_or_refused() {
+        for (text, read) in [
+            ("1h30m", Ok(5_400_000_000_000)),
+            ("-1.5s", Ok(-1_500_000_000)),
+            ("0", Ok(0)),
+            (".5ms", Ok(500_000)),
+            ("", Err("time: invalid duration \"\"")),
+            ("5", Err("time: missing unit in duration \"5\"")),
+            ("5x", Err("time: unknown unit \"x\" in duration \"5x\"")),
+            ("abc", Err("time: invalid duration \"abc\"")),
+        ] {
+            assert_eq!(parse(text), read.map_err(str::to_owned), "{text}");
+        }
+    }
+}
