@@ -3,6 +3,7 @@
 //! In: bytes and facts about kinds. Out: objects that are decoded, pruned, patched, owned, selected and encoded by data
 //! (a row in the catalogue and a schema), for built-in kinds and custom resources alike. Nothing here does I/O.
 
+pub mod apply;
 pub mod catalogue;
 pub mod custom;
 pub mod decode;

@@ -17,6 +17,7 @@ mod yaml;
 pub use error::{DecodeError, StrictProblem};
 pub use kind::{TypeMeta, type_meta};
 pub use normalize::{normalize, zero};
+pub(crate) use path::quoted;
 
 use crate::schema::NodeRef;
 use serde_json::Value;

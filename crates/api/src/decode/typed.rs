@@ -103,7 +103,9 @@ impl<'a> Decoder<'a> {
         let value = self.value(owner.at(field.node))?;
         self.state.steps.pop();
         let Some(value) = value else { return Ok(()) };
-        if field.presence == Presence::NonZero && is_zero(&value) {
+        // An empty list of managers is no absent one: it asks to start over.
+        let counts = &*field.name == "managedFields" && value.is_array();
+        if field.presence == Presence::NonZero && !counts && is_zero(&value) {
             if again {
                 map.remove(&*field.name);
             }

@@ -84,6 +84,24 @@ struct Pending {
     inlined: Vec<Inlined>,
 }
 
+/// What a field says about how its list merges.
+struct ListMark {
+    declared: Option<ListKind>,
+    /// What follows from the field's patch strategy where the kind of list is not declared.
+    merged: Option<ListKind>,
+}
+
+impl ListMark {
+    fn is_plain(&self) -> bool {
+        self.declared.is_none() && self.merged.is_none()
+    }
+}
+
+fn merged_kind(field: &Field) -> Option<ListKind> {
+    let keys = field.merge_key.clone().map(|key| ListKind::Map(vec![key]));
+    field.patch.merge.then(|| keys.unwrap_or(ListKind::Set))
+}
+
 impl<'t> Reader<'t> {
     fn open_type(&mut self, text: &'t str) -> Result<(), &'static str> {
         let mut words = text.split(' ');
@@ -167,6 +185,7 @@ impl<'t> Reader<'t> {
                 },
             }
         }
+        let list = ListMark { merged: merged_kind(&field), declared: list };
         field.node = self.field_node(kind, list, field.map_type, go_type)?;
         pending.fields.push(field);
         Ok(())
@@ -175,18 +194,19 @@ impl<'t> Reader<'t> {
     fn field_node(
         &mut self,
         kind: &'t str,
-        list: Option<ListKind>,
+        list: ListMark,
         map_type: Option<MapType>,
         go_type: Option<&str>,
     ) -> Result<NodeId, &'static str> {
-        if list.is_none() && map_type.is_none() && go_type.is_none() {
+        if list.is_plain() && map_type.is_none() && go_type.is_none() {
             return self.plain_node(kind);
         }
         if let Some(element) = kind.strip_prefix("[]") {
             let element = self.element_node(element, go_type.and_then(|go| go.strip_prefix("[]")))?;
             let go_type = go_type.map_or_else(|| format!("[]{}", self.builder.node(element).go_type), Into::into);
-            let declared = list.is_some();
-            let shape = Shape::List(List { element, kind: list.unwrap_or(ListKind::Atomic), declared });
+            let declared = list.declared.is_some();
+            let kind = list.declared.or(list.merged).unwrap_or(ListKind::Atomic);
+            let shape = Shape::List(List { element, kind, declared });
             return Ok(self.builder.push(Node::new(shape, &go_type)));
         }
         if let Some(element) = kind.strip_prefix("{}") {

@@ -1,0 +1,299 @@
+//! What differs between two objects, as sets of paths.
+
+use super::element::{PathElement, equal_values};
+use super::set::{Entry, Set};
+use super::typing::{Atom, ListAtom, MapAtom, Type, as_list, as_map, element_of};
+use crate::schema::{List, NodeRef};
+use serde_json::{Map, Value};
+
+#[derive(Debug, Default)]
+pub(super) struct Comparison {
+    pub removed: Set,
+    pub modified: Set,
+    pub added: Set,
+}
+
+impl Comparison {
+    /// Leaves out what lies at or below the given paths.
+    pub fn without(mut self, ignored: Option<&Set>) -> Self {
+        if let Some(ignored) = ignored {
+            for set in [&mut self.removed, &mut self.modified, &mut self.added] {
+                *set = set.difference_below(ignored);
+            }
+        }
+        self
+    }
+
+    pub fn changed(&self) -> Set {
+        self.modified.union(&self.added)
+    }
+}
+
+/// Compares two objects of one type. The record of who owns what is no part of the comparison.
+pub(super) fn compare(old: &Value, new: &Value, kind: Type<'_>) -> Result<Comparison, String> {
+    let found = difference(Some(old), Some(new), kind, 0)?;
+    Ok(Comparison { removed: found.removed.below, modified: found.modified.below, added: found.added.below })
+}
+
+/// What was found at one place and below it.
+#[derive(Default)]
+struct Found {
+    removed: Mark,
+    modified: Mark,
+    added: Mark,
+}
+
+#[derive(Default)]
+struct Mark {
+    member: bool,
+    below: Set,
+}
+
+fn difference(old: Option<&Value>, new: Option<&Value>, kind: Type<'_>, depth: usize) -> Result<Found, String> {
+    let mut found = Found::default();
+    let mut is_leaf = false;
+    let (old_atom, new_atom) = (kind.atom(old), kind.atom(new));
+    if new.is_none() {
+        is_leaf = handle(&mut found, old_atom, old, new, depth)?;
+    } else {
+        if old.is_some() && !old_atom.same_kind(&new_atom) {
+            handle(&mut found, old_atom, old, new, depth)?;
+        }
+        is_leaf |= handle(&mut found, new_atom, old, new, depth)?;
+    }
+    if !is_leaf {
+        found.added.member |= old.is_none();
+        found.removed.member |= old.is_some() && new.is_none();
+    }
+    Ok(found)
+}
+
+/// Compares by what the values are taken for; says whether they were taken as a whole.
+fn handle(
+    found: &mut Found,
+    atom: Atom<'_>,
+    old: Option<&Value>,
+    new: Option<&Value>,
+    depth: usize,
+) -> Result<bool, String> {
+    match atom {
+        Atom::Map(map) => {
+            let (old_fields, new_fields) = (as_map(old), as_map(new));
+            let empty = old_fields.is_none_or(Map::is_empty) && new_fields.is_none_or(Map::is_empty);
+            if !map.atomic && !empty {
+                compare_fields(found, map, old_fields, new_fields, depth)?;
+                return Ok(false);
+            }
+        }
+        Atom::List(ListAtom::Associative { list, element }) => {
+            let items = |value| as_list(value).map_or(&[][..], Vec::as_slice);
+            let (old_items, new_items) = (items(old), items(new));
+            if !(old_items.is_empty() && new_items.is_empty()) {
+                compare_items(found, list, element, old_items, new_items, depth)?;
+                return Ok(false);
+            }
+        }
+        Atom::List(ListAtom::Atomic(_)) | Atom::Scalar(_) => {}
+    }
+    compare_whole(found, old, new);
+    Ok(true)
+}
+
+fn compare_whole(found: &mut Found, old: Option<&Value>, new: Option<&Value>) {
+    match (old, new) {
+        (None, _) => found.added.member = true,
+        (_, None) => found.removed.member = true,
+        (Some(old), Some(new)) => found.modified.member |= !equal_values(old, new),
+    }
+}
+
+fn compare_fields(
+    found: &mut Found,
+    map: MapAtom<'_>,
+    old: Option<&Map<String, Value>>,
+    new: Option<&Map<String, Value>>,
+    depth: usize,
+) -> Result<(), String> {
+    let mut both = Zipped::new(old, new);
+    let mut collected = Collected::default();
+    while let Some((name, old, new)) = both.next() {
+        // Scalars that stayed the same are most of what there is.
+        if old == new || (depth == 1 && name == "managedFields") {
+            continue;
+        }
+        let kind = map.child(name).unwrap_or(Type::Deduced);
+        let below = difference(old, new, kind, depth + 1)?;
+        collected.add(|| PathElement::field(name), below);
+    }
+    collected.join(found);
+    Ok(())
+}
+
+fn compare_items(
+    found: &mut Found,
+    list: &List,
+    element: NodeRef<'_>,
+    old: &[Value],
+    new: &[Value],
+    depth: usize,
+) -> Result<(), String> {
+    // Each element with its occurrences on both sides, in order of first appearance.
+    let mut all: Vec<(PathElement, Vec<&Value>, Vec<&Value>)> = Vec::with_capacity(old.len().max(new.len()));
+    let mut places: Vec<usize> = Vec::with_capacity(all.capacity());
+    for (side, items) in [old, new].into_iter().enumerate() {
+        for (at, item) in items.iter().enumerate() {
+            let key = element_of(list, element, item).map_err(|error| format!("element {at}: {error}"))?;
+            let place = match places.binary_search_by(|place| all[*place].0.cmp(&key)) {
+                Ok(found) => places[found],
+                Err(free) => {
+                    places.insert(free, all.len());
+                    all.push((key, Vec::new(), Vec::new()));
+                    all.len() - 1
+                }
+            };
+            let entry = &mut all[place];
+            if side == 0 { entry.1.push(item) } else { entry.2.push(item) }
+        }
+    }
+    let mut collected = Collected::default();
+    for (key, old, new) in all {
+        let one = |old: Option<&Value>, new: Option<&Value>| difference(old, new, Type::Node(element), depth + 1);
+        let below = match (&old[..], &new[..]) {
+            ([] | [_], [] | [_]) => one(old.first().copied(), new.first().copied())?,
+            ([_, _, ..], [_, _, ..]) => {
+                let same = old.len() == new.len() && old.iter().zip(&new).all(|(old, new)| equal_values(old, new));
+                Found { modified: Mark { member: !same, ..Mark::default() }, ..Found::default() }
+            }
+            ([_, _, ..], rest) => {
+                let mut below = rest.first().map(|new| one(None, Some(new))).transpose()?.unwrap_or_default();
+                below.removed.member = true;
+                below
+            }
+            (rest, _) => {
+                let mut below = rest.first().map(|old| one(Some(old), None)).transpose()?.unwrap_or_default();
+                below.added.member = true;
+                below
+            }
+        };
+        collected.add(|| key.clone(), below);
+    }
+    collected.join(found);
+    Ok(())
+}
+
+#[derive(Default)]
+struct Collected {
+    removed: Vec<Entry>,
+    modified: Vec<Entry>,
+    added: Vec<Entry>,
+}
+
+impl Collected {
+    fn add(&mut self, element: impl Fn() -> PathElement, below: Found) {
+        let marks =
+            [(&mut self.removed, below.removed), (&mut self.modified, below.modified), (&mut self.added, below.added)];
+        for (entries, mark) in marks {
+            if mark.member || !mark.below.entries().is_empty() {
+                entries.push(Entry { element: element(), member: mark.member, below: mark.below });
+            }
+        }
+    }
+
+    fn join(self, found: &mut Found) {
+        let marks =
+            [(&mut found.removed, self.removed), (&mut found.modified, self.modified), (&mut found.added, self.added)];
+        for (mark, entries) in marks {
+            if !entries.is_empty() {
+                let below = Set::from_unsorted(entries);
+                mark.below = if mark.below.entries().is_empty() { below } else { mark.below.union(&below) };
+            }
+        }
+    }
+}
+
+/// Goes through the fields of two maps together, those of either side once.
+pub(super) struct Zipped<'a> {
+    old: Option<&'a Map<String, Value>>,
+    new: Option<&'a Map<String, Value>>,
+    old_left: Option<serde_json::map::Iter<'a>>,
+    new_left: Option<serde_json::map::Iter<'a>>,
+}
+
+impl<'a> Zipped<'a> {
+    pub fn new(old: Option<&'a Map<String, Value>>, new: Option<&'a Map<String, Value>>) -> Self {
+        Zipped { old, new, old_left: old.map(Map::iter), new_left: new.map(Map::iter) }
+    }
+}
+
+impl<'a> Iterator for Zipped<'a> {
+    type Item = (&'a str, Option<&'a Value>, Option<&'a Value>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some((name, old)) = self.old_left.as_mut().and_then(Iterator::next) {
+            return Some((name, Some(old), self.new.and_then(|fields| fields.get(name))));
+        }
+        let old = self.old;
+        let only_new = |name: &str| old.is_none_or(|fields| !fields.contains_key(name));
+        let (name, new) = self.new_left.as_mut()?.find(|(name, _)| only_new(name))?;
+        Some((name, None, Some(new)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fields_v1::encode;
+    use super::*;
+    use crate::decode::zero;
+    use crate::schema::builtin;
+    use serde_json::json;
+
+    fn compared(old: Value, new: Value) -> Value {
+        let node = builtin().kind("", "v1", "Pod").expect("pod");
+        let found = compare(&old, &new, Type::Node(node)).expect("comparable");
+        json!({"removed": encode(&found.removed), "modified": encode(&found.modified), "added": encode(&found.added)})
+    }
+
+    #[test]
+    fn a_new_object_adds_every_field() {
+        let node = builtin().kind("", "v1", "Pod").expect("pod");
+        let new = json!({"metadata": {"name": "p", "labels": {"a": "b"}}, "spec": {"containers": [{"name": "c",
+            "resources": {}, "ports": [{"containerPort": 80, "protocol": "TCP"}]}], "nodeSelector": {"x": "y"}}});
+        assert_eq!(
+            compared(zero(node), new)["added"],
+            json!({"f:metadata": {"f:name": {}, "f:labels": {".": {}, "f:a": {}}}, "f:spec": {"f:nodeSelector": {},
+                "f:containers": {"k:{\"name\":\"c\"}": {".": {}, "f:name": {}, "f:resources": {}, "f:ports": {".": {},
+                    "k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {".": {}, "f:containerPort": {}, "f:protocol": {}}}}}}})
+        );
+    }
+
+    #[test]
+    fn changes_are_told_apart() {
+        let old = json!({"metadata": {"labels": {"a": "1", "b": "2"}, "managedFields": [1]},
+            "spec": {"containers": [{"name": "c", "image": "x"}, {"name": "d"}], "priority": 1}});
+        let new = json!({"metadata": {"labels": {"a": "9", "c": "3"}},
+            "spec": {"containers": [{"name": "c", "image": "y"}, {"name": "e"}], "priority": 1.0}});
+        assert_eq!(
+            compared(old, new),
+            json!({
+                "removed": {"f:metadata": {"f:labels": {"f:b": {}}},
+                    "f:spec": {"f:containers": {"k:{\"name\":\"d\"}": {".": {}, "f:name": {}}}}},
+                "modified": {"f:metadata": {"f:labels": {"f:a": {}}},
+                    "f:spec": {"f:containers": {"k:{\"name\":\"c\"}": {"f:image": {}}}}},
+                "added": {"f:metadata": {"f:labels": {"f:c": {}}},
+                    "f:spec": {"f:containers": {"k:{\"name\":\"e\"}": {".": {}, "f:name": {}}}}},
+            })
+        );
+    }
+
+    #[test]
+    fn repeated_elements_are_compared_together() {
+        let pod = |envs: Value| json!({"spec": {"containers": [{"name": "c", "env": envs}]}});
+        let env = |value: &str| json!({"name": "A", "value": value});
+        let found = compared(pod(json!([env("1"), env("2")])), pod(json!([env("1"), env("3")])));
+        let expected =
+            json!({"f:spec": {"f:containers": {"k:{\"name\":\"c\"}": {"f:env": {"k:{\"name\":\"A\"}": {}}}}}});
+        assert_eq!(found["modified"], expected);
+        let found = compared(pod(json!([env("1")])), pod(json!([env("1"), env("1")])));
+        assert_eq!(found["added"], expected);
+    }
+}

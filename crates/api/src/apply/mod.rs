@@ -1,0 +1,41 @@
+//! Who owns which field: tracking on every write, and server-side apply.
+//!
+//! In: the object as it is, the object to be or a configuration, and who asks. Out: the object with its managedFields,
+//! or the conflicts. [`Tracker::update`] serves create, update and the other patches; [`Tracker::apply`] serves apply.
+//! Both come after defaulting and before admission, so that what the server adds later belongs to nobody.
+
+mod compare;
+mod conflict;
+mod element;
+mod field_set;
+mod fields_v1;
+mod last_applied;
+mod managers;
+mod merge;
+mod reconcile;
+mod remove;
+mod set;
+mod times;
+mod tracker;
+mod typing;
+mod updater;
+mod user_agent;
+mod validate;
+
+pub use conflict::{Conflict, conflict_message};
+pub use element::PathElement;
+pub use managers::{ManagerId, Managers, Operation, Owned};
+pub use set::Set;
+pub use times::keep_times_if_unchanged;
+pub use tracker::{ApplyError, OneVersion, Tracker, Versions};
+pub use user_agent::manager_name;
+
+/// Reads a set from the form managedFields hold it in.
+pub fn decode_fields(value: &serde_json::Value) -> Result<Set, String> {
+    fields_v1::decode(value)
+}
+
+/// Writes a set in that form.
+pub fn encode_fields(set: &Set) -> serde_json::Value {
+    fields_v1::encode(set)
+}

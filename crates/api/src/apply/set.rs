@@ -1,0 +1,219 @@
+//! Sets of field paths.
+
+use super::element::PathElement;
+use std::cmp::Ordering;
+use std::iter::Peekable;
+
+/// A set of paths as a tree. Whether a path is in the set and whether longer paths are is told apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Set {
+    /// Sorted by element.
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub element: PathElement,
+    /// The path that ends here is in the set.
+    pub member: bool,
+    /// The paths that go on from here.
+    pub below: Set,
+}
+
+impl Set {
+    /// A set of paths made of plain field names.
+    pub fn of_fields(paths: &[&[&str]]) -> Self {
+        let mut set = Set::default();
+        for path in paths {
+            let elements: Vec<PathElement> = path.iter().map(|name| PathElement::field(name)).collect();
+            set.insert(&elements);
+        }
+        set
+    }
+
+    pub fn insert(&mut self, path: &[PathElement]) {
+        let Some((first, rest)) = path.split_first() else { return };
+        let at = match self.entries.binary_search_by(|entry| entry.element.cmp(first)) {
+            Ok(at) => at,
+            Err(at) => {
+                self.entries.insert(at, Entry { element: first.clone(), member: false, below: Set::default() });
+                at
+            }
+        };
+        if rest.is_empty() {
+            self.entries[at].member = true;
+        } else {
+            self.entries[at].below.insert(rest);
+        }
+    }
+
+    /// Adds an entry that is greater than all before it, unless it is empty.
+    pub(super) fn push(&mut self, entry: Entry) {
+        if !entry.is_empty() {
+            debug_assert!(self.entries.last().is_none_or(|last| last.element < entry.element));
+            self.entries.push(entry);
+        }
+    }
+
+    /// Makes a set of entries in any order; equal elements are joined.
+    pub(super) fn from_unsorted(mut entries: Vec<Entry>) -> Self {
+        entries.retain(|entry| !entry.is_empty());
+        entries.sort_by(|a, b| a.element.cmp(&b.element));
+        entries.dedup_by(|next, kept| {
+            let same = next.element == kept.element;
+            if same {
+                kept.member |= next.member;
+                kept.below = std::mem::take(&mut kept.below).union(&next.below);
+            }
+            same
+        });
+        Set { entries }
+    }
+
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.iter().all(Entry::is_empty)
+    }
+
+    pub fn get(&self, element: &PathElement) -> Option<&Entry> {
+        let at = self.entries.binary_search_by(|entry| entry.element.cmp(element)).ok()?;
+        Some(&self.entries[at])
+    }
+
+    pub fn get_field(&self, name: &str) -> Option<&Entry> {
+        let found = self.entries.binary_search_by(|entry| match &entry.element {
+            PathElement::Field(other) => (**other).cmp(name),
+            _ => Ordering::Greater,
+        });
+        found.ok().map(|at| &self.entries[at])
+    }
+
+    pub fn has(&self, path: &[PathElement]) -> bool {
+        match path.split_first() {
+            None => false,
+            Some((last, [])) => self.get(last).is_some_and(|entry| entry.member),
+            Some((first, rest)) => self.get(first).is_some_and(|entry| entry.below.has(rest)),
+        }
+    }
+
+    pub fn union(&self, other: &Set) -> Set {
+        self.combine(other, |left, right| match (left, right) {
+            (Some(a), Some(b)) => Some((a.member || b.member, a.below.union(&b.below))),
+            (Some(one), None) | (None, Some(one)) => Some((one.member, one.below.clone())),
+            (None, None) => None,
+        })
+    }
+
+    pub fn intersection(&self, other: &Set) -> Set {
+        self.combine(other, |left, right| match (left, right) {
+            (Some(a), Some(b)) => Some((a.member && b.member, a.below.intersection(&b.below))),
+            _ => None,
+        })
+    }
+
+    pub fn difference(&self, other: &Set) -> Set {
+        self.combine(other, |left, right| match (left, right) {
+            (Some(a), Some(b)) => Some((a.member && !b.member, a.below.difference(&b.below))),
+            (Some(a), None) => Some((a.member, a.below.clone())),
+            _ => None,
+        })
+    }
+
+    /// Takes out the other set's paths and everything below them.
+    pub fn difference_below(&self, other: &Set) -> Set {
+        self.combine(other, |left, right| match (left, right) {
+            (Some(_), Some(b)) if b.member => None,
+            (Some(a), Some(b)) => Some((a.member, a.below.difference_below(&b.below))),
+            (Some(a), None) => Some((a.member, a.below.clone())),
+            _ => None,
+        })
+    }
+
+    fn combine(&self, other: &Set, choose: impl Fn(Option<&Entry>, Option<&Entry>) -> Option<(bool, Set)>) -> Set {
+        let mut combined = Set::default();
+        let mut left = self.entries.iter().peekable();
+        let mut right = other.entries.iter().peekable();
+        while let Some((a, b)) = next_pair(&mut left, &mut right) {
+            if let (Some((member, below)), Some(entry)) = (choose(a, b), a.or(b)) {
+                combined.push(Entry { element: entry.element.clone(), member, below });
+            }
+        }
+        combined
+    }
+
+    /// Every path, at each level those that end before those that go on.
+    pub fn paths(&self) -> Vec<Vec<PathElement>> {
+        let mut paths = Vec::new();
+        self.collect_paths(&mut Vec::new(), &mut paths);
+        paths
+    }
+
+    fn collect_paths(&self, prefix: &mut Vec<PathElement>, paths: &mut Vec<Vec<PathElement>>) {
+        for entry in self.entries.iter().filter(|entry| entry.member) {
+            paths.push(prefix.iter().chain([&entry.element]).cloned().collect());
+        }
+        for entry in &self.entries {
+            prefix.push(entry.element.clone());
+            entry.below.collect_paths(prefix, paths);
+            prefix.pop();
+        }
+    }
+}
+
+impl Entry {
+    pub fn is_empty(&self) -> bool {
+        !self.member && self.below.is_empty()
+    }
+}
+
+type Entries<'a> = Peekable<std::slice::Iter<'a, Entry>>;
+
+/// The next element of either side, with the entries that each side has for it.
+fn next_pair<'a>(left: &mut Entries<'a>, right: &mut Entries<'a>) -> Option<(Option<&'a Entry>, Option<&'a Entry>)> {
+    let order = match (left.peek(), right.peek()) {
+        (Some(a), Some(b)) => a.element.cmp(&b.element),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => return None,
+    };
+    Some(match order {
+        Ordering::Less => (left.next(), None),
+        Ordering::Greater => (None, right.next()),
+        Ordering::Equal => (left.next(), right.next()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(paths: &[&[&str]]) -> Set {
+        Set::of_fields(paths)
+    }
+
+    #[test]
+    fn sets_combine() {
+        let a = set(&[&["a"], &["b", "c"], &["b", "d", "e"]]);
+        let b = set(&[&["b"], &["b", "d", "e"], &["f"]]);
+        assert_eq!(a.union(&b), set(&[&["a"], &["b"], &["b", "c"], &["b", "d", "e"], &["f"]]));
+        assert_eq!(a.intersection(&b), set(&[&["b", "d", "e"]]));
+        assert_eq!(a.difference(&b), set(&[&["a"], &["b", "c"]]));
+        assert_eq!(a.difference_below(&b), set(&[&["a"]]));
+        assert!(a.difference(&a).is_empty());
+        assert!(a.has(&[PathElement::field("b"), PathElement::field("c")]));
+        assert!(!a.has(&[PathElement::field("b")]));
+    }
+
+    #[test]
+    fn paths_that_end_come_first() {
+        let shown: Vec<String> = set(&[&["b", "c"], &["z"], &["a", "x"], &["a"]])
+            .paths()
+            .iter()
+            .map(|path| path.iter().map(ToString::to_string).collect())
+            .collect();
+        assert_eq!(shown, [".a", ".z", ".a.x", ".b.c"]);
+    }
+}

@@ -1,0 +1,209 @@
+//! How owned sets change when an object does.
+
+use super::compare::{Comparison, compare};
+use super::conflict::{Conflict, conflicts_of};
+use super::field_set::{field_set, with_named_fields};
+use super::managers::{ManagerId, Managers, Owned};
+use super::merge::merge;
+use super::reconcile::reconcile;
+use super::remove::remove;
+use super::set::Set;
+use super::tracker::Versions;
+use super::typing::Type;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// The version in which a request came, and the others that owners may have written in.
+pub(super) struct Updater<'a> {
+    pub kind: Type<'a>,
+    pub api_version: &'a str,
+    pub ignored: Option<&'a Set>,
+    pub versions: &'a dyn Versions,
+}
+
+#[derive(Debug)]
+pub(super) enum UpdateError {
+    Conflicts(Vec<Conflict>),
+    Failed(String),
+}
+
+impl From<String> for UpdateError {
+    fn from(message: String) -> Self {
+        UpdateError::Failed(message)
+    }
+}
+
+impl<'a> Updater<'a> {
+    /// Takes what changed away from its owners and gives the set of what changed.
+    pub fn update(&self, live: &Value, new: &Value, managers: &mut Managers) -> Result<Set, String> {
+        self.reconcile(managers);
+        match self.disown(live, new, managers, None, true) {
+            Ok(comparison) => {
+                let changed = comparison.changed();
+                Ok(self.ignored.map_or_else(|| changed.clone(), |ignored| changed.difference_below(ignored)))
+            }
+            Err(UpdateError::Failed(message)) => Err(message),
+            Err(UpdateError::Conflicts(_)) => Ok(Set::default()),
+        }
+    }
+
+    /// Merges a configuration and gives the object it makes.
+    pub fn apply(
+        &self,
+        live: &Value,
+        configuration: &Value,
+        managers: &mut Managers,
+        manager: &ManagerId,
+        force: bool,
+    ) -> Result<Value, UpdateError> {
+        self.reconcile(managers);
+        let merged =
+            merge(live, configuration, self.kind).map_err(|error| format!("failed to merge config: {error}"))?;
+        let mut set = field_set(configuration, self.kind);
+        if let Some(ignored) = self.ignored {
+            set = set.difference_below(ignored);
+        }
+        let last = managers.by_id.get(manager).cloned();
+        let time = last.as_ref().and_then(|last| last.time.clone());
+        managers.by_id.insert(manager.clone(), Owned { set, api_version: self.api_version.to_owned(), time });
+        let new = match last.filter(|last| !last.set.is_empty()) {
+            Some(last) => self.prune(merged, managers, &last),
+            None => merged,
+        };
+        self.disown(live, &new, managers, Some(manager), force)?;
+        Ok(new)
+    }
+
+    /// Compares in every version that an owner wrote in, and takes what changed away from the owners.
+    fn disown(
+        &self,
+        live: &Value,
+        new: &Value,
+        managers: &mut Managers,
+        except: Option<&ManagerId>,
+        force: bool,
+    ) -> Result<Comparison, UpdateError> {
+        let failed = |error: String| format!("failed to compare objects: {error}");
+        let comparison = compare(live, new, self.kind).map_err(failed)?.without(self.ignored);
+        let changed = comparison.changed();
+        let mut other_versions: BTreeMap<String, Option<(Set, Set)>> = BTreeMap::new();
+        let mut conflicts: BTreeMap<ManagerId, Set> = BTreeMap::new();
+        let mut removed: BTreeMap<ManagerId, Set> = BTreeMap::new();
+        let mut missing = Vec::new();
+        for (id, owned) in managers.by_id.iter().filter(|(id, _)| Some(*id) != except) {
+            let (changed, gone) = if owned.api_version == self.api_version {
+                (&changed, &comparison.removed)
+            } else {
+                if !other_versions.contains_key(&owned.api_version) {
+                    let found = self.compare_in(live, new, &owned.api_version)?;
+                    other_versions.insert(owned.api_version.clone(), found);
+                }
+                match other_versions.get(&owned.api_version).and_then(Option::as_ref) {
+                    Some((changed, gone)) => (changed, gone),
+                    None => {
+                        missing.push(id.clone());
+                        continue;
+                    }
+                }
+            };
+            let conflict = owned.set.intersection(changed);
+            if !conflict.is_empty() {
+                conflicts.insert(id.clone(), conflict);
+            }
+            if !gone.is_empty() {
+                removed.insert(id.clone(), gone.clone());
+            }
+        }
+        if !force && !conflicts.is_empty() {
+            return Err(UpdateError::Conflicts(conflicts_of(conflicts)));
+        }
+        for id in missing {
+            managers.by_id.remove(&id);
+        }
+        for (id, lost) in conflicts.into_iter().chain(removed) {
+            if let Some(owned) = managers.by_id.get_mut(&id) {
+                owned.set = owned.set.difference(&lost);
+            }
+        }
+        managers.by_id.retain(|_, owned| !owned.set.is_empty());
+        Ok(comparison)
+    }
+
+    fn compare_in(&self, live: &Value, new: &Value, version: &str) -> Result<Option<(Set, Set)>, String> {
+        let (Some((live, kind)), Some((new, _))) =
+            (self.convert(live, self.api_version, version), self.convert(new, self.api_version, version))
+        else {
+            return Ok(None);
+        };
+        let comparison = compare(&live, &new, kind).map_err(|error| format!("failed to compare objects: {error}"))?;
+        let comparison = comparison.without(self.versions.ignored(version));
+        Ok(Some((comparison.changed(), comparison.removed)))
+    }
+
+    fn convert<'v>(&self, object: &'v Value, from: &str, to: &str) -> Option<(Cow<'v, Value>, Type<'a>)> {
+        if from == to {
+            let kind = if to == self.api_version { self.kind } else { Type::Node(self.versions.node(to)?) };
+            return Some((Cow::Borrowed(object), kind));
+        }
+        let kind = if to == self.api_version { self.kind } else { Type::Node(self.versions.node(to)?) };
+        Some((Cow::Owned(self.versions.convert(object, from, to)?), kind))
+    }
+
+    /// Takes out what the applier set last time, does not set now, and nobody else owns.
+    fn prune(&self, merged: Value, managers: &Managers, last: &Owned) -> Value {
+        let version = last.api_version.as_str();
+        let Some((converted, kind)) = self.convert(&merged, self.api_version, version) else { return merged };
+        let mut pruned = remove(&converted, &with_named_fields(&last.set, Some(kind)), kind);
+
+        let mut owned_in: BTreeMap<&str, Set> = BTreeMap::new();
+        for owned in managers.by_id.values() {
+            let together = owned_in.entry(&owned.api_version).or_default();
+            *together = together.union(&owned.set);
+        }
+        // The version in which the fields were pruned comes first: converting may need what it puts back.
+        let mut at = version.to_owned();
+        let mut whole = converted.into_owned();
+        let first = owned_in.remove_entry(version);
+        for (version, owned) in first.into_iter().chain(owned_in) {
+            let (Some((merged, kind)), Some((kept, _))) =
+                (self.convert(&whole, &at, version), self.convert(&pruned, &at, version))
+            else {
+                continue;
+            };
+            let named = |set: &Set| with_named_fields(set, Some(kind));
+            let keep = named(&field_set(&kept, kind)).union(&named(&owned));
+            let dropped = named(&field_set(&merged, kind)).difference(&keep);
+            pruned = remove(&merged, &dropped, kind);
+            whole = merged.into_owned();
+            at = version.to_owned();
+        }
+        let back =
+            |object: Value, from: &str, to: &str| self.convert(&object, from, to).map(|(value, _)| value.into_owned());
+        let (Some(whole), Some(pruned)) = (back(whole, &at, version), back(pruned, &at, version)) else {
+            return merged;
+        };
+        // What nobody owned stays as well.
+        let named = |set: &Set| with_named_fields(set, Some(kind));
+        let gone = named(&field_set(&whole, kind)).difference(&named(&field_set(&pruned, kind)));
+        let pruned = remove(&whole, &gone.intersection(&named(&last.set)), kind);
+        back(pruned, version, self.api_version).unwrap_or(merged)
+    }
+
+    /// Fits every owner's set to schemas that may have changed since.
+    fn reconcile(&self, managers: &mut Managers) {
+        if !self.versions.schema_changes() {
+            return;
+        }
+        for owned in managers.by_id.values_mut() {
+            let kind = if owned.api_version == self.api_version {
+                Some(self.kind)
+            } else {
+                self.versions.node(&owned.api_version).map(Type::Node)
+            };
+            if let Some(fitted) = kind.and_then(|kind| reconcile(&owned.set, kind)) {
+                owned.set = fitted;
+            }
+        }
+    }
+}
