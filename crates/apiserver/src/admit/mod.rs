@@ -3,12 +3,32 @@
 //! Each plugin is a file of its own. All `admit` steps run in order and may change the object; then all `validate`
 //! steps run and may only refuse.
 
+mod certificates;
+mod defaults;
+mod escalation;
+mod limit_ranger;
+mod namespace_lifecycle;
+mod node_restriction;
+mod pod_security;
+mod priority;
+mod resource_quota;
+mod resources;
+mod runtime_class;
+mod service_account;
+mod storage;
+
+use std::sync::Arc;
+
 use async_trait::async_trait;
-use knarr_api::status::Status;
+use knarr_api::status::{Named, Status};
+use knarr_api::value::Read;
 use serde_json::Value;
 
+use crate::authorize::{Authorizer, Rbac};
 use crate::objects::Objects;
 use crate::request::User;
+
+pub use resource_quota::QuotaWriter;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -38,6 +58,29 @@ pub struct Write<'a> {
     pub warnings: &'a mut Vec<String>,
 }
 
+impl Write<'_> {
+    /// Whether the write is to the resource itself, not to a part of it.
+    fn is(&self, group: &str, resource: &str) -> bool {
+        self.subresource.is_empty() && self.is_part_of(group, resource)
+    }
+
+    fn is_part_of(&self, group: &str, resource: &str) -> bool {
+        self.resource == resource && self.group == group
+    }
+
+    fn creates(&self, group: &str, resource: &str) -> bool {
+        self.operation == Operation::Create && self.is(group, resource)
+    }
+
+    /// The refusal of this write, naming the object as far as its name is known.
+    pub fn forbidden(&self, why: impl AsRef<str>) -> Status {
+        let metadata = self.object.at(&["metadata"]);
+        let name = [self.name, metadata.text(&["name"]), metadata.text(&["generateName"]), "Unknown"];
+        let name = name.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
+        Status::forbidden(Named { group: self.group, name: self.resource }, name, why.as_ref())
+    }
+}
+
 #[async_trait]
 pub trait Plugin: Send + Sync {
     fn name(&self) -> &'static str;
@@ -47,5 +90,105 @@ pub trait Plugin: Send + Sync {
     }
     async fn validate(&self, _write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
         Ok(())
+    }
+}
+
+/// The plugins that Kubernetes enables by default, in its order, and NodeRestriction.
+pub struct Chain(Vec<Box<dyn Plugin>>);
+
+impl Chain {
+    pub fn new(authorizer: Arc<dyn Authorizer>, rbac: Arc<Rbac>, quotas: Arc<dyn QuotaWriter>) -> Self {
+        Chain(vec![
+            Box::new(namespace_lifecycle::NamespaceLifecycle),
+            Box::new(limit_ranger::LimitRanger),
+            Box::new(service_account::ServiceAccount),
+            Box::new(node_restriction::NodeRestriction::new(Arc::clone(&authorizer))),
+            Box::new(defaults::TaintNodesByCondition),
+            Box::new(pod_security::PodSecurity),
+            Box::new(priority::Priority),
+            Box::new(defaults::DefaultTolerationSeconds),
+            Box::new(storage::DefaultStorageClass),
+            Box::new(storage::StorageObjectInUseProtection),
+            Box::new(storage::PersistentVolumeClaimResize),
+            Box::new(runtime_class::RuntimeClass),
+            Box::new(certificates::CertificateApproval(Arc::clone(&authorizer))),
+            Box::new(certificates::CertificateSigning(Arc::clone(&authorizer))),
+            Box::new(certificates::ClusterTrustBundleAttest(Arc::clone(&authorizer))),
+            Box::new(certificates::CertificateSubjectRestriction),
+            Box::new(defaults::DefaultIngressClass),
+            Box::new(defaults::PodTopologyLabels),
+            Box::new(escalation::Escalation::new(authorizer, rbac)),
+            Box::new(resource_quota::ResourceQuota::new(quotas)),
+        ])
+    }
+
+    pub async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+        for plugin in &self.0 {
+            if plugin.handles(write) {
+                plugin.admit(write, objects).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+        for plugin in &self.0 {
+            if plugin.handles(write) {
+                plugin.validate(write, objects).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::objects::tests::Fixed;
+
+    /// Runs one plugin on a write and answers the object it made, or the refusal's message.
+    pub async fn run(
+        plugin: &dyn Plugin,
+        operation: Operation,
+        (group, resource): (&str, &str),
+        object: Value,
+        old: Option<Value>,
+        objects: &Fixed,
+    ) -> Result<Value, String> {
+        run_as(&User::named("ann", &[]), plugin, operation, (group, resource), object, old, objects).await
+    }
+
+    pub async fn run_as(
+        user: &User,
+        plugin: &dyn Plugin,
+        operation: Operation,
+        (group, resource): (&str, &str),
+        mut object: Value,
+        old: Option<Value>,
+        objects: &Fixed,
+    ) -> Result<Value, String> {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let named = if object.is_null() { old.clone().unwrap_or_default() } else { object.clone() };
+        let mut warnings = Vec::new();
+        let mut write = Write {
+            operation,
+            group,
+            version: "v1",
+            kind: named.text(&["kind"]),
+            resource,
+            subresource,
+            namespace: named.text(&["metadata", "namespace"]),
+            name: named.text(&["metadata", "name"]),
+            object: &mut object,
+            old: old.as_ref(),
+            user,
+            dry_run: false,
+            warnings: &mut warnings,
+        };
+        if plugin.handles(&write) {
+            plugin.admit(&mut write, objects).await.map_err(|status| status.message)?;
+            plugin.validate(&mut write, objects).await.map_err(|status| status.message)?;
+        }
+        Ok(object)
     }
 }

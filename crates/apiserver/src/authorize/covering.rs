@@ -3,9 +3,23 @@
 use super::Rule;
 use super::rule::path_matches;
 
-/// The parts of `wanted` that `held` does not cover, in their smallest form.
+/// The parts of `wanted` that `held` does not cover, those of one resource as one rule.
 pub fn uncovered(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
-    wanted.iter().flat_map(break_down).filter(|part| !held.iter().any(|rule| covers(rule, part))).collect()
+    let mut missing: Vec<Rule> = Vec::new();
+    for part in wanted.iter().flat_map(break_down) {
+        if held.iter().any(|rule| covers(rule, &part)) {
+            continue;
+        }
+        let same = |rule: &&mut Rule| {
+            part.paths.is_empty()
+                && (&rule.groups, &rule.resources, &rule.names) == (&part.groups, &part.resources, &part.names)
+        };
+        match missing.iter_mut().find(same) {
+            Some(rule) => rule.verbs.extend(part.verbs),
+            None => missing.push(part),
+        }
+    }
+    missing
 }
 
 /// A rule as rules of one verb, group, resource and name each.

@@ -1,0 +1,207 @@
+//! Plugins for certificate requests and trust bundles: who may approve, sign and attest for which signer.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use knarr_api::status::Status;
+use knarr_api::value::Read;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::X509Name;
+
+use super::{Operation, Plugin, Write};
+use crate::authorize::{Authorizer, Decision};
+use crate::objects::Objects;
+use crate::request::{Target, User};
+
+const GROUP: &str = "certificates.k8s.io";
+const REQUESTS: &str = "certificatesigningrequests";
+const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+
+/// Whether the user may do it for this signer, or for all signers of its domain.
+fn may(authorizer: &dyn Authorizer, user: &User, verb: &str, signer: &str) -> bool {
+    let domain = signer.split_once('/').map_or(signer, |(domain, _)| domain);
+    [signer.to_owned(), format!("{domain}/*")].into_iter().any(|name| {
+        let target = Target {
+            verb: verb.into(),
+            group: GROUP.into(),
+            version: "*".into(),
+            resource: "signers".into(),
+            name,
+            ..Target::default()
+        };
+        matches!(authorizer.decide(user, &target), Decision::Allow(_))
+    })
+}
+
+pub struct CertificateApproval(pub Arc<dyn Authorizer>);
+
+#[async_trait]
+impl Plugin for CertificateApproval {
+    fn name(&self) -> &'static str {
+        "CertificateApproval"
+    }
+
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Update && write.is_part_of(GROUP, REQUESTS) && write.subresource == "approval"
+    }
+
+    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+        let signer = write.old.map(|old| old.text(&["spec", "signerName"])).unwrap_or_default();
+        if may(self.0.as_ref(), write.user, "approve", signer) {
+            return Ok(());
+        }
+        Err(write.forbidden(format!("user not permitted to approve requests with signerName {signer:?}")))
+    }
+}
+
+pub struct CertificateSigning(pub Arc<dyn Authorizer>);
+
+#[async_trait]
+impl Plugin for CertificateSigning {
+    fn name(&self) -> &'static str {
+        "CertificateSigning"
+    }
+
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation == Operation::Update && write.is_part_of(GROUP, REQUESTS) && write.subresource == "status"
+    }
+
+    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+        let Some(old) = write.old else { return Ok(()) };
+        let unchanged = ["certificate", "conditions"]
+            .iter()
+            .all(|field| old.at(&["status", field]) == write.object.at(&["status", field]));
+        let signer = old.text(&["spec", "signerName"]);
+        if unchanged || may(self.0.as_ref(), write.user, "sign", signer) {
+            return Ok(());
+        }
+        Err(write.forbidden(format!("user not permitted to sign requests with signerName {signer:?}")))
+    }
+}
+
+pub struct ClusterTrustBundleAttest(pub Arc<dyn Authorizer>);
+
+#[async_trait]
+impl Plugin for ClusterTrustBundleAttest {
+    fn name(&self) -> &'static str {
+        "ClusterTrustBundleAttest"
+    }
+
+    fn handles(&self, write: &Write<'_>) -> bool {
+        matches!(write.operation, Operation::Create | Operation::Update) && write.is(GROUP, "clustertrustbundles")
+    }
+
+    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+        let signer = write.object.text(&["spec", "signerName"]);
+        let same = write.old.is_some_and(|old| old.at(&["spec"]) == write.object.at(&["spec"]));
+        if signer.is_empty() || same || may(self.0.as_ref(), write.user, "attest", signer) {
+            return Ok(());
+        }
+        Err(write.forbidden(format!("user not permitted to attest for signerName {signer:?}")))
+    }
+}
+
+/// Nobody becomes a member of `system:masters` by a certificate request.
+pub struct CertificateSubjectRestriction;
+
+#[async_trait]
+impl Plugin for CertificateSubjectRestriction {
+    fn name(&self) -> &'static str {
+        "CertificateSubjectRestriction"
+    }
+
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.creates(GROUP, REQUESTS)
+    }
+
+    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+        if write.object.text(&["spec", "signerName"]) != CLIENT_SIGNER {
+            return Ok(());
+        }
+        let organizations = organizations(write.object.text(&["spec", "request"]))
+            .map_err(|why| write.forbidden(format!("failed to parse CSR: {why}")))?;
+        if organizations.iter().any(|group| group == "system:masters") {
+            let why = format!("use of {CLIENT_SIGNER} signer with system:masters group is not allowed");
+            return Err(write.forbidden(why));
+        }
+        Ok(())
+    }
+}
+
+/// The organizations that a base64 PEM request asks for.
+fn organizations(request: &str) -> Result<Vec<String>, String> {
+    with_subject(request, |subject| {
+        subject.iter_organization().filter_map(|name| name.as_str().ok()).map(str::to_owned).collect()
+    })
+}
+
+/// The common name that a base64 PEM request asks for.
+pub fn common_name(request: &str) -> Result<String, String> {
+    with_subject(request, |subject| {
+        subject.iter_common_name().find_map(|name| name.as_str().ok()).unwrap_or_default().to_owned()
+    })
+}
+
+fn with_subject<T>(request: &str, read: impl FnOnce(&X509Name<'_>) -> T) -> Result<T, String> {
+    let pem = STANDARD.decode(request).map_err(|error| error.to_string())?;
+    let (_, pem) =
+        x509_parser::pem::parse_x509_pem(&pem).map_err(|_| "PEM block type must be CERTIFICATE REQUEST".to_owned())?;
+    let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).map_err(|error| error.to_string())?;
+    Ok(read(&parsed.certification_request_info.subject))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::run;
+    use super::*;
+    use crate::objects::tests::Fixed;
+    use rcgen::{CertificateParams, DnType, KeyPair};
+    use serde_json::json;
+
+    fn request(organization: &str) -> String {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::OrganizationName, organization);
+        let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        STANDARD.encode(pem)
+    }
+
+    #[tokio::test]
+    async fn nobody_asks_to_be_a_master() {
+        let none = Fixed::new(vec![]);
+        for (organization, refused) in [("devs", false), ("system:masters", true)] {
+            let object = json!({"kind": "CertificateSigningRequest", "metadata": {"name": "c"},
+                "spec": {"signerName": CLIENT_SIGNER, "request": request(organization)}});
+            let at = (GROUP, REQUESTS);
+            let result = run(&CertificateSubjectRestriction, Operation::Create, at, object, None, &none).await;
+            assert_eq!(result.is_err(), refused, "{organization}");
+        }
+    }
+
+    struct Nobody;
+
+    impl Authorizer for Nobody {
+        fn decide(&self, _user: &User, target: &Target) -> Decision {
+            if target.name == "example.com/*" {
+                Decision::Allow(String::new())
+            } else {
+                Decision::NoOpinion(String::new())
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn approval_needs_the_right_for_the_signer() {
+        let none = Fixed::new(vec![]);
+        for (signer, refused) in [("example.com/x", false), ("other.com/x", true)] {
+            let object = json!({"kind": "CertificateSigningRequest", "metadata": {"name": "c"},
+                "spec": {"signerName": signer}});
+            let at = (GROUP, "certificatesigningrequests/approval");
+            let plugin = CertificateApproval(Arc::new(Nobody));
+            let result = run(&plugin, Operation::Update, at, object.clone(), Some(object), &none).await;
+            assert_eq!(result.is_err(), refused, "{signer}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Nobody grants more than they hold: writes to roles and bindings are checked against the writer's own rules.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use knarr_api::status::Status;
+use knarr_api::value::Read;
+
+use super::{Operation, Plugin, Write};
+use crate::authorize::{Authorizer, Decision, Rbac, Rule, uncovered};
+use crate::objects::Objects;
+use crate::request::{GROUP_MASTERS, Target};
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+pub struct Escalation {
+    authorizer: Arc<dyn Authorizer>,
+    rbac: Arc<Rbac>,
+}
+
+impl Escalation {
+    pub fn new(authorizer: Arc<dyn Authorizer>, rbac: Arc<Rbac>) -> Self {
+        Escalation { authorizer, rbac }
+    }
+
+    fn is_allowed(&self, write: &Write<'_>, verb: &str, resource: &str, name: &str) -> bool {
+        let target = Target {
+            verb: verb.into(),
+            group: GROUP.into(),
+            version: "v1".into(),
+            resource: resource.into(),
+            namespace: write.namespace.into(),
+            name: name.into(),
+            ..Target::default()
+        };
+        matches!(self.authorizer.decide(write.user, &target), Decision::Allow(_))
+    }
+
+    fn check_rules(&self, write: &Write<'_>, wanted: &[Rule]) -> Result<(), Status> {
+        let held = self.rbac.rules_for(write.user, write.namespace);
+        let missing: BTreeSet<String> = uncovered(&held.rules, wanted).iter().map(Rule::to_string).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let groups: Vec<String> = write.user.groups.iter().map(|group| format!("{group:?}")).collect();
+        let mut why = format!(
+            "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
+            write.user.name,
+            groups.join(" "),
+            missing.into_iter().collect::<Vec<_>>().join("\n")
+        );
+        if !held.missing_roles.is_empty() {
+            why.push_str(&format!("; resolution errors: [{}]", held.missing_roles.join(", ")));
+        }
+        Err(write.forbidden(why))
+    }
+
+    fn check_role(&self, write: &Write<'_>) -> Result<(), Status> {
+        if self.is_allowed(write, "escalate", write.resource, write.name) {
+            return Ok(());
+        }
+        let rules: Vec<Rule> = write.object.items(&["rules"]).iter().map(Rule::from_value).collect();
+        self.check_rules(write, &rules)?;
+        let aggregates =
+            |role: &serde_json::Value| !role.items(&["aggregationRule", "clusterRoleSelectors"]).is_empty();
+        if aggregates(write.object) || write.old.is_some_and(aggregates) {
+            let everything = |rule: Rule| Rule { verbs: vec!["*".into()], ..rule };
+            let full = [
+                everything(Rule { groups: vec!["*".into()], resources: vec!["*".into()], ..Rule::default() }),
+                everything(Rule { paths: vec!["*".into()], ..Rule::default() }),
+            ];
+            if self.check_rules(write, &full).is_err() {
+                return Err(write.forbidden("must have cluster-admin privileges to use the aggregationRule"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_binding(&self, write: &Write<'_>) -> Result<(), Status> {
+        let role = write.object.at(&["roleRef"]);
+        let name = role.text(&["name"]);
+        let resource = if role.text(&["kind"]) == "ClusterRole" { "clusterroles" } else { "roles" };
+        if self.is_allowed(write, "bind", resource, name) {
+            return Ok(());
+        }
+        match self.rbac.role_rules(role, write.namespace) {
+            Some(rules) => self.check_rules(write, &rules),
+            None => {
+                let kind = knarr_api::status::Named { group: GROUP, name: resource };
+                Err(Status::not_found(kind, name))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Plugin for Escalation {
+    fn name(&self) -> &'static str {
+        "RBACEscalation"
+    }
+
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.group == GROUP
+            && matches!(write.operation, Operation::Create | Operation::Update)
+            && !write.user.is_in(GROUP_MASTERS)
+    }
+
+    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+        // A change that only lets the garbage collector proceed grants nothing.
+        let grants = ["rules", "aggregationRule", "roleRef", "subjects"];
+        let labels = |object: &serde_json::Value| object.at(&["metadata", "labels"]).clone();
+        if write.old.is_some_and(|old| {
+            grants.iter().all(|field| old.at(&[field]) == write.object.at(&[field]))
+                && labels(old) == labels(write.object)
+        }) {
+            return Ok(());
+        }
+        match write.resource {
+            "roles" | "clusterroles" => self.check_role(write),
+            _ => self.check_binding(write),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::run;
+    use super::*;
+    use crate::objects::tests::Fixed;
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn only_held_rules_are_granted() {
+        let objects = || {
+            Fixed::new(vec![
+                (
+                    GROUP,
+                    "clusterroles",
+                    json!({"metadata": {"name": "reader"}, "rules": [
+                    {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]}),
+                ),
+                (
+                    GROUP,
+                    "clusterrolebindings",
+                    json!({"metadata": {"name": "b"},
+                    "roleRef": {"kind": "ClusterRole", "name": "reader"}, "subjects": [{"kind": "User", "name": "ann"}]}),
+                ),
+            ])
+        };
+        let rbac = Arc::new(Rbac::new(Arc::new(objects())));
+        let plugin = Escalation::new(Arc::clone(&rbac) as Arc<dyn Authorizer>, rbac);
+        for (verb, refusal) in [
+            ("get", None),
+            (
+                "delete",
+                Some(
+                    "clusterroles.rbac.authorization.k8s.io \"r\" is forbidden: user \"ann\" (groups=[]) is attempting to \
+                     grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"pods\"], \
+                     Verbs:[\"delete\"]}",
+                ),
+            ),
+        ] {
+            let role = json!({"kind": "ClusterRole", "metadata": {"name": "r"}, "rules": [
+                {"verbs": [verb], "apiGroups": [""], "resources": ["pods"]}]});
+            let result = run(&plugin, Operation::Create, (GROUP, "clusterroles"), role, None, &objects()).await;
+            assert_eq!(result.err().as_deref(), refusal);
+        }
+    }
+}

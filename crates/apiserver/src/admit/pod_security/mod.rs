@@ -1,0 +1,228 @@
+//! PodSecurity: pods keep to the level their namespace is labelled with. Violations of the enforced level are refused,
+//! those of the warn level become warnings.
+
+mod checks;
+mod level;
+
+use async_trait::async_trait;
+use knarr_api::field::Errors;
+use knarr_api::status::{Named, Status};
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use super::{Operation, Plugin, Write};
+use crate::objects::Objects;
+use checks::evaluate;
+use level::{Level, Policy};
+
+/// So many pods are looked at when a namespace gets a stricter level.
+const MOST_PODS_CHECKED: usize = 3000;
+
+pub struct PodSecurity;
+
+#[async_trait]
+impl Plugin for PodSecurity {
+    fn name(&self) -> &'static str {
+        "PodSecurity"
+    }
+
+    fn handles(&self, write: &Write<'_>) -> bool {
+        if !matches!(write.operation, Operation::Create | Operation::Update) {
+            return false;
+        }
+        let pods = write.is_part_of("", "pods") && matches!(write.subresource, "" | "ephemeralcontainers" | "resize");
+        pods || write.is("", "namespaces") || (write.subresource.is_empty() && template(write).is_some())
+    }
+
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+        if write.is("", "namespaces") {
+            return check_namespace(write, objects);
+        }
+        let Some(namespace) = objects.get("", "namespaces", "", write.namespace) else {
+            return Err(Status::internal(format!("failed to lookup namespace {:?}", write.namespace)));
+        };
+        let policy = Policy::of(namespace.at(&["metadata", "labels"])).0;
+        if write.is_part_of("", "pods") {
+            check_pod(write, &policy)
+        } else {
+            check_template(write, &policy);
+            Ok(())
+        }
+    }
+}
+
+fn check_pod(write: &mut Write<'_>, policy: &Policy) -> Result<(), Status> {
+    if policy.enforce.level == Level::Privileged && policy.warn.level == Level::Privileged {
+        return Ok(());
+    }
+    if write.operation == Operation::Update && write.old.is_some_and(|old| !images_changed(write.object, old)) {
+        return Ok(());
+    }
+    let violations = evaluate(policy.enforce, write.object);
+    if !violations.is_empty() {
+        let why = format!("violates PodSecurity \"{}\": {}", policy.enforce, details(&violations));
+        return Err(write.forbidden(why));
+    }
+    warn(write.warnings, policy, write.object);
+    Ok(())
+}
+
+/// Workloads are only warned about: their pods are refused when they come.
+fn check_template(write: &mut Write<'_>, policy: &Policy) {
+    if let Some(template) = template(write) {
+        let template = template.clone();
+        warn(write.warnings, policy, &template);
+    }
+}
+
+fn warn(warnings: &mut Vec<String>, policy: &Policy, pod: &Value) {
+    let violations = evaluate(policy.warn, pod);
+    if !violations.is_empty() {
+        warnings.push(format!("would violate PodSecurity \"{}\": {}", policy.warn, details(&violations)));
+    }
+}
+
+fn details(violations: &[checks::Violation]) -> String {
+    let texts: Vec<String> = violations.iter().map(|v| format!("{} ({})", v.reason, v.detail)).collect();
+    texts.join(", ")
+}
+
+/// The pod template of a workload, if the resource is one that has one.
+fn template<'a>(write: &'a Write<'_>) -> Option<&'a Value> {
+    let path: &[&str] = match (write.group, write.resource) {
+        ("", "replicationcontrollers") => &["spec", "template"],
+        ("", "podtemplates") => &["template"],
+        ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets") | ("batch", "jobs") => {
+            &["spec", "template"]
+        }
+        ("batch", "cronjobs") => &["spec", "jobTemplate", "spec", "template"],
+        _ => return None,
+    };
+    Some(write.object.at(path)).filter(|template| template.is_object())
+}
+
+/// Of what a pod's update may change, only images and added containers matter here.
+fn images_changed(pod: &Value, old: &Value) -> bool {
+    let images = |pod: &Value, list: &str| -> Vec<(String, String)> {
+        let containers = pod.items(&["spec", list]).iter();
+        containers.map(|c| (c.text(&["name"]).to_owned(), c.text(&["image"]).to_owned())).collect()
+    };
+    ["containers", "initContainers", "ephemeralContainers"].iter().any(|list| images(pod, list) != images(old, list))
+}
+
+fn check_namespace(write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    let (policy, errors) = Policy::of(write.object.at(&["metadata", "labels"]));
+    let (old_policy, old_errors) = match write.old {
+        Some(old) => Policy::of(old.at(&["metadata", "labels"])),
+        None => (policy, Errors::new()),
+    };
+    let unchanged = write.operation == Operation::Update && errors == old_errors;
+    if !errors.is_empty() && !unchanged {
+        return Err(Status::invalid(Named { group: "", name: "Namespace" }, write.name, &errors));
+    }
+    let relaxed =
+        policy.enforce.version == old_policy.enforce.version && policy.enforce.level <= old_policy.enforce.level;
+    if write.operation == Operation::Create || policy.enforce.level == Level::Privileged || relaxed {
+        return Ok(());
+    }
+    let pods = objects.list("", "pods", write.name);
+    write.warnings.extend(violating_pods(write.name, &policy, &pods));
+    Ok(())
+}
+
+/// Warnings about pods that are there already and would be refused now; pods alike are named once.
+fn violating_pods(namespace: &str, policy: &Policy, pods: &[std::sync::Arc<Value>]) -> Vec<String> {
+    let mut by_reason: Vec<(String, Vec<&str>)> = Vec::new();
+    for pod in pods.iter().take(MOST_PODS_CHECKED) {
+        let violations = evaluate(policy.enforce, pod);
+        if violations.is_empty() {
+            continue;
+        }
+        let reason = violations.iter().map(|v| v.reason.as_str()).collect::<Vec<_>>().join(", ");
+        let name = pod.text(&["metadata", "name"]);
+        match by_reason.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(name),
+            None => by_reason.push((reason, vec![name])),
+        }
+    }
+    let mut warnings = Vec::new();
+    if pods.len() > MOST_PODS_CHECKED {
+        warnings.push(format!(
+            "new PodSecurity enforce level only checked against the first {MOST_PODS_CHECKED} of {} existing pods",
+            pods.len()
+        ));
+    }
+    if !by_reason.is_empty() {
+        warnings.push(format!(
+            "existing pods in namespace {namespace:?} violate the new PodSecurity enforce level \"{}\"",
+            policy.enforce
+        ));
+    }
+    let mut lines: Vec<String> = by_reason
+        .iter()
+        .map(|(reason, names)| {
+            let first = names.iter().min().copied().unwrap_or_default();
+            match names.len() {
+                1 => format!("{first}: {reason}"),
+                2 => format!("{first} (and 1 other pod): {reason}"),
+                count => format!("{first} (and {} other pods): {reason}", count - 1),
+            }
+        })
+        .collect();
+    lines.sort();
+    warnings.extend(lines);
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::run;
+    use super::*;
+    use crate::objects::tests::Fixed;
+    use serde_json::json;
+
+    fn namespaces(level: &str) -> Fixed {
+        let labels = json!({"pod-security.kubernetes.io/enforce": level});
+        Fixed::new(vec![("", "namespaces", json!({"metadata": {"name": "n", "labels": labels}}))])
+    }
+
+    fn pod(container: Value) -> Value {
+        let mut container = container;
+        container["name"] = "c".into();
+        json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [container]}})
+    }
+
+    #[tokio::test]
+    async fn pods_keep_to_the_enforced_level() {
+        let create = |level: &'static str, pod: Value| async move {
+            run(&PodSecurity, Operation::Create, ("", "pods"), pod, None, &namespaces(level)).await
+        };
+        let privileged = pod(json!({"securityContext": {"privileged": true}}));
+        assert!(create("privileged", privileged.clone()).await.is_ok());
+        assert_eq!(
+            create("baseline", privileged).await.unwrap_err(),
+            "pods \"p\" is forbidden: violates PodSecurity \"baseline:latest\": privileged (container \"c\" must not set \
+             securityContext.privileged=true)"
+        );
+        assert_eq!(
+            create("restricted", pod(json!({}))).await.unwrap_err(),
+            "pods \"p\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false \
+             (container \"c\" must set securityContext.allowPrivilegeEscalation=false), unrestricted capabilities \
+             (container \"c\" must set securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or \
+             container \"c\" must set securityContext.runAsNonRoot=true), seccompProfile (pod or container \"c\" must \
+             set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")"
+        );
+        let good = pod(json!({"securityContext": {"allowPrivilegeEscalation": false, "runAsNonRoot": true,
+            "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}}));
+        assert!(create("restricted", good).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_wrong_level_is_refused() {
+        let labels = json!({"pod-security.kubernetes.io/enforce": "strict"});
+        let namespace = json!({"kind": "Namespace", "metadata": {"name": "n", "labels": labels}});
+        let none = Fixed::new(vec![]);
+        let refused = run(&PodSecurity, Operation::Create, ("", "namespaces"), namespace, None, &none).await;
+        assert!(refused.unwrap_err().contains("must be one of privileged, baseline, restricted"));
+    }
+}

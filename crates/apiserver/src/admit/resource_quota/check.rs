@@ -1,0 +1,201 @@
+//! What a write costs each quota, and whether that is too much.
+
+use std::sync::Arc;
+
+use knarr_api::status::Status;
+use knarr_api::value::Read;
+use serde_json::{Map, Value};
+
+use super::super::resources::{Amounts, amounts};
+use super::super::{Operation, Write};
+use super::scope::{is_terminating, selects};
+use super::usage::{concerns, unnamed, usage};
+
+/// A quota and what it will have used.
+#[derive(Debug)]
+pub struct Charge {
+    pub quota: Arc<Value>,
+    pub used: Value,
+}
+
+/// The charges of a write, or why it is refused.
+pub fn charge(write: &Write<'_>, quotas: &[Arc<Value>]) -> Result<Vec<Charge>, Status> {
+    if quotas.is_empty() || !counts(write) {
+        return Ok(Vec::new());
+    }
+    let mut matching = Vec::new();
+    for quota in quotas {
+        if let Some(hard) = restricts(write, quota)? {
+            matching.push((quota, hard));
+        }
+    }
+    if matching.is_empty() {
+        return Ok(Vec::new());
+    }
+    let whole = usage(write.group, write.resource, write.object);
+    let before = match write.old {
+        Some(old) if write.operation == Operation::Update => Some((old, usage(write.group, write.resource, old))),
+        _ => None,
+    };
+    let mut charges = Vec::new();
+    for (quota, hard) in matching {
+        let mut delta = whole.clone();
+        if let Some((old, before)) = &before
+            && selects(quota, write.group, write.resource, old)
+        {
+            delta = grown(&whole, before);
+        }
+        delta.retain(|name, amount| !amount.is_zero() && hard.contains_key(name));
+        if delta.is_empty() {
+            continue;
+        }
+        charges.push(Charge { used: new_use(write, quota, &hard, &delta)?, quota: Arc::clone(quota) });
+    }
+    Ok(charges)
+}
+
+/// Updates count only where they can use more: resized pods, pods whose scope changes, claims and services.
+fn counts(write: &Write<'_>) -> bool {
+    match (write.operation, write.group, write.resource) {
+        (Operation::Create, _, _) => true,
+        (Operation::Update, "", "pods") => {
+            write.subresource == "resize"
+                || write.old.is_some_and(|old| is_terminating(old) != is_terminating(write.object))
+        }
+        (Operation::Update, "", "services" | "persistentvolumeclaims") => true,
+        _ => false,
+    }
+}
+
+/// The hard limits of a quota that restricts this write; `None` when it does not.
+fn restricts(write: &Write<'_>, quota: &Value) -> Result<Option<Amounts>, Status> {
+    if !selects(quota, write.group, write.resource, write.object) {
+        return Ok(None);
+    }
+    let mut hard = amounts(quota.at(&["status", "hard"]));
+    hard.retain(|name, _| concerns(write.group, write.resource, name));
+    if hard.is_empty() {
+        return Ok(None);
+    }
+    let name = quota.text(&["metadata", "name"]);
+    let names: Vec<&str> = hard.keys().map(String::as_str).collect();
+    if write.is_part_of("", "pods")
+        && let Some(why) = unnamed(write.object, &names)
+    {
+        return Err(write.forbidden(format!("failed quota: {name}: {why}")));
+    }
+    let used = quota.at(&["status", "used"]);
+    if names.iter().any(|name| used.get(name).is_none()) {
+        return Err(write.forbidden(format!("status unknown for quota: {name}, resources: {}", names.join(","))));
+    }
+    Ok(Some(hard))
+}
+
+/// What there is more of than before; never negative.
+fn grown(now: &Amounts, before: &Amounts) -> Amounts {
+    let mut grown = now.clone();
+    for (name, amount) in &mut grown {
+        if let Some(before) = before.get(name) {
+            amount.subtract(before);
+        }
+    }
+    grown.retain(|_, amount| !amount.is_negative());
+    grown
+}
+
+fn new_use(write: &Write<'_>, quota: &Value, hard: &Amounts, delta: &Amounts) -> Result<Value, Status> {
+    let used = amounts(quota.at(&["status", "used"]));
+    let mut written: Map<String, Value> = quota.fields(&["status", "used"]).cloned().unwrap_or_default();
+    let mut exceeded = Vec::new();
+    for (name, amount) in delta {
+        let mut sum = used.get(name).cloned().unwrap_or_default();
+        sum.add(amount);
+        if hard.get(name).is_some_and(|most| sum > *most) {
+            exceeded.push(name);
+        }
+        written.insert(name.clone(), sum.to_string().into());
+    }
+    if exceeded.is_empty() {
+        return Ok(Value::Object(written));
+    }
+    let list = |of: &Amounts| {
+        let parts = exceeded.iter().filter_map(|name| of.get(*name).map(|amount| format!("{name}={amount}")));
+        parts.collect::<Vec<_>>().join(",")
+    };
+    Err(write.forbidden(format!(
+        "exceeded quota: {}, requested: {}, used: {}, limited: {}",
+        quota.text(&["metadata", "name"]),
+        list(delta),
+        list(&used),
+        list(hard)
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::tests::run;
+    use super::super::{QuotaWriter, ResourceQuota};
+    use super::*;
+    use crate::objects::tests::Fixed;
+    use async_trait::async_trait;
+    use parking_lot::Mutex;
+    use serde_json::json;
+
+    #[derive(Default)]
+    struct Recorded(Mutex<Vec<Value>>);
+
+    #[async_trait]
+    impl QuotaWriter for Recorded {
+        async fn write_used(&self, _quota: &Value, used: Value) -> Result<bool, Status> {
+            self.0.lock().push(used);
+            Ok(true)
+        }
+    }
+
+    fn quota(hard: Value, used: Value) -> Fixed {
+        let object = json!({"metadata": {"name": "q", "namespace": "n"}, "status": {"hard": hard, "used": used}});
+        Fixed::new(vec![("", "resourcequotas", object)])
+    }
+
+    fn pod(requests: Value) -> Value {
+        json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": requests}}]}})
+    }
+
+    #[tokio::test]
+    async fn writes_are_charged_or_refused() {
+        for (hard, used, requests, expected) in [
+            (json!({"pods": "2"}), json!({"pods": "1"}), json!({}), Ok(json!({"pods": "2"}))),
+            (
+                json!({"pods": "1"}),
+                json!({"pods": "1"}),
+                json!({}),
+                Err("exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"),
+            ),
+            (
+                json!({"requests.cpu": "1"}),
+                json!({"requests.cpu": "500m"}),
+                json!({"cpu": "600m"}),
+                Err(
+                    "exceeded quota: q, requested: requests.cpu=600m, used: requests.cpu=500m, limited: requests.cpu=1",
+                ),
+            ),
+            (
+                json!({"requests.cpu": "1"}),
+                json!({"requests.cpu": "0"}),
+                json!({}),
+                Err("failed quota: q: must specify requests.cpu for: c"),
+            ),
+            (json!({"pods": "1"}), json!({}), json!({}), Err("status unknown for quota: q, resources: pods")),
+        ] {
+            let writer = Arc::new(Recorded::default());
+            let plugin = ResourceQuota::new(Arc::clone(&writer) as Arc<dyn QuotaWriter>);
+            let objects = quota(hard, used);
+            let result = run(&plugin, Operation::Create, ("", "pods"), pod(requests), None, &objects).await;
+            match expected {
+                Ok(used) => assert_eq!((result.is_ok(), writer.0.lock().clone()), (true, vec![used])),
+                Err(why) => assert_eq!(result.unwrap_err(), format!("pods \"p\" is forbidden: {why}")),
+            }
+        }
+    }
+}

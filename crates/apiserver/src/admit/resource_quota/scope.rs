@@ -1,0 +1,104 @@
+//! Which objects a quota's scopes select.
+
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use super::super::resources::amounts;
+
+/// Whether a quota counts the object at all. Scopes select pods, and claims by their attributes class.
+pub fn selects(quota: &Value, group: &str, resource: &str, object: &Value) -> bool {
+    let plain =
+        quota.items(&["spec", "scopes"]).iter().filter_map(Value::as_str).map(|scope| (scope, "Exists", &[][..]));
+    let chosen = quota.items(&["spec", "scopeSelector", "matchExpressions"]).iter().map(|expression| {
+        (expression.text(&["scopeName"]), expression.text(&["operator"]), expression.items(&["values"]))
+    });
+    plain.chain(chosen).all(|(scope, operator, values)| match (group, resource) {
+        ("", "pods") => selects_pod(object, scope, operator, values),
+        ("", "persistentvolumeclaims") => {
+            let class = object.text(&["spec", "volumeAttributesClassName"]);
+            scope == "VolumeAttributesClass" && names_match(class, operator, values)
+        }
+        _ => false,
+    })
+}
+
+fn selects_pod(pod: &Value, scope: &str, operator: &str, values: &[Value]) -> bool {
+    match scope {
+        "Terminating" => is_terminating(pod),
+        "NotTerminating" => !is_terminating(pod),
+        "BestEffort" => is_best_effort(pod),
+        "NotBestEffort" => !is_best_effort(pod),
+        "PriorityClass" => names_match(pod.text(&["spec", "priorityClassName"]), operator, values),
+        "CrossNamespacePodAffinity" => reaches_across_namespaces(pod),
+        _ => false,
+    }
+}
+
+fn names_match(name: &str, operator: &str, values: &[Value]) -> bool {
+    match operator {
+        "Exists" => !name.is_empty(),
+        "DoesNotExist" => name.is_empty(),
+        "In" => values.iter().any(|value| value == name),
+        "NotIn" => !values.iter().any(|value| value == name),
+        _ => false,
+    }
+}
+
+pub fn is_terminating(pod: &Value) -> bool {
+    pod.integer(&["spec", "activeDeadlineSeconds"]).is_some_and(|seconds| seconds >= 0)
+}
+
+fn is_best_effort(pod: &Value) -> bool {
+    let lists = ["containers", "initContainers"];
+    let mut containers = lists.into_iter().flat_map(|list| pod.items(&["spec", list])).chain(pod.get("spec"));
+    let asks = |object: &Value| {
+        ["requests", "limits"].iter().any(|which| {
+            let given = amounts(object.at(&["resources", which]));
+            ["cpu", "memory"].iter().any(|name| given.get(*name).is_some_and(|amount| !amount.is_zero()))
+        })
+    };
+    !containers.any(asks)
+}
+
+fn reaches_across_namespaces(pod: &Value) -> bool {
+    let across = |term: &Value| !term.items(&["namespaces"]).is_empty() || term.has(&["namespaceSelector"]);
+    ["podAffinity", "podAntiAffinity"].iter().any(|kind| {
+        let affinity = pod.at(&["spec", "affinity", kind]);
+        affinity.items(&["requiredDuringSchedulingIgnoredDuringExecution"]).iter().any(across)
+            || affinity
+                .items(&["preferredDuringSchedulingIgnoredDuringExecution"])
+                .iter()
+                .any(|weighted| across(weighted.at(&["podAffinityTerm"])))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn scopes_select_pods() {
+        let best_effort = json!({"spec": {"containers": [{}]}});
+        let burstable = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}],
+            "priorityClassName": "high", "activeDeadlineSeconds": 5}});
+        let scope = |name: &str| json!({"spec": {"scopes": [name]}});
+        let class = |operator: &str| {
+            json!({"spec": {"scopeSelector": {"matchExpressions": [
+                {"scopeName": "PriorityClass", "operator": operator, "values": ["high"]}]}}})
+        };
+        for (quota, pod, selected) in [
+            (json!({}), &best_effort, true),
+            (scope("BestEffort"), &best_effort, true),
+            (scope("BestEffort"), &burstable, false),
+            (scope("Terminating"), &burstable, true),
+            (scope("NotTerminating"), &burstable, false),
+            (class("In"), &burstable, true),
+            (class("In"), &best_effort, false),
+            (class("NotIn"), &best_effort, true),
+        ] {
+            assert_eq!(selects(&quota, "", "pods", pod), selected, "{quota} {pod}");
+        }
+        assert!(!selects(&scope("BestEffort"), "", "services", &json!({})));
+    }
+}
