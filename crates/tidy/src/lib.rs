@@ -1,0 +1,151 @@
+//! The rules of this codebase that a program can check. They run as tests: `cargo test -p knarr-tidy`.
+//!
+//! In: the source tree. Out: one line for each place that breaks a rule.
+
+#![cfg(test)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Which of our crates each crate may use. Crates meet only in the binary.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("api", &[]),
+    ("apiserver", &["api", "rules", "store"]),
+    ("client", &[]),
+    ("controllers", &["client"]),
+    ("cri", &[]),
+    ("descriptions", &[]),
+    ("dns", &["client"]),
+    ("ingress", &["client"]),
+    ("kubelet", &["client", "cri"]),
+    ("network", &["client"]),
+    ("rules", &["api"]),
+    ("scheduler", &["client"]),
+    ("store", &[]),
+    ("tidy", &[]),
+];
+
+/// The typed API takes half a minute to compile: these crates do without.
+const WITHOUT_TYPED_API: &[&str] = &["api", "apiserver", "rules", "store"];
+
+/// Where decisions are made: time comes in as a value.
+const DECIDES: &[&str] = &["controllers", "scheduler", "rules", "api"];
+const CLOCKS: &[&str] = &["SystemTime::now", "Timestamp::now", "Zoned::now", "Utc::now"];
+
+const LONGEST_FILE: usize = 800;
+
+#[test]
+fn crates_use_only_what_they_may() {
+    let mut wrong = Vec::new();
+    for folder in folders(&root().join("crates")) {
+        let name = file_name(&folder);
+        if name == "knarr" {
+            continue;
+        }
+        let manifest = read(&folder.join("Cargo.toml"));
+        let dependencies = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+        let Some((_, allowed)) = MAY_USE.iter().find(|(known, _)| *known == name) else {
+            wrong.push(format!("crates/{name} is in no rule: say which crates it may use"));
+            continue;
+        };
+        for line in dependencies.lines() {
+            let dependency = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            if let Some(own) = dependency.strip_prefix("knarr-")
+                && own != name
+                && !allowed.contains(&own)
+            {
+                wrong.push(format!("crates/{name} may not use crates/{own}"));
+            }
+            if WITHOUT_TYPED_API.contains(&name.as_str()) && ["k8s-openapi", "kube"].contains(&dependency) {
+                wrong.push(format!("crates/{name} may not use {dependency}"));
+            }
+        }
+    }
+    none(wrong);
+}
+
+#[test]
+fn decisions_are_given_the_time() {
+    let mut wrong = Vec::new();
+    for name in DECIDES {
+        for file in sources(&root().join("crates").join(name).join("src")) {
+            // The one place of a crate that reads the clock, to hand it on.
+            if file_name(&file) == "clock.rs" {
+                continue;
+            }
+            for (number, line) in before_tests(&read(&file)).lines().enumerate() {
+                if let Some(clock) = CLOCKS.iter().find(|clock| line.contains(*clock)) {
+                    wrong.push(format!("{}:{}: {clock} in a decision", file.display(), number + 1));
+                }
+            }
+        }
+    }
+    none(wrong);
+}
+
+#[test]
+fn files_hold_one_concept() {
+    let mut wrong = Vec::new();
+    for file in sources(&root().join("crates")) {
+        let lines = read(&file).lines().count();
+        if lines > LONGEST_FILE {
+            wrong.push(format!("{}: {lines} lines, more than {LONGEST_FILE}", file.display()));
+        }
+    }
+    none(wrong);
+}
+
+#[test]
+fn crates_open_with_what_they_are() {
+    let mut wrong = Vec::new();
+    for folder in folders(&root().join("crates")) {
+        let library = folder.join("src/lib.rs");
+        if library.exists() && !read(&library).starts_with("//!") {
+            wrong.push(format!("{} does not open with what the crate is", library.display()));
+        }
+    }
+    none(wrong);
+}
+
+fn none(wrong: Vec<String>) {
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn before_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap_or_default()
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn folders(path: &Path) -> Vec<PathBuf> {
+    entries(path).into_iter().filter(|entry| entry.is_dir()).collect()
+}
+
+fn sources(path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in entries(path) {
+        if entry.is_dir() {
+            found.extend(sources(&entry));
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            found.push(entry);
+        }
+    }
+    found
+}
+
+fn entries(path: &Path) -> Vec<PathBuf> {
+    let read = fs::read_dir(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut entries: Vec<PathBuf> = read.map(|entry| entry.expect("a directory entry").path()).collect();
+    entries.sort();
+    entries
+}
