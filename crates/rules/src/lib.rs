@@ -8,6 +8,8 @@ pub mod batch;
 pub mod common;
 pub mod core;
 pub mod coordination;
+pub mod networking;
+pub mod policy;
 pub mod rbac;
 pub mod scheduling;
 pub mod storage;

@@ -1,7 +1,7 @@
 //! Which rules belong to which kind.
 
 use crate::KindRules;
-use crate::{apps, batch, coordination, rbac, scheduling, storage};
+use crate::{apps, batch, coordination, networking, policy, rbac, scheduling, storage};
 
 /// A kind with nothing special about it.
 struct Plain;
@@ -14,6 +14,8 @@ pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {
         "apps" => apps::rules_of(kind),
         "batch" => batch::rules_of(kind),
         "coordination.k8s.io" => coordination::rules_of(kind),
+        "networking.k8s.io" => networking::rules_of(kind),
+        "policy" => policy::rules_of(kind),
         "rbac.authorization.k8s.io" => rbac::rules_of(kind),
         "scheduling.k8s.io" => scheduling::rules_of(kind),
         "storage.k8s.io" => storage::rules_of(kind),

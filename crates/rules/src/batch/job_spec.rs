@@ -1,12 +1,11 @@
 //! The spec of a Job, on its own or in a CronJob's template.
 
 use knarr_api::field::{Errors, Path};
-use knarr_api::names;
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use super::job_policies;
-use crate::common::{checks, workload};
+use crate::common::{checks, domain_path, workload};
 use crate::core::pod_template;
 
 const MOST_PARALLEL: i64 = 100_000;
@@ -74,17 +73,7 @@ pub fn is_indexed(spec: &Value) -> bool {
 }
 
 fn validate_manager(errors: &mut Errors, path: &Path<'_>, manager: &str) {
-    match manager.split_once('/') {
-        _ if manager.is_empty() => errors.required(path, ""),
-        Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
-            names::check(errors, path, domain, names::dns_subdomain);
-            if !rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte)) {
-                let form = "[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+";
-                errors.invalid(path, rest, format!("Invalid path (regex used for validation is '{form}')"));
-            }
-        }
-        _ => errors.invalid(path, manager, "must be a domain-prefixed path (such as \"acme.io/foo\")"),
-    }
+    domain_path::validate(errors, path, manager);
     if manager.len() > LONGEST_MANAGER {
         errors.too_long(path, LONGEST_MANAGER);
     }

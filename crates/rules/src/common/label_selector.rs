@@ -52,14 +52,21 @@ fn validate_requirement(errors: &mut Errors, path: &Path, requirement: &Value, l
     }
 }
 
-/// Tells an error about a whole selector, which is shown with its labels before its expressions.
+/// Tells an error about a whole selector.
 pub fn invalid(errors: &mut Errors, path: &Path<'_>, selector: &Value, detail: &str) {
+    errors.invalid_shown(path, shown_json(selector), detail);
+}
+
+/// A selector as errors show it: its labels before its expressions.
+pub fn shown_json(selector: &Value) -> String {
+    if selector.is_null() {
+        return "null".to_owned();
+    }
     let parts: Vec<String> = ["matchLabels", "matchExpressions"]
         .iter()
         .filter_map(|field| selector.get(field).map(|value| format!("\"{field}\":{value}")))
         .collect();
-    let shown = if selector.is_null() { "null".to_owned() } else { format!("{{{}}}", parts.join(",")) };
-    errors.invalid_shown(path, shown, detail);
+    format!("{{{}}}", parts.join(","))
 }
 
 /// A selector that may not change.
