@@ -4,6 +4,7 @@
 //! same for all kinds is in the API server's one path and never here.
 
 pub mod apps;
+pub mod autoscaling;
 pub mod batch;
 pub mod common;
 pub mod core;

@@ -1,7 +1,7 @@
 //! Which rules belong to which kind.
 
 use crate::KindRules;
-use crate::{apps, batch, coordination, networking, policy, rbac, scheduling, storage};
+use crate::{apps, autoscaling, batch, coordination, networking, policy, rbac, scheduling, storage};
 
 /// A kind with nothing special about it.
 struct Plain;
@@ -12,6 +12,7 @@ impl KindRules for Plain {}
 pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {
     let rules = match group {
         "apps" => apps::rules_of(kind),
+        "autoscaling" => autoscaling::rules_of(kind),
         "batch" => batch::rules_of(kind),
         "coordination.k8s.io" => coordination::rules_of(kind),
         "networking.k8s.io" => networking::rules_of(kind),
