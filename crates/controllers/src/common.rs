@@ -8,6 +8,7 @@ pub mod int_or_percent;
 pub mod key;
 pub mod pods;
 pub mod requests;
+pub mod service_pods;
 
 pub use expectations::Expectations;
 pub use key::Key;

@@ -14,6 +14,8 @@ mod registry;
 mod settings;
 
 pub mod deployment;
+pub mod endpoint_slice;
+pub mod endpoints;
 pub mod namespace;
 pub mod replica_set;
 pub mod root_ca;

@@ -21,6 +21,9 @@ macro_rules! controllers {
 pub const CONTROLLERS: &[Controller] = controllers![
     "deployment-controller" => deployment::run,
     "replicaset-controller" => replica_set::run,
+    "endpoints-controller" => endpoints::run,
+    "endpointslice-controller" => endpoint_slice::run,
+    "endpointslice-mirroring-controller" => endpoint_slice::mirroring::run,
     "namespace-controller" => namespace::run,
     "serviceaccount-controller" => service_account::run,
     "root-ca-certificate-publisher-controller" => root_ca::run,

@@ -1,0 +1,185 @@
+//! Publishes which pods are behind a service, in slices of bounded size.
+//!
+//! [`desired`] turns pods into endpoints, [`plan`] fits endpoints into slices with few writes; both also serve the mirroring
+//! of hand-made Endpoints in [`mirroring`].
+
+mod desired;
+pub mod mirroring;
+mod plan;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers};
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use crate::Context;
+use crate::common::key::{namespace, uid};
+use crate::common::requests::{delete, replace};
+use crate::common::service_pods::{TriggerTimes, index_pods_by_label, index_services, pods_labelled, services_touched};
+use crate::common::{Expectations, Key};
+use crate::error::{Error, Result, namespace_terminating};
+
+use plan::Changes;
+
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const CONTROLLER: &str = "endpointslice-controller.k8s.io";
+/// Index of slices by namespace, service and manager.
+const BY_SERVICE: &str = "service";
+/// Changes of pods come in bursts.
+const GATHERING: Duration = Duration::from_millis(20);
+
+pub async fn run(context: Context) {
+    let services = context.informers.of::<Service>();
+    let pods = context.informers.of::<Pod>();
+    let nodes = context.informers.of::<Node>();
+    let slices = context.informers.of::<EndpointSlice>();
+    index_services(&services);
+    index_pods_by_label(&pods);
+    index_slices(&slices);
+    let controller = Arc::new(Controller {
+        recorder: context.recorder("endpoint-slice-controller"),
+        queue: WorkQueue::new(),
+        written: Expectations::default(),
+        trigger_times: TriggerTimes::default(),
+        context,
+        services,
+        pods,
+        nodes,
+        slices,
+    });
+    controller.follow();
+    controller.services.synced().await;
+    controller.pods.synced().await;
+    controller.nodes.synced().await;
+    controller.slices.synced().await;
+    let workers = controller.context.settings.concurrent_syncs;
+    run_workers(controller.queue.clone(), workers, move |key| {
+        let controller = controller.clone();
+        async move { controller.reconcile(key).await }
+    })
+    .await;
+}
+
+struct Controller {
+    context: Context,
+    services: Arc<Informer<Service>>,
+    pods: Arc<Informer<Pod>>,
+    nodes: Arc<Informer<Node>>,
+    slices: Arc<Informer<EndpointSlice>>,
+    queue: Arc<WorkQueue<Key>>,
+    written: Expectations,
+    trigger_times: TriggerTimes,
+    recorder: EventRecorder,
+}
+
+impl Controller {
+    fn follow(self: &Arc<Self>) {
+        let queue = self.queue.clone();
+        self.services.on_change(move |change| queue.add(Key::of(&**change.latest())));
+        let weak = Arc::downgrade(self);
+        self.pods.on_change(move |change| {
+            let Some(controller) = weak.upgrade() else { return };
+            let delay = controller.context.settings.endpoints_batch_period.max(GATHERING);
+            for key in services_touched(&controller.services, change) {
+                controller.queue.add_after(key, delay);
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.slices.on_change(move |change| {
+            if let Some(controller) = weak.upgrade() {
+                slice_changed(change, CONTROLLER, &controller.written, &controller.queue);
+            }
+        });
+    }
+
+    async fn reconcile(&self, key: Key) -> Result<()> {
+        let Some(service) = self.services.get(&key.namespace, &key.name) else {
+            self.written.forget(&key);
+            self.trigger_times.forget(&key);
+            return Ok(());
+        };
+        let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() != Some("ExternalName")) else {
+            return Ok(());
+        };
+        let Some(selector) = &spec.selector else { return Ok(()) };
+        if !self.written.are_satisfied(&key) {
+            return Err(Error::Later("the cache does not hold the slices written last".to_owned()));
+        }
+        let pods = pods_labelled(&self.pods, &key.namespace, selector);
+        let existing = slices_of(&self.slices, &key, CONTROLLER);
+        let trigger_time = self.trigger_times.earliest(&service, &pods);
+        let desired = desired::of_service(&service, spec, &pods, |node| self.nodes.get("", node));
+        let parent = desired::parent_of(&service, spec, trigger_time);
+        let max = self.context.settings.max_endpoints_per_slice;
+        let changes = plan::plan(&parent, &desired.families, desired.endpoints, &existing, max, true);
+        let mut outcome = carry_out(&self.context.client, &key, &self.written, changes).await;
+        if outcome.is_ok() && !desired.skipped.is_empty() {
+            outcome = Err(Error::Later(desired.skipped.join(", ")));
+        }
+        if let Err(error) = &outcome {
+            let message = format!("Error updating Endpoint Slices for Service {key}: {error}");
+            self.recorder.warning(&*service, "FailedToUpdateEndpointSlices", message);
+        }
+        outcome
+    }
+}
+
+fn index_slices(slices: &Informer<EndpointSlice>) {
+    slices.add_index(BY_SERVICE, |slice| {
+        let labels = slice.metadata.labels.as_ref();
+        let label = |key: &str| labels.and_then(|labels| labels.get(key)).map_or("", String::as_str);
+        vec![format!("{}/{}/{}", namespace(slice), label(SERVICE_NAME), label(MANAGED_BY))]
+    });
+}
+
+fn slices_of(slices: &Informer<EndpointSlice>, key: &Key, manager: &str) -> Vec<Arc<EndpointSlice>> {
+    let mut found = slices.by_index(BY_SERVICE, &format!("{key}/{manager}"));
+    found.retain(|slice| slice.metadata.deletion_timestamp.is_none());
+    found.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    found
+}
+
+/// Crosses off what was written, and looks again at what somebody else changed.
+fn slice_changed(change: &Change<EndpointSlice>, manager: &str, written: &Expectations, queue: &WorkQueue<Key>) {
+    const SETTLING: Duration = Duration::from_secs(1);
+    let slice = change.latest();
+    let labels = slice.metadata.labels.as_ref();
+    if labels.and_then(|labels| labels.get(MANAGED_BY)).map(String::as_str) != Some(manager) {
+        return;
+    }
+    let Some(service) = labels.and_then(|labels| labels.get(SERVICE_NAME)) else { return };
+    let key = Key::new(namespace(&**slice), service);
+    match change {
+        Change::Added(_) => written.created(&key),
+        Change::Deleted(slice) => written.deleted(&key, uid(&**slice)),
+        Change::Updated { .. } => {}
+    }
+    queue.add_after(key, SETTLING);
+}
+
+async fn carry_out(client: &Client, key: &Key, written: &Expectations, changes: Changes) -> Result<()> {
+    for slice in &changes.create {
+        let api: Api<EndpointSlice> = Api::namespaced(client.clone(), &key.namespace);
+        written.expect_creations(key, 1);
+        if let Err(error) = api.create(&PostParams::default(), slice).await {
+            written.created(key);
+            return if namespace_terminating(&error) { Ok(()) } else { Err(error.into()) };
+        }
+    }
+    for slice in &changes.update {
+        replace(client, slice).await?;
+    }
+    for slice in &changes.delete {
+        written.expect_deletions(key, [uid(&**slice).to_owned()]);
+        if let Err(error) = delete(client, &**slice, None).await {
+            written.deleted(key, uid(&**slice));
+            return Err(error);
+        }
+    }
+    Ok(())
+}
