@@ -176,6 +176,11 @@ pub trait KindRules: Sync {
         vec![name, created]
     }
 
+    /// What a table's row says of its object beside the cells, as a list of conditions.
+    fn row_conditions(&self, _object: &Value) -> Option<Value> {
+        None
+    }
+
     /// Turns an object of one version of the kind into another. Only kinds served in several versions do anything.
     fn convert(&self, _object: &mut Value, _from: &str, _to: &str) {}
 }

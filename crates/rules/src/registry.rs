@@ -1,7 +1,7 @@
 //! Which rules belong to which kind.
 
 use crate::KindRules;
-use crate::{apps, autoscaling, batch, coordination, networking, policy, rbac, scheduling, storage};
+use crate::{apps, autoscaling, batch, coordination, core, networking, policy, rbac, scheduling, storage};
 
 /// A kind with nothing special about it.
 struct Plain;
@@ -11,6 +11,7 @@ impl KindRules for Plain {}
 /// The rules of a kind; kinds without rules of their own get the ones that fit anything.
 pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {
     let rules = match group {
+        "" => core::rules_of(kind),
         "apps" => apps::rules_of(kind),
         "autoscaling" => autoscaling::rules_of(kind),
         "batch" => batch::rules_of(kind),

@@ -9,8 +9,8 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::super::options::{Options, containers};
-use crate::common::checks::{one_of, shown_struct};
-use crate::common::formats;
+use crate::common::checks::one_of;
+use crate::common::{formats, internal};
 
 /// The pod's own security context, and the fields of the spec that belong to it.
 pub fn of_pod(errors: &mut Errors, spec: &Value, path: &Path<'_>, options: &Options) {
@@ -65,70 +65,17 @@ pub fn of_container(errors: &mut Errors, container: &Value, uses_host_users: boo
     if context.flag(&["allowPrivilegeEscalation"]) == Some(false) {
         if context.flag(&["privileged"]) == Some(true) {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            errors.invalid_shown(&path, context_shown(context), detail);
+            errors.invalid_shown(&path, internal::shown("SecurityContext", context), detail);
         }
         for capability in context.items(&["capabilities", "add"]) {
             if capability.as_str() == Some("CAP_SYS_ADMIN") {
                 let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-                errors.invalid_shown(&path, context_shown(context), detail);
+                errors.invalid_shown(&path, internal::shown("SecurityContext", context), detail);
             }
         }
     }
     windows_options(errors, context.at(&["windowsOptions"]), &path.child("windowsOptions"));
     app_armor(errors, context.at(&["appArmorProfile"]), &path.child("appArmorProfile"));
-}
-
-/// A context as Kubernetes shows it: all fields by their internal names.
-fn context_shown(context: &Value) -> String {
-    let renamed = |value: &Value, fields: &[(&str, &str)]| {
-        if value.is_null() {
-            return "null".to_owned();
-        }
-        let parts: Vec<String> = fields
-            .iter()
-            .map(|(shown, field)| {
-                let inner = value.at(&[field]);
-                let is_text = matches!(*field, "user" | "role" | "type" | "level");
-                let inner = if inner.is_null() && is_text { Value::from("") } else { inner.clone() };
-                format!("\"{shown}\":{inner}")
-            })
-            .collect();
-        format!("{{{}}}", parts.join(","))
-    };
-    let profile = &[("Type", "type"), ("LocalhostProfile", "localhostProfile")];
-    let nested = [
-        ("Capabilities", renamed(context.at(&["capabilities"]), &[("Add", "add"), ("Drop", "drop")])),
-        ("Privileged", context.at(&["privileged"]).to_string()),
-        (
-            "SELinuxOptions",
-            renamed(
-                context.at(&["seLinuxOptions"]),
-                &[("User", "user"), ("Role", "role"), ("Type", "type"), ("Level", "level")],
-            ),
-        ),
-        (
-            "WindowsOptions",
-            renamed(
-                context.at(&["windowsOptions"]),
-                &[
-                    ("GMSACredentialSpecName", "gmsaCredentialSpecName"),
-                    ("GMSACredentialSpec", "gmsaCredentialSpec"),
-                    ("RunAsUserName", "runAsUserName"),
-                    ("HostProcess", "hostProcess"),
-                ],
-            ),
-        ),
-        ("RunAsUser", context.at(&["runAsUser"]).to_string()),
-        ("RunAsGroup", context.at(&["runAsGroup"]).to_string()),
-        ("RunAsNonRoot", context.at(&["runAsNonRoot"]).to_string()),
-        ("ReadOnlyRootFilesystem", context.at(&["readOnlyRootFilesystem"]).to_string()),
-        ("AllowPrivilegeEscalation", context.at(&["allowPrivilegeEscalation"]).to_string()),
-        ("ProcMount", context.at(&["procMount"]).to_string()),
-        ("SeccompProfile", renamed(context.at(&["seccompProfile"]), profile)),
-        ("AppArmorProfile", renamed(context.at(&["appArmorProfile"]), profile)),
-    ];
-    let parts: Vec<String> = nested.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
-    format!("{{{}}}", parts.join(","))
 }
 
 fn seccomp(errors: &mut Errors, profile: &Value, path: &Path<'_>) {
@@ -149,8 +96,8 @@ fn seccomp(errors: &mut Errors, profile: &Value, path: &Path<'_>) {
         ("Localhost", Some(local)) => {
             formats::local_descending_path(errors, &path.child("localhostProfile"), local);
         }
-        (_, Some(local)) => {
-            let shown = shown_struct(&[("Type", kind.into()), ("LocalhostProfile", local.into())]);
+        (_, Some(_)) => {
+            let shown = internal::shown("SeccompProfile", profile);
             let detail = "can only be set when seccomp type is Localhost";
             errors.invalid_shown(&path.child("localhostProfile"), shown, detail);
         }
