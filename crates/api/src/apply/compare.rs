@@ -27,6 +27,10 @@ impl Comparison {
     pub fn changed(&self) -> Set {
         self.modified.union(&self.added)
     }
+
+    pub fn into_changed(self) -> Set {
+        self.modified.join(self.added)
+    }
 }
 
 /// Compares two objects of one type. The record of who owns what is no part of the comparison.
@@ -47,6 +51,18 @@ struct Found {
 struct Mark {
     member: bool,
     below: Set,
+}
+
+impl Found {
+    fn is_empty(&self) -> bool {
+        self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
+    }
+}
+
+impl Mark {
+    fn is_empty(&self) -> bool {
+        !self.member && self.below.is_empty()
+    }
 }
 
 fn difference(old: Option<&Value>, new: Option<&Value>, kind: Type<'_>, depth: usize) -> Result<Found, String> {
@@ -123,7 +139,9 @@ fn compare_fields(
         }
         let kind = map.child(name).unwrap_or(Type::Deduced);
         let below = difference(old, new, kind, depth + 1)?;
-        collected.add(|| PathElement::field(name), below);
+        if !below.is_empty() {
+            collected.add(PathElement::field(name), below);
+        }
     }
     collected.join(found);
     Ok(())
@@ -137,48 +155,67 @@ fn compare_items(
     new: &[Value],
     depth: usize,
 ) -> Result<(), String> {
-    // Each element with its occurrences on both sides, in order of first appearance.
-    let mut all: Vec<(PathElement, Vec<&Value>, Vec<&Value>)> = Vec::with_capacity(old.len().max(new.len()));
-    let mut places: Vec<usize> = Vec::with_capacity(all.capacity());
+    let mut all: Vec<Occurrences<'_>> = Vec::with_capacity(old.len().max(new.len()));
     for (side, items) in [old, new].into_iter().enumerate() {
         for (at, item) in items.iter().enumerate() {
             let key = element_of(list, element, item).map_err(|error| format!("element {at}: {error}"))?;
-            let place = match places.binary_search_by(|place| all[*place].0.cmp(&key)) {
-                Ok(found) => places[found],
-                Err(free) => {
-                    places.insert(free, all.len());
-                    all.push((key, Vec::new(), Vec::new()));
-                    all.len() - 1
+            let place = match all.binary_search_by(|found| found.key.cmp(&key)) {
+                Ok(place) => place,
+                Err(place) => {
+                    all.insert(place, Occurrences { key, sides: [(None, 0), (None, 0)] });
+                    place
                 }
             };
-            let entry = &mut all[place];
-            if side == 0 { entry.1.push(item) } else { entry.2.push(item) }
+            let (first, count) = &mut all[place].sides[side];
+            first.get_or_insert(item);
+            *count += 1;
         }
     }
     let mut collected = Collected::default();
-    for (key, old, new) in all {
-        let one = |old: Option<&Value>, new: Option<&Value>| difference(old, new, Type::Node(element), depth + 1);
-        let below = match (&old[..], &new[..]) {
-            ([] | [_], [] | [_]) => one(old.first().copied(), new.first().copied())?,
-            ([_, _, ..], [_, _, ..]) => {
-                let same = old.len() == new.len() && old.iter().zip(&new).all(|(old, new)| equal_values(old, new));
-                Found { modified: Mark { member: !same, ..Mark::default() }, ..Found::default() }
-            }
-            ([_, _, ..], rest) => {
-                let mut below = rest.first().map(|new| one(None, Some(new))).transpose()?.unwrap_or_default();
-                below.removed.member = true;
-                below
-            }
-            (rest, _) => {
-                let mut below = rest.first().map(|old| one(Some(old), None)).transpose()?.unwrap_or_default();
+    for Occurrences { key, sides: [(first_old, old_count), (first_new, new_count)] } in all {
+        let one = |old: Option<&Value>, new: Option<&Value>| match (old, new) {
+            (None, None) => Ok(Found::default()),
+            _ => difference(old, new, Type::Node(element), depth + 1),
+        };
+        let below = match (old_count, new_count) {
+            (0 | 1, 0 | 1) if first_old == first_new => continue,
+            (0 | 1, 0 | 1) => one(first_old, first_new)?,
+            (0 | 1, _) => {
+                let mut below = one(first_old, None)?;
                 below.added.member = true;
                 below
             }
+            (_, 0 | 1) => {
+                let mut below = one(None, first_new)?;
+                below.removed.member = true;
+                below
+            }
+            _ => {
+                let with_key = |items| occurrences_of(&key, list, element, items);
+                let same =
+                    old_count == new_count && with_key(old).zip(with_key(new)).all(|(old, new)| equal_values(old, new));
+                Found { modified: Mark { member: !same, ..Mark::default() }, ..Found::default() }
+            }
         };
-        collected.add(|| key.clone(), below);
+        collected.add(key, below);
     }
     collected.join(found);
     Ok(())
+}
+
+/// An element of a list with where it first stands on the old and the new side, and how often.
+struct Occurrences<'v> {
+    key: PathElement,
+    sides: [(Option<&'v Value>, usize); 2],
+}
+
+fn occurrences_of<'v>(
+    key: &PathElement,
+    list: &List,
+    element: NodeRef<'_>,
+    items: &'v [Value],
+) -> impl Iterator<Item = &'v Value> {
+    items.iter().filter(move |item| element_of(list, element, item).is_ok_and(|found| found == *key))
 }
 
 #[derive(Default)]
@@ -189,13 +226,18 @@ struct Collected {
 }
 
 impl Collected {
-    fn add(&mut self, element: impl Fn() -> PathElement, below: Found) {
+    fn add(&mut self, element: PathElement, below: Found) {
         let marks =
             [(&mut self.removed, below.removed), (&mut self.modified, below.modified), (&mut self.added, below.added)];
+        let mut left = marks.iter().filter(|(_, mark)| !mark.is_empty()).count();
+        let mut element = Some(element);
         for (entries, mark) in marks {
-            if mark.member || !mark.below.entries().is_empty() {
-                entries.push(Entry { element: element(), member: mark.member, below: mark.below });
+            if mark.is_empty() {
+                continue;
             }
+            left -= 1;
+            let name = if left == 0 { element.take() } else { element.clone() };
+            entries.extend(name.map(|element| Entry { element, member: mark.member, below: mark.below }));
         }
     }
 
@@ -205,7 +247,7 @@ impl Collected {
         for (mark, entries) in marks {
             if !entries.is_empty() {
                 let below = Set::from_unsorted(entries);
-                mark.below = if mark.below.entries().is_empty() { below } else { mark.below.union(&below) };
+                mark.below = std::mem::take(&mut mark.below).join(below);
             }
         }
     }

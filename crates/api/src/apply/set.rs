@@ -31,6 +31,30 @@ impl Set {
         set
     }
 
+    /// Adds another set.
+    pub fn join(self, other: Set) -> Set {
+        if self.is_empty() {
+            return other;
+        }
+        if other.is_empty() {
+            return self;
+        }
+        self.union(&other)
+    }
+
+    /// Takes out the paths of another set.
+    pub fn subtract(&mut self, other: &Set) {
+        for gone in &other.entries {
+            let Ok(at) = self.entries.binary_search_by(|entry| entry.element.cmp(&gone.element)) else { continue };
+            let entry = &mut self.entries[at];
+            entry.member &= !gone.member;
+            entry.below.subtract(&gone.below);
+            if entry.is_empty() {
+                self.entries.remove(at);
+            }
+        }
+    }
+
     pub fn insert(&mut self, path: &[PathElement]) {
         let Some((first, rest)) = path.split_first() else { return };
         let at = match self.entries.binary_search_by(|entry| entry.element.cmp(first)) {
@@ -58,6 +82,9 @@ impl Set {
     /// Makes a set of entries in any order; equal elements are joined.
     pub(super) fn from_unsorted(mut entries: Vec<Entry>) -> Self {
         entries.retain(|entry| !entry.is_empty());
+        if entries.is_sorted_by(|a, b| a.element < b.element) {
+            return Set { entries };
+        }
         entries.sort_by(|a, b| a.element.cmp(&b.element));
         entries.dedup_by(|next, kept| {
             let same = next.element == kept.element;
@@ -74,8 +101,9 @@ impl Set {
         &self.entries
     }
 
+    /// No entry is ever empty, so this is quick.
     pub fn is_empty(&self) -> bool {
-        self.entries.iter().all(Entry::is_empty)
+        self.entries.is_empty()
     }
 
     pub fn get(&self, element: &PathElement) -> Option<&Entry> {
@@ -202,6 +230,9 @@ mod tests {
         assert_eq!(a.intersection(&b), set(&[&["b", "d", "e"]]));
         assert_eq!(a.difference(&b), set(&[&["a"], &["b", "c"]]));
         assert_eq!(a.difference_below(&b), set(&[&["a"]]));
+        let mut left = a.clone();
+        left.subtract(&b);
+        assert_eq!(left, a.difference(&b));
         assert!(a.difference(&a).is_empty());
         assert!(a.has(&[PathElement::field("b"), PathElement::field("c")]));
         assert!(!a.has(&[PathElement::field("b")]));

@@ -162,7 +162,7 @@ impl Tracker<'_> {
             })?;
         let changed = !equal_values(live, &new);
         if let Some(owned) = managers.by_id.get_mut(&id) {
-            owned.set = owned.set.difference(&NOT_OWNED);
+            owned.set.subtract(&NOT_OWNED);
             if changed {
                 owned.time = Some(self.now.to_owned());
             }
@@ -198,13 +198,13 @@ impl Tracker<'_> {
         if managers.by_id.is_empty() && exists {
             return Ok(managers);
         }
-        let changed = self.updater().update(live, new, &mut managers)?;
-        let set = changed.difference(&NOT_OWNED);
+        let mut set = self.updater().update(live, new, &mut managers)?;
+        set.subtract(&NOT_OWNED);
         if !set.is_empty() {
             let id = self.id(manager, Operation::Update);
-            let before = managers.by_id.get(&id).map(|owned| owned.set.union(&set));
+            let before = managers.by_id.remove(&id).map(|owned| owned.set).unwrap_or_default();
             let owned = Owned {
-                set: before.unwrap_or(set),
+                set: before.join(set),
                 api_version: self.api_version.to_owned(),
                 time: Some(self.now.to_owned()),
             };

@@ -39,10 +39,7 @@ impl<'a> Updater<'a> {
     pub fn update(&self, live: &Value, new: &Value, managers: &mut Managers) -> Result<Set, String> {
         self.reconcile(managers);
         match self.disown(live, new, managers, None, true) {
-            Ok(comparison) => {
-                let changed = comparison.changed();
-                Ok(self.ignored.map_or_else(|| changed.clone(), |ignored| changed.difference_below(ignored)))
-            }
+            Ok(comparison) => Ok(comparison.into_changed()),
             Err(UpdateError::Failed(message)) => Err(message),
             Err(UpdateError::Conflicts(_)) => Ok(Set::default()),
         }
@@ -86,6 +83,10 @@ impl<'a> Updater<'a> {
     ) -> Result<Comparison, UpdateError> {
         let failed = |error: String| format!("failed to compare objects: {error}");
         let comparison = compare(live, new, self.kind).map_err(failed)?.without(self.ignored);
+        if managers.by_id.keys().all(|id| Some(id) == except) {
+            managers.by_id.retain(|_, owned| !owned.set.is_empty());
+            return Ok(comparison);
+        }
         let changed = comparison.changed();
         let mut other_versions: BTreeMap<String, Option<(Set, Set)>> = BTreeMap::new();
         let mut conflicts: BTreeMap<ManagerId, Set> = BTreeMap::new();
