@@ -10,6 +10,7 @@ pub mod decode;
 pub mod discovery;
 pub mod field;
 pub mod names;
+pub mod openapi;
 pub mod protobuf;
 pub mod patch;
 pub mod quantity;

@@ -73,7 +73,8 @@ impl Kind {
 
     /// The name of the type of its lists.
     pub fn list_type_name(&self) -> String {
-        format!("{}List", self.type_name)
+        let package = self.type_name.strip_suffix(&self.kind).unwrap_or(&self.type_name);
+        [package, &self.list_kind].concat()
     }
 }
 

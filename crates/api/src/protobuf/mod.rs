@@ -12,7 +12,7 @@ mod encode;
 mod envelope;
 mod plan;
 mod special;
-mod wire;
+pub(crate) mod wire;
 
 use serde_json::Value;
 

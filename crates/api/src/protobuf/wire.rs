@@ -2,15 +2,15 @@
 
 use super::ProtobufError;
 
-pub(super) const VARINT: u8 = 0;
-pub(super) const FIXED_64: u8 = 1;
-pub(super) const BYTES: u8 = 2;
+pub(crate) const VARINT: u8 = 0;
+pub(crate) const FIXED_64: u8 = 1;
+pub(crate) const BYTES: u8 = 2;
 const START_GROUP: u8 = 3;
 const END_GROUP: u8 = 4;
 const FIXED_32: u8 = 5;
 
 /// Writes from the end to the beginning, so that the length of what was written is known when its prefix is.
-pub(super) struct Writer {
+pub(crate) struct Writer {
     buffer: Vec<u8>,
     start: usize,
 }
@@ -91,13 +91,13 @@ pub(super) fn varint(mut value: u64, out: &mut [u8; 10]) -> usize {
 }
 
 /// Reads the fields of one message.
-pub(super) struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
 
 /// The content of a field.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Content<'a> {
+pub(crate) enum Content<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),

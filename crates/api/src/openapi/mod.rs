@@ -1,0 +1,73 @@
+//! OpenAPI: what the server's paths and types look like, in versions 2 and 3, as JSON and in their protobuf form.
+//!
+//! Documents are large and asked for rarely. Each function makes one from the catalogue and the schema table and writes it
+//! out piece by piece, so that no tree of it ever exists; the caller keeps it, compressed, for as long as it holds.
+
+mod custom;
+mod gnostic;
+mod operations;
+mod parameters;
+mod schemas;
+mod v2;
+mod v3;
+
+use serde_json::{Map, Value, json};
+
+use crate::catalogue::Catalogue;
+use operations::Operation;
+
+pub use custom::{CustomSchema, custom_type_name};
+pub use v2::{v2_json, v2_protobuf};
+pub use v3::{v3_hash, v3_index, v3_json, v3_names, v3_protobuf};
+
+/// The media types of the protobuf forms.
+pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// See [`V2_PROTOBUF`].
+pub const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+
+const VERSION: &str = "1.36";
+
+/// The description of a field of a type, or of the type itself where the field is empty.
+pub type Describe<'a> = &'a dyn Fn(&str, &str) -> Option<String>;
+
+/// What documents are made from.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    pub catalogue: &'a Catalogue,
+    /// The schemas of the custom kinds in the catalogue.
+    pub custom: &'a [CustomSchema<'a>],
+    pub describe: Describe<'a>,
+}
+
+/// Writes the inside of a JSON object.
+fn write_entries(out: &mut Vec<u8>, entries: impl Iterator<Item = (String, Value)>) {
+    for (index, (name, value)) in entries.enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(Value::String(name).to_string().as_bytes());
+        out.push(b':');
+        out.extend_from_slice(value.to_string().as_bytes());
+    }
+}
+
+fn meaning(code: &str) -> &'static str {
+    match code {
+        "201" => "Created",
+        "202" => "Accepted",
+        _ => "OK",
+    }
+}
+
+fn add_marks(operation: &Operation, out: &mut Map<String, Value>) {
+    if let Some(action) = operation.action {
+        out.insert("x-kubernetes-action".into(), action.into());
+    }
+    if let Some(kind) = &operation.kind {
+        let kind = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+        out.insert("x-kubernetes-group-version-kind".into(), kind);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,345 @@
+//! OpenAPI v2: one document with everything.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::gnostic::{self, Form, Message, many, one};
+use super::operations::{self, Answer, Body, META, Operation, PathItem};
+use super::parameters::{Parameter, Place};
+use super::schemas::{Schemas, Style};
+use super::{Source, VERSION, custom, write_entries};
+use crate::protobuf::wire::Writer;
+use crate::schema;
+
+/// The document as JSON.
+pub fn v2_json(source: &Source<'_>) -> Vec<u8> {
+    let paths = operations::all(source.catalogue);
+    let mut out = Vec::with_capacity(2 << 20);
+    out.extend_from_slice(br#"{"swagger":"2.0","info":"#);
+    out.extend_from_slice(info().to_string().as_bytes());
+    out.extend_from_slice(br#","paths":{"#);
+    write_entries(&mut out, paths.iter().map(|item| (item.path.clone(), path_value(item))));
+    out.extend_from_slice(br#"},"definitions":{"#);
+    write_entries(&mut out, definition_names(source).map(|name| (name.to_owned(), definition(source, name))));
+    out.extend_from_slice(br#"},"parameters":"#);
+    out.extend_from_slice(Value::Object(shared_parameters(&paths)).to_string().as_bytes());
+    out.extend_from_slice(br#","securityDefinitions":"#);
+    out.extend_from_slice(security_definitions().to_string().as_bytes());
+    out.extend_from_slice(br#","security":[{"BearerToken":[]}]}"#);
+    out
+}
+
+/// The document in its protobuf form.
+pub fn v2_protobuf(source: &Source<'_>) -> Vec<u8> {
+    let paths = operations::all(source.catalogue);
+    let mut writer = Writer::new(2 << 20);
+    // Only the small parts are made whole; paths and definitions follow one by one.
+    let head = json!({"swagger": "2.0", "info": info()});
+    let tail = json!({
+        "parameters": shared_parameters(&paths),
+        "security": [{"BearerToken": []}],
+        "securityDefinitions": security_definitions(),
+    });
+    write_part(&mut writer, &tail);
+    let before = writer.len();
+    for name in definition_names(source).collect::<Vec<_>>().into_iter().rev() {
+        gnostic::write_named(&mut writer, 1, name, &definition(source, name), SCHEMA_FORM);
+    }
+    writer.close(9, before);
+    let before = writer.len();
+    for item in paths.iter().rev() {
+        gnostic::write_named(&mut writer, 2, &item.path, &path_value(item), Form::Message(&PATH_ITEM));
+    }
+    writer.close(8, before);
+    write_part(&mut writer, &head);
+    writer.finish()
+}
+
+fn write_part(writer: &mut Writer, part: &Value) {
+    if let Value::Object(part) = part {
+        gnostic::write_message(writer, &DOCUMENT, part);
+    }
+}
+
+fn info() -> Value {
+    json!({"title": "Kubernetes", "version": VERSION})
+}
+
+fn security_definitions() -> Value {
+    json!({"BearerToken": {
+        "description": "Bearer Token authentication", "type": "apiKey", "name": "authorization", "in": "header",
+    }})
+}
+
+/// The names of all definitions, sorted.
+fn definition_names<'a>(source: &Source<'a>) -> impl Iterator<Item = &'a str> {
+    let built_in = schema::builtin().types().filter(|info| !info.hidden).map(|info| &*info.name);
+    let own = source.custom.iter().flat_map(|custom| [custom.type_name.as_str(), custom.list_type_name.as_str()]);
+    let mut names: Vec<&'a str> = built_in.chain(own).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter()
+}
+
+fn definition(source: &Source<'_>, name: &str) -> Value {
+    if let Some(value) = custom::definition(source, Style::V2, name) {
+        return value;
+    }
+    let schemas = Schemas { style: Style::V2, describe: source.describe, only: None };
+    let schema = schema::builtin();
+    schema.type_named(name).map_or(Value::Null, |info| schemas.of_type(schema, info))
+}
+
+fn path_value(item: &PathItem) -> Value {
+    let mut out = Map::new();
+    for operation in &item.operations {
+        out.insert(operation.method.to_owned(), operation_value(operation));
+    }
+    if !item.parameters.is_empty() {
+        out.insert("parameters".into(), item.parameters.iter().map(parameter).collect());
+    }
+    Value::Object(out)
+}
+
+fn operation_value(operation: &Operation) -> Value {
+    let mut out = Map::new();
+    out.insert("description".into(), operation.description.as_str().into());
+    if !operation.consumes.is_empty() {
+        out.insert("consumes".into(), operation.consumes.to_vec().into());
+    }
+    out.insert("produces".into(), operation.produces.to_vec().into());
+    out.insert("schemes".into(), json!(["https"]));
+    out.insert("tags".into(), json!([operation.tag]));
+    out.insert("operationId".into(), operation.id.as_str().into());
+    let body = operation.body.as_ref().map(body);
+    let parameters: Vec<Value> = body.into_iter().chain(operation.parameters.iter().map(parameter)).collect();
+    if !parameters.is_empty() {
+        out.insert("parameters".into(), parameters.into());
+    }
+    let mut responses = Map::new();
+    for (code, answer) in &operation.responses {
+        let schema = match answer {
+            Answer::Type(name) => Style::V2.reference(name),
+            Answer::Text => json!({"type": "string"}),
+        };
+        responses.insert((*code).to_owned(), json!({"description": super::meaning(code), "schema": schema}));
+    }
+    responses.insert("401".into(), json!({"description": "Unauthorized"}));
+    out.insert("responses".into(), responses.into());
+    super::add_marks(operation, &mut out);
+    Value::Object(out)
+}
+
+fn parameter(parameter: &Parameter) -> Value {
+    if parameter.is_shared() {
+        return json!({"$ref": format!("#/parameters/{}", shared_name(parameter))});
+    }
+    parameter_value(parameter)
+}
+
+fn parameter_value(parameter: &Parameter) -> Value {
+    let mut out = json!({
+        "name": parameter.name,
+        "in": parameter.place.name(),
+        "type": parameter.kind,
+        "description": parameter.description,
+        "uniqueItems": true,
+    });
+    if parameter.place == Place::Path {
+        out["required"] = true.into();
+    }
+    out
+}
+
+/// Bodies of types that all kinds share are stated once, like other parameters.
+fn body(body: &Body) -> Value {
+    if body.type_name.starts_with(META) {
+        return json!({"$ref": format!("#/parameters/{}", body_name(body))});
+    }
+    body_value(body)
+}
+
+fn body_value(body: &Body) -> Value {
+    let mut out = json!({"name": "body", "in": "body", "schema": Style::V2.reference(&body.type_name)});
+    if body.required {
+        out["required"] = true.into();
+    }
+    out
+}
+
+fn shared_parameters(paths: &[PathItem]) -> Map<String, Value> {
+    let mut shared = BTreeMap::new();
+    for item in paths {
+        let of_operations = item.operations.iter().flat_map(|operation| &operation.parameters);
+        for parameter in item.parameters.iter().chain(of_operations).filter(|parameter| parameter.is_shared()) {
+            shared.entry(shared_name(parameter)).or_insert_with(|| parameter_value(parameter));
+        }
+        for body in item.operations.iter().filter_map(|operation| operation.body.as_ref()) {
+            if body.type_name.starts_with(META) {
+                shared.entry(body_name(body)).or_insert_with(|| body_value(body));
+            }
+        }
+    }
+    shared.into_iter().collect()
+}
+
+/// Parameters of one name may differ, so their names say what they are.
+fn shared_name(parameter: &Parameter) -> String {
+    digest_name(parameter.name, &format!("{} {}", parameter.place.name(), parameter.description))
+}
+
+fn body_name(body: &Body) -> String {
+    digest_name("body", &body.type_name)
+}
+
+fn digest_name(name: &str, content: &str) -> String {
+    format!("{name}-{}", URL_SAFE.encode(&Sha256::digest(content)[..6]))
+}
+
+static SCHEMA_FORM: Form = Form::Message(&SCHEMA);
+
+static DOCUMENT: Message = Message {
+    fields: &[
+        one("swagger", 1, Form::Text),
+        one("info", 2, Form::Message(&INFO)),
+        one("parameters", 10, Form::Map(1, &PARAMETER)),
+        many("security", 12, Form::Map(1, &Form::Strings)),
+        one("securityDefinitions", 13, Form::Map(1, &Form::Choice(|_| Some((2, Form::Message(&API_KEY)))))),
+    ],
+    extensions: 16,
+};
+
+static INFO: Message = Message { fields: &[one("title", 1, Form::Text), one("version", 2, Form::Text)], extensions: 7 };
+
+static API_KEY: Message = Message {
+    fields: &[
+        one("type", 1, Form::Text),
+        one("name", 2, Form::Text),
+        one("in", 3, Form::Text),
+        one("description", 4, Form::Text),
+    ],
+    extensions: 5,
+};
+
+static PATH_ITEM: Message = Message {
+    fields: &[
+        one("get", 2, Form::Message(&OPERATION)),
+        one("put", 3, Form::Message(&OPERATION)),
+        one("post", 4, Form::Message(&OPERATION)),
+        one("delete", 5, Form::Message(&OPERATION)),
+        one("options", 6, Form::Message(&OPERATION)),
+        one("head", 7, Form::Message(&OPERATION)),
+        one("patch", 8, Form::Message(&OPERATION)),
+        many("parameters", 9, PARAMETER_OR_REFERENCE),
+    ],
+    extensions: 10,
+};
+
+static OPERATION: Message = Message {
+    fields: &[
+        many("tags", 1, Form::Text),
+        one("description", 3, Form::Text),
+        one("operationId", 5, Form::Text),
+        many("produces", 6, Form::Text),
+        many("consumes", 7, Form::Text),
+        many("parameters", 8, PARAMETER_OR_REFERENCE),
+        one("responses", 9, Form::Map(1, &RESPONSE_OR_REFERENCE)),
+        many("schemes", 10, Form::Text),
+    ],
+    extensions: 13,
+};
+
+const PARAMETER_OR_REFERENCE: Form = Form::Choice(|value| {
+    let is_reference = value.get("$ref").is_some();
+    Some(if is_reference { (2, Form::Message(&REFERENCE)) } else { (1, PARAMETER) })
+});
+
+const PARAMETER: Form = Form::Choice(|value| match value.get("in").and_then(Value::as_str) {
+    Some("body") => Some((1, Form::Message(&BODY_PARAMETER))),
+    Some("path") => Some((2, Form::Choice(|_| Some((4, Form::Message(&PATH_PARAMETER)))))),
+    _ => Some((2, Form::Choice(|_| Some((3, Form::Message(&QUERY_PARAMETER)))))),
+});
+
+static REFERENCE: Message = Message { fields: &[one("$ref", 1, Form::Text)], extensions: 3 };
+
+static BODY_PARAMETER: Message = Message {
+    fields: &[
+        one("name", 2, Form::Text),
+        one("in", 3, Form::Text),
+        one("required", 4, Form::Flag),
+        one("schema", 5, Form::Message(&SCHEMA)),
+    ],
+    extensions: 6,
+};
+
+static QUERY_PARAMETER: Message = Message {
+    fields: &[
+        one("in", 2, Form::Text),
+        one("description", 3, Form::Text),
+        one("name", 4, Form::Text),
+        one("type", 6, Form::Text),
+        one("uniqueItems", 20, Form::Flag),
+    ],
+    extensions: 23,
+};
+
+static PATH_PARAMETER: Message = Message {
+    fields: &[
+        one("required", 1, Form::Flag),
+        one("in", 2, Form::Text),
+        one("description", 3, Form::Text),
+        one("name", 4, Form::Text),
+        one("type", 5, Form::Text),
+        one("uniqueItems", 19, Form::Flag),
+    ],
+    extensions: 22,
+};
+
+static RESPONSE_OR_REFERENCE: Form = Form::Choice(|_| Some((1, Form::Message(&RESPONSE))));
+
+static RESPONSE: Message = Message {
+    fields: &[one("description", 1, Form::Text), one("schema", 2, Form::Choice(|_| Some((1, SCHEMA_FORM))))],
+    extensions: 5,
+};
+
+static SCHEMA: Message = Message {
+    fields: &[
+        one("$ref", 1, Form::Text),
+        one("format", 2, Form::Text),
+        one("title", 3, Form::Text),
+        one("description", 4, Form::Text),
+        one("default", 5, Form::Any),
+        one("multipleOf", 6, Form::Number),
+        one("maximum", 7, Form::Number),
+        one("exclusiveMaximum", 8, Form::Flag),
+        one("minimum", 9, Form::Number),
+        one("exclusiveMinimum", 10, Form::Flag),
+        one("maxLength", 11, Form::Integer),
+        one("minLength", 12, Form::Integer),
+        one("pattern", 13, Form::Text),
+        one("maxItems", 14, Form::Integer),
+        one("minItems", 15, Form::Integer),
+        one("uniqueItems", 16, Form::Flag),
+        one("maxProperties", 17, Form::Integer),
+        one("minProperties", 18, Form::Integer),
+        many("required", 19, Form::Text),
+        many("enum", 20, Form::Any),
+        one("additionalProperties", 21, ADDITIONAL_PROPERTIES),
+        one("type", 22, Form::Choice(|_| Some((1, Form::Text)))),
+        one("items", 23, Form::Choice(|_| Some((1, SCHEMA_FORM)))),
+        one("properties", 25, Form::Map(1, &SCHEMA_FORM)),
+        one("externalDocs", 29, Form::Message(&EXTERNAL_DOCUMENT)),
+        one("example", 30, Form::Any),
+    ],
+    extensions: 31,
+};
+
+const ADDITIONAL_PROPERTIES: Form =
+    Form::Choice(|value| Some(if value.is_boolean() { (2, Form::Flag) } else { (1, SCHEMA_FORM) }));
+
+static EXTERNAL_DOCUMENT: Message =
+    Message { fields: &[one("description", 1, Form::Text), one("url", 2, Form::Text)], extensions: 3 };
