@@ -16,6 +16,7 @@ mod settings;
 pub mod deployment;
 pub mod endpoint_slice;
 pub mod endpoints;
+pub mod garbage_collector;
 pub mod namespace;
 pub mod replica_set;
 pub mod root_ca;

@@ -24,6 +24,7 @@ pub const CONTROLLERS: &[Controller] = controllers![
     "endpoints-controller" => endpoints::run,
     "endpointslice-controller" => endpoint_slice::run,
     "endpointslice-mirroring-controller" => endpoint_slice::mirroring::run,
+    "garbage-collector-controller" => garbage_collector::run,
     "namespace-controller" => namespace::run,
     "serviceaccount-controller" => service_account::run,
     "root-ca-certificate-publisher-controller" => root_ca::run,

@@ -1,0 +1,161 @@
+//! Follows the metadata of every kind that can be deleted, as kinds come and go.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use knarr_client::{Change, Informer, Metadata};
+use kube::api::ApiResource;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::Collector;
+use super::graph::{Object, Work};
+use crate::common::discovery::{Kind, discover};
+use crate::error::{Error, Result};
+
+/// Kinds nobody's ownership is traced through.
+const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
+
+#[derive(Default)]
+pub(super) struct Kinds {
+    followed: Mutex<HashMap<(String, String), Followed>>,
+    served: Mutex<Vec<Arc<Kind>>>,
+}
+
+struct Followed {
+    kind: Arc<Kind>,
+    informer: Arc<Informer<Metadata>>,
+}
+
+impl Kinds {
+    /// The kind a reference means, at whatever version it is served.
+    pub fn of_reference(&self, reference: &OwnerReference) -> Option<Arc<Kind>> {
+        let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
+        let served = self.served.lock();
+        served.iter().find(|kind| kind.resource.group == group && kind.resource.kind == reference.kind).cloned()
+    }
+
+    /// Only who knows all dependents may say that there are none.
+    pub fn all_followed(&self) -> Result<()> {
+        let followed = self.followed.lock();
+        if followed.is_empty() {
+            return Err(Error::Later("kinds are not yet known".to_owned()));
+        }
+        match followed.values().find(|followed| !followed.informer.is_synced()) {
+            Some(behind) => Err(Error::Later(format!("{} are not yet known", behind.kind.resource.plural))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Waits until every kind was listed, but not for ever for one that cannot be.
+pub(super) async fn settled(collector: &Collector) {
+    const LONGEST: Duration = Duration::from_secs(30);
+    let waiting = async {
+        while collector.kinds.all_followed().is_err() {
+            let informers: Vec<_> =
+                collector.kinds.followed.lock().values().map(|each| each.informer.clone()).collect();
+            for informer in &informers {
+                informer.synced().await;
+            }
+            if informers.is_empty() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    };
+    if tokio::time::timeout(LONGEST, waiting).await.is_err() {
+        tracing::warn!("some kinds cannot be listed; owners of their objects are asked for one by one");
+    }
+}
+
+/// Looks for new and vanished kinds in intervals, and at once when a definition of custom resources changes.
+pub(super) async fn keep_following(collector: Arc<Collector>, interval: Duration) {
+    let changed = Arc::new(Notify::new());
+    let definitions = collector.context.informers.metadata(&ApiResource::erase::<CustomResourceDefinition>(&()));
+    let on_definition = changed.clone();
+    definitions.on_change(move |_| on_definition.notify_one());
+    loop {
+        match discover(&collector.context.client).await {
+            Ok(found) => {
+                let silent = !found.silent.is_empty();
+                follow(&collector, found.kinds, silent);
+            }
+            Err(error) => tracing::warn!(%error, "cannot find out which kinds are served"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(interval) => {}
+            () = changed.notified() => tokio::time::sleep(Duration::from_millis(500)).await,
+        }
+    }
+}
+
+/// With `partial`, some groups did not answer: what seems to have vanished may only be silent.
+fn follow(collector: &Arc<Collector>, kinds: Vec<Kind>, partial: bool) {
+    let kinds: Vec<Arc<Kind>> = kinds.into_iter().map(Arc::new).collect();
+    let is_followed = |kind: &Kind| {
+        let name = (kind.resource.group.as_str(), kind.resource.plural.as_str());
+        kind.can("list") && kind.can("watch") && kind.can("delete") && !IGNORED.contains(&name)
+    };
+    let wanted: HashMap<(String, String), Arc<Kind>> = kinds
+        .iter()
+        .filter(|kind| is_followed(kind))
+        .map(|kind| ((kind.resource.group.clone(), kind.resource.plural.clone()), kind.clone()))
+        .collect();
+    *collector.kinds.served.lock() = kinds;
+    let mut started = Vec::new();
+    let mut stopped = Vec::new();
+    {
+        let mut followed = collector.kinds.followed.lock();
+        followed.retain(|key, present| {
+            let kept = wanted.get(key).map_or(partial, |kind| kind.resource == present.kind.resource);
+            if !kept {
+                stopped.push((present.kind.clone(), present.informer.clone()));
+            }
+            kept
+        });
+        for (key, kind) in wanted {
+            followed.entry(key).or_insert_with(|| {
+                let informer = collector.context.informers.metadata(&kind.resource);
+                started.push((kind.clone(), informer.clone()));
+                Followed { kind, informer }
+            });
+        }
+    }
+    for (kind, informer) in stopped {
+        collector.context.informers.forget_metadata(&kind.resource);
+        for object in informer.list() {
+            remove(collector, &object);
+        }
+    }
+    for (kind, informer) in started {
+        let weak = Arc::downgrade(collector);
+        informer.on_change(move |change| {
+            let Some(collector) = weak.upgrade() else { return };
+            match change {
+                Change::Added(object) | Change::Updated { new: object, .. } => {
+                    let work = collector.graph.lock().put(Object::new(kind.clone(), object.clone()));
+                    enqueue(&collector, work);
+                }
+                Change::Deleted(object) => remove(&collector, object),
+            }
+        });
+    }
+}
+
+fn remove(collector: &Collector, object: &Metadata) {
+    let uid = object.metadata.uid.as_deref().unwrap_or("");
+    let work = collector.graph.lock().remove(uid);
+    enqueue(collector, work);
+}
+
+fn enqueue(collector: &Collector, work: Work) {
+    for uid in work.deletions {
+        collector.deletions.add(uid);
+    }
+    for uid in work.orphanings {
+        collector.orphanings.add(uid);
+    }
+}

@@ -1,0 +1,260 @@
+//! Who owns whom, by uid.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use knarr_client::Metadata;
+
+use super::plan::{FOREGROUND, ORPHAN};
+use crate::common::discovery::Kind;
+
+/// An object as last seen.
+#[derive(Clone)]
+pub(super) struct Object {
+    pub kind: Arc<Kind>,
+    meta: Arc<Metadata>,
+}
+
+impl Object {
+    pub fn new(kind: Arc<Kind>, meta: Arc<Metadata>) -> Self {
+        Self { kind, meta }
+    }
+
+    pub fn uid(&self) -> &str {
+        self.meta.metadata.uid.as_deref().unwrap_or("")
+    }
+
+    pub fn name(&self) -> &str {
+        self.meta.metadata.name.as_deref().unwrap_or("")
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.meta.metadata.namespace.as_deref().unwrap_or("")
+    }
+
+    pub fn resource_version(&self) -> Option<String> {
+        self.meta.metadata.resource_version.clone()
+    }
+
+    pub fn owners(&self) -> &[OwnerReference] {
+        self.meta.metadata.owner_references.as_deref().unwrap_or_default()
+    }
+
+    pub fn finalizers(&self) -> &[String] {
+        self.meta.metadata.finalizers.as_deref().unwrap_or_default()
+    }
+
+    pub fn is_being_deleted(&self) -> bool {
+        self.meta.metadata.deletion_timestamp.is_some()
+    }
+
+    pub fn is_deleting_dependents(&self) -> bool {
+        self.is_being_deleted() && self.finalizers().iter().any(|finalizer| finalizer == FOREGROUND)
+    }
+
+    pub fn is_orphaning(&self) -> bool {
+        self.is_being_deleted() && self.finalizers().iter().any(|finalizer| finalizer == ORPHAN)
+    }
+
+    /// Whether a reference from that namespace names this object, not only its uid.
+    pub fn is_meant_by(&self, reference: &OwnerReference, from: &str) -> bool {
+        let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
+        self.kind.resource.group == group
+            && self.kind.resource.kind == reference.kind
+            && self.name() == reference.name
+            && (self.namespace().is_empty() || self.namespace() == from)
+    }
+
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some(self.kind.resource.api_version.clone()),
+            kind: Some(self.kind.resource.kind.clone()),
+            name: self.meta.metadata.name.clone(),
+            namespace: self.meta.metadata.namespace.clone(),
+            uid: self.meta.metadata.uid.clone(),
+            ..ObjectReference::default()
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Graph {
+    objects: HashMap<String, Object>,
+    dependents: HashMap<String, HashSet<String>>,
+}
+
+/// What is to be looked at after a change.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Work {
+    pub deletions: Vec<String>,
+    pub orphanings: Vec<String>,
+}
+
+impl Graph {
+    /// The object, and whether it owns anything.
+    pub fn get(&self, uid: &str) -> Option<(Object, bool)> {
+        let object = self.objects.get(uid)?.clone();
+        Some((object, self.dependents.get(uid).is_some_and(|all| !all.is_empty())))
+    }
+
+    pub fn dependents(&self, uid: &str) -> Vec<Object> {
+        let uids = self.dependents.get(uid).into_iter().flatten();
+        uids.filter_map(|uid| self.objects.get(uid).cloned()).collect()
+    }
+
+    /// Dependents that say their owner must not go before them.
+    pub fn blocking_dependents(&self, uid: &str) -> Vec<String> {
+        let blocks = |object: &Object| {
+            object.owners().iter().any(|owner| owner.uid == uid && owner.block_owner_deletion == Some(true))
+        };
+        let uids = self.dependents.get(uid).into_iter().flatten();
+        uids.filter(|uid| self.objects.get(*uid).is_some_and(blocks)).cloned().collect()
+    }
+
+    pub fn has_deleting_dependent(&self, uid: &str) -> bool {
+        let mut uids = self.dependents.get(uid).into_iter().flatten();
+        uids.any(|uid| self.objects.get(uid).is_some_and(Object::is_deleting_dependents))
+    }
+
+    pub fn put(&mut self, object: Object) -> Work {
+        let uid = object.uid().to_owned();
+        let old = self.objects.insert(uid.clone(), object.clone());
+        let owners = |object: &Object| -> HashSet<String> { object.owners().iter().map(|o| o.uid.clone()).collect() };
+        let (now, before) = (owners(&object), old.as_ref().map(owners).unwrap_or_default());
+        for gained in now.difference(&before) {
+            self.dependents.entry(gained.clone()).or_default().insert(uid.clone());
+        }
+        for lost in before.difference(&now) {
+            self.unlink(lost, &uid);
+        }
+        let mut work = Work::default();
+        self.look_at_owners(&object, old.as_ref(), &mut work);
+        if object.is_orphaning() && old.as_ref().is_none_or(|old| !old.is_orphaning()) {
+            work.orphanings.push(uid.clone());
+        }
+        if object.is_deleting_dependents() {
+            if old.as_ref().is_none_or(|old| !old.is_deleting_dependents()) {
+                work.deletions.extend(self.dependents.get(&uid).into_iter().flatten().cloned());
+            }
+            work.deletions.push(uid);
+        }
+        work
+    }
+
+    /// What a new or changed set of owners means: the object may have to go, or an owner may go on.
+    fn look_at_owners(&self, object: &Object, old: Option<&Object>, work: &mut Work) {
+        let same = old.is_some_and(|old| old.owners() == object.owners());
+        if same {
+            return;
+        }
+        let is_present = |uid: &str| self.objects.get(uid).is_some_and(|owner| !owner.is_deleting_dependents());
+        if !object.owners().is_empty() && !object.owners().iter().all(|owner| is_present(&owner.uid)) {
+            work.deletions.push(object.uid().to_owned());
+        }
+        for owner in old.into_iter().flat_map(Object::owners) {
+            if self.objects.get(&owner.uid).is_some_and(Object::is_deleting_dependents) {
+                work.deletions.push(owner.uid.clone());
+            }
+        }
+    }
+
+    pub fn remove(&mut self, uid: &str) -> Work {
+        let mut work = Work::default();
+        let Some(object) = self.objects.remove(uid) else { return work };
+        for owner in object.owners() {
+            self.unlink(&owner.uid, uid);
+            if self.objects.get(&owner.uid).is_some_and(Object::is_deleting_dependents) {
+                work.deletions.push(owner.uid.clone());
+            }
+        }
+        work.deletions.extend(self.dependents.get(uid).into_iter().flatten().cloned());
+        work
+    }
+
+    fn unlink(&mut self, owner: &str, dependent: &str) {
+        if let Some(dependents) = self.dependents.get_mut(owner) {
+            dependents.remove(dependent);
+            if dependents.is_empty() {
+                self.dependents.remove(owner);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::api::ApiResource;
+    use serde_json::{Value, json};
+
+    fn object(uid: &str, owners: &[&str], extra: Value) -> Object {
+        let owners: Vec<Value> = owners
+            .iter()
+            .map(|uid| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": uid, "uid": uid, "blockOwnerDeletion": true}))
+            .collect();
+        let mut metadata = json!({"name": uid, "namespace": "ns", "uid": uid, "ownerReferences": owners});
+        for (key, value) in extra.as_object().cloned().unwrap_or_default() {
+            metadata[key] = value;
+        }
+        let resource = ApiResource {
+            group: String::new(),
+            version: "v1".into(),
+            api_version: "v1".into(),
+            kind: "ConfigMap".into(),
+            plural: "configmaps".into(),
+        };
+        let kind = Arc::new(Kind { resource, namespaced: true, verbs: Vec::new() });
+        Object::new(kind, Arc::new(serde_json::from_value(json!({"metadata": metadata})).unwrap()))
+    }
+
+    fn deleting(finalizer: &str) -> Value {
+        json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [finalizer]})
+    }
+
+    #[test]
+    fn dependents_are_looked_at_when_their_owner_goes() {
+        let mut graph = Graph::default();
+        assert_eq!(graph.put(object("owner", &[], json!({}))), Work::default());
+        assert_eq!(graph.put(object("child", &["owner"], json!({}))), Work::default(), "its owner is there");
+        assert_eq!(graph.put(object("lost", &["nobody"], json!({}))).deletions, ["lost"]);
+        assert_eq!(graph.remove("owner").deletions, ["child"]);
+        graph.remove("child");
+        graph.remove("lost");
+        assert!(graph.dependents.is_empty() && graph.objects.is_empty(), "nothing is kept for what is gone");
+    }
+
+    #[test]
+    fn foreground_deletion_looks_at_dependents_and_then_at_the_owner() {
+        let mut graph = Graph::default();
+        graph.put(object("owner", &[], json!({})));
+        graph.put(object("child", &["owner"], json!({})));
+        let mut work = graph.put(object("owner", &[], deleting(FOREGROUND))).deletions;
+        work.sort();
+        assert_eq!(work, ["child", "owner"]);
+        assert_eq!(graph.blocking_dependents("owner"), ["child"]);
+        assert_eq!(graph.remove("child").deletions, ["owner"]);
+        assert!(graph.blocking_dependents("owner").is_empty());
+    }
+
+    #[test]
+    fn orphaning_is_looked_at_once() {
+        let mut graph = Graph::default();
+        graph.put(object("child", &["owner"], json!({})));
+        assert_eq!(graph.put(object("owner", &[], deleting(ORPHAN))).orphanings, ["owner"]);
+        assert_eq!(graph.dependents("owner").len(), 1);
+        assert_eq!(graph.put(object("owner", &[], deleting(ORPHAN))), Work::default());
+        assert_eq!(graph.put(object("child", &[], json!({}))), Work::default());
+        assert!(graph.dependents("owner").is_empty());
+    }
+
+    #[test]
+    fn a_reference_must_name_its_owner() {
+        let owner = object("owner", &[], json!({}));
+        let reference = object("child", &["owner"], json!({})).owners()[0].clone();
+        assert!(owner.is_meant_by(&reference, "ns"));
+        assert!(!owner.is_meant_by(&reference, "elsewhere"));
+        assert!(!owner.is_meant_by(&OwnerReference { kind: "Secret".into(), ..reference }, "ns"));
+    }
+}

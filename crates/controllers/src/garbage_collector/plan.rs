@@ -1,0 +1,84 @@
+//! What happens to an object, by the standing of its owners.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::PropagationPolicy;
+
+pub(super) const FOREGROUND: &str = "foregroundDeletion";
+pub(super) const ORPHAN: &str = "orphan";
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Standing {
+    Present,
+    Gone,
+    /// Being deleted, and waiting for what it owns to go first.
+    Waiting,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Action {
+    Nothing,
+    /// Other owners remain: only these references go.
+    DropReferences(Vec<String>),
+    Delete {
+        policy: PropagationPolicy,
+        /// Whether owners are first released from waiting, should dependents wait in turn.
+        unblock: bool,
+    },
+}
+
+pub(super) fn plan(
+    owners: &[OwnerReference],
+    standings: &[Standing],
+    has_dependents: bool,
+    finalizers: &[String],
+) -> Action {
+    if owners.is_empty() {
+        return Action::Nothing;
+    }
+    let lost = owners.iter().zip(standings).filter(|(_, standing)| **standing != Standing::Present);
+    let lost: Vec<String> = lost.map(|(owner, _)| owner.uid.clone()).collect();
+    if lost.len() < owners.len() {
+        return if lost.is_empty() { Action::Nothing } else { Action::DropReferences(lost) };
+    }
+    if has_dependents && standings.contains(&Standing::Waiting) {
+        return Action::Delete { policy: PropagationPolicy::Foreground, unblock: true };
+    }
+    let has = |finalizer: &str| finalizers.iter().any(|present| present == finalizer);
+    let policy = if has(ORPHAN) {
+        PropagationPolicy::Orphan
+    } else if has(FOREGROUND) {
+        PropagationPolicy::Foreground
+    } else {
+        PropagationPolicy::Background
+    };
+    Action::Delete { policy, unblock: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Standing::{Gone, Present, Waiting};
+
+    #[test]
+    fn the_standing_of_owners_decides() {
+        let delete = |policy, unblock| Action::Delete { policy, unblock };
+        let drop = |uids: &[&str]| Action::DropReferences(uids.iter().map(|uid| uid.to_string()).collect());
+        for (standings, has_dependents, finalizer, expected) in [
+            (vec![], false, "", Action::Nothing),
+            (vec![Present], false, "", Action::Nothing),
+            (vec![Gone], false, "", delete(PropagationPolicy::Background, false)),
+            (vec![Gone, Present], false, "", drop(&["0"])),
+            (vec![Present, Waiting], true, "", drop(&["1"])),
+            (vec![Gone, Waiting], false, "", delete(PropagationPolicy::Background, false)),
+            (vec![Gone, Waiting], true, "", delete(PropagationPolicy::Foreground, true)),
+            (vec![Gone], true, ORPHAN, delete(PropagationPolicy::Orphan, false)),
+            (vec![Gone], true, FOREGROUND, delete(PropagationPolicy::Foreground, false)),
+        ] {
+            let owners: Vec<OwnerReference> = (0..standings.len())
+                .map(|n| OwnerReference { uid: n.to_string(), ..OwnerReference::default() })
+                .collect();
+            let finalizers = if finalizer.is_empty() { vec![] } else { vec![finalizer.to_owned()] };
+            assert_eq!(plan(&owners, &standings, has_dependents, &finalizers), expected, "{standings:?}");
+        }
+    }
+}
