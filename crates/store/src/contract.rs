@@ -119,6 +119,9 @@ pub enum Error {
     Compacted { requested: Revision, oldest: Revision },
     #[error("revision {requested} has not happened yet; the newest is {newest}")]
     Future { requested: Revision, newest: Revision },
+    /// The value is more than the store can take, now and later.
+    #[error("the value of key {key} is too large: {bytes} bytes, of at most {most}")]
+    TooLarge { key: Arc<str>, bytes: usize, most: usize },
     /// The disk or the remote store did not take the write. Whether it happened is unknown to the caller.
     #[error("the store cannot write: {0}")]
     Unavailable(String),

@@ -35,6 +35,9 @@ pub use snapshot::restore;
 pub(crate) use snapshot::save;
 use writer::Writer;
 
+/// The largest value; a frame of the log has room for it.
+const MOST_VALUE: usize = 32 << 20;
+
 /// How an embedded store behaves; the default is right for use.
 #[derive(Clone)]
 pub struct Options {
@@ -144,6 +147,14 @@ impl Embedded {
     }
 }
 
+/// The value as it is kept: in memory of its own, without the spare room or the rest of a buffer it may be part of.
+fn kept(key: &Arc<str>, value: &Bytes) -> Result<Bytes, Error> {
+    if value.len() > MOST_VALUE {
+        return Err(Error::TooLarge { key: key.clone(), bytes: value.len(), most: MOST_VALUE });
+    }
+    Ok(Bytes::copy_from_slice(value))
+}
+
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
     spawned.map_err(|error| Error::Open(format!("starting a thread: {error}")))
@@ -212,6 +223,7 @@ impl Store for Embedded {
 
     async fn create(&self, key: &str, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Entry>, Error> {
         let (key, expires) = (Arc::<str>::from(key), self.expiry(ttl));
+        let value = kept(&key, &value)?;
         let mut created = None;
         self.submit(&key, |existing, revision| match existing {
             Some(existing) => Err(Error::Exists(existing.key.clone())),
@@ -233,6 +245,7 @@ impl Store for Embedded {
         ttl: Option<Duration>,
     ) -> Result<Arc<Entry>, Error> {
         let (key, expires) = (Arc::<str>::from(key), self.expiry(ttl));
+        let value = kept(&key, &value)?;
         let mut updated = None;
         self.submit(&key, |existing, revision| {
             let existing = at_revision(&key, existing, expected)?;

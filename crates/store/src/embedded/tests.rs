@@ -48,6 +48,18 @@ async fn wrong_expectations_are_refused() {
 }
 
 #[tokio::test]
+async fn the_largest_value_is_kept_and_a_larger_one_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    {
+        let store = open(directory.path());
+        store.create("/r/pods/a", Bytes::from(vec![1; MOST_VALUE]), None).await.unwrap();
+        let refused = store.create("/r/pods/b", Bytes::from(vec![1; MOST_VALUE + 1]), None).await;
+        assert!(matches!(refused, Err(Error::TooLarge { most: MOST_VALUE, .. })));
+    }
+    assert_eq!(open(directory.path()).peek("/r/pods/a").unwrap().value.len(), MOST_VALUE);
+}
+
+#[tokio::test]
 async fn many_writers_share_syncs_and_lose_nothing() {
     let directory = tempfile::tempdir().unwrap();
     {

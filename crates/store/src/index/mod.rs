@@ -103,6 +103,16 @@ impl Index {
         self.state.read().current.get(key).cloned()
     }
 
+    /// The version of a key that was written at a revision, if it is remembered.
+    pub(crate) fn version(&self, key: &str, revision: Revision) -> Option<Arc<Entry>> {
+        self.state.read().version(key, revision)
+    }
+
+    /// The revision at which a version was deleted, if it was and that is remembered.
+    pub(crate) fn deletion(&self, key: &str, version: Revision) -> Option<Revision> {
+        self.state.read().deletion(key, version)
+    }
+
     pub(crate) fn range(&self, range: &Range<'_>) -> Result<Page, Error> {
         self.state.read().range(range)
     }

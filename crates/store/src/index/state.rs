@@ -160,6 +160,24 @@ impl State {
         self.current.range::<str, _>(Bounds::new(prefix, None).as_range()).count()
     }
 
+    pub(super) fn version(&self, key: &str, revision: Revision) -> Option<Arc<Entry>> {
+        if let Some(entry) = self.current.get(key).filter(|entry| entry.revision == revision) {
+            return Some(entry.clone());
+        }
+        let written = |event: &Event| event.current.clone().filter(|entry| *entry.key == *key);
+        let group = self.groups.get(group_of(key).unwrap_or_default())?;
+        let log = group.log.read();
+        log.after(revision.checked_sub(1)?).take_while(|event| event.revision == revision).find_map(written)
+    }
+
+    pub(super) fn deletion(&self, key: &str, version: Revision) -> Option<Revision> {
+        let was =
+            |event: &Event| event.previous.as_ref().is_some_and(|was| was.revision == version && *was.key == *key);
+        let group = self.groups.get(group_of(key).unwrap_or_default())?;
+        let log = group.log.read();
+        log.after(version).find(|event| event.current.is_none() && was(event)).map(|event| event.revision)
+    }
+
     /// The oldest revision from which on the history takes no more than `bytes`.
     pub(super) fn history_within(&self, bytes: usize) -> Revision {
         if self.history_bytes <= bytes {

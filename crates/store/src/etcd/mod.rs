@@ -1,0 +1,365 @@
+//! The etcd backend: writes are transactions on a cluster of etcd servers, reads and watches come from the in-memory
+//! index, which follows one watch over all keys of the store (`feed`).
+//!
+//! A write returns when its own event has come back, so that reads see it. What others wrote is seen when its event
+//! arrives; `sync` asks etcd how far it is and waits for that. If nothing of ours happened at that revision, no event
+//! will come: then a marker key is written, whose event does. (etcd can also be asked for the progress of a watch, but
+//! before 3.4.25 and 3.5.8 its answer may overtake events.)
+
+mod client;
+mod feed;
+mod lease;
+mod wire;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+use tonic::{Code, Status};
+
+use crate::clock::{Clock, SystemClock};
+use crate::contract::{Entry, Error, Page, Range, Revision, Store, Watch};
+use crate::index::Index;
+use client::{Answer, Client, PATIENCE, describe};
+use feed::{Feed, RANGE, Territory};
+use lease::Leases;
+use wire::operation::Request;
+
+const PUT: &str = "/etcdserverpb.KV/Put";
+const TRANSACTION: &str = "/etcdserverpb.KV/Txn";
+const COMPACT: &str = "/etcdserverpb.KV/Compact";
+const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
+const TIME_LEFT: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
+/// What etcd takes in one request unless it is told otherwise.
+const USUAL_LIMIT: usize = 3 << 19;
+/// How long an event that is on its way usually takes at most.
+const USUAL_DELAY: Duration = Duration::from_millis(50);
+
+/// How to prove to etcd who we are and to know it when we see it, as PEM.
+#[derive(Clone)]
+pub struct Tls {
+    /// The certificates of the authorities that etcd's certificate may be signed by.
+    pub authority: Vec<u8>,
+    /// Our certificate and its key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+#[derive(Clone)]
+pub struct EtcdOptions {
+    /// What all keys of the store begin with; others' keys in the same etcd are left alone.
+    pub root: String,
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for EtcdOptions {
+    fn default() -> Self {
+        Self { root: "/registry/".to_owned(), clock: Arc::new(SystemClock) }
+    }
+}
+
+/// A store in a cluster of etcd servers.
+pub struct Etcd {
+    client: Arc<Client>,
+    index: Arc<Index>,
+    territory: Territory,
+    leases: Mutex<Leases>,
+    clock: Arc<dyn Clock>,
+    syncs: Syncs,
+    feed: JoinHandle<()>,
+}
+
+/// Lets all who wait for a `sync` share the next one.
+#[derive(Default)]
+struct Syncs {
+    asked: AtomicU64,
+    /// The newest request that is answered.
+    answered: tokio::sync::Mutex<u64>,
+}
+
+/// What became of a transaction.
+enum Outcome {
+    Done(Revision),
+    /// The key was not at the expected revision. `repeated`: an earlier attempt of ours may be the reason.
+    Refused {
+        current: Option<Arc<Entry>>,
+        repeated: bool,
+    },
+}
+
+impl Etcd {
+    /// Connects to a cluster and loads what it holds. Endpoints are URLs such as `https://10.0.0.1:2379`.
+    pub async fn connect(endpoints: &[String], tls: Option<Tls>, options: EtcdOptions) -> Result<Self, Error> {
+        let EtcdOptions { root, clock } = options;
+        let client = Arc::new(Client::new(endpoints, tls.as_ref())?);
+        let territory = Territory::new(&root);
+        let (entries, revision) = feed::load(&client, &territory).await?;
+        tracing::info!(revision, entries = entries.len(), "loaded the store from etcd");
+        let index = Arc::new(Index::new(entries, revision, revision));
+        let feed = Feed { client: client.clone(), index: index.clone(), territory: territory.clone() };
+        let feed = tokio::spawn(feed.run());
+        Ok(Self { client, index, territory, leases: Mutex::default(), clock, syncs: Syncs::default(), feed })
+    }
+
+    /// Carries out `operation` if the key was last changed at `expected`, where 0 means that it is not there.
+    async fn transact(&self, key: &str, expected: Revision, operation: Request) -> Result<Outcome, Status> {
+        let read = wire::RangeRequest { key: key.as_bytes().to_vec(), ..Default::default() };
+        let request = wire::TransactionRequest {
+            compare: vec![wire::Compare {
+                target: wire::Target::ModRevision as i32,
+                key: key.as_bytes().to_vec(),
+                mod_revision: Some(expected as i64),
+            }],
+            success: vec![wire::Operation { request: Some(operation) }],
+            failure: vec![wire::Operation { request: Some(Request::Range(read)) }],
+        };
+        let Answer { answer, repeated } = self.client.call(TRANSACTION, request).await?;
+        let wire::TransactionResponse { header, succeeded, responses } = answer;
+        let at = wire::revision(&header);
+        if succeeded {
+            self.await_event(at).await?;
+            return Ok(Outcome::Done(at));
+        }
+        // Whoever reads again after a refusal must see why.
+        self.catch_up(at).await?;
+        let pair = responses.into_iter().filter_map(|response| response.range).flat_map(|range| range.pairs).next();
+        let current = pair.and_then(|pair| self.territory.entry(pair));
+        Ok(Outcome::Refused { current, repeated })
+    }
+
+    /// Puts a value with a lease, if it is to end; a lease that etcd has dropped meanwhile is replaced once.
+    async fn put(&self, key: &str, value: &Bytes, expected: Revision, ttl: Option<Duration>) -> Result<Outcome, Error> {
+        self.check(key)?;
+        let mut renewed = false;
+        loop {
+            let lease = match ttl {
+                Some(ttl) => self.lease(ttl).await.map_err(unavailable)?,
+                None => 0,
+            };
+            let put = wire::PutRequest { key: key.as_bytes().to_vec(), value: value.clone(), lease };
+            match self.transact(key, expected, Request::Put(put)).await {
+                Err(status) if status.code() == Code::NotFound && lease != 0 && !renewed => {
+                    self.leases.lock().forget(lease);
+                    renewed = true;
+                }
+                Err(status) if is_too_large(&status) => {
+                    return Err(Error::TooLarge { key: key.into(), bytes: value.len(), most: USUAL_LIMIT });
+                }
+                outcome => return outcome.map_err(unavailable),
+            }
+        }
+    }
+
+    async fn lease(&self, ttl: Duration) -> Result<i64, Status> {
+        let now = self.clock.now();
+        if let Some(lease) = self.leases.lock().find(ttl, now) {
+            return Ok(lease);
+        }
+        let request = wire::LeaseGrantRequest { ttl: lease::seconds(ttl) };
+        let granted: wire::LeaseGrantResponse = self.client.call(GRANT, request).await?.answer;
+        self.leases.lock().add(ttl, granted.id, now);
+        Ok(granted.id)
+    }
+
+    /// Waits for the event of a revision at which one of our keys changed.
+    async fn await_event(&self, revision: Revision) -> Result<(), Status> {
+        let late = |_| Status::unavailable(format!("etcd did not tell of revision {revision} in time"));
+        self.index.reach(revision, PATIENCE).await.map_err(late)
+    }
+
+    /// Waits until the index has everything up to `revision`, at which perhaps only others' keys changed.
+    async fn catch_up(&self, revision: Revision) -> Result<(), Status> {
+        if self.index.reach(revision, USUAL_DELAY).await.is_ok() {
+            return Ok(());
+        }
+        let marker = self.territory.marker.as_bytes().to_vec();
+        let put = wire::PutRequest { key: marker, value: Bytes::from_static(b"1"), lease: 0 };
+        let put: wire::PutResponse = self.client.call(PUT, put).await?.answer;
+        self.await_event(wire::revision(&put.header)).await
+    }
+
+    /// The revision etcd is at, as a majority of its members agrees.
+    async fn newest(&self) -> Result<Revision, Status> {
+        let known = self.index.revision();
+        let request = wire::RangeRequest { key: self.territory.marker.as_bytes().to_vec(), ..Default::default() };
+        let response: wire::RangeResponse = self.client.call(RANGE, request).await?.answer;
+        let newest = wire::revision(&response.header);
+        if newest < known {
+            let text = format!("etcd went back from revision {known} to {newest}: it has been restored from a backup");
+            return Err(Status::failed_precondition(text));
+        }
+        Ok(newest)
+    }
+
+    fn check(&self, key: &str) -> Result<(), Error> {
+        if key.starts_with(&self.territory.root) {
+            return Ok(());
+        }
+        Err(Error::Unavailable(format!("the key {key} does not begin with {}", self.territory.root)))
+    }
+
+    /// The version written at `revision`: the one in the index, so that all share it.
+    fn written(&self, key: &str, value: Bytes, created: Revision, revision: Revision) -> Arc<Entry> {
+        let indexed = self.index.version(key, revision);
+        indexed.unwrap_or_else(|| Arc::new(Entry::new(key.into(), value, created, revision)))
+    }
+
+    /// When the entries that have a lease end, by their keys.
+    async fn expiries(&self, at: Revision) -> Result<HashMap<Vec<u8>, u64>, Status> {
+        let mut leased: HashMap<i64, Vec<Vec<u8>>> = HashMap::new();
+        let visit = |pair: wire::KeyValue| {
+            if pair.lease != 0 {
+                leased.entry(pair.lease).or_default().push(pair.key);
+            }
+        };
+        feed::pages(&self.client, &self.territory, at, true, visit).await?;
+        let mut expiries = HashMap::new();
+        for (id, keys) in leased {
+            let left: wire::LeaseLeftResponse =
+                self.client.call(TIME_LEFT, wire::LeaseLeftRequest { id }).await?.answer;
+            let expires = self.clock.now() + left.ttl.max(0) as u64 * 1000;
+            expiries.extend(keys.into_iter().map(|key| (key, expires)));
+        }
+        Ok(expiries)
+    }
+}
+
+/// etcd refuses what is a little too large itself, and leaves what is much too large to its transport.
+fn is_too_large(status: &Status) -> bool {
+    match status.code() {
+        Code::InvalidArgument => status.message().contains("request is too large"),
+        Code::ResourceExhausted => status.message().contains("larger than max"),
+        _ => false,
+    }
+}
+
+fn unavailable(status: Status) -> Error {
+    Error::Unavailable(format!("etcd: {}", describe(&status)))
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.feed.abort();
+        self.index.close();
+    }
+}
+
+#[async_trait]
+impl Store for Etcd {
+    fn revision(&self) -> Revision {
+        self.index.revision()
+    }
+
+    fn peek(&self, key: &str) -> Option<Arc<Entry>> {
+        self.index.get(key)
+    }
+
+    fn peek_range(&self, range: &Range<'_>) -> Result<Page, Error> {
+        self.index.range(range)
+    }
+
+    fn count(&self, prefix: &str) -> usize {
+        self.index.count(prefix)
+    }
+
+    async fn sync(&self) -> Result<Revision, Error> {
+        let ticket = self.syncs.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut answered = self.syncs.answered.lock().await;
+        if *answered < ticket {
+            // Whoever has asked by now is served by what etcd is asked next.
+            let all = self.syncs.asked.load(Ordering::SeqCst);
+            let newest = self.newest().await.map_err(unavailable)?;
+            self.catch_up(newest).await.map_err(unavailable)?;
+            *answered = all;
+        }
+        Ok(self.index.revision())
+    }
+
+    async fn reach(&self, revision: Revision, patience: Duration) -> Result<(), Error> {
+        self.index.reach(revision, patience).await
+    }
+
+    async fn create(&self, key: &str, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Entry>, Error> {
+        match self.put(key, &value, 0, ttl).await? {
+            Outcome::Done(revision) => Ok(self.written(key, value, revision, revision)),
+            Outcome::Refused { current: Some(current), repeated: true } if current.value == value => {
+                Ok(self.written(key, value, current.created, current.revision))
+            }
+            Outcome::Refused { .. } => Err(Error::Exists(key.into())),
+        }
+    }
+
+    async fn update(
+        &self,
+        key: &str,
+        value: Bytes,
+        expected: Revision,
+        ttl: Option<Duration>,
+    ) -> Result<Arc<Entry>, Error> {
+        if expected == 0 {
+            return Err(Error::Conflict { key: key.into(), expected, current: self.peek(key) });
+        }
+        let created = self.index.version(key, expected).map_or(expected, |entry| entry.created);
+        match self.put(key, &value, expected, ttl).await? {
+            Outcome::Done(revision) => Ok(self.written(key, value, created, revision)),
+            Outcome::Refused { current: Some(current), repeated: true } if current.value == value => {
+                Ok(self.written(key, value, current.created, current.revision))
+            }
+            Outcome::Refused { current, .. } => Err(Error::Conflict { key: key.into(), expected, current }),
+        }
+    }
+
+    async fn delete(&self, key: &str, expected: Revision) -> Result<Revision, Error> {
+        if expected == 0 {
+            return Err(Error::Conflict { key: key.into(), expected, current: self.peek(key) });
+        }
+        self.check(key)?;
+        let delete = wire::DeleteRequest { key: key.as_bytes().to_vec() };
+        match self.transact(key, expected, Request::Delete(delete)).await.map_err(unavailable)? {
+            Outcome::Done(revision) => Ok(revision),
+            Outcome::Refused { current, repeated } => {
+                let ours = if repeated { self.index.deletion(key, expected) } else { None };
+                ours.ok_or(Error::Conflict { key: key.into(), expected, current })
+            }
+        }
+    }
+
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watch>, Error> {
+        self.index.watch(prefix, after)
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), Error> {
+        self.index.compact(revision)?;
+        let request = wire::CompactionRequest { revision: revision as i64 };
+        match self.client.call::<_, wire::CompactionResponse>(COMPACT, request).await {
+            Ok(_) => Ok(()),
+            // Others that use the same etcd compact too.
+            Err(status) if status.code() == Code::OutOfRange && status.message().contains("compacted") => Ok(()),
+            Err(status) => Err(unavailable(status)),
+        }
+    }
+
+    fn history_within(&self, bytes: usize) -> Revision {
+        self.index.history_within(bytes)
+    }
+
+    async fn snapshot(&self, image: &mut (dyn std::io::Write + Send)) -> Result<Revision, Error> {
+        self.sync().await?;
+        let mut page = self.index.range(&Range::default())?;
+        let expiries = self.expiries(page.revision).await.map_err(unavailable)?;
+        for entry in &mut page.entries {
+            if let Some(expires) = expiries.get(entry.key.as_bytes()) {
+                let copy = Entry::new(entry.key.clone(), entry.value.clone(), entry.created, entry.revision);
+                *entry = Arc::new(copy.expiring(*expires));
+            }
+        }
+        crate::embedded::save(&page, image)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! The part of etcd's v3 protocol that the store speaks, as protobuf messages by field number.
+
+use bytes::Bytes;
+use prost::{Enumeration, Message, Oneof};
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Header {
+    #[prost(int64, tag = "3")]
+    pub revision: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct KeyValue {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    pub create_revision: i64,
+    #[prost(int64, tag = "3")]
+    pub mod_revision: i64,
+    /// A vector of its own, so that a value does not keep the whole answer in memory that brought it.
+    #[prost(bytes = "vec", tag = "5")]
+    pub value: Vec<u8>,
+    #[prost(int64, tag = "6")]
+    pub lease: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RangeRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub range_end: Vec<u8>,
+    #[prost(int64, tag = "3")]
+    pub limit: i64,
+    #[prost(int64, tag = "4")]
+    pub revision: i64,
+    #[prost(bool, tag = "8")]
+    pub keys_only: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RangeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<Header>,
+    #[prost(message, repeated, tag = "2")]
+    pub pairs: Vec<KeyValue>,
+    #[prost(bool, tag = "3")]
+    pub more: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PutRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
+    #[prost(int64, tag = "3")]
+    pub lease: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PutResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<Header>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DeleteRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Operation {
+    #[prost(oneof = "operation::Request", tags = "1, 2, 3")]
+    pub request: Option<operation::Request>,
+}
+
+pub(super) mod operation {
+    use super::*;
+
+    #[derive(Clone, PartialEq, Oneof)]
+    pub(in crate::etcd) enum Request {
+        #[prost(message, tag = "1")]
+        Range(RangeRequest),
+        #[prost(message, tag = "2")]
+        Put(PutRequest),
+        #[prost(message, tag = "3")]
+        Delete(DeleteRequest),
+    }
+}
+
+/// What a transaction depends on. Only equality of the revision that last changed a key is used.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Compare {
+    #[prost(enumeration = "Target", tag = "2")]
+    pub target: i32,
+    #[prost(bytes = "vec", tag = "3")]
+    pub key: Vec<u8>,
+    /// One of several alternatives: it must be sent also when it is 0.
+    #[prost(int64, optional, tag = "6")]
+    pub mod_revision: Option<i64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
+#[repr(i32)]
+pub(super) enum Target {
+    Version = 0,
+    ModRevision = 2,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TransactionRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub compare: Vec<Compare>,
+    #[prost(message, repeated, tag = "2")]
+    pub success: Vec<Operation>,
+    #[prost(message, repeated, tag = "3")]
+    pub failure: Vec<Operation>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct TransactionResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<Header>,
+    #[prost(bool, tag = "2")]
+    pub succeeded: bool,
+    #[prost(message, repeated, tag = "3")]
+    pub responses: Vec<OperationResponse>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OperationResponse {
+    #[prost(message, optional, tag = "1")]
+    pub range: Option<RangeResponse>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CompactionRequest {
+    #[prost(int64, tag = "1")]
+    pub revision: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CompactionResponse {}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WatchRequest {
+    #[prost(message, optional, tag = "1")]
+    pub create: Option<WatchCreate>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WatchCreate {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub range_end: Vec<u8>,
+    #[prost(int64, tag = "3")]
+    pub start_revision: i64,
+    #[prost(bool, tag = "4")]
+    pub progress_notify: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WatchResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<Header>,
+    #[prost(bool, tag = "3")]
+    pub created: bool,
+    #[prost(bool, tag = "4")]
+    pub canceled: bool,
+    #[prost(int64, tag = "5")]
+    pub compact_revision: i64,
+    #[prost(string, tag = "6")]
+    pub cancel_reason: String,
+    #[prost(message, repeated, tag = "11")]
+    pub events: Vec<WatchEvent>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WatchEvent {
+    #[prost(enumeration = "EventKind", tag = "1")]
+    pub kind: i32,
+    #[prost(message, optional, tag = "2")]
+    pub pair: Option<KeyValue>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
+#[repr(i32)]
+pub(super) enum EventKind {
+    Put = 0,
+    Delete = 1,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LeaseGrantRequest {
+    /// Seconds.
+    #[prost(int64, tag = "1")]
+    pub ttl: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LeaseGrantResponse {
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LeaseLeftRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LeaseLeftResponse {
+    /// Seconds that are left; negative when there is no such lease.
+    #[prost(int64, tag = "3")]
+    pub ttl: i64,
+}
+
+/// The revision an answer tells; etcd sends it with every one.
+pub(super) fn revision(header: &Option<Header>) -> u64 {
+    header.as_ref().map_or(0, |header| header.revision.max(0) as u64)
+}
