@@ -1,5 +1,7 @@
 //! What a kind may say about itself.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use knarr_api::field::Errors;
 use knarr_api::names::{self, Check};
@@ -15,6 +17,8 @@ pub struct Context<'a> {
     /// The acting user's name; CertificateSigningRequests record it.
     pub user: &'a str,
     pub groups: &'a [String],
+    pub uid: &'a str,
+    pub extra: Option<&'a BTreeMap<String, Vec<String>>>,
     pub now: Timestamp,
 }
 

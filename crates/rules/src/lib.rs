@@ -6,9 +6,11 @@
 pub mod apps;
 pub mod autoscaling;
 pub mod batch;
+pub mod certificates;
 pub mod common;
 pub mod core;
 pub mod coordination;
+pub mod discovery;
 pub mod networking;
 pub mod policy;
 pub mod rbac;

@@ -1,7 +1,10 @@
 //! Which rules belong to which kind.
 
 use crate::KindRules;
-use crate::{apps, autoscaling, batch, coordination, core, networking, policy, rbac, scheduling, storage};
+use crate::{
+    apps, autoscaling, batch, certificates, coordination, core, discovery, networking, policy, rbac, scheduling,
+    storage,
+};
 
 /// A kind with nothing special about it.
 struct Plain;
@@ -15,7 +18,9 @@ pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {
         "apps" => apps::rules_of(kind),
         "autoscaling" => autoscaling::rules_of(kind),
         "batch" => batch::rules_of(kind),
+        "certificates.k8s.io" => certificates::rules_of(kind),
         "coordination.k8s.io" => coordination::rules_of(kind),
+        "discovery.k8s.io" => discovery::rules_of(kind),
         "networking.k8s.io" => networking::rules_of(kind),
         "policy" => policy::rules_of(kind),
         "rbac.authorization.k8s.io" => rbac::rules_of(kind),

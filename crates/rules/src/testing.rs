@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::kind::{Context, KindRules};
 
 pub fn context(version: &str) -> Context<'_> {
-    Context { version, subresource: "", user: "tester", groups: &[], now: Timestamp::UNIX_EPOCH }
+    Context { version, subresource: "", user: "tester", groups: &[], uid: "", extra: None, now: Timestamp::UNIX_EPOCH }
 }
 
 /// All that is wrong with an object, or with its update from `old`, as clients read it.

@@ -1,0 +1,39 @@
+//! Names of signers: `example.com/signer`.
+
+use knarr_api::field::{Errors, Path};
+use knarr_api::names;
+
+const LONGEST_DOMAIN: usize = 253;
+const LONGEST: usize = LONGEST_DOMAIN + (253 + 63 + 1) + 1;
+
+pub fn validate(errors: &mut Errors, path: &Path<'_>, name: &str) {
+    if name.is_empty() {
+        errors.required(path, "");
+        return;
+    }
+    let [domain, rest] = name.split('/').collect::<Vec<_>>()[..] else {
+        let told = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        errors.invalid(path, name, told);
+        return;
+    };
+    if domain.len() > LONGEST_DOMAIN {
+        errors.too_long(path, LONGEST_DOMAIN);
+    }
+    validate_labels(errors, path, domain, names::dns_label);
+    if !domain.contains('.') {
+        errors.invalid(path, domain, "should be a domain with at least two segments separated by dots");
+    }
+    validate_labels(errors, path, rest, names::dns_subdomain);
+    if name.len() > LONGEST {
+        errors.too_long(path, LONGEST);
+    }
+}
+
+/// Tells what is wrong with the first wrong label.
+fn validate_labels(errors: &mut Errors, path: &Path<'_>, text: &str, check: names::Check) {
+    if let Some(label) = text.split('.').find(|label| !check(label).is_empty()) {
+        for wrong in check(label) {
+            errors.invalid(path, text, format!("validating label {label:?}: {wrong}"));
+        }
+    }
+}
