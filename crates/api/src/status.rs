@@ -11,6 +11,8 @@ pub struct Status {
     pub reason: &'static str,
     pub message: String,
     pub details: Option<Details>,
+    /// Where a list that expired may be continued on the newest state.
+    pub continue_token: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,7 +48,7 @@ impl std::fmt::Display for Named<'_> {
 
 impl Status {
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Status { code, reason, message: message.into(), details: None }
+        Status { code, reason, message: message.into(), details: None, continue_token: None }
     }
 
     fn about(mut self, of: Named<'_>, name: &str) -> Self {
@@ -69,6 +71,11 @@ impl Status {
     pub fn with_cause(mut self, reason: &str, message: impl Into<String>, field: &str) -> Self {
         let cause = Cause { reason: reason.into(), message: message.into(), field: field.into() };
         self.details.get_or_insert_default().causes.push(cause);
+        self
+    }
+
+    pub fn with_continue(mut self, token: String) -> Self {
+        self.continue_token = Some(token);
         self
     }
 
@@ -183,6 +190,9 @@ impl Status {
         }
         if let Some(details) = &self.details {
             object["details"] = details.to_value();
+        }
+        if let Some(token) = &self.continue_token {
+            object["metadata"]["continue"] = token.as_str().into();
         }
         object
     }

@@ -5,9 +5,23 @@
 //! is written per kind: the catalogue and the schema say what a kind is, `knarr-rules` what is special about it.
 
 pub mod admit;
+pub mod answer;
 pub mod authenticate;
 pub mod authorize;
+pub mod background;
 pub mod bootstrap;
+pub mod custom;
+pub mod endpoint;
+pub mod kinds;
+pub mod listen;
 pub mod objects;
+pub mod persist;
 pub mod pki;
 pub mod request;
+pub mod route;
+pub mod serve;
+pub mod server;
+pub mod service;
+pub mod start;
+pub mod subresource;
+pub mod watch;

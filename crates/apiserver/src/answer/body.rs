@@ -1,0 +1,73 @@
+//! What an answer's body is made of.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::Stream;
+use http_body::{Frame, SizeHint};
+
+/// The body of an answer. Whatever goes wrong after the head was sent ends the body early; there is no other way to say.
+pub enum Body {
+    Empty,
+    Chunks(VecDeque<Bytes>),
+    Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
+}
+
+impl Body {
+    pub fn full(bytes: impl Into<Bytes>) -> Body {
+        let bytes = bytes.into();
+        if bytes.is_empty() { Body::Empty } else { Body::Chunks(VecDeque::from([bytes])) }
+    }
+
+    pub fn stream(stream: impl Stream<Item = Bytes> + Send + 'static) -> Body {
+        Body::Stream(Box::pin(stream))
+    }
+
+    /// How many bytes follow, where that is known.
+    pub fn length(&self) -> Option<usize> {
+        match self {
+            Body::Empty => Some(0),
+            Body::Chunks(chunks) => Some(chunks.iter().map(Bytes::len).sum()),
+            Body::Stream(_) => None,
+        }
+    }
+
+    /// The whole body in one piece, where it is not a stream.
+    pub fn gather(&self) -> Option<Vec<u8>> {
+        match self {
+            Body::Empty => Some(Vec::new()),
+            Body::Chunks(chunks) => Some(chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect()),
+            Body::Stream(_) => None,
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Body::Empty => Poll::Ready(None),
+            Body::Chunks(chunks) => Poll::Ready(chunks.pop_front().map(|chunk| Ok(Frame::data(chunk)))),
+            Body::Stream(stream) => {
+                stream.as_mut().poll_next(context).map(|next| next.map(|chunk| Ok(Frame::data(chunk))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Body::Empty => true,
+            Body::Chunks(chunks) => chunks.is_empty(),
+            Body::Stream(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.length().map_or_else(SizeHint::default, |length| SizeHint::with_exact(length as u64))
+    }
+}

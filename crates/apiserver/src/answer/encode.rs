@@ -1,0 +1,201 @@
+//! Objects and lists in the representation the client asked for.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use http::Response;
+use knarr_api::catalogue::GroupVersionKind;
+use knarr_api::protobuf;
+use knarr_api::status::Status;
+use serde_json::{Map, Value, json};
+
+use super::table::{self, IncludeObject};
+use super::{Body, with_type};
+use crate::kinds::Resource;
+use crate::persist::list::Listed;
+use crate::persist::{Outcome, stored};
+use crate::route::accept::{Encoding, Format, Shape};
+
+/// Lists are sent in pieces of about this size, so that the first goes out while the next is made.
+const CHUNK: usize = 256 * 1024;
+
+/// Answers with one object of a resource.
+pub fn object(
+    resource: &Resource,
+    outcome: &Outcome,
+    code: u16,
+    format: &Format,
+    include: IncludeObject,
+) -> Result<Response<Body>, Status> {
+    if let (Outcome::Stored(entry), true) = (outcome, format.is_plain()) {
+        let mut bytes = Vec::with_capacity(entry.value.len() + 48);
+        stored::append_object(&mut bytes, resource, entry)?;
+        bytes.push(b'\n');
+        return Ok(with_type(code, format.media_type(), Body::full(bytes)));
+    }
+    let mut object = outcome.value()?;
+    stored::to_served(resource, &mut object);
+    let shaped = match format.shape {
+        Shape::Whole => object,
+        Shape::Partial => table::partial(&object, format.meta_version),
+        Shape::Table => {
+            let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+            table::Tables::new(resource, format.meta_version, include).of(metadata, [object])
+        }
+    };
+    Ok(value(&shaped, code, format))
+}
+
+/// An object of a resource as bytes of its own, in the form a stream holds it.
+pub fn served_bytes(value: &Value, format: &Format) -> Vec<u8> {
+    match format.encoding {
+        Encoding::Json if format.pretty => {
+            let mut bytes = serde_json::to_vec_pretty(value).unwrap_or_default();
+            bytes.push(b'\n');
+            bytes
+        }
+        Encoding::Json => {
+            let mut bytes = ordered(value);
+            bytes.push(b'\n');
+            bytes
+        }
+        Encoding::Yaml => serde_yaml_ng::to_string(value).unwrap_or_default().into_bytes(),
+        Encoding::Protobuf => protobuf::encode(value).unwrap_or_else(|error| {
+            tracing::error!(%error, kind = %value["kind"], "an object has no protobuf form");
+            let status = Status::internal(error).to_value();
+            protobuf::encode(&status).unwrap_or_default()
+        }),
+    }
+}
+
+/// Kind and apiVersion first, as people expect to read them.
+fn ordered(value: &Value) -> Vec<u8> {
+    let Some(fields) = value.as_object().filter(|fields| fields.contains_key("kind")) else {
+        return serde_json::to_vec(value).unwrap_or_default();
+    };
+    let mut bytes = Vec::with_capacity(512);
+    let first = ["kind", "apiVersion", "metadata"].into_iter().filter_map(|key| fields.get_key_value(key));
+    let rest = fields.iter().filter(|(key, _)| !matches!(key.as_str(), "kind" | "apiVersion" | "metadata"));
+    for (at, (key, value)) in first.map(|(key, value)| (key, value)).chain(rest).enumerate() {
+        bytes.push(if at == 0 { b'{' } else { b',' });
+        let _ = serde_json::to_writer(&mut bytes, key);
+        bytes.push(b':');
+        let _ = serde_json::to_writer(&mut bytes, value);
+    }
+    bytes.push(b'}');
+    bytes
+}
+
+/// Answers with any object that says itself what it is.
+pub fn value(value: &Value, code: u16, format: &Format) -> Response<Body> {
+    with_type(code, format.media_type(), Body::full(served_bytes(value, format)))
+}
+
+/// Answers with a list of a resource's objects.
+pub fn list(
+    resource: &Resource,
+    listed: &Listed,
+    format: &Format,
+    include: IncludeObject,
+) -> Result<Response<Body>, Status> {
+    let metadata = list_metadata(listed);
+    match (format.shape, format.encoding) {
+        (Shape::Whole, Encoding::Json) if !format.pretty => plain_list(resource, listed, &metadata),
+        (Shape::Whole, Encoding::Protobuf) => protobuf_list(resource, listed, &metadata),
+        (Shape::Whole, _) => {
+            let mut items = Vec::with_capacity(listed.entries.len());
+            for entry in &listed.entries {
+                let mut item = stored::parse_served(resource, entry)?;
+                if let Some(fields) = item.as_object_mut().filter(|_| !resource.kind.custom) {
+                    fields.remove("kind");
+                    fields.remove("apiVersion");
+                }
+                items.push(item);
+            }
+            let list = json!({
+                "kind": resource.kind.list_kind, "apiVersion": resource.kind.api_version(), "metadata": metadata, "items": items,
+            });
+            Ok(value(&list, 200, format))
+        }
+        (Shape::Partial, _) => {
+            let mut items = Vec::with_capacity(listed.entries.len());
+            for entry in &listed.entries {
+                items.push(table::partial(&stored::parse_served(resource, entry)?, format.meta_version));
+            }
+            let list = json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{}", format.meta_version),
+                "metadata": metadata, "items": items,
+            });
+            Ok(value(&list, 200, format))
+        }
+        (Shape::Table, _) => {
+            let mut objects = Vec::with_capacity(listed.entries.len());
+            for entry in &listed.entries {
+                objects.push(stored::parse_served(resource, entry)?);
+            }
+            let table = table::Tables::new(resource, format.meta_version, include).of(metadata, objects);
+            Ok(value(&table, 200, format))
+        }
+    }
+}
+
+fn list_metadata(listed: &Listed) -> Value {
+    let mut metadata = Map::new();
+    metadata.insert("resourceVersion".to_owned(), listed.revision.to_string().into());
+    if !listed.continue_token.is_empty() {
+        metadata.insert("continue".to_owned(), listed.continue_token.as_str().into());
+    }
+    if let Some(remaining) = listed.remaining {
+        metadata.insert("remainingItemCount".to_owned(), remaining.into());
+    }
+    Value::Object(metadata)
+}
+
+/// Puts stored bytes together; nothing is parsed.
+fn plain_list(resource: &Resource, listed: &Listed, metadata: &Value) -> Result<Response<Body>, Status> {
+    let kind = &resource.kind;
+    let head = format!(
+        "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{metadata},\"items\":[",
+        json!(kind.list_kind),
+        json!(kind.api_version())
+    );
+    let mut chunks = VecDeque::new();
+    let total: usize = listed.entries.iter().map(|entry| entry.value.len() + 40).sum();
+    let mut chunk = Vec::with_capacity((total + head.len()).min(CHUNK + 8 * 1024));
+    chunk.extend_from_slice(head.as_bytes());
+    for (at, entry) in listed.entries.iter().enumerate() {
+        if at > 0 {
+            chunk.push(b',');
+        }
+        stored::append_item(&mut chunk, resource, entry)?;
+        if chunk.len() >= CHUNK {
+            let full = std::mem::replace(&mut chunk, Vec::with_capacity(CHUNK + 8 * 1024));
+            chunks.push_back(Bytes::from(full));
+        }
+    }
+    chunk.extend_from_slice(b"]}\n");
+    chunks.push_back(Bytes::from(chunk));
+    Ok(with_type(200, Format::JSON.media_type(), Body::Chunks(chunks)))
+}
+
+fn protobuf_list(resource: &Resource, listed: &Listed, metadata: &Value) -> Result<Response<Body>, Status> {
+    let kind = resource.kind.group_version_kind();
+    let mut items = Vec::with_capacity(listed.entries.len());
+    for entry in &listed.entries {
+        let object = stored::parse_served(resource, entry)?;
+        items.push(encode_message(&kind, &object)?);
+    }
+    let lengths = items.iter().map(Vec::len);
+    let mut bytes = protobuf::list_prefix(&kind.api_version(), &resource.kind.list_kind, metadata, lengths)
+        .map_err(Status::internal)?;
+    for item in &items {
+        bytes.extend_from_slice(&protobuf::list_item_prefix(item.len()));
+        bytes.extend_from_slice(item);
+    }
+    bytes.extend_from_slice(protobuf::list_suffix());
+    Ok(with_type(200, crate::route::accept::PROTOBUF, Body::full(bytes)))
+}
+
+fn encode_message(kind: &GroupVersionKind, object: &Value) -> Result<Vec<u8>, Status> {
+    protobuf::encode_message(kind, object).map_err(Status::internal)
+}

@@ -1,0 +1,115 @@
+//! What a server does besides answering: forgetting old history, and keeping what it derives up to date.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use knarr_store::{Notice, Range, Retention};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use crate::persist::facts;
+use crate::server::Server;
+
+/// How much history watches can be resumed from.
+const KEPT: Duration = Duration::from_secs(5 * 60);
+/// History beyond this is forgotten early.
+const KEPT_BYTES: usize = 256 * 1024 * 1024;
+const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Starts everything that runs beside requests; it ends when the server stops.
+pub fn run(server: &Arc<Server>) -> Vec<JoinHandle<()>> {
+    let mut tasks = vec![tokio::spawn(forget(server.clone()))];
+    type Changed = fn(&Server, Option<&Value>, Option<&Value>);
+    let watched: [(&str, &str, Changed); 4] = [
+        ("", "pods", |server, old, new| server.node_graph.pod_changed(old, new)),
+        ("", "persistentvolumes", |server, old, new| server.node_graph.volume_changed(old, new)),
+        ("storage.k8s.io", "volumeattachments", |server, old, new| server.node_graph.attachment_changed(old, new)),
+        ("resource.k8s.io", "resourceslices", |server, old, new| server.node_graph.slice_changed(old, new)),
+    ];
+    for (group, plural, changed) in watched {
+        tasks.push(tokio::spawn(follow(server.clone(), group, plural, changed)));
+    }
+    tasks
+}
+
+/// Forgets history that is older than watches may ask for.
+async fn forget(server: Arc<Server>) {
+    let mut retention = Retention::new(KEPT, KEPT_BYTES);
+    let mut stopping = server.stopping.clone();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(RETENTION_INTERVAL) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        }
+        let now = jiff::Timestamp::now().as_millisecond().max(0) as u64;
+        if let Some(revision) = retention.due(&*server.store, now)
+            && let Err(error) = server.store.compact(revision).await
+        {
+            tracing::warn!(%error, revision, "cannot forget old history");
+        }
+    }
+}
+
+/// Tells about every object of a resource, and then about every change.
+async fn follow(
+    server: Arc<Server>,
+    group: &'static str,
+    plural: &'static str,
+    changed: fn(&Server, Option<&Value>, Option<&Value>),
+) {
+    let Some(prefix) = server.kinds.load().stored(group, plural).map(|resource| resource.range("")) else { return };
+    let mut stopping = server.stopping.clone();
+    loop {
+        let mut watch = match server.store.peek_range(&Range { prefix: &prefix, ..Range::default() }) {
+            Ok(page) => {
+                for entry in &page.entries {
+                    if let Some(object) = relevant(plural, entry) {
+                        changed(&server, None, Some(&object));
+                    }
+                }
+                match server.store.watch(&prefix, page.revision) {
+                    Ok(watch) => watch,
+                    Err(error) => {
+                        tracing::warn!(%error, plural, "cannot follow a resource");
+                        return;
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, plural, "cannot read a resource");
+                return;
+            }
+        };
+        loop {
+            let notice = tokio::select! {
+                notice = watch.next() => notice,
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            };
+            match notice {
+                Some(Notice::Events(events)) => {
+                    for event in &events {
+                        let read = |entry: &Option<Arc<knarr_store::Entry>>| {
+                            entry.as_ref().and_then(|entry| relevant(plural, entry))
+                        };
+                        let (old, new) = (read(&event.previous), read(&event.current));
+                        if old.is_some() || new.is_some() {
+                            changed(&server, old.as_deref(), new.as_deref());
+                        }
+                    }
+                }
+                Some(Notice::Progress(_)) => {}
+                // What was missed is read anew.
+                Some(Notice::Compacted) => break,
+                None => return,
+            }
+        }
+    }
+}
+
+/// Pods without a node concern no node; they are not even parsed.
+fn relevant(plural: &str, entry: &knarr_store::Entry) -> Option<Arc<Value>> {
+    if plural == "pods" && memchr::memmem::find(&entry.value, b"\"nodeName\":\"").is_none() {
+        return None;
+    }
+    facts::parsed(entry, false)
+}

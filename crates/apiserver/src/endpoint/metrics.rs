@@ -1,0 +1,197 @@
+//! Counters of what the server does, in the form Prometheus reads.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use http::Response;
+use parking_lot::Mutex;
+
+use crate::answer::{self, Body};
+use crate::request::Target;
+use crate::server::Server;
+
+/// The upper ends of the duration histogram's buckets, in seconds.
+const BUCKETS: [f64; 14] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 5.0, 60.0];
+
+/// What has been counted since the start.
+#[derive(Default)]
+pub struct Metrics {
+    requests: Mutex<BTreeMap<Labels, Series>>,
+    running_reads: AtomicI64,
+    running_writes: AtomicI64,
+    watches: AtomicI64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Labels {
+    verb: &'static str,
+    group: Box<str>,
+    version: Box<str>,
+    resource: Box<str>,
+    subresource: Box<str>,
+    scope: &'static str,
+}
+
+#[derive(Default)]
+struct Series {
+    codes: Vec<(u16, u64)>,
+    buckets: [u64; BUCKETS.len()],
+    count: u64,
+    seconds: f64,
+}
+
+/// A request that is being answered.
+pub struct Running<'m> {
+    metrics: &'m Metrics,
+    labels: Labels,
+    gauge: &'m AtomicI64,
+}
+
+impl Metrics {
+    pub fn begin(&self, target: &Target) -> Running<'_> {
+        let labels = Labels::of(target);
+        let gauge = match labels.verb {
+            "WATCH" => &self.watches,
+            "GET" | "LIST" => &self.running_reads,
+            _ => &self.running_writes,
+        };
+        gauge.fetch_add(1, Ordering::Relaxed);
+        Running { metrics: self, labels, gauge }
+    }
+}
+
+impl Running<'_> {
+    pub fn end(self, code: u16, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let mut requests = self.metrics.requests.lock();
+        let series = match requests.get_mut(&self.labels) {
+            Some(series) => series,
+            None => requests.entry(self.labels.clone()).or_default(),
+        };
+        match series.codes.iter_mut().find(|(own, _)| *own == code) {
+            Some((_, count)) => *count += 1,
+            None => series.codes.push((code, 1)),
+        }
+        for (bucket, limit) in series.buckets.iter_mut().zip(BUCKETS) {
+            if seconds <= limit {
+                *bucket += 1;
+            }
+        }
+        series.count += 1;
+        series.seconds += seconds;
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.gauge.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Labels {
+    fn of(target: &Target) -> Labels {
+        let verb = match target.verb.as_str() {
+            "get" => "GET",
+            "list" => "LIST",
+            "watch" => "WATCH",
+            "create" | "post" => "POST",
+            "update" | "put" => "PUT",
+            "patch" => "PATCH",
+            "delete" => "DELETE",
+            "deletecollection" => "DELETECOLLECTION",
+            _ => "other",
+        };
+        let scope = match (target.is_resource(), target.name.is_empty(), target.namespace.is_empty()) {
+            (false, _, _) => "",
+            (true, false, _) => "resource",
+            (true, true, false) => "namespace",
+            (true, true, true) => "cluster",
+        };
+        Labels {
+            verb,
+            group: target.group.as_str().into(),
+            version: target.version.as_str().into(),
+            resource: target.resource.as_str().into(),
+            subresource: target.subresource.as_str().into(),
+            scope,
+        }
+    }
+
+    fn write(&self, out: &mut String) {
+        let Labels { verb, group, version, resource, subresource, scope } = self;
+        let _ = write!(
+            out,
+            "component=\"apiserver\",group={group:?},resource={resource:?},scope={scope:?},subresource={subresource:?},\
+             verb={verb:?},version={version:?}"
+        );
+    }
+}
+
+/// Answers `/metrics`.
+pub fn serve(server: &Server) -> Response<Body> {
+    let mut out = String::with_capacity(16 * 1024);
+    let metrics = &server.metrics;
+    requests(&mut out, metrics);
+    let gauge = |out: &mut String, name: &str, help: &str| {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+    };
+    let name = "apiserver_current_inflight_requests";
+    gauge(&mut out, name, "Requests that are being answered, by kind.");
+    for (kind, value) in [("mutating", &metrics.running_writes), ("readOnly", &metrics.running_reads)] {
+        let _ = writeln!(out, "{name}{{request_kind={kind:?}}} {}", value.load(Ordering::Relaxed));
+    }
+    let name = "apiserver_storage_objects";
+    gauge(&mut out, name, "How many objects are stored, by resource.");
+    for resource in server.kinds.load().all().filter(|resource| resource.is_stored_version()) {
+        if let Some(storage) = resource.storage() {
+            let count = server.store.count(&storage.prefix);
+            let _ = writeln!(out, "{name}{{resource={:?}}} {count}", resource.named().to_string());
+        }
+    }
+    let name = "apiserver_storage_revision";
+    gauge(&mut out, name, "The newest revision of the store.");
+    let _ = writeln!(out, "{name} {}", server.store.revision());
+    process(&mut out);
+    answer::with_type(200, "text/plain; version=0.0.4; charset=utf-8", Body::full(out))
+}
+
+fn requests(out: &mut String, metrics: &Metrics) {
+    let requests = metrics.requests.lock();
+    out.push_str("# HELP apiserver_request_total Requests that were answered, by verb, resource and code.\n");
+    out.push_str("# TYPE apiserver_request_total counter\n");
+    for (labels, series) in requests.iter() {
+        for (code, count) in &series.codes {
+            let _ = write!(out, "apiserver_request_total{{code=\"{code}\",dry_run=\"\",");
+            labels.write(out);
+            let _ = writeln!(out, "}} {count}");
+        }
+    }
+    out.push_str("# HELP apiserver_request_duration_seconds How long answering took, by verb and resource.\n");
+    out.push_str("# TYPE apiserver_request_duration_seconds histogram\n");
+    for (labels, series) in requests.iter().filter(|(labels, _)| labels.verb != "WATCH") {
+        let ends = BUCKETS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
+        for (end, count) in ends.zip(series.buckets.iter().chain([&series.count])) {
+            out.push_str("apiserver_request_duration_seconds_bucket{");
+            labels.write(out);
+            let _ = writeln!(out, ",le=\"{end}\"}} {count}");
+        }
+        for (part, value) in [("sum", series.seconds), ("count", series.count as f64)] {
+            let _ = write!(out, "apiserver_request_duration_seconds_{part}{{");
+            labels.write(out);
+            let _ = writeln!(out, "}} {value}");
+        }
+    }
+}
+
+fn process(out: &mut String) {
+    let Ok(text) = std::fs::read_to_string("/proc/self/status") else { return };
+    let resident =
+        text.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().split(' ').next()?.parse::<u64>().ok());
+    if let Some(kilobytes) = resident {
+        out.push_str("# HELP process_resident_memory_bytes Memory of the process.\n");
+        out.push_str("# TYPE process_resident_memory_bytes gauge\n");
+        let _ = writeln!(out, "process_resident_memory_bytes {}", kilobytes * 1024);
+    }
+}

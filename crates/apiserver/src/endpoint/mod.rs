@@ -1,0 +1,100 @@
+//! Paths that are no resources: what the server is, what it serves, and how it is.
+
+pub mod discovery;
+pub mod health;
+pub mod metrics;
+pub mod openapi;
+pub mod version;
+
+use std::sync::Arc;
+
+use http::Method;
+use knarr_api::status::Status;
+use serde_json::json;
+
+use crate::answer::{self, Body};
+use crate::route::accept::{self, Format, Offer};
+use crate::server::{Admitted, Answer, Server};
+
+/// Documents made from the catalogue, kept until it changes.
+#[derive(Default)]
+pub struct Documents {
+    pub discovery: discovery::Cache,
+    pub openapi: openapi::Cache,
+    /// Where clients reach this server, as old discovery says it.
+    pub address: String,
+}
+
+impl Documents {
+    pub fn new(address: String) -> Documents {
+        Documents { address, ..Documents::default() }
+    }
+}
+
+/// Answers a request for a path that is no resource.
+pub async fn serve(server: &Arc<Server>, request: &mut Admitted<'_>) -> Result<Answer, Status> {
+    let path = request.parts.uri.path();
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let reads = matches!(request.parts.method, Method::GET | Method::HEAD);
+    if !reads {
+        return Ok(answer::page_not_found().into());
+    }
+    let response = match parts.as_slice() {
+        [] => root(server),
+        ["version"] => version::serve(),
+        ["healthz" | "livez" | "readyz", ..] => health::serve(server, &parts, request.query).await,
+        ["metrics"] => metrics::serve(server),
+        ["api" | "apis", ..] => return discovery::serve(server, request, &parts).map(Answer::from),
+        ["openapi", ..] => return openapi::serve(server, request, &parts).map(Answer::from),
+        [".well-known", "openid-configuration"] => {
+            let keys_uri = format!("{}/openid/v1/jwks", server.service_accounts.issuer());
+            let document = server.service_accounts.discovery(&keys_uri);
+            cached(answer::value(&document, 200, &Format::JSON))
+        }
+        ["openid", "v1", "jwks"] => {
+            let body = serde_json::to_vec(&server.service_accounts.keys()).unwrap_or_default();
+            cached(answer::with_type(200, "application/jwk-set+json", Body::full(body)))
+        }
+        _ => answer::page_not_found(),
+    };
+    Ok(response.into())
+}
+
+fn cached(mut response: http::Response<Body>) -> http::Response<Body> {
+    let value = http::HeaderValue::from_static("public, max-age=3600");
+    response.headers_mut().insert(http::header::CACHE_CONTROL, value);
+    response
+}
+
+/// The paths there are.
+fn root(server: &Server) -> http::Response<Body> {
+    let kinds = server.kinds.load();
+    let mut paths: Vec<String> = [
+        "/.well-known/openid-configuration",
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/version",
+    ]
+    .map(str::to_owned)
+    .into();
+    for group in kinds.catalogue.groups().iter().filter(|group| !group.name.is_empty()) {
+        paths.push(format!("/apis/{}", group.name));
+        paths.extend(group.versions.iter().map(|version| format!("/apis/{}/{}", group.name, version.name)));
+    }
+    paths.sort();
+    answer::value(&json!({ "paths": paths }), 200, &Format { pretty: true, ..Format::JSON })
+}
+
+/// The representation of a document that has no tables.
+pub fn format_of(request: &Admitted<'_>) -> Result<Format, Status> {
+    let offer = Offer { custom: false, list: false, shapes: false };
+    accept::negotiate(&request.parts.headers, request.query, offer)
+}

@@ -1,0 +1,146 @@
+//! The kinds this server serves right now, each with all that serving it needs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use knarr_api::catalogue::{Catalogue, Kind, Storage};
+use knarr_api::schema::{NodeRef, builtin};
+use knarr_api::status::Named;
+use knarr_rules::{KindRules, rules_of};
+
+use crate::custom::CustomType;
+
+/// One resource in one version.
+pub struct Resource {
+    pub kind: Arc<Kind>,
+    pub rules: &'static dyn KindRules,
+    pub custom: Option<Arc<CustomType>>,
+    /// How stored objects begin, up to and with the brace that opens the metadata.
+    head: Box<[u8]>,
+    /// Whether stored objects are in the version that is served here.
+    same_version: bool,
+}
+
+/// An immutable view of all kinds; a new one is made when custom resource definitions change.
+pub struct Kinds {
+    pub catalogue: Catalogue,
+    resources: HashMap<Box<str>, Arc<Resource>>,
+}
+
+impl Kinds {
+    pub fn new(catalogue: Catalogue, custom: &HashMap<String, Arc<CustomType>>) -> Kinds {
+        let mut resources = HashMap::new();
+        for kind in catalogue.kinds() {
+            let path = path_of(&kind.group, &kind.version, &kind.plural);
+            let custom = if kind.custom { custom.get(&path).cloned() } else { None };
+            resources.insert(path.into_boxed_str(), Arc::new(Resource::new(kind.clone(), custom)));
+        }
+        Kinds { catalogue, resources }
+    }
+
+    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.resources.get(path_of(group, version, plural).as_str())
+    }
+
+    /// The resource in the version it is stored in, whichever that is.
+    pub fn stored(&self, group: &str, plural: &str) -> Option<&Arc<Resource>> {
+        let preferred = self.catalogue.preferred(group, plural)?;
+        let storage = preferred.storage.as_ref()?;
+        self.resource(&storage.group, &storage.version, plural)
+            .or_else(|| self.resource(group, &preferred.version, plural))
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources.values()
+    }
+}
+
+/// How resources are told apart: `apps/v1/deployments`.
+pub fn path_of(group: &str, version: &str, plural: &str) -> String {
+    [group, "/", version, "/", plural].concat()
+}
+
+impl Resource {
+    fn new(kind: Arc<Kind>, custom: Option<Arc<CustomType>>) -> Resource {
+        let (head, same_version) = match &kind.storage {
+            Some(storage) => (head_of(&kind, storage), storage.version == kind.version && storage.group == kind.group),
+            None => (Vec::new(), true),
+        };
+        let rules = rules_of(&kind.group, &kind.kind);
+        Resource { rules, custom, head: head.into(), same_version, kind }
+    }
+
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
+    /// Whether what is stored can be sent as it is.
+    pub fn is_stored_version(&self) -> bool {
+        self.same_version
+    }
+
+    pub fn storage(&self) -> Option<&Storage> {
+        self.kind.storage.as_ref()
+    }
+
+    /// The version in which objects are stored, and in which rules look at them.
+    pub fn stored_version(&self) -> &str {
+        self.kind.storage.as_ref().map_or(&self.kind.version, |storage| &storage.version)
+    }
+
+    /// The key of an object; `namespace` is ignored for cluster-wide kinds.
+    pub fn key(&self, namespace: &str, name: &str) -> String {
+        let namespace = self.kind.namespaced.then_some(namespace);
+        self.storage().map(|storage| storage.key(namespace, name)).unwrap_or_default()
+    }
+
+    /// The prefix of the keys of a namespace's objects, or of all when it is empty.
+    pub fn range(&self, namespace: &str) -> String {
+        let namespace = Some(namespace).filter(|namespace| self.kind.namespaced && !namespace.is_empty());
+        self.storage().map(|storage| storage.range(namespace)).unwrap_or_default()
+    }
+
+    /// The resource as messages name it: `deployments.apps`.
+    pub fn named(&self) -> Named<'_> {
+        Named { group: &self.kind.group, name: &self.kind.plural }
+    }
+
+    /// The kind as messages name it: `Deployment.apps`.
+    pub fn kind_named(&self) -> Named<'_> {
+        Named { group: &self.kind.group, name: &self.kind.kind }
+    }
+
+    /// The schema of the served version.
+    pub fn schema(&self) -> Option<NodeRef<'_>> {
+        match &self.custom {
+            Some(custom) => Some(custom.node()),
+            None => builtin().node_named(&self.kind.type_name),
+        }
+    }
+
+    pub fn is(&self, group: &str, plural: &str) -> bool {
+        self.kind.group == group && self.kind.plural == plural
+    }
+
+    /// The part of a key after the kind's prefix, as namespace and name.
+    pub fn split_key<'k>(&self, key: &'k str) -> (&'k str, &'k str) {
+        let prefix = self.storage().map_or(0, |storage| storage.prefix.len());
+        let rest = key.get(prefix..).unwrap_or_default();
+        if self.kind.namespaced { rest.split_once('/').unwrap_or(("", rest)) } else { ("", rest) }
+    }
+}
+
+/// Built-in kinds begin with `kind`, custom ones with `apiVersion`, as clients are used to.
+fn head_of(kind: &Kind, storage: &Storage) -> Vec<u8> {
+    let api_version = if storage.group.is_empty() {
+        storage.version.clone()
+    } else {
+        format!("{}/{}", storage.group, storage.version)
+    };
+    let (kind_text, version_text) = (serde_json::json!(kind.kind), serde_json::json!(api_version));
+    if kind.custom {
+        format!("{{\"apiVersion\":{version_text},\"kind\":{kind_text},\"metadata\":{{").into_bytes()
+    } else {
+        format!("{{\"kind\":{kind_text},\"apiVersion\":{version_text},\"metadata\":{{").into_bytes()
+    }
+}

@@ -1,0 +1,48 @@
+//! The server without a network: the same answers for components in this process.
+
+use std::convert::Infallible;
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use tower_service::Service;
+
+use crate::answer::Body;
+use crate::request::User;
+use crate::server::{Sender, Server};
+
+/// A service that answers as the server does to one trusted user.
+#[derive(Clone)]
+pub struct InProcess {
+    server: Arc<Server>,
+    sender: Sender,
+}
+
+impl InProcess {
+    pub fn new(server: Arc<Server>, user: User) -> InProcess {
+        InProcess { server, sender: Sender::Trusted(Arc::new(user)) }
+    }
+}
+
+impl<B> Service<Request<B>> for InProcess
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (server, sender) = (self.server.clone(), self.sender.clone());
+        Box::pin(async move { Ok(server.handle(request, &sender).await) })
+    }
+}

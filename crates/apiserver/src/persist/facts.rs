@@ -1,0 +1,129 @@
+//! What selectors and other readers know of a stored object, derived once and kept with it.
+
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+
+use knarr_api::selector::{FieldSelector, LabelSelector, SelectableFields};
+use knarr_api::status::Status;
+use knarr_store::Entry;
+use serde_json::Value;
+
+use super::stored;
+use crate::kinds::Resource;
+
+/// What is kept beside an entry. Both parts are made when somebody first asks.
+#[derive(Default)]
+struct Memo {
+    parsed: OnceLock<Arc<Value>>,
+    facts: OnceLock<Facts>,
+}
+
+/// Labels and selectable fields in one small block each.
+struct Facts {
+    labels: Box<[(Box<str>, Box<str>)]>,
+    /// In the order of the kind's own selectable fields.
+    fields: Box<[Box<str>]>,
+}
+
+/// Which objects of a list or watch are meant.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    pub labels: LabelSelector,
+    pub fields: FieldSelector,
+}
+
+impl Selection {
+    /// Reads the two selectors of a request, in the words a client expects when they are wrong.
+    pub fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Selection, Status> {
+        let labels = LabelSelector::parse(labels)
+            .map_err(|error| Status::bad_request(format!("unable to parse requirement: {error}")))?;
+        let fields = FieldSelector::parse(fields).map_err(|error| Status::bad_request(error.to_string()))?;
+        SelectableFields::of(&resource.kind).check(&fields).map_err(|error| Status::bad_request(error.to_string()))?;
+        Ok(Selection { labels, fields })
+    }
+
+    pub fn is_everything(&self) -> bool {
+        self.labels.is_everything() && self.fields.is_everything()
+    }
+
+    /// The one name that can match, if there is one.
+    pub fn name(&self) -> Option<&str> {
+        self.fields.exact("metadata.name")
+    }
+
+    /// Whether a stored object is meant. Parses it at most once in its life.
+    pub fn matches(&self, resource: &Resource, entry: &Entry) -> bool {
+        if self.is_everything() {
+            return true;
+        }
+        let (namespace, name) = resource.split_key(&entry.key);
+        let plain = |field: &str| match field {
+            "metadata.name" => Some(Cow::Borrowed(name)),
+            "metadata.namespace" => Some(Cow::Borrowed(namespace)),
+            _ => None,
+        };
+        if self.labels.is_everything() && self.fields.terms.iter().all(|term| plain(&term.field).is_some()) {
+            return self.fields.matches_with(|field| plain(field).unwrap_or_default());
+        }
+        if !resource.is_stored_version() {
+            // The kept facts are those of the stored version's fields.
+            let Ok(object) = stored::parse(entry) else { return false };
+            let labels = object["metadata"]["labels"].as_object();
+            return self.labels.matches(labels) && SelectableFields::of(&resource.kind).matches(&self.fields, &object);
+        }
+        let Some(facts) = facts(resource, entry) else { return false };
+        let label = |key: &str| {
+            let at = facts.labels.binary_search_by(|(own, _)| (**own).cmp(key)).ok()?;
+            Some(&*facts.labels[at].1)
+        };
+        let kind_fields = SelectableFields::of(&resource.kind);
+        self.labels.matches_with(label)
+            && self.fields.matches_with(|field| {
+                plain(field).unwrap_or_else(|| {
+                    let at = kind_fields.labels().position(|own| own == field);
+                    at.and_then(|at| facts.fields.get(at)).map_or(Cow::Borrowed(""), |value| Cow::Borrowed(&**value))
+                })
+            })
+    }
+}
+
+fn facts<'e>(resource: &Resource, entry: &'e Entry) -> Option<&'e Facts> {
+    let memo = entry.memo(|_| Memo::default())?;
+    Some(memo.facts.get_or_init(|| {
+        let parsed;
+        let object = match memo.parsed.get() {
+            Some(object) => &**object,
+            None => {
+                parsed = serde_json::from_slice(&entry.value).unwrap_or_default();
+                &parsed
+            }
+        };
+        derive(resource, object)
+    }))
+}
+
+fn derive(resource: &Resource, object: &Value) -> Facts {
+    let mut labels: Vec<(Box<str>, Box<str>)> = object["metadata"]["labels"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| (key.as_str().into(), value.as_str().unwrap_or_default().into()))
+        .collect();
+    labels.sort();
+    let kind_fields = SelectableFields::of(&resource.kind);
+    let fields = kind_fields.labels().map(|label| kind_fields.value(label, object).into()).collect();
+    Facts { labels: labels.into(), fields }
+}
+
+/// The object parsed, in its stored version, with its resource version; parsed once and then shared when `keep` says so.
+pub fn parsed(entry: &Entry, keep: bool) -> Option<Arc<Value>> {
+    if !keep {
+        return stored::parse(entry).ok().map(Arc::new);
+    }
+    let memo = entry.memo(|_| Memo::default())?;
+    if let Some(object) = memo.parsed.get() {
+        return Some(object.clone());
+    }
+    let object = Arc::new(stored::parse(entry).ok()?);
+    Some(memo.parsed.get_or_init(|| object).clone())
+}

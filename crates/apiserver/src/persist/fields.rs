@@ -1,0 +1,161 @@
+//! Who owns which field: managedFields, kept up to date with every write.
+
+use bytes::Bytes;
+use knarr_api::apply::{self, ApplyError, Set, Tracker, Versions};
+use knarr_api::decode;
+use knarr_api::schema::{NodeRef, builtin};
+use knarr_api::status::Status;
+use knarr_api::time;
+use knarr_api::value::{Read, Write as _};
+use serde_json::Value;
+
+use super::options::{FieldValidation, WriteOptions};
+use super::{Call, patch, pipeline, stored};
+use crate::kinds::Resource;
+use crate::route::decode::{Expected, judge, set_defaults};
+
+pub use apply::keep_times_if_unchanged;
+
+/// Records the fields of a new or changed object under the writer's name. Both objects are in the served version.
+pub fn record(call: &Call<'_>, live: Option<&Value>, object: &mut Value, options: &WriteOptions) -> Result<(), Status> {
+    with_tracker(call, |tracker| {
+        tracker.update(live, object, &options.manager);
+        Ok(())
+    })
+}
+
+/// What a client wants to be, as server-side apply takes it.
+pub struct Configuration(Value);
+
+impl Configuration {
+    pub fn read(call: &Call<'_>, body: &Bytes, options: &WriteOptions) -> Result<Configuration, Status> {
+        let decoded =
+            decode::untyped_yaml(body).map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+        let expected = Expected::of(call.resource)?;
+        judge(call, &expected, &expected.kind, decoded.problems, options.field_validation)?;
+        let configuration = decoded.value;
+        if !configuration.is_object() {
+            return Err(Status::bad_request("error decoding YAML: the configuration is not an object"));
+        }
+        if call.resource.custom.is_some() && options.field_validation != FieldValidation::Ignore {
+            // Custom resources drop unknown fields silently, so strictness looks at the configuration itself.
+            if let Ok(typed) = decode::value(&configuration, expected.node) {
+                judge(call, &expected, &expected.kind, typed.problems, options.field_validation)?;
+            }
+        }
+        Ok(Configuration(configuration))
+    }
+
+    /// The object that results from applying to what is there.
+    pub fn apply(&self, call: &Call<'_>, live: Option<&Value>, options: &WriteOptions) -> Result<Value, Status> {
+        let name = self.0.text(&["metadata", "name"]);
+        if !name.is_empty() {
+            patch::check_name(call, &self.0)?;
+        }
+        let applied = with_tracker(call, |tracker| {
+            tracker.apply(live, &self.0, &options.manager, options.force).map_err(apply_status)
+        })?;
+        let expected = Expected::of(call.resource)?;
+        let mut object =
+            decode::value(&applied, expected.node).map_err(|error| Status::new(500, "", error.to_string()))?.value;
+        object["kind"] = expected.kind.kind.as_str().into();
+        object["apiVersion"] = expected.kind.api_version().into();
+        if object.text(&["metadata", "name"]).is_empty() {
+            object.set(&["metadata", "name"], call.target.name.as_str());
+        }
+        if live.is_none() {
+            pipeline::wipe_system_fields(&mut object);
+        }
+        set_defaults(call.resource, &mut object);
+        pipeline::deduplicate_owners(call, &mut object, false);
+        Ok(object)
+    }
+}
+
+fn apply_status(error: ApplyError) -> Status {
+    let text = error.to_string();
+    match error {
+        ApplyError::Conflicts(conflicts) => {
+            let mut status = Status::new(409, "Conflict", text);
+            for conflict in &conflicts {
+                status = status.with_cause("FieldManagerConflict", conflict.message.as_str(), &conflict.field);
+            }
+            status
+        }
+        ApplyError::BadRequest(_) => Status::bad_request(text),
+        ApplyError::Internal(_) => Status::new(500, "", text),
+    }
+}
+
+fn with_tracker<T>(call: &Call<'_>, track: impl FnOnce(&Tracker<'_>) -> Result<T, Status>) -> Result<T, Status> {
+    let resource = call.resource;
+    let node = resource.schema().ok_or_else(|| Status::internal("the kind has no schema"))?;
+    let ignored = ignored(resource, &call.target.subresource);
+    let versions = ResourceVersions { resource, ignored: ignored.as_ref() };
+    let now = time::seconds(call.now);
+    let api_version = resource.kind.api_version();
+    track(&Tracker {
+        node,
+        api_version: &api_version,
+        kind: &resource.kind.kind,
+        subresource: &call.target.subresource,
+        ignored: ignored.as_ref(),
+        versions: &versions,
+        now: &now,
+    })
+}
+
+/// The fields that a write to the object, or to one of its subresources, leaves as they were.
+fn ignored(resource: &Resource, subresource: &str) -> Option<Set> {
+    let (group, plural) = (resource.kind.group.as_str(), resource.kind.plural.as_str());
+    let fields: &[&[&str]] = match (subresource, group, plural) {
+        ("", "certificates.k8s.io", "certificatesigningrequests") => &[&["spec"], &["status"]],
+        ("", _, _) if resource.kind.subresource("status").is_some() => &[&["status"]],
+        ("", _, _) => return None,
+        ("status", "", "pods") => &[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]],
+        ("status", "apps", "deployments") => &[&["spec"], &["metadata", "labels"]],
+        ("status", "certificates.k8s.io", _) => &[&["spec"], &["status", "conditions"]],
+        ("status", "flowcontrol.apiserver.k8s.io", _)
+        | ("status", "storage.k8s.io", "volumeattachments")
+        | ("status", "networking.k8s.io", "servicecidrs") => &[&["metadata"], &["spec"]],
+        ("status", _, _) if resource.custom.is_some() => &[&["metadata"], &["spec"]],
+        ("status", _, _) => &[&["spec"]],
+        ("approval", _, _) => &[&["spec"], &["status", "certificate"]],
+        ("finalize" | "scale" | "resize" | "ephemeralcontainers", _, _) => &[&["status"]],
+        _ => return None,
+    };
+    Some(Set::of_fields(fields))
+}
+
+/// The other versions in which the kind's owners may have written.
+struct ResourceVersions<'a> {
+    resource: &'a Resource,
+    ignored: Option<&'a Set>,
+}
+
+impl Versions for ResourceVersions<'_> {
+    fn node(&self, api_version: &str) -> Option<NodeRef<'_>> {
+        if api_version == self.resource.kind.api_version() || self.resource.custom.is_some() {
+            return self.resource.schema();
+        }
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        builtin().kind(group, version, &self.resource.kind.kind)
+    }
+
+    fn convert(&self, object: &Value, from: &str, to: &str) -> Option<Value> {
+        let mut object = object.clone();
+        if self.resource.custom.is_none() {
+            stored::convert_between(self.resource, &mut object, from, to);
+        }
+        object["apiVersion"] = to.into();
+        Some(object)
+    }
+
+    fn ignored(&self, _api_version: &str) -> Option<&Set> {
+        self.ignored
+    }
+
+    fn schema_changes(&self) -> bool {
+        self.resource.custom.is_some()
+    }
+}

@@ -1,0 +1,135 @@
+//! Reading many objects: all, a page, or those a selector means, at one revision.
+
+use std::sync::Arc;
+
+use knarr_api::status::Status;
+use knarr_store::{Entry, Error, Range};
+
+use super::facts::Selection;
+use super::options::ListOptions;
+use super::token::Token;
+use super::{Call, reach, store_error};
+
+/// Part of a list, as of one revision.
+pub struct Listed {
+    pub entries: Vec<Arc<Entry>>,
+    pub revision: u64,
+    pub continue_token: String,
+    /// Left out when a selector makes it unknowable.
+    pub remaining: Option<usize>,
+}
+
+/// Lists what the call's namespace (or the cluster) holds.
+pub async fn list(call: &Call<'_>, options: &ListOptions, selection: &Selection) -> Result<Listed, Status> {
+    let prefix = call.resource.range(&call.target.namespace);
+    let start = start(call, options, &prefix).await?;
+    if let Some(name) = selection.name().filter(|_| start.after.is_none() && start.at.is_none()) {
+        if !call.target.namespace.is_empty() || !call.resource.kind.namespaced {
+            return one(call, name, selection);
+        }
+    }
+    let page_size = if selection.is_everything() { options.limit } else { 0 };
+    let page = call
+        .server
+        .store
+        .peek_range(&Range { prefix: &prefix, after: start.after.as_deref(), limit: page_size, at: start.at })
+        .map_err(|error| expired(error, options, start.after.as_deref(), &prefix, call.server.store.revision()))?;
+    let mut listed =
+        Listed { revision: page.revision, entries: page.entries, continue_token: String::new(), remaining: None };
+    let mut more = page.remaining > 0;
+    if !selection.is_everything() {
+        let mut kept = Vec::new();
+        let mut entries = listed.entries.into_iter();
+        for entry in entries.by_ref() {
+            if selection.matches(call.resource, &entry) {
+                kept.push(entry);
+            }
+            if options.limit > 0 && kept.len() == options.limit {
+                break;
+            }
+        }
+        more = options.limit > 0 && entries.len() > 0;
+        listed.entries = kept;
+    } else if more {
+        listed.remaining = Some(page.remaining);
+    }
+    if let Some(last) = listed.entries.last().filter(|_| more) {
+        let revision = start.keeps_revision.then_some(listed.revision);
+        let after = last.key[prefix.len()..].to_owned();
+        listed.continue_token = Token { revision: revision.or(Some(listed.revision)), after }.encode();
+    }
+    Ok(listed)
+}
+
+struct Start {
+    at: Option<u64>,
+    after: Option<String>,
+    keeps_revision: bool,
+}
+
+async fn start(call: &Call<'_>, options: &ListOptions, prefix: &str) -> Result<Start, Status> {
+    if !options.continue_token.is_empty() {
+        let token = Token::decode(&options.continue_token)?;
+        if options.resource_version.is_some_and(|revision| revision != 0) {
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        if token.revision.is_none() {
+            call.server.store.sync().await.map_err(store_error)?;
+        }
+        let after = Some(format!("{prefix}{}", token.after));
+        return Ok(Start { at: token.revision, after, keeps_revision: token.revision.is_some() });
+    }
+    let at = match options.resource_version {
+        Some(revision) if options.exact => {
+            reach(call.server, revision).await?;
+            Some(revision)
+        }
+        Some(0) => None,
+        // Since a page has to be the first of a consistent list, a limit with a version means exactly that version
+        // unless the client says otherwise.
+        Some(revision) if options.limit > 0 && !options.not_older => {
+            reach(call.server, revision).await?;
+            Some(revision)
+        }
+        Some(revision) => {
+            reach(call.server, revision).await?;
+            None
+        }
+        None => {
+            call.server.store.sync().await.map_err(store_error)?;
+            None
+        }
+    };
+    Ok(Start { at, after: None, keeps_revision: true })
+}
+
+/// A list of the one object with a name, without walking over the others.
+fn one(call: &Call<'_>, name: &str, selection: &Selection) -> Result<Listed, Status> {
+    let revision = call.server.store.revision();
+    let entry = call.server.store.peek(&call.resource.key(&call.target.namespace, name));
+    let entries: Vec<_> = entry.into_iter().filter(|entry| selection.matches(call.resource, entry)).collect();
+    let revision = entries.first().map_or(revision, |entry| revision.max(entry.revision));
+    Ok(Listed { entries, revision, continue_token: String::new(), remaining: None })
+}
+
+/// The refusal of a list at a revision that is forgotten. The end of a paged list may be had from the newest state.
+fn expired(error: Error, options: &ListOptions, after: Option<&str>, prefix: &str, newest: u64) -> Status {
+    let Error::Compacted { .. } = error else { return store_error(error) };
+    if options.continue_token.is_empty() {
+        return Status::expired("The resourceVersion for the provided list is too old.");
+    }
+    let after = after.and_then(|key| key.strip_prefix(prefix)).unwrap_or_default();
+    if after.is_empty() || newest == 0 {
+        return Status::expired(
+            "The provided continue parameter is too old to display a consistent list result. You must start a new list \
+             without the continue parameter.",
+        );
+    }
+    let status = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without \
+         the continue parameter, or use the continue token in this response to retrieve the remainder of the results. \
+         Continuing with the provided token results in an inconsistent list - objects that were created, modified, or \
+         deleted between the time the first chunk was returned and now may show up in the list.",
+    );
+    status.with_continue(Token { revision: None, after: after.to_owned() }.encode())
+}

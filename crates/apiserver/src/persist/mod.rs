@@ -1,0 +1,135 @@
+//! The one registry of all kinds: how objects are read, made, changed and removed.
+//!
+//! A kind's own rules come from `knarr-rules`, policy from `admit`, ownership of fields and patches from `knarr-api`;
+//! what is here is the order in which they act and what happens when two writers meet.
+
+pub mod create;
+pub mod delete;
+pub mod facts;
+pub mod fields;
+pub mod list;
+pub mod name;
+pub mod objects;
+pub mod options;
+pub mod patch;
+pub mod pipeline;
+pub mod stored;
+pub mod token;
+pub mod update;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use jiff::Timestamp;
+use knarr_api::status::Status;
+use knarr_store::{Entry, Error};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::kinds::Resource;
+use crate::request::{Target, User};
+use crate::route::query::Query;
+use crate::server::Server;
+
+/// A request for a resource, on its way through the registry.
+pub struct Call<'a> {
+    pub server: &'a Server,
+    pub resource: &'a Arc<Resource>,
+    pub target: &'a Target,
+    pub user: &'a User,
+    pub query: &'a Query,
+    pub headers: &'a HeaderMap,
+    pub now: Timestamp,
+    /// Texts for Warning headers.
+    pub warnings: Mutex<Vec<String>>,
+}
+
+impl Call<'_> {
+    pub fn key(&self) -> String {
+        self.resource.key(&self.target.namespace, &self.target.name)
+    }
+
+    pub fn not_found(&self) -> Status {
+        Status::not_found(self.resource.named(), &self.target.name)
+    }
+
+    pub fn warn(&self, text: impl Into<String>) {
+        self.warnings.lock().push(text.into());
+    }
+
+    /// The subresource as rules and admission know it; scale acts on the object itself.
+    pub fn rules_context(&self) -> knarr_rules::Context<'_> {
+        knarr_rules::Context {
+            version: self.resource.stored_version(),
+            subresource: &self.target.subresource,
+            user: &self.user.name,
+            groups: &self.user.groups,
+            uid: &self.user.uid,
+            extra: Some(&self.user.extra),
+            now: self.now,
+        }
+    }
+}
+
+/// An object as a write left it.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    Stored(Arc<Entry>),
+    /// In the stored version: what a dry run made, or an object that is gone by now.
+    Made(Value),
+}
+
+impl Outcome {
+    /// The object in its stored version, with its resource version.
+    pub fn value(&self) -> Result<Value, Status> {
+        match self {
+            Outcome::Stored(entry) => stored::parse(entry),
+            Outcome::Made(object) => Ok(object.clone()),
+        }
+    }
+}
+
+/// Reads one object.
+pub async fn get(call: &Call<'_>) -> Result<Arc<Entry>, Status> {
+    let store = &*call.server.store;
+    match options::parse_revision(call.query.text("resourceVersion"))? {
+        None => drop(store.sync().await.map_err(store_error)?),
+        Some(0) => {}
+        Some(revision) => reach(call.server, revision).await?,
+    }
+    store.peek(&call.key()).ok_or_else(|| call.not_found())
+}
+
+/// Waits until this server knows a revision that a client has seen somewhere.
+pub async fn reach(server: &Server, revision: u64) -> Result<(), Status> {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    match server.store.reach(revision, PATIENCE).await {
+        Ok(()) => Ok(()),
+        Err(Error::Future { requested, newest }) => Err(too_large(requested, newest)),
+        Err(error) => Err(store_error(error)),
+    }
+}
+
+pub fn too_large(requested: u64, newest: u64) -> Status {
+    let text = format!("Timeout: Too large resource version: {requested}, current: {newest}");
+    Status::timeout(text).with_cause("ResourceVersionTooLarge", "Too large resource version", "").retry_after(1)
+}
+
+/// What a failing store means to a client.
+pub fn store_error(error: Error) -> Status {
+    match error {
+        Error::Compacted { requested, oldest } => {
+            Status::expired(format!("too old resource version: {requested} ({oldest})"))
+        }
+        Error::Future { requested, newest } => too_large(requested, newest),
+        Error::Unavailable(why) => {
+            tracing::error!(%why, "the store cannot write");
+            Status::unavailable(format!("the store cannot write: {why}"))
+        }
+        other => {
+            tracing::error!(error = %other, "the store failed");
+            Status::internal(other)
+        }
+    }
+}

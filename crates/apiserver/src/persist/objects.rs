@@ -1,0 +1,96 @@
+//! Reads of other objects for admission and authorization, from what this server knows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use futures::FutureExt;
+use knarr_store::{Notice, Range, Store, Watch};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::facts;
+use crate::kinds::{Kinds, Resource};
+use crate::objects::Objects;
+
+/// Answers from the store's memory.
+pub struct StoreObjects {
+    store: Arc<dyn Store>,
+    kinds: Arc<ArcSwap<Kinds>>,
+    /// For each resource somebody asked the version of, a watch that tells when it changes.
+    versions: Mutex<HashMap<String, Version>>,
+}
+
+struct Version {
+    watch: Box<dyn Watch>,
+    number: u64,
+}
+
+impl StoreObjects {
+    pub fn new(store: Arc<dyn Store>, kinds: Arc<ArcSwap<Kinds>>) -> StoreObjects {
+        StoreObjects { store, kinds, versions: Mutex::new(HashMap::new()) }
+    }
+
+    fn resource(&self, group: &str, resource: &str) -> Option<Arc<Resource>> {
+        self.kinds.load().stored(group, resource).cloned()
+    }
+}
+
+/// Kinds with many or large objects are parsed anew each time, to keep memory for what is read on every request.
+fn keeps(resource: &Resource) -> bool {
+    let plural = resource.kind.plural.as_str();
+    resource.custom.is_none()
+        && !matches!(
+            plural,
+            "pods" | "events" | "secrets" | "configmaps" | "endpointslices" | "endpoints" | "replicasets"
+        )
+}
+
+impl Objects for StoreObjects {
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        let resource = self.resource(group, resource)?;
+        let entry = self.store.peek(&resource.key(namespace, name))?;
+        facts::parsed(&entry, keeps(&resource))
+    }
+
+    fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
+        let Some(resource) = self.resource(group, resource) else { return Vec::new() };
+        let prefix = resource.range(namespace);
+        let keep = keeps(&resource);
+        match self.store.peek_range(&Range { prefix: &prefix, ..Range::default() }) {
+            Ok(page) => page.entries.iter().filter_map(|entry| facts::parsed(entry, keep)).collect(),
+            Err(error) => {
+                tracing::error!(%error, %prefix, "cannot list for admission");
+                Vec::new()
+            }
+        }
+    }
+
+    fn version(&self, group: &str, resource: &str) -> u64 {
+        let Some(resource) = self.resource(group, resource) else { return 0 };
+        let prefix = resource.range("");
+        let mut versions = self.versions.lock();
+        if !versions.contains_key(&prefix) {
+            let number = self.store.revision();
+            match self.store.watch(&prefix, number) {
+                Ok(watch) => drop(versions.insert(prefix.clone(), Version { watch, number })),
+                // Without a watch every moment counts as a change.
+                Err(_) => return number,
+            }
+        }
+        let Some(version) = versions.get_mut(&prefix) else { return self.store.revision() };
+        loop {
+            match version.watch.next().now_or_never() {
+                Some(Some(Notice::Events(events))) => {
+                    version.number = events.last().map_or(version.number, |event| event.revision);
+                }
+                Some(Some(Notice::Progress(_))) => {}
+                Some(Some(Notice::Compacted) | None) => {
+                    versions.remove(&prefix);
+                    return self.store.revision();
+                }
+                None => return version.number,
+            }
+        }
+    }
+}

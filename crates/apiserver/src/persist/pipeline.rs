@@ -1,0 +1,238 @@
+//! What happens to an object between a client's wish and the store: rules, admission, metadata.
+
+use jiff::Timestamp;
+use knarr_api::field::Errors;
+use knarr_api::status::Status;
+use knarr_api::time;
+use knarr_api::value::{Read, Write as _};
+use knarr_rules::metadata;
+use serde_json::Value;
+
+use super::Call;
+use crate::admit::{Operation, Write};
+use crate::kinds::Resource;
+
+/// Which half of admission runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    Mutate,
+    Validate,
+}
+
+/// What admission is told a write is about, where that is not the resource's own kind.
+#[derive(Clone, Copy)]
+pub struct AdmittedKind<'a> {
+    pub group: &'a str,
+    pub version: &'a str,
+    pub kind: &'a str,
+}
+
+impl Call<'_> {
+    /// Runs one half of admission over a write.
+    pub async fn admit(
+        &self,
+        phase: Phase,
+        operation: Operation,
+        object: &mut Value,
+        old: Option<&Value>,
+        dry_run: bool,
+    ) -> Result<(), Status> {
+        let kind = &self.resource.kind;
+        let kind = AdmittedKind { group: &kind.group, version: &kind.version, kind: &kind.kind };
+        self.admit_as(kind, phase, operation, object, old, dry_run).await
+    }
+
+    /// Like `admit`, for subresources whose objects are of another kind.
+    pub async fn admit_as(
+        &self,
+        kind: AdmittedKind<'_>,
+        phase: Phase,
+        operation: Operation,
+        object: &mut Value,
+        old: Option<&Value>,
+        dry_run: bool,
+    ) -> Result<(), Status> {
+        let mut warnings = Vec::new();
+        let name = self.target.name.clone();
+        let mut write = Write {
+            operation,
+            group: kind.group,
+            version: kind.version,
+            kind: kind.kind,
+            resource: &self.resource.kind.plural,
+            subresource: &self.target.subresource,
+            namespace: if self.resource.kind.namespaced { &self.target.namespace } else { "" },
+            name: &name,
+            object,
+            old,
+            user: self.user,
+            dry_run,
+            warnings: &mut warnings,
+        };
+        let objects = &*self.server.objects;
+        match phase {
+            Phase::Mutate => self.server.admission.admit(&mut write, objects).await?,
+            Phase::Validate => self.server.admission.validate(&mut write, objects).await?,
+        }
+        self.warnings.lock().append(&mut warnings);
+        Ok(())
+    }
+}
+
+/// Sets the namespace of the request, or refuses an object that names another one.
+pub fn match_namespace(call: &Call<'_>, object: &mut Value) -> Result<(), Status> {
+    let wanted = if call.resource.kind.namespaced { call.target.namespace.as_str() } else { "" };
+    let given = object.text(&["metadata", "namespace"]);
+    if given == wanted {
+        return Ok(());
+    }
+    if wanted.is_empty() {
+        object.remove(&["metadata", "namespace"]);
+    } else if given.is_empty() {
+        object.set(&["metadata", "namespace"], wanted);
+    } else {
+        let why = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Status::bad_request(why));
+    }
+    Ok(())
+}
+
+/// Takes away what only the server says about an object.
+pub fn wipe_system_fields(object: &mut Value) {
+    let metadata = object.object(&["metadata"]);
+    for field in ["creationTimestamp", "uid", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        metadata.remove(field);
+    }
+}
+
+pub fn fill_system_fields(object: &mut Value, now: Timestamp) {
+    object.set(&["metadata", "creationTimestamp"], time::seconds(now));
+    object.set(&["metadata", "uid"], uuid::Uuid::new_v4().to_string());
+}
+
+/// Owner references that are given twice count once.
+pub fn deduplicate_owners(call: &Call<'_>, object: &mut Value, after_admission: bool) {
+    let Some(owners) = object.find(&["metadata", "ownerReferences"]).and_then(Value::as_array_mut) else { return };
+    let before = owners.len();
+    let mut kept: Vec<Value> = Vec::with_capacity(before);
+    let mut doubled = Vec::new();
+    for owner in owners.drain(..) {
+        if kept.contains(&owner) {
+            doubled.push(owner.text(&["uid"]).to_owned());
+        } else {
+            kept.push(owner);
+        }
+    }
+    *owners = kept;
+    if !doubled.is_empty() {
+        let when = if after_admission { "after mutating admission " } else { "" };
+        call.warn(format!(
+            ".metadata.ownerReferences contains duplicate entries{}{when}; API server dedups owner references in 1.20+, \
+             and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            if when.is_empty() { "" } else { " " },
+            doubled.join(", ")
+        ));
+    }
+}
+
+pub fn prepare_create(call: &Call<'_>, object: &mut Value) {
+    let resource = call.resource;
+    match &resource.custom {
+        Some(custom) => custom.prepare_create(object),
+        None => {
+            resource.rules.prepare_create(object, &call.rules_context());
+            if resource.rules.has_generation() {
+                object.set(&["metadata", "generation"], 1);
+            } else if object.integer(&["metadata", "generation"]) == Some(0) {
+                object.remove(&["metadata", "generation"]);
+            }
+        }
+    }
+}
+
+/// All that is wrong with a new object, or the object is taken.
+pub fn validate_create(call: &Call<'_>, object: &Value) -> Result<(), Status> {
+    let resource = call.resource;
+    let context = call.rules_context();
+    let namespaced = resource.kind.namespaced;
+    let mut errors = metadata::validate_create(object, namespaced, resource.rules);
+    match &resource.custom {
+        Some(custom) => errors.extend(custom.validate(object, None, "")),
+        None => errors.extend(resource.rules.validate(object, None, &context)),
+    }
+    refuse(resource, object.text(&["metadata", "name"]), errors)?;
+    if resource.custom.is_none() {
+        call.warnings.lock().extend(resource.rules.warnings(object, None, &context));
+    }
+    Ok(())
+}
+
+/// What an update keeps of the old object, whoever asks.
+pub fn prepare_update(call: &Call<'_>, object: &mut Value, old: &Value) {
+    keep_generation(object, old);
+    match &call.resource.custom {
+        Some(custom) => custom.prepare_update(object, old, &call.target.subresource),
+        None => {
+            let context = call.rules_context();
+            call.resource.rules.prepare_update(object, old, &context);
+            let counts = call.resource.rules.has_generation() && context.subresource != "status";
+            if counts && body_changed(object, old) {
+                let generation = old.integer(&["metadata", "generation"]).unwrap_or(0);
+                object.set(&["metadata", "generation"], generation + 1);
+            }
+        }
+    }
+    keep_identity(object, old);
+}
+
+fn keep_generation(object: &mut Value, old: &Value) {
+    match old.integer(&["metadata", "generation"]) {
+        Some(generation) => object.set(&["metadata", "generation"], generation),
+        None => drop(object.remove(&["metadata", "generation"])),
+    }
+}
+
+fn keep_identity(object: &mut Value, old: &Value) {
+    if object.text(&["metadata", "uid"]).is_empty() {
+        object.set(&["metadata", "uid"], old.text(&["metadata", "uid"]));
+    }
+    for field in ["creationTimestamp", "deletionTimestamp"] {
+        if old.has(&["metadata", field]) {
+            object.set(&["metadata", field], old.at(&["metadata", field]).clone());
+        }
+    }
+    let grace = &["metadata", "deletionGracePeriodSeconds"];
+    if old.has(grace) && !object.has(grace) {
+        object.set(grace, old.at(grace).clone());
+    }
+}
+
+/// Whether anything but metadata and status differs: then there is something new for controllers to do.
+fn body_changed(object: &Value, old: &Value) -> bool {
+    let skip = |key: &str| matches!(key, "metadata" | "status" | "kind" | "apiVersion");
+    let (Some(new_fields), Some(old_fields)) = (object.as_object(), old.as_object()) else { return false };
+    new_fields.iter().any(|(key, value)| !skip(key) && old_fields.get(key) != Some(value))
+        || old_fields.keys().any(|key| !skip(key) && !new_fields.contains_key(key))
+}
+
+pub fn validate_update(call: &Call<'_>, object: &Value, old: &Value) -> Result<(), Status> {
+    let resource = call.resource;
+    let context = call.rules_context();
+    let mut errors = metadata::validate_update(object, old, resource.kind.namespaced, resource.rules);
+    match &resource.custom {
+        Some(custom) => errors.extend(custom.validate(object, Some(old), &call.target.subresource)),
+        None => {
+            errors.extend(resource.rules.validate(object, Some(old), &context));
+            errors.extend(resource.rules.validate_update(object, old, &context));
+        }
+    }
+    refuse(resource, object.text(&["metadata", "name"]), errors)?;
+    if resource.custom.is_none() {
+        call.warnings.lock().extend(resource.rules.warnings(object, Some(old), &context));
+    }
+    Ok(())
+}
+
+fn refuse(resource: &Resource, name: &str, errors: Errors) -> Result<(), Status> {
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(resource.kind_named(), name, &errors)) }
+}

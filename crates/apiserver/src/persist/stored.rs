@@ -1,0 +1,213 @@
+//! The form objects have in the store, and how they are served from it without being parsed.
+//!
+//! A stored object is compact JSON that begins with its kind and apiVersion, then its metadata without resourceVersion.
+//! The revision that wrote it is put in behind the metadata's opening brace whenever it is served:
+//! `{"kind":"Pod","apiVersion":"v1","metadata":{` + `"resourceVersion":"7",` + `"name":"one",…}`.
+
+use bytes::Bytes;
+use knarr_api::status::Status;
+use knarr_store::Entry;
+use serde_json::{Map, Value};
+
+use crate::kinds::Resource;
+
+/// Encodes an object in the version it is stored in. The resource version is left out.
+pub fn encode(resource: &Resource, object: &Value) -> Bytes {
+    let mut bytes = Vec::with_capacity(1024);
+    bytes.extend_from_slice(resource.head());
+    let empty = Map::new();
+    let fields = object.as_object().unwrap_or(&empty);
+    let mut first = true;
+    for (key, value) in fields.get("metadata").and_then(Value::as_object).unwrap_or(&empty) {
+        if key != "resourceVersion" {
+            write_field(&mut bytes, &mut first, key, value);
+        }
+    }
+    bytes.push(b'}');
+    first = false;
+    for (key, value) in fields {
+        if !matches!(key.as_str(), "kind" | "apiVersion" | "metadata") {
+            write_field(&mut bytes, &mut first, key, value);
+        }
+    }
+    bytes.push(b'}');
+    Bytes::from(bytes)
+}
+
+fn write_field(bytes: &mut Vec<u8>, first: &mut bool, key: &str, value: &Value) {
+    if !std::mem::take(first) {
+        bytes.push(b',');
+    }
+    write_json(bytes, key);
+    bytes.push(b':');
+    write_json(bytes, value);
+}
+
+fn write_json(bytes: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
+    // Writing to memory cannot fail, and JSON values and texts always have a JSON form.
+    let _ = serde_json::to_writer(bytes, value);
+}
+
+/// Parses a stored object and gives it its resource version. It stays in the version it is stored in.
+pub fn parse(entry: &Entry) -> Result<Value, Status> {
+    let mut object: Value = serde_json::from_slice(&entry.value)
+        .map_err(|error| Status::internal(format!("stored object {:?} cannot be read: {error}", &*entry.key)))?;
+    set_revision(&mut object, entry.revision);
+    Ok(object)
+}
+
+/// Parses a stored object and turns it into the version the resource is served in.
+pub fn parse_served(resource: &Resource, entry: &Entry) -> Result<Value, Status> {
+    let mut object = parse(entry)?;
+    to_served(resource, &mut object);
+    Ok(object)
+}
+
+/// Turns an object from the stored version into the served one.
+pub fn to_served(resource: &Resource, object: &mut Value) {
+    if !resource.is_stored_version() {
+        convert_between(resource, object, &stored_api_version(resource), &resource.kind.api_version());
+    }
+}
+
+/// Turns an object from the served version into the stored one.
+pub fn to_stored(resource: &Resource, object: &mut Value) {
+    if !resource.is_stored_version() {
+        convert_between(resource, object, &resource.kind.api_version(), &stored_api_version(resource));
+    }
+}
+
+fn stored_api_version(resource: &Resource) -> String {
+    match resource.storage() {
+        Some(storage) if storage.group.is_empty() => storage.version.clone(),
+        Some(storage) => format!("{}/{}", storage.group, storage.version),
+        None => resource.kind.api_version(),
+    }
+}
+
+/// Turns an object of one of the kind's versions into another; both are named with their groups.
+pub fn convert_between(resource: &Resource, object: &mut Value, from: &str, to: &str) {
+    if from == to {
+        return;
+    }
+    // Rules know versions of one group by their names alone.
+    let same_group = from.rsplit_once('/').map(|(group, _)| group) == to.rsplit_once('/').map(|(group, _)| group);
+    let short = |version: &str| version.rsplit('/').next().unwrap_or(version).to_owned();
+    if same_group {
+        resource.rules.convert(object, &short(from), &short(to));
+    } else {
+        resource.rules.convert(object, from, to);
+    }
+    object["apiVersion"] = to.into();
+}
+
+pub fn set_revision(object: &mut Value, revision: u64) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
+    }
+}
+
+/// Whether the stored bytes have the form that can be spliced; what another program wrote may not.
+fn has_head(resource: &Resource, value: &[u8]) -> bool {
+    value.starts_with(resource.head()) && value.get(resource.head().len()) == Some(&b'"')
+}
+
+/// Appends a whole object in the served version.
+pub fn append_object(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> Result<(), Status> {
+    append_object_at(out, resource, entry, entry.revision)
+}
+
+/// Like `append_object`, for an object that is gone: its last state, at the revision of its deletion.
+pub fn append_object_at(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u64) -> Result<(), Status> {
+    if resource.is_stored_version() && has_head(resource, &entry.value) {
+        out.extend_from_slice(resource.head());
+        append_rest(out, resource, entry, revision);
+        return Ok(());
+    }
+    let mut object = parse_served(resource, entry)?;
+    set_revision(&mut object, revision);
+    write_json(out, &object);
+    Ok(())
+}
+
+/// Appends an object as a list holds it: built-in kinds leave out kind and apiVersion there.
+pub fn append_item(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> Result<(), Status> {
+    if resource.kind.custom {
+        return append_object(out, resource, entry);
+    }
+    if resource.is_stored_version() && has_head(resource, &entry.value) {
+        out.extend_from_slice(b"{\"metadata\":{");
+        append_rest(out, resource, entry, entry.revision);
+        return Ok(());
+    }
+    let mut object = parse_served(resource, entry)?;
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("kind");
+        fields.remove("apiVersion");
+    }
+    write_json(out, &object);
+    Ok(())
+}
+
+fn append_rest(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u64) {
+    out.extend_from_slice(b"\"resourceVersion\":\"");
+    append_number(out, revision);
+    out.extend_from_slice(b"\",");
+    out.extend_from_slice(&entry.value[resource.head().len()..]);
+}
+
+/// Appends a number in decimal.
+pub fn append_number(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use knarr_api::catalogue::Catalogue;
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::Kinds;
+
+    #[test]
+    fn an_object_gets_its_revision_without_being_parsed() {
+        let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new());
+        let resource = kinds.resource("", "v1", "configmaps").unwrap();
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"},
+            "metadata": {"name": "m", "resourceVersion": "3"}});
+        let value = encode(resource, &object);
+        assert_eq!(&value[..], br#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"m"},"data":{"a":"1"}}"#);
+        let entry = Entry::new(Arc::from("k"), value, 7, 18_446_744_073_709_551_615);
+        let (mut whole, mut item) = (Vec::new(), Vec::new());
+        append_object(&mut whole, resource, &entry).unwrap();
+        append_item(&mut item, resource, &entry).unwrap();
+        let read: Value = serde_json::from_slice(&whole).unwrap();
+        assert_eq!(read, parse(&entry).unwrap());
+        assert_eq!(read["metadata"]["resourceVersion"], "18446744073709551615");
+        assert!(item.starts_with(br#"{"metadata":{"resourceVersion":"18446744073709551615","name":"m"}"#));
+    }
+
+    #[test]
+    fn objects_that_others_wrote_are_served_too() {
+        let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new());
+        let resource = kinds.resource("", "v1", "configmaps").unwrap();
+        let value = Bytes::from_static(br#"{"apiVersion":"v1","metadata":{"name":"m"},"kind":"ConfigMap"}"#);
+        let mut out = Vec::new();
+        append_object(&mut out, resource, &Entry::new(Arc::from("k"), value, 1, 2)).unwrap();
+        let read: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(read["metadata"]["resourceVersion"], "2");
+    }
+}

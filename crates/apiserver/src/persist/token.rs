@@ -1,0 +1,80 @@
+//! Continue tokens: where the next page of a list begins, and at which revision.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use knarr_api::status::Status;
+use serde::{Deserialize, Serialize};
+
+const VERSION: &str = "meta.k8s.io/v1";
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Token {
+    /// `None` continues on the newest state, which is no longer the one the list began with.
+    pub revision: Option<u64>,
+    /// The key after which the page begins, below the prefix of the list.
+    pub after: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    #[serde(default)]
+    v: String,
+    #[serde(default)]
+    rv: i64,
+    #[serde(default)]
+    start: String,
+}
+
+impl Token {
+    /// The token holds the first key that may come next: the last one served and a zero byte.
+    pub fn encode(&self) -> String {
+        let rv = self.revision.map_or(-1, |revision| revision as i64);
+        let wire = Wire { v: VERSION.to_owned(), rv, start: format!("{}\0", self.after) };
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&wire).unwrap_or_default())
+    }
+
+    pub fn decode(text: &str) -> Result<Token, Status> {
+        let refuse = |why: &str| Status::bad_request(format!("continue key is not valid{why}"));
+        let bytes =
+            URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|error| refuse(&format!(": {error}")))?;
+        let wire: Wire = serde_json::from_slice(&bytes).map_err(|error| refuse(&format!(": {error}")))?;
+        if wire.v != VERSION {
+            return Err(refuse(&format!(": server does not recognize this encoded version {}", wire.v)));
+        }
+        if wire.rv == 0 {
+            return Err(refuse(": incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
+        }
+        if wire.start.is_empty() {
+            return Err(refuse(": encoded start key empty (version meta.k8s.io/v1)"));
+        }
+        let after = wire.start.trim_start_matches('/').trim_end_matches('\0');
+        if after.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Err(refuse(&format!(": {}", wire.start)));
+        }
+        Ok(Token { revision: (wire.rv > 0).then_some(wire.rv as u64), after: after.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_the_way_there_and_back() {
+        for token in
+            [Token { revision: Some(12), after: "web/one".into() }, Token { revision: None, after: "one".into() }]
+        {
+            assert_eq!(Token::decode(&token.encode()).unwrap(), token);
+        }
+    }
+
+    #[test]
+    fn what_is_no_token_is_refused() {
+        let forged = |rv, start: &str| {
+            URL_SAFE_NO_PAD.encode(format!("{{\"v\":\"meta.k8s.io/v1\",\"rv\":{rv},\"start\":\"{start}\"}}"))
+        };
+        for text in ["*", "e30", &forged(0, "a"), &forged(1, ""), &forged(1, "../secrets/a")] {
+            assert!(Token::decode(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Which representation a client asks for, and which one it sends.
+
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use knarr_api::status::Status;
+
+use super::query::Query;
+
+pub const JSON: &str = "application/json";
+pub const YAML: &str = "application/yaml";
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    Json,
+    Yaml,
+    Protobuf,
+}
+
+/// What an object is turned into before it is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Whole,
+    Table,
+    Partial,
+}
+
+/// The representation that is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    pub encoding: Encoding,
+    pub shape: Shape,
+    /// The version of `meta.k8s.io` for tables and partial objects.
+    pub meta_version: &'static str,
+    pub pretty: bool,
+}
+
+impl Format {
+    pub const JSON: Format =
+        Format { encoding: Encoding::Json, shape: Shape::Whole, meta_version: "v1", pretty: false };
+
+    /// Stored bytes can be sent as they are.
+    pub fn is_plain(&self) -> bool {
+        self.encoding == Encoding::Json && self.shape == Shape::Whole && !self.pretty
+    }
+
+    pub fn media_type(&self) -> &'static str {
+        match self.encoding {
+            Encoding::Json => JSON,
+            Encoding::Yaml => YAML,
+            Encoding::Protobuf => PROTOBUF,
+        }
+    }
+}
+
+/// What a path can answer with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Custom resources have no protobuf form, and their refusals read differently.
+    pub custom: bool,
+    /// Lists may be watched, which the refusal mentions.
+    pub list: bool,
+    /// Whether tables and partial objects may be asked for.
+    pub shapes: bool,
+}
+
+/// Chooses the first representation that the client takes, by its own order of preference.
+pub fn negotiate(headers: &HeaderMap, query: &Query, offer: Offer) -> Result<Format, Status> {
+    let pretty = is_pretty(headers, query);
+    let mut header = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).peekable();
+    if header.peek().is_none() {
+        return Ok(Format { pretty, ..Format::JSON });
+    }
+    let mut clauses: Vec<Clause<'_>> = header.flat_map(|value| value.split(',')).filter_map(Clause::parse).collect();
+    if clauses.is_empty() {
+        return Ok(Format { pretty, ..Format::JSON });
+    }
+    clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality).then(a.is_wild().cmp(&b.is_wild())));
+    let mut known_type = false;
+    for clause in &clauses {
+        for encoding in clause.encodings(offer) {
+            known_type = true;
+            if let Some(format) = clause.format(encoding, offer) {
+                return Ok(Format { pretty: format.pretty || pretty, ..format });
+            }
+        }
+    }
+    Err(not_acceptable(offer, known_type))
+}
+
+/// Humans' programs get indented answers unless they say otherwise.
+fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
+    if let Some(text) = query.get("pretty").filter(|text| !text.is_empty()) {
+        return matches!(text, "1" | "t" | "T" | "TRUE" | "true" | "True");
+    }
+    headers.get(USER_AGENT).is_some_and(|agent| {
+        ["curl", "Wget", "Mozilla/5.0"].iter().any(|human| agent.as_bytes().starts_with(human.as_bytes()))
+    })
+}
+
+fn not_acceptable(offer: Offer, known_type: bool) -> Status {
+    let types = if offer.custom { format!("{JSON}, {YAML}") } else { format!("{JSON}, {YAML}, {PROTOBUF}") };
+    if offer.custom || known_type {
+        return Status::new(406, "NotAcceptable", format!("only the following media types are accepted: {types}"));
+    }
+    let streams = if offer.list { format!(", {JSON};stream=watch, {PROTOBUF};stream=watch") } else { String::new() };
+    let text = format!("406: Not Acceptable\n\nAvailable representations: {types}{streams}");
+    Status::new(406, "NotAcceptable", text).with_empty_details()
+}
+
+struct Clause<'a> {
+    kind: &'a str,
+    subtype: &'a str,
+    quality: f32,
+    parameters: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Clause<'a> {
+    fn parse(text: &'a str) -> Option<Clause<'a>> {
+        let mut parts = text.split(';').map(str::trim);
+        let (kind, subtype) = match parts.next()? {
+            "" => return None,
+            "*" => ("*", "*"),
+            media => media.split_once('/').unwrap_or((media, "*")),
+        };
+        let mut clause = Clause { kind, subtype, quality: 1.0, parameters: Vec::new() };
+        for parameter in parts {
+            let Some((key, value)) = parameter.split_once('=') else { continue };
+            match (key.trim(), value.trim()) {
+                ("q", value) => clause.quality = value.parse().unwrap_or(1.0),
+                pair => clause.parameters.push(pair),
+            }
+        }
+        Some(clause)
+    }
+
+    fn is_wild(&self) -> bool {
+        self.kind == "*" || self.subtype == "*"
+    }
+
+    fn encodings(&self, offer: Offer) -> impl Iterator<Item = Encoding> {
+        let (kind, subtype) = (self.kind.to_owned(), self.subtype.to_owned());
+        [Encoding::Json, Encoding::Yaml, Encoding::Protobuf].into_iter().filter(move |encoding| {
+            let own = match encoding {
+                Encoding::Json => "json",
+                Encoding::Yaml => "yaml",
+                Encoding::Protobuf => "vnd.kubernetes.protobuf",
+            };
+            if *encoding == Encoding::Protobuf && offer.custom && !offer.shapes {
+                return false;
+            }
+            (kind == "*" || kind == "application") && (subtype == "*" || subtype == own)
+        })
+    }
+
+    fn parameter(&self, name: &str) -> &'a str {
+        self.parameters.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value)
+    }
+
+    fn format(&self, encoding: Encoding, offer: Offer) -> Option<Format> {
+        let meta_version = if self.parameter("v") == "v1beta1" { "v1beta1" } else { "v1" };
+        let meta = self.parameter("g") == "meta.k8s.io" && matches!(self.parameter("v"), "v1" | "v1beta1");
+        let shape = match self.parameter("as") {
+            "" if self.parameter("g").is_empty() && self.parameter("v").is_empty() => Shape::Whole,
+            "Table" if meta && offer.shapes && encoding != Encoding::Protobuf => Shape::Table,
+            "PartialObjectMetadata" | "PartialObjectMetadataList" if meta && offer.shapes => Shape::Partial,
+            _ => return None,
+        };
+        if encoding == Encoding::Protobuf && offer.custom && shape == Shape::Whole {
+            return None;
+        }
+        if !matches!(self.parameter("stream"), "" | "watch") {
+            return None;
+        }
+        Some(Format { encoding, shape, meta_version, pretty: self.parameter("pretty") == "1" })
+    }
+}
+
+/// The encoding of a request's body.
+pub fn body_encoding(headers: &HeaderMap, custom: bool) -> Result<Encoding, Status> {
+    match media_type(headers) {
+        "" | JSON => Ok(Encoding::Json),
+        YAML => Ok(Encoding::Yaml),
+        PROTOBUF if !custom => Ok(Encoding::Protobuf),
+        _ => {
+            let types = if custom { format!("{JSON}, {YAML}") } else { format!("{JSON}, {YAML}, {PROTOBUF}") };
+            Err(unknown_format(&types))
+        }
+    }
+}
+
+/// The refusal of a body whose type is none of those accepted.
+pub fn unknown_format(accepted: &str) -> Status {
+    Status::unsupported_media_type(format!(
+        "the body of the request was in an unknown format - accepted media types include: {accepted}"
+    ))
+}
+
+/// The content type without its parameters.
+pub fn media_type(headers: &HeaderMap) -> &str {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OFFER: Offer = Offer { custom: false, list: true, shapes: true };
+
+    fn ask(accept: &str) -> Result<Format, Status> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, accept.parse().unwrap());
+        negotiate(&headers, &Query::default(), OFFER)
+    }
+
+    #[test]
+    fn the_first_known_representation_is_taken() {
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+        assert_eq!(ask(table).unwrap().shape, Shape::Table);
+        assert_eq!(ask("application/xml, */*").unwrap().encoding, Encoding::Json);
+        assert_eq!(ask("application/json;q=0.5,application/yaml").unwrap().encoding, Encoding::Yaml);
+        assert_eq!(ask("application/vnd.kubernetes.protobuf,application/json").unwrap().encoding, Encoding::Protobuf);
+        let unknown = "application/json;as=Chart;v=v1;g=meta.k8s.io,application/json";
+        assert_eq!(ask(unknown).unwrap().shape, Shape::Whole);
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_refused() {
+        assert!(
+            ask("application/xml").unwrap_err().message.ends_with("application/vnd.kubernetes.protobuf;stream=watch")
+        );
+        let status = ask("application/json;as=Chart;v=v1;g=meta.k8s.io").unwrap_err();
+        assert!(status.message.starts_with("only the following media types"));
+    }
+
+    #[test]
+    fn people_get_indented_answers() {
+        let mut headers = HeaderMap::new();
+        headers.insert(USER_AGENT, "curl/8".parse().unwrap());
+        assert!(negotiate(&headers, &Query::default(), OFFER).unwrap().pretty);
+        assert!(!negotiate(&headers, &Query::parse("pretty=false"), OFFER).unwrap().pretty);
+    }
+}

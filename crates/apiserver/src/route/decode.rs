@@ -1,0 +1,238 @@
+//! From a request's body to the object it holds.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use knarr_api::catalogue::GroupVersionKind;
+use knarr_api::decode::{self, Decoded, StrictProblem, TypeMeta};
+use knarr_api::protobuf;
+use knarr_api::schema::{NodeRef, builtin};
+use knarr_api::status::Status;
+use serde_json::Value;
+
+use super::accept::{self, Encoding};
+use crate::kinds::Resource;
+use crate::persist::Call;
+use crate::persist::options::FieldValidation;
+
+/// What a body is expected to hold.
+pub struct Expected<'a> {
+    pub kind: GroupVersionKind,
+    pub node: NodeRef<'a>,
+    pub custom: bool,
+}
+
+impl<'a> Expected<'a> {
+    pub fn of(resource: &'a Resource) -> Result<Expected<'a>, Status> {
+        let node = resource.schema().ok_or_else(|| Status::internal("the kind has no schema"))?;
+        Ok(Expected { kind: resource.kind.group_version_kind(), node, custom: resource.custom.is_some() })
+    }
+
+    /// Another built-in kind than the resource's own, such as Scale.
+    pub fn built_in(kind: GroupVersionKind) -> Result<Expected<'static>, Status> {
+        let node = builtin()
+            .kind(&kind.group, &kind.version, &kind.kind)
+            .ok_or_else(|| Status::internal(format!("no schema for {kind}")))?;
+        Ok(Expected { kind, node, custom: false })
+    }
+}
+
+/// Decodes a resource's object in the served version and sets its defaults.
+pub fn object(call: &Call<'_>, body: &Bytes, validation: FieldValidation) -> Result<Value, Status> {
+    let expected = Expected::of(call.resource)?;
+    let mut object = body_as(call, &expected, body, validation)?;
+    set_defaults(call.resource, &mut object);
+    Ok(object)
+}
+
+/// Sets what an object of a resource has when its author says nothing.
+pub fn set_defaults(resource: &Resource, object: &mut Value) {
+    match &resource.custom {
+        Some(custom) => custom.set_defaults(object),
+        None => {
+            resource.rules.set_defaults(object, &resource.kind.version);
+            if let Some(node) = resource.schema() {
+                decode::normalize(object, node);
+            }
+        }
+    }
+}
+
+/// Decodes a body of an expected kind. Problems with its fields are refused, made warnings, or passed over.
+pub fn body_as(
+    call: &Call<'_>,
+    expected: &Expected<'_>,
+    body: &Bytes,
+    validation: FieldValidation,
+) -> Result<Value, Status> {
+    let encoding = accept::body_encoding(call.headers, expected.custom)?;
+    let decoded = typed(call.headers, encoding, expected, body)?;
+    let mut object = decoded.value;
+    judge(call, expected, &expected.kind, decoded.problems, validation)?;
+    object["kind"] = expected.kind.kind.as_str().into();
+    object["apiVersion"] = expected.kind.api_version().into();
+    Ok(object)
+}
+
+fn typed(_headers: &HeaderMap, encoding: Encoding, expected: &Expected<'_>, body: &Bytes) -> Result<Decoded, Status> {
+    match encoding {
+        Encoding::Protobuf => {
+            let mut value = protobuf::decode(body, Some(&expected.kind))
+                .map_err(|error| unrecognized(expected, &error.to_string(), body))?;
+            let meta = TypeMeta {
+                api_version: value["apiVersion"].as_str().unwrap_or_default().to_owned(),
+                kind: value["kind"].as_str().unwrap_or_default().to_owned(),
+            };
+            check_kind(expected, &meta)?;
+            decode::normalize(&mut value, expected.node);
+            Ok(Decoded { value, problems: Vec::new() })
+        }
+        Encoding::Json => {
+            let meta = decode::type_meta(body).map_err(|error| {
+                unrecognized(expected, &format!("couldn't get version/kind; json parse error: {error}"), body)
+            })?;
+            check_kind(expected, &meta)?;
+            decode::json(body, expected.node).map_err(|error| cannot_handle(expected, &meta, &error.to_string()))
+        }
+        Encoding::Yaml => {
+            let plain = decode::untyped_yaml(body).map_err(|error| {
+                unrecognized(expected, &format!("couldn't get version/kind; json parse error: {error}"), body)
+            })?;
+            let meta = TypeMeta {
+                api_version: plain.value["apiVersion"].as_str().unwrap_or_default().to_owned(),
+                kind: plain.value["kind"].as_str().unwrap_or_default().to_owned(),
+            };
+            check_kind(expected, &meta)?;
+            decode::yaml(body, expected.node).map_err(|error| cannot_handle(expected, &meta, &error.to_string()))
+        }
+    }
+}
+
+/// Refuses an object that says it is something else.
+fn check_kind(expected: &Expected<'_>, meta: &TypeMeta) -> Result<(), Status> {
+    let given = with_defaults(expected, meta);
+    let own = &expected.kind;
+    if given == *own {
+        return Ok(());
+    }
+    if expected.custom {
+        if given.group != own.group || given.version != own.version {
+            return Err(wrong_version(&given, own));
+        }
+        let why = format!(
+            "{} in version {:?} cannot be handled as a {}: converting ({}) to ({}): unknown conversion",
+            given.kind, given.version, own.kind, "*unstructured.Unstructured", own.kind
+        );
+        return Err(Status::bad_request(why));
+    }
+    let known = builtin().kind(&given.group, &given.version, &given.kind).is_some();
+    if given.kind == own.kind && known {
+        return Err(wrong_version(&given, own));
+    }
+    if !known {
+        let why = format!(
+            "no kind {:?} is registered for version {:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
+            given.kind,
+            given.api_version()
+        );
+        return Err(cannot_handle(expected, meta, &why));
+    }
+    let why = format!(
+        "converting ({}.{}) to ({}.{}): unknown conversion",
+        given.version,
+        given.kind,
+        internal_package(&own.group),
+        own.kind
+    );
+    Err(cannot_handle(expected, meta, &why))
+}
+
+fn with_defaults(expected: &Expected<'_>, meta: &TypeMeta) -> GroupVersionKind {
+    let api_version = if meta.api_version.is_empty() { expected.kind.api_version() } else { meta.api_version.clone() };
+    let kind = if meta.kind.is_empty() { &expected.kind.kind } else { &meta.kind };
+    GroupVersionKind::new(&api_version, kind)
+}
+
+fn wrong_version(given: &GroupVersionKind, own: &GroupVersionKind) -> Status {
+    Status::bad_request(format!(
+        "the API version in the data ({}) does not match the expected API version ({})",
+        given.api_version(),
+        own.api_version()
+    ))
+}
+
+/// The short name messages know a group by.
+fn internal_package(group: &str) -> &str {
+    if group.is_empty() { "core" } else { group.split('.').next().unwrap_or(group) }
+}
+
+fn cannot_handle(expected: &Expected<'_>, meta: &TypeMeta, why: &str) -> Status {
+    let given = with_defaults(expected, meta);
+    Status::bad_request(format!(
+        "{} in version {:?} cannot be handled as a {}: {why}",
+        given.kind, given.version, expected.kind.kind
+    ))
+}
+
+fn unrecognized(expected: &Expected<'_>, why: &str, body: &[u8]) -> Status {
+    const SHOWN: usize = 30;
+    let (shown, cut) = (&body[..body.len().min(SHOWN)], body.len() > SHOWN);
+    let mut summary = match body.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(shown).into_owned(),
+        Some(_) => shown.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    if cut {
+        summary.push_str(" ...");
+    }
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): {why} ({summary})",
+        expected.kind.kind
+    ))
+}
+
+/// Acts on what strict field validation objects to.
+pub fn judge(
+    call: &Call<'_>,
+    expected: &Expected<'_>,
+    given: &GroupVersionKind,
+    problems: Vec<StrictProblem>,
+    validation: FieldValidation,
+) -> Result<(), Status> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    match validation {
+        FieldValidation::Ignore => Ok(()),
+        FieldValidation::Warn => {
+            call.warnings.lock().extend(problems.iter().map(ToString::to_string));
+            Ok(())
+        }
+        FieldValidation::Strict => {
+            let list: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            let why = format!("strict decoding error: {}", list.join(", "));
+            let meta = TypeMeta { api_version: given.api_version(), kind: given.kind.clone() };
+            Err(cannot_handle(expected, &meta, &why))
+        }
+    }
+}
+
+/// Reads the options of a delete, which may come in any encoding.
+pub fn delete_options(headers: &HeaderMap, body: &Bytes) -> Result<Value, Status> {
+    if body.is_empty() {
+        return Ok(Value::Null);
+    }
+    let kind = GroupVersionKind { group: "meta.k8s.io".into(), version: "v1".into(), kind: "DeleteOptions".into() };
+    let refuse = |error: &dyn std::fmt::Display| Status::bad_request(error.to_string());
+    match accept::body_encoding(headers, false)? {
+        Encoding::Protobuf => {
+            // Clients send the options under the version of the resource; they are the same in all of them.
+            protobuf::decode(body, Some(&kind)).map_err(|error| refuse(&error))
+        }
+        Encoding::Yaml => decode::untyped_yaml(body).map(|decoded| decoded.value).map_err(|error| refuse(&error)),
+        Encoding::Json => {
+            decode::type_meta(body)
+                .map_err(|error| refuse(&format!("couldn't get version/kind; json parse error: {error}")))?;
+            decode::untyped_json(body).map(|decoded| decoded.value).map_err(|error| refuse(&error))
+        }
+    }
+}

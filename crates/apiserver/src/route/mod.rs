@@ -1,0 +1,6 @@
+//! What a request asks for: its target, its parameters, and the representations it sends and takes.
+
+pub mod accept;
+pub mod decode;
+pub mod query;
+pub mod target;

@@ -1,0 +1,153 @@
+//! From a method and a path to what is asked for.
+
+use http::Method;
+
+use super::query::{Query, decode};
+use crate::request::Target;
+
+/// A target with what only the router needs to know.
+#[derive(Debug)]
+pub struct Routed {
+    pub target: Target,
+    /// Whether the path itself names an object; a field selector may name one too.
+    pub named: bool,
+    /// How many segments follow the subresource.
+    pub beyond: usize,
+}
+
+/// Reads a request's path as every step after it understands it.
+///
+/// `/api/v1/namespaces/web/pods/one/status` names a subresource of an object in a namespace; the namespace segment is
+/// optional, and `watch` before the resource is the old way to ask for a watch.
+pub fn route(method: &Method, path: &str, query: &Query) -> Routed {
+    let mut target = Target { verb: method.as_str().to_ascii_lowercase(), path: path.to_owned(), ..Target::default() };
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let rest = match parts.as_slice() {
+        ["api", version, rest @ ..] if !rest.is_empty() => {
+            target.version = (*version).to_owned();
+            rest
+        }
+        ["apis", group, version, rest @ ..] if !rest.is_empty() => {
+            target.group = (*group).to_owned();
+            target.version = (*version).to_owned();
+            rest
+        }
+        _ => return Routed { target, named: false, beyond: 0 },
+    };
+    let (old_watch, rest) = match rest {
+        ["watch", after @ ..] if !after.is_empty() => (true, after),
+        _ => (false, rest),
+    };
+    target.verb = if old_watch { "watch" } else { verb_of(method) }.to_owned();
+    let mut rest = rest;
+    if let ["namespaces", namespace, after @ ..] = rest {
+        target.namespace = decode(namespace, false).into_owned();
+        if !after.is_empty() && !matches!(after[0], "status" | "finalize") {
+            rest = after;
+        }
+    }
+    target.resource = rest[0].to_owned();
+    target.name = rest.get(1).map(|name| decode(name, false).into_owned()).unwrap_or_default();
+    if !old_watch {
+        target.subresource = rest.get(2).copied().unwrap_or_default().to_owned();
+    }
+    let named = !target.name.is_empty();
+    let beyond = rest.len().saturating_sub(if old_watch { 2 } else { 3 });
+    if target.name.is_empty() && target.verb == "get" {
+        target.verb = if query.flag("watch") == Some(true) { "watch" } else { "list" }.to_owned();
+    }
+    if target.name.is_empty() && target.verb == "delete" {
+        target.verb = "deletecollection".to_owned();
+    }
+    if matches!(target.verb.as_str(), "list" | "watch" | "deletecollection") {
+        target.field_selector = query.text("fieldSelector").to_owned();
+        target.label_selector = query.text("labelSelector").to_owned();
+        if target.name.is_empty() {
+            target.name = single_name(&target.field_selector).unwrap_or_default().to_owned();
+        }
+    }
+    Routed { target, named, beyond }
+}
+
+fn verb_of(method: &Method) -> &'static str {
+    match *method {
+        Method::POST => "create",
+        Method::GET | Method::HEAD => "get",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "",
+    }
+}
+
+/// The name that a field selector asks for, when it asks for exactly one: then the right to that name suffices.
+fn single_name(selector: &str) -> Option<&str> {
+    selector.split(',').find_map(|part| {
+        let value = part.strip_prefix("metadata.name=")?;
+        Some(value.strip_prefix('=').unwrap_or(value)).filter(|name| !name.is_empty())
+    })
+}
+
+/// What follows the name of an object or the subresource in a path, as proxied requests have it; with its slashes.
+pub fn tail<'a>(path: &'a str, target: &Target) -> &'a str {
+    let marker = format!("/{}", target.subresource);
+    let skip = path.find(&format!("/{}/", target.resource)).unwrap_or(0);
+    match path[skip..].find(&marker) {
+        Some(at) => &path[skip + at + marker.len()..],
+        None => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_become_targets() {
+        for (method, uri, verb, group, namespace, resource, name, subresource) in [
+            ("GET", "/api/v1/pods", "list", "", "", "pods", "", ""),
+            ("GET", "/api/v1/pods?watch=1", "watch", "", "", "pods", "", ""),
+            ("GET", "/api/v1/watch/namespaces/a/pods", "watch", "", "a", "pods", "", ""),
+            ("GET", "/api/v1/watch/namespaces/a/pods/x", "watch", "", "a", "pods", "x", ""),
+            ("GET", "/api/v1/namespaces/a", "get", "", "a", "namespaces", "a", ""),
+            ("PUT", "/api/v1/namespaces/a/finalize", "update", "", "a", "namespaces", "a", "finalize"),
+            ("GET", "/api/v1/namespaces", "list", "", "", "namespaces", "", ""),
+            (
+                "DELETE",
+                "/apis/apps/v1/namespaces/a/deployments",
+                "deletecollection",
+                "apps",
+                "a",
+                "deployments",
+                "",
+                "",
+            ),
+            (
+                "PATCH",
+                "/apis/apps/v1/namespaces/a/deployments/d/scale",
+                "patch",
+                "apps",
+                "a",
+                "deployments",
+                "d",
+                "scale",
+            ),
+            ("GET", "/api/v1/namespaces/a/pods/p/proxy/x/y", "get", "", "a", "pods", "p", "proxy"),
+            ("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dp", "list", "", "", "pods", "p", ""),
+            ("GET", "/healthz", "get", "", "", "", "", ""),
+            ("GET", "/apis/apps/v1", "get", "", "", "", "", ""),
+        ] {
+            let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+            let found = route(&Method::from_bytes(method.as_bytes()).unwrap(), path, &Query::parse(query)).target;
+            let parts =
+                (&*found.verb, &*found.group, &*found.namespace, &*found.resource, &*found.name, &*found.subresource);
+            assert_eq!(parts, (verb, group, namespace, resource, name, subresource), "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_proxied_path_keeps_its_tail() {
+        let path = "/api/v1/namespaces/a/pods/p/proxy/x/y";
+        assert_eq!(tail(path, &route(&Method::GET, path, &Query::default()).target), "/x/y");
+    }
+}

@@ -1,0 +1,191 @@
+//! Requests for resources: which operation a target and a method mean.
+
+use std::sync::Arc;
+
+use http::{Method, Response};
+use knarr_api::catalogue::Verb;
+use knarr_api::status::Status;
+use parking_lot::Mutex;
+
+use crate::answer::{self, Body, IncludeObject};
+use crate::kinds::Resource;
+use crate::persist::options::{DeleteOptions, ListOptions, WriteKind, WriteOptions};
+use crate::persist::{self, Call, Outcome, facts::Selection};
+use crate::route::accept::{self, Format, Offer};
+use crate::route::decode;
+use crate::server::{Admitted, Answer, Server};
+use crate::{subresource, watch};
+
+/// Answers a request for a resource.
+pub async fn resource(server: &Arc<Server>, request: &mut Admitted<'_>) -> Result<Answer, Status> {
+    let target = &request.routed.target;
+    let kinds = server.kinds.load_full();
+    let Some(resource) = kinds.resource(&target.group, &target.version, &target.resource) else {
+        let built_in = knarr_api::catalogue::Catalogue::built_in().version(&target.group, &target.version).is_some();
+        return if built_in { Err(Status::no_such_resource()) } else { Ok(answer::page_not_found().into()) };
+    };
+    let operation = check_path(resource, request)?;
+    if !target.subresource.is_empty() {
+        return subresource::serve(server, resource, request, operation).await;
+    }
+    let offer =
+        Offer { custom: resource.custom.is_some(), list: matches!(operation, Verb::List | Verb::Watch), shapes: true };
+    let format = accept::negotiate(&request.parts.headers, request.query, offer)?;
+    if operation == Verb::Watch {
+        return watch::serve(server, resource, request, &format).await;
+    }
+    let include = IncludeObject::parse(request.query.text("includeObject"));
+    let call = new_call(server, resource, request);
+    let response = if resource.storage().is_none() {
+        subresource::virtual_kind(&call, request, operation, &format).await
+    } else {
+        serve(&call, request, operation, &format, include).await
+    }?;
+    Ok(Answer { response, warnings: call.warnings.into_inner() })
+}
+
+pub fn new_call<'a>(server: &'a Server, resource: &'a Arc<Resource>, request: &'a Admitted<'_>) -> Call<'a> {
+    Call {
+        server,
+        resource,
+        target: &request.routed.target,
+        user: request.user,
+        query: request.query,
+        headers: &request.parts.headers,
+        now: request.now,
+        warnings: Mutex::new(Vec::new()),
+    }
+}
+
+/// What the method means on this path, or why it means nothing.
+fn check_path(resource: &Resource, request: &Admitted<'_>) -> Result<Verb, Status> {
+    let target = &request.routed.target;
+    let kind = &resource.kind;
+    let is_namespaces = target.resource == "namespaces" && target.group.is_empty();
+    let has_namespace = !target.namespace.is_empty() && !is_namespaces;
+    let named = request.routed.named;
+    if has_namespace && !kind.namespaced || kind.namespaced && !has_namespace && named {
+        return Err(Status::no_such_resource());
+    }
+    let (verbs, proxies) = if target.subresource.is_empty() {
+        (kind.verbs, false)
+    } else {
+        let own = kind.subresource(&target.subresource).ok_or_else(Status::no_such_resource)?;
+        (own.verbs, target.subresource == "proxy")
+    };
+    if request.routed.beyond > 0 && !proxies {
+        return Err(Status::no_such_resource());
+    }
+    let verb = match (&request.parts.method, target.verb.as_str()) {
+        (&Method::GET | &Method::HEAD, verb) => Verb::parse(verb),
+        (&Method::POST, _) => Some(Verb::Create),
+        (&Method::PUT, _) => Some(Verb::Update),
+        (&Method::PATCH, _) => Some(Verb::Patch),
+        (&Method::DELETE, verb) => Verb::parse(verb),
+        _ => None,
+    };
+    let verb = verb.filter(|verb| verbs.contains(*verb)).ok_or_else(Status::method_not_allowed)?;
+    let on_collection = target.subresource.is_empty();
+    let fits = match verb {
+        Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => named,
+        Verb::Create => (!named || !on_collection) && (!kind.namespaced || has_namespace),
+        Verb::DeleteCollection => !named && (!kind.namespaced || has_namespace),
+        Verb::List => !named,
+        Verb::Watch => true,
+    };
+    if fits { Ok(verb) } else { Err(Status::method_not_allowed()) }
+}
+
+async fn serve(
+    call: &Call<'_>,
+    request: &Admitted<'_>,
+    operation: Verb,
+    format: &Format,
+    include: IncludeObject,
+) -> Result<Response<Body>, Status> {
+    let resource = call.resource;
+    match operation {
+        Verb::Get => {
+            let entry = persist::get(call).await?;
+            answer::object(resource, &Outcome::Stored(entry), 200, format, include)
+        }
+        Verb::List => {
+            let options = ListOptions::parse(call.query, false)?;
+            let selection = Selection::parse(resource, &options.label_selector, &options.field_selector)?;
+            let listed = persist::list::list(call, &options, &selection).await?;
+            answer::list(resource, &listed, format, include)
+        }
+        Verb::Create => {
+            let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
+            let object = decode::object(call, &request.body, options.field_validation)?;
+            let outcome = persist::create::create(call, object, &options).await?;
+            answer::object(resource, &outcome, 201, format, include)
+        }
+        Verb::Update => {
+            let updated = put(call, request).await?;
+            let code = if updated.created { 201 } else { 200 };
+            answer::object(resource, &updated.outcome, code, format, include)
+        }
+        Verb::Patch => {
+            let (updated, _) = persist::patch::patch(call, &request.body).await?;
+            let code = if updated.created { 201 } else { 200 };
+            answer::object(resource, &updated.outcome, code, format, include)
+        }
+        Verb::Delete => delete(call, request, format, include).await,
+        Verb::DeleteCollection => delete_collection(call, request, format, include).await,
+        Verb::Watch => Err(Status::method_not_allowed()),
+    }
+}
+
+/// Replaces an object by the one in the body.
+pub async fn put(call: &Call<'_>, request: &Admitted<'_>) -> Result<persist::update::Updated, Status> {
+    let options = WriteOptions::parse(call.query, call.headers, WriteKind::Update)?;
+    let mut object = decode::object(call, &request.body, options.field_validation)?;
+    persist::patch::check_name(call, &object)?;
+    persist::pipeline::match_namespace(call, &mut object)?;
+    persist::pipeline::deduplicate_owners(call, &mut object, false);
+    let may_create =
+        call.resource.custom.is_none() && call.resource.rules.creates_on_update() && call.target.subresource.is_empty();
+    persist::update::update(call, &options, may_create, &mut |current| {
+        let mut object = object.clone();
+        persist::fields::record(call, current, &mut object, &options)?;
+        Ok(object)
+    })
+    .await
+}
+
+async fn delete(
+    call: &Call<'_>,
+    request: &Admitted<'_>,
+    format: &Format,
+    include: IncludeObject,
+) -> Result<Response<Body>, Status> {
+    let options = DeleteOptions::parse(call.query, &decode::delete_options(call.headers, &request.body)?)?;
+    let deleted = persist::delete::delete(call, &call.target.name, &options).await?;
+    let code = if !deleted.gone && options.orphan_dependents == Some(false) { 202 } else { 200 };
+    match deleted.answer {
+        persist::delete::Answer::Object(outcome) => answer::object(call.resource, &outcome, code, format, include),
+        persist::delete::Answer::Status(status) => Ok(answer::value(&status, code, format)),
+    }
+}
+
+async fn delete_collection(
+    call: &Call<'_>,
+    request: &Admitted<'_>,
+    format: &Format,
+    include: IncludeObject,
+) -> Result<Response<Body>, Status> {
+    let options = DeleteOptions::parse(call.query, &decode::delete_options(call.headers, &request.body)?)?;
+    let listing = ListOptions::parse(call.query, false)?;
+    let selection = Selection::parse(call.resource, &listing.label_selector, &listing.field_selector)?;
+    let listed = persist::list::list(call, &listing, &selection).await?;
+    for entry in &listed.entries {
+        let (_, name) = call.resource.split_key(&entry.key);
+        match persist::delete::delete(call, name, &options).await {
+            Ok(_) => {}
+            Err(status) if status.code == 404 => {}
+            Err(status) => return Err(status),
+        }
+    }
+    answer::list(call.resource, &listed, format, include)
+}

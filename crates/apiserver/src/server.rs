@@ -1,0 +1,204 @@
+//! The server: what a request passes through, from its bytes to its answer.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, WARNING};
+use http::request::Parts;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use jiff::Timestamp;
+use knarr_api::status::Status;
+use knarr_store::Store;
+
+use crate::admit::Chain;
+use crate::answer::{self, Body};
+use crate::authenticate::{Authenticator, ServiceAccountTokens, impersonate};
+use crate::authorize::{Authorizer, Decision, NodeGraph, Rbac, forbidden};
+use crate::endpoint;
+use crate::endpoint::metrics::Metrics;
+use crate::kinds::Kinds;
+use crate::objects::Objects;
+use crate::request::{Target, User};
+use crate::route::accept::{self, Format, Offer};
+use crate::route::query::Query;
+use crate::route::target::{self, Routed};
+use crate::service::Services;
+use crate::subresource::connect::Kubelets;
+
+/// The largest body that is read.
+pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
+
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+
+/// All that serving requests needs. Everything in it may be shared.
+pub struct Server {
+    pub store: Arc<dyn Store>,
+    pub kinds: Arc<ArcSwap<Kinds>>,
+    pub objects: Arc<dyn Objects>,
+    pub admission: Chain,
+    pub authenticator: Arc<Authenticator>,
+    pub authorizer: Arc<dyn Authorizer>,
+    /// What access reviews list rules from.
+    pub rbac: Arc<Rbac>,
+    /// Which node needs which object; kept up to date in the background.
+    pub node_graph: Arc<NodeGraph>,
+    pub service_accounts: Arc<ServiceAccountTokens>,
+    pub services: Services,
+    pub kubelets: Kubelets,
+    pub documents: endpoint::Documents,
+    pub metrics: Metrics,
+    /// Turns true when the server begins to stop: watches end, and it is no longer ready.
+    pub stopping: tokio::sync::watch::Receiver<bool>,
+    /// Turns true once everything a new cluster needs is in place.
+    pub ready: tokio::sync::watch::Receiver<bool>,
+}
+
+/// Where a request came from, as far as its connection tells.
+#[derive(Clone, Debug)]
+pub enum Sender {
+    /// Over a network, with the user that a verified client certificate names.
+    Remote(Option<Arc<User>>),
+    /// From this process, as a user that needs no proof.
+    Trusted(Arc<User>),
+}
+
+/// A request that was let in.
+pub struct Admitted<'a> {
+    pub parts: &'a mut Parts,
+    pub body: Bytes,
+    pub user: &'a User,
+    pub routed: &'a Routed,
+    pub query: &'a Query,
+    pub now: Timestamp,
+}
+
+/// An answer, and what is said about it in its head.
+pub struct Answer {
+    pub response: Response<Body>,
+    pub warnings: Vec<String>,
+}
+
+impl From<Response<Body>> for Answer {
+    fn from(response: Response<Body>) -> Answer {
+        Answer { response, warnings: Vec::new() }
+    }
+}
+
+impl Server {
+    /// Answers one request.
+    pub async fn handle<B>(self: &Arc<Self>, request: Request<B>, sender: &Sender) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let begun = std::time::Instant::now();
+        let (mut parts, body) = request.into_parts();
+        let query = Query::parse(parts.uri.query().unwrap_or_default());
+        let routed = target::route(&parts.method, parts.uri.path(), &query);
+        let running = self.metrics.begin(&routed.target);
+        let answered = self.answer(&mut parts, body, &query, &routed, sender).await;
+        let mut answer = match answered {
+            Ok(answer) => answer,
+            Err(status) => failure(&parts.headers, &query, &status).into(),
+        };
+        add_head(&mut answer);
+        running.end(answer.response.status().as_u16(), begun.elapsed());
+        if answer.response.body().length().is_some() {
+            return answer::compress(answer.response, &parts.headers);
+        }
+        answer.response
+    }
+
+    async fn answer<B>(
+        self: &Arc<Self>,
+        parts: &mut Parts,
+        body: B,
+        query: &Query,
+        routed: &Routed,
+        sender: &Sender,
+    ) -> Result<Answer, Status>
+    where
+        B: http_body::Body<Data = Bytes> + Send,
+        B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let now = Timestamp::now();
+        let user = self.identify(&parts.headers, sender, now)?;
+        self.authorize(&user, &routed.target)?;
+        let body = read(body).await?;
+        let mut request = Admitted { parts, body, user: &user, routed, query, now };
+        if routed.target.is_resource() {
+            crate::serve::resource(self, &mut request).await
+        } else {
+            endpoint::serve(self, &mut request).await
+        }
+    }
+
+    fn identify(&self, headers: &HeaderMap, sender: &Sender, now: Timestamp) -> Result<Arc<User>, Status> {
+        let user = match sender {
+            Sender::Trusted(user) => user.clone(),
+            Sender::Remote(certificate) => {
+                Arc::new(self.authenticator.request(headers, certificate.as_deref(), &*self.objects, now)?)
+            }
+        };
+        match impersonate(&user, headers, &*self.authorizer)? {
+            Some(other) => Ok(Arc::new(other)),
+            None => Ok(user),
+        }
+    }
+
+    /// Refuses what nobody allowed.
+    pub fn authorize(&self, user: &User, target: &Target) -> Result<(), Status> {
+        match self.authorizer.decide(user, target) {
+            Decision::Allow(_) => Ok(()),
+            Decision::NoOpinion(reason) => Err(forbidden(user, target, &reason)),
+        }
+    }
+}
+
+/// Reads a body whole, up to the limit.
+async fn read<B>(body: B) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if body.is_end_stream() {
+        return Ok(Bytes::new());
+    }
+    match std::pin::pin!(Limited::new(body, BODY_LIMIT)).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
+            let text = format!("Request entity too large: limit is {BODY_LIMIT}");
+            Err(Status::new(413, "RequestEntityTooLarge", text))
+        }
+        Err(error) => Err(Status::bad_request(format!("the body cannot be read: {error}"))),
+    }
+}
+
+/// A failure in the encoding the client takes, or in JSON.
+fn failure(headers: &HeaderMap, query: &Query, status: &Status) -> Response<Body> {
+    let offer = Offer { custom: false, list: false, shapes: true };
+    let format = accept::negotiate(headers, query, offer).unwrap_or(Format::JSON);
+    answer::failure(status, &Format { shape: accept::Shape::Whole, ..format })
+}
+
+fn add_head(answer: &mut Answer) {
+    let headers = answer.response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    if let Ok(id) = HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()) {
+        headers.insert(AUDIT_ID, id);
+    }
+    let mut seen: Vec<&String> = Vec::new();
+    for warning in &answer.warnings {
+        if seen.contains(&warning) {
+            continue;
+        }
+        seen.push(warning);
+        let escaped = warning.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{escaped}\"")) {
+            headers.append(WARNING, value);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! How a server comes to be: from a store and settings to a server that can be listened for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use http::{Method, Request};
+use http_body_util::Full;
+use knarr_api::catalogue::Catalogue;
+use knarr_api::status::Status;
+use knarr_api::value::{Read, Write as _};
+use knarr_store::{Error, Store};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::admit::{Chain, QuotaWriter};
+use crate::authenticate::{Authenticator, ServiceAccountTokens, TokenFile};
+use crate::authorize::{Authorizer, Decision, NodeAuthorizer, NodeGraph, Rbac, Rule, Union};
+use crate::bootstrap::{self, Wanted};
+use crate::endpoint::Documents;
+use crate::endpoint::metrics::Metrics;
+use crate::kinds::Kinds;
+use crate::objects::Objects;
+use crate::persist::objects::StoreObjects;
+use crate::persist::{store_error, stored};
+use crate::request::{GROUP_MASTERS, Target, User};
+use crate::server::{Sender, Server};
+use crate::service::Services;
+use crate::subresource::connect::Kubelets;
+
+/// What a server is made from.
+pub struct Settings {
+    pub store: Arc<dyn Store>,
+    pub token_file: TokenFile,
+    pub service_accounts: Arc<ServiceAccountTokens>,
+    /// `10.96.0.0/12`, one a family.
+    pub service_ranges: Vec<String>,
+    /// Where clients reach this server: address and port.
+    pub address: String,
+}
+
+/// A server, and the switches of its life.
+pub struct Started {
+    pub server: Arc<Server>,
+    pub stop: watch::Sender<bool>,
+    pub ready: watch::Sender<bool>,
+}
+
+/// Puts a server together. It answers at once; `prepare` makes what a cluster holds from its first moment.
+pub fn start(settings: Settings) -> Started {
+    let kinds = Arc::new(ArcSwap::from_pointee(Kinds::new(Catalogue::built_in(), &HashMap::new())));
+    let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(settings.store.clone(), kinds.clone()));
+    let rbac = Arc::new(Rbac::new(objects.clone()));
+    let node_graph = Arc::new(NodeGraph::default());
+    let nodes = NodeAuthorizer::new(node_graph.clone(), node_rules());
+    let authorizer: Arc<dyn Authorizer> = Arc::new(Union(vec![Box::new(nodes), Box::new(SharedRbac(rbac.clone()))]));
+    let quotas = StoredQuotas { store: settings.store.clone(), kinds: kinds.clone() };
+    let admission = Chain::new(authorizer.clone(), rbac.clone(), Arc::new(quotas));
+    let (stop, stopping) = watch::channel(false);
+    let (ready, is_ready) = watch::channel(false);
+    let server = Arc::new(Server {
+        store: settings.store,
+        kinds,
+        objects,
+        admission,
+        authenticator: Arc::new(Authenticator::new(settings.token_file, settings.service_accounts.clone())),
+        authorizer,
+        rbac,
+        node_graph,
+        service_accounts: settings.service_accounts,
+        services: Services::default(),
+        kubelets: Kubelets,
+        documents: Documents::new(settings.address),
+        metrics: Metrics::default(),
+        stopping,
+        ready: is_ready,
+    });
+    Started { server, stop, ready }
+}
+
+/// What every node may do to what belongs to no node in particular: the rules of the built-in role.
+fn node_rules() -> Vec<Rule> {
+    let all = bootstrap::wanted(&[]);
+    let role = all.iter().find(|wanted| wanted.resource == "clusterroles" && wanted.name() == "system:node");
+    role.map(|role| role.object.items(&["rules"]).iter().map(Rule::from_value).collect()).unwrap_or_default()
+}
+
+struct SharedRbac(Arc<Rbac>);
+
+impl Authorizer for SharedRbac {
+    fn decide(&self, user: &User, target: &Target) -> Decision {
+        self.0.decide(user, target)
+    }
+}
+
+/// Charges quotas in the store.
+struct StoredQuotas {
+    store: Arc<dyn Store>,
+    kinds: Arc<ArcSwap<Kinds>>,
+}
+
+#[async_trait]
+impl QuotaWriter for StoredQuotas {
+    async fn write_used(&self, quota: &Value, used: Value) -> Result<bool, Status> {
+        let kinds = self.kinds.load_full();
+        let resource = kinds.stored("", "resourcequotas").ok_or_else(Status::no_such_resource)?;
+        let (namespace, name) = (quota.text(&["metadata", "namespace"]), quota.text(&["metadata", "name"]));
+        let revision = quota.text(&["metadata", "resourceVersion"]).parse().map_err(Status::internal)?;
+        let mut charged = quota.clone();
+        charged.set(&["status", "used"], used);
+        let value = stored::encode(resource, &charged);
+        match self.store.update(&resource.key(namespace, name), value, revision, None).await {
+            Ok(_) => Ok(true),
+            Err(Error::Conflict { .. }) => Ok(false),
+            Err(error) => Err(store_error(error)),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {resource} {name}: {status}")]
+pub struct PrepareError {
+    verb: &'static str,
+    resource: &'static str,
+    name: String,
+    status: Box<Status>,
+}
+
+/// Makes and mends what every cluster holds.
+pub async fn prepare(server: &Arc<Server>, service_ranges: &[String]) -> Result<(), PrepareError> {
+    for wanted in bootstrap::wanted(service_ranges) {
+        let existing = server.objects.get(wanted.group, wanted.resource, wanted.namespace(), wanted.name());
+        let written = match existing {
+            None => write(server, Method::POST, &wanted, &wanted.object, false).await,
+            Some(existing) => match bootstrap::reconcile(&existing, &wanted) {
+                Some(mended) => write(server, Method::PUT, &wanted, &mended, true).await,
+                None => Ok(()),
+            },
+        };
+        written.map_err(|status| PrepareError {
+            verb: "prepare",
+            resource: wanted.resource,
+            name: wanted.name().to_owned(),
+            status: Box::new(status),
+        })?;
+    }
+    Ok(())
+}
+
+/// Writes through the same path as every client.
+async fn write(
+    server: &Arc<Server>,
+    method: Method,
+    wanted: &Wanted,
+    object: &Value,
+    named: bool,
+) -> Result<(), Status> {
+    let root = if wanted.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", wanted.group) };
+    let mut path = format!("{root}/{}", wanted.version);
+    if !wanted.namespace().is_empty() {
+        path.push_str(&format!("/namespaces/{}", wanted.namespace()));
+    }
+    path.push_str(&format!("/{}", wanted.resource));
+    if named {
+        path.push_str(&format!("/{}", wanted.name()));
+    }
+    let body = serde_json::to_vec(object).map_err(Status::internal)?;
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", "application/json")
+        .header("user-agent", "kube-apiserver")
+        .body(Full::new(bytes::Bytes::from(body)))
+        .map_err(Status::internal)?;
+    let sender = Sender::Trusted(Arc::new(User::named("system:apiserver", &[GROUP_MASTERS])));
+    let response = server.handle(request, &sender).await;
+    let code = response.status().as_u16();
+    if response.status().is_success() || code == 409 {
+        return Ok(());
+    }
+    let text = response.body().gather().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    Err(Status::new(code, "", text))
+}

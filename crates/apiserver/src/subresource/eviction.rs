@@ -1,0 +1,211 @@
+//! Asking a pod to leave, as far as its disruption budget allows.
+
+use http::Response;
+use knarr_api::selector::LabelSelector;
+use knarr_api::status::{Named, Status};
+use knarr_api::time;
+use knarr_api::value::{Read, Write as _};
+use serde_json::{Value, json};
+
+use super::binding::set_condition;
+use super::{admit, change_stored, created, success};
+use crate::answer::Body;
+use crate::persist::options::DeleteOptions;
+use crate::persist::pipeline::Phase;
+use crate::persist::{Call, delete, stored};
+use crate::route::accept::Format;
+use crate::route::query::Query;
+use crate::server::Admitted;
+
+const RETRY_AFTER: u32 = 10;
+/// More unconfirmed evictions than this mean that nobody looks after the budget.
+const MOST_DISRUPTED: usize = 2000;
+
+pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> Result<Response<Body>, Status> {
+    let (mut eviction, options) = created(call, request).await?;
+    if eviction.text(&["metadata", "name"]) != call.target.name {
+        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let mut deleting = match eviction.get("deleteOptions") {
+        Some(given) if !given.is_null() => DeleteOptions::parse(&Query::default(), given)?,
+        _ => DeleteOptions::default(),
+    };
+    deleting.dry_run |= options.dry_run;
+    let kind = knarr_api::catalogue::GroupVersionKind::new("policy/v1", "Eviction");
+    admit(call, &kind, Phase::Validate, &mut eviction, options.dry_run).await?;
+    let pod = stored::parse(&*crate::persist::get(call).await?)?;
+    if !ignores_budgets(&pod) {
+        match decide(call, &pod)? {
+            Verdict::Free => {}
+            Verdict::UnlessChanged => {
+                let version = pod.text(&["metadata", "resourceVersion"]).to_owned();
+                deleting.resource_version.get_or_insert(version);
+            }
+            Verdict::Charge(budget) => charge(call, &budget, deleting.dry_run).await?,
+        }
+    }
+    mark(call, &mut deleting).await?;
+    delete::delete(call, &call.target.name, &deleting).await?;
+    Ok(success(201, format))
+}
+
+/// A pod that does no work is no disruption.
+fn ignores_budgets(pod: &Value) -> bool {
+    matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed" | "Pending")
+        || pod.has(&["metadata", "deletionTimestamp"])
+}
+
+enum Verdict {
+    Free,
+    /// Allowed because the pod is not healthy, as long as it stays so.
+    UnlessChanged,
+    /// The named budget pays for it.
+    Charge(String),
+}
+
+fn decide(call: &Call<'_>, pod: &Value) -> Result<Verdict, Status> {
+    let budgets = call.server.objects.list("policy", "poddisruptionbudgets", &call.target.namespace);
+    let labels = pod.fields(&["metadata", "labels"]);
+    let mut matching = budgets.iter().filter(|budget| {
+        let selector = budget.at(&["spec", "selector"]);
+        !selector.is_null() && LabelSelector::from_object(selector).is_ok_and(|selector| selector.matches(labels))
+    });
+    let Some(budget) = matching.next() else { return Ok(Verdict::Free) };
+    if matching.next().is_some() {
+        let text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        return Err(Status::new(500, "", text));
+    }
+    let ready = pod
+        .items(&["status", "conditions"])
+        .iter()
+        .any(|condition| condition.text(&["type"]) == "Ready" && condition.text(&["status"]) == "True");
+    if !ready {
+        let number = |field: &str| budget.integer(&["status", field]).unwrap_or(0);
+        let enough = number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0;
+        if budget.text(&["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow" || enough {
+            return Ok(Verdict::UnlessChanged);
+        }
+    }
+    Ok(Verdict::Charge(budget.text(&["metadata", "name"]).to_owned()))
+}
+
+/// Takes one disruption from the budget, or refuses.
+async fn charge(call: &Call<'_>, name: &str, dry_run: bool) -> Result<(), Status> {
+    let kinds = call.server.kinds.load();
+    let budgets = kinds.resource("policy", "v1", "poddisruptionbudgets").ok_or_else(Status::no_such_resource)?;
+    let missing = || Status::not_found(budgets.named(), name);
+    let key = budgets.key(&call.target.namespace, name);
+    let now = time::seconds(call.now);
+    change_stored(call, budgets, &key, missing, dry_run, |budget| take(budget, &call.target.name, &now)).await?;
+    Ok(())
+}
+
+fn take(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
+    let name = budget.text(&["metadata", "name"]).to_owned();
+    let of = Named { group: "policy", name: "poddisruptionbudget" };
+    let number = |field: &str| budget.integer(&["status", field]).unwrap_or(0);
+    if number("observedGeneration") < budget.integer(&["metadata", "generation"]).unwrap_or(0) {
+        return Err(violates(format!("The disruption budget {name} is still being processed by the server.")));
+    }
+    let allowed = number("disruptionsAllowed");
+    if allowed < 0 {
+        return Err(Status::forbidden(of, &name, "pdb disruptions allowed is negative"));
+    }
+    if budget.fields(&["status", "disruptedPods"]).is_some_and(|pods| pods.len() > MOST_DISRUPTED) {
+        let why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller";
+        return Err(Status::forbidden(of, &name, why));
+    }
+    if allowed == 0 {
+        let condition = budget.items(&["status", "conditions"]).iter().find(|condition| {
+            condition.text(&["type"]) == "DisruptionAllowed" && condition.text(&["reason"]) == "SyncFailed"
+        });
+        let failed = condition.map(|condition| {
+            format!(
+                "The disruption budget {name} does not allow evicting pods currently because it failed sync: {}",
+                condition.text(&["message"])
+            )
+        });
+        return Err(violates(failed.unwrap_or_else(|| {
+            format!(
+                "The disruption budget {name} needs {} healthy pods and has {} currently",
+                number("desiredHealthy"),
+                number("currentHealthy")
+            )
+        })));
+    }
+    budget.set(&["status", "disruptionsAllowed"], allowed - 1);
+    budget.set(&["status", "disruptedPods", pod], now);
+    if allowed == 1 {
+        for condition in budget.items_mut(&["status", "conditions"]) {
+            if condition["type"] == "DisruptionAllowed" && condition["status"] != "False" {
+                condition["status"] = "False".into();
+                condition["reason"] = "InsufficientPods".into();
+                condition["lastTransitionTime"] = now.into();
+            }
+        }
+    }
+    Ok(())
+}
+
+fn violates(why: String) -> Status {
+    Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", RETRY_AFTER)
+        .with_cause("DisruptionBudget", why, "")
+}
+
+/// Says in the pod's status why it goes.
+async fn mark(call: &Call<'_>, deleting: &mut DeleteOptions) -> Result<(), Status> {
+    if deleting.dry_run {
+        return Ok(());
+    }
+    let now = time::seconds(call.now);
+    let of = Named { group: "", name: "Pod" };
+    let (uid, version) = (deleting.uid.clone(), deleting.resource_version.clone());
+    let pod = change_stored(call, call.resource, &call.key(), || call.not_found(), false, |pod| {
+        let name = pod.text(&["metadata", "name"]);
+        let own = pod.text(&["metadata", "uid"]);
+        if let Some(uid) = uid.as_ref().filter(|uid| *uid != own) {
+            let why = format!(
+                "the UID in the precondition ({uid}) does not match the UID in record ({own}). The object might have been \
+                 deleted and then recreated"
+            );
+            return Err(Status::conflict(of, name, &why));
+        }
+        let own = pod.text(&["metadata", "resourceVersion"]);
+        if let Some(version) = version.as_ref().filter(|version| *version != own) {
+            let why = format!(
+                "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({own}). \
+                 The object might have been modified"
+            );
+            return Err(Status::conflict(of, name, &why));
+        }
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting",
+        });
+        set_condition(pod, condition, &now);
+        Ok(())
+    })
+    .await?;
+    if deleting.resource_version.is_some() {
+        deleting.resource_version = Some(pod.text(&["metadata", "resourceVersion"]).to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_pays_until_it_is_empty() {
+        let mut budget = json!({"metadata": {"name": "b", "generation": 1},
+            "status": {"observedGeneration": 1, "disruptionsAllowed": 1, "desiredHealthy": 2, "currentHealthy": 3}});
+        take(&mut budget, "p", "now").unwrap();
+        assert_eq!(budget["status"]["disruptionsAllowed"], 0);
+        assert_eq!(budget["status"]["disruptedPods"], json!({"p": "now"}));
+        let refusal = take(&mut budget, "q", "now").unwrap_err();
+        assert_eq!(refusal.code, 429);
+        let cause = &refusal.details.unwrap().causes[0];
+        assert_eq!(cause.message, "The disruption budget b needs 2 healthy pods and has 3 currently");
+    }
+}

@@ -1,0 +1,196 @@
+//! What is below an object: its status, its scale, and the things that can be done to it.
+
+mod binding;
+pub mod connect;
+mod eviction;
+mod review;
+pub mod scale;
+mod token;
+
+use std::sync::Arc;
+
+use http::Response;
+use knarr_api::catalogue::{GroupVersionKind, Verb};
+use knarr_api::status::Status;
+use knarr_api::value::Read;
+use knarr_store::Error;
+use serde_json::{Value, json};
+
+use crate::admit::Operation;
+use crate::answer::{self, Body, IncludeObject};
+use crate::kinds::Resource;
+use crate::persist::options::{WriteKind, WriteOptions};
+use crate::persist::pipeline::{AdmittedKind, Phase};
+use crate::persist::{self, Call, Outcome, store_error, stored};
+use crate::route::accept::{self, Format, Offer};
+use crate::route::decode::{self, Expected};
+use crate::serve::{new_call, put};
+use crate::server::{Admitted, Answer, Server};
+
+/// Answers a request for a subresource.
+pub async fn serve(
+    server: &Arc<Server>,
+    resource: &Arc<Resource>,
+    request: &mut Admitted<'_>,
+    verb: Verb,
+) -> Result<Answer, Status> {
+    let subresource = request.routed.target.subresource.clone();
+    if connect::is_connect(&subresource) {
+        return connect::serve(server, resource, request).await;
+    }
+    let offer = Offer { custom: resource.custom.is_some(), list: false, shapes: true };
+    let format = accept::negotiate(&request.parts.headers, request.query, offer)?;
+    let call = new_call(server, resource, request);
+    let response = match subresource.as_str() {
+        "scale" => scale::serve(&call, request, verb, &format).await,
+        "binding" => binding::serve(&call, request, &call.target.name.clone(), &format).await,
+        "eviction" => eviction::serve(&call, request, &format).await,
+        "token" => token::serve(&call, request, &format).await,
+        _ => part_of_object(&call, request, verb, &format).await,
+    }?;
+    Ok(Answer { response, warnings: call.warnings.into_inner() })
+}
+
+/// Subresources that are the object itself, of which only a part can be written.
+async fn part_of_object(
+    call: &Call<'_>,
+    request: &Admitted<'_>,
+    verb: Verb,
+    format: &Format,
+) -> Result<Response<Body>, Status> {
+    let include = IncludeObject::parse(call.query.text("includeObject"));
+    let outcome = match verb {
+        Verb::Get => Outcome::Stored(persist::get(call).await?),
+        Verb::Update => put(call, request).await?.outcome,
+        Verb::Patch => persist::patch::patch(call, &request.body).await?.0.outcome,
+        _ => return Err(Status::method_not_allowed()),
+    };
+    answer::object(call.resource, &outcome, 200, format, include)
+}
+
+/// Kinds that are answered and never kept.
+pub async fn virtual_kind(
+    call: &Call<'_>,
+    request: &Admitted<'_>,
+    verb: Verb,
+    format: &Format,
+) -> Result<Response<Body>, Status> {
+    match (call.resource.kind.plural.as_str(), verb) {
+        ("bindings", Verb::Create) => {
+            let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
+            let object = decode::object(call, &request.body, options.field_validation)?;
+            let name = object.text(&["metadata", "name"]).to_owned();
+            binding::serve(call, request, &name, format).await
+        }
+        ("componentstatuses", Verb::List) => Ok(component_statuses(call, format).await),
+        ("componentstatuses", Verb::Get) => component_status(call, format).await,
+        (_, Verb::Create) => review::serve(call, request, format).await,
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+/// Reads the body of a subresource that is created, of its own kind, and has it admitted.
+async fn created(call: &Call<'_>, request: &Admitted<'_>) -> Result<(Value, WriteOptions), Status> {
+    let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
+    let kind = match call.resource.kind.subresource(&call.target.subresource) {
+        Some(subresource) => subresource.kind.clone(),
+        None => call.resource.kind.group_version_kind(),
+    };
+    let expected = Expected::built_in(kind.clone())?;
+    let mut object = decode::body_as(call, &expected, &request.body, options.field_validation)?;
+    persist::pipeline::match_namespace(call, &mut object)?;
+    knarr_rules::rules_of(&kind.group, &kind.kind).set_defaults(&mut object, &kind.version);
+    admit(call, &kind, Phase::Mutate, &mut object, options.dry_run).await?;
+    Ok((object, options))
+}
+
+async fn admit(
+    call: &Call<'_>,
+    kind: &GroupVersionKind,
+    phase: Phase,
+    object: &mut Value,
+    dry_run: bool,
+) -> Result<(), Status> {
+    let kind = AdmittedKind { group: &kind.group, version: &kind.version, kind: &kind.kind };
+    call.admit_as(kind, phase, Operation::Create, object, None, dry_run).await
+}
+
+/// Changes a stored object in place, without the checks that a client's update passes.
+async fn change_stored(
+    call: &Call<'_>,
+    resource: &Resource,
+    key: &str,
+    missing: impl Fn() -> Status,
+    dry_run: bool,
+    mut change: impl FnMut(&mut Value) -> Result<(), Status>,
+) -> Result<Value, Status> {
+    call.server.store.sync().await.map_err(store_error)?;
+    let mut current = call.server.store.peek(key).ok_or_else(&missing)?;
+    loop {
+        let mut object = stored::parse(&current)?;
+        change(&mut object)?;
+        if let Some(node) = resource.schema() {
+            knarr_api::decode::normalize(&mut object, node);
+        }
+        let value = stored::encode(resource, &object);
+        if dry_run || value == current.value {
+            return Ok(object);
+        }
+        match call.server.store.update(key, value, current.revision, None).await {
+            Ok(entry) => {
+                stored::set_revision(&mut object, entry.revision);
+                return Ok(object);
+            }
+            Err(Error::Conflict { current: newer, .. }) => current = newer.ok_or_else(&missing)?,
+            Err(error) => return Err(store_error(error)),
+        }
+    }
+}
+
+/// The answer of subresources that have nothing to show.
+fn success(code: u16, format: &Format) -> Response<Body> {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code});
+    answer::value(&status, code, format)
+}
+
+/// The old way to ask how the parts of a cluster are; they are all in this process or its store.
+async fn component_values(call: &Call<'_>) -> Vec<Value> {
+    let healthy = call.server.store.sync().await.is_ok();
+    let component = |name: &str, ok: bool| {
+        let condition = if ok {
+            json!({"type": "Healthy", "status": "True", "message": "ok"})
+        } else {
+            json!({"type": "Healthy", "status": "False", "message": "the store does not answer"})
+        };
+        json!({"kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name}, "conditions": [condition]})
+    };
+    vec![component("controller-manager", true), component("etcd-0", healthy), component("scheduler", true)]
+}
+
+async fn component_statuses(call: &Call<'_>, format: &Format) -> Response<Body> {
+    let mut items = component_values(call).await;
+    for item in items.iter_mut().filter_map(Value::as_object_mut) {
+        item.remove("kind");
+        item.remove("apiVersion");
+    }
+    let list = json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items});
+    call.warn("v1 ComponentStatus is deprecated in v1.19+");
+    shaped(call, list, format, true)
+}
+
+async fn component_status(call: &Call<'_>, format: &Format) -> Result<Response<Body>, Status> {
+    let all = component_values(call).await;
+    let found = all.into_iter().find(|value| value.text(&["metadata", "name"]) == call.target.name);
+    call.warn("v1 ComponentStatus is deprecated in v1.19+");
+    Ok(shaped(call, found.ok_or_else(|| call.not_found())?, format, false))
+}
+
+fn shaped(call: &Call<'_>, value: Value, format: &Format, list: bool) -> Response<Body> {
+    if format.shape != accept::Shape::Table {
+        return answer::value(&value, 200, format);
+    }
+    let objects = if list { value["items"].as_array().cloned().unwrap_or_default() } else { vec![value] };
+    let include = IncludeObject::parse(call.query.text("includeObject"));
+    let table = answer::Tables::new(call.resource, format.meta_version, include).of(json!({}), objects);
+    answer::value(&table, 200, format)
+}

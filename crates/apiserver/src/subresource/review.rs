@@ -1,0 +1,217 @@
+//! Questions about who somebody is and what they may do, answered and never kept.
+
+use http::Response;
+use knarr_api::field::{Errors, Path};
+use knarr_api::status::Status;
+use knarr_api::value::{Read, Write as _};
+use serde_json::{Map, Value, json};
+
+use crate::answer::{self, Body};
+use crate::authorize::{Decision, Rule};
+use crate::persist::Call;
+use crate::persist::options::{WriteKind, WriteOptions};
+use crate::persist::pipeline::{self, Phase};
+use crate::request::{GROUP_AUTHENTICATED, Target, User};
+use crate::route::accept::Format;
+use crate::route::decode;
+use crate::server::Admitted;
+
+pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> Result<Response<Body>, Status> {
+    let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
+    let mut review = decode::object(call, &request.body, options.field_validation)?;
+    pipeline::match_namespace(call, &mut review)?;
+    for phase in [Phase::Mutate, Phase::Validate] {
+        call.admit(phase, crate::admit::Operation::Create, &mut review, None, options.dry_run).await?;
+    }
+    let status = match call.resource.kind.kind.as_str() {
+        "TokenReview" => token(call, &review)?,
+        "SubjectAccessReview" => {
+            check_access(call, &review, true)?;
+            access(call, &subject(&review), &review)
+        }
+        "LocalSubjectAccessReview" => {
+            check_access(call, &review, true)?;
+            check_local(call, &review)?;
+            access(call, &subject(&review), &review)
+        }
+        "SelfSubjectAccessReview" => {
+            check_access(call, &review, false)?;
+            access(call, call.user, &review)
+        }
+        "SelfSubjectRulesReview" => rules(call, &review)?,
+        "SelfSubjectReview" => json!({"userInfo": user_info(call.user)}),
+        other => return Err(Status::internal(format!("nothing answers a {other}"))),
+    };
+    if call.resource.kind.kind == "SelfSubjectReview" {
+        review.set(&["metadata", "creationTimestamp"], knarr_api::time::seconds(call.now));
+    }
+    review.set(&["status"], status);
+    Ok(answer::value(&review, 201, format))
+}
+
+fn user_info(user: &User) -> Value {
+    let mut info = Map::new();
+    info.insert("username".to_owned(), user.name.as_str().into());
+    if !user.uid.is_empty() {
+        info.insert("uid".to_owned(), user.uid.as_str().into());
+    }
+    if !user.groups.is_empty() {
+        info.insert("groups".to_owned(), json!(user.groups));
+    }
+    if !user.extra.is_empty() {
+        info.insert("extra".to_owned(), json!(user.extra));
+    }
+    Value::Object(info)
+}
+
+/// Whom a token stands for.
+fn token(call: &Call<'_>, review: &Value) -> Result<Value, Status> {
+    let text = review.text(&["spec", "token"]);
+    if text.is_empty() {
+        return Err(Status::bad_request("token is required for TokenReview in authentication"));
+    }
+    let own = call.server.service_accounts.api_audiences();
+    let asked: Vec<String> =
+        review.items(&["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let audiences = if asked.is_empty() { own.to_vec() } else { asked.clone() };
+    Ok(match call.server.authenticator.token(text, &audiences, &*call.server.objects, call.now) {
+        Ok(mut found) => {
+            if !found.user.is_in(GROUP_AUTHENTICATED) {
+                found.user.groups.push(GROUP_AUTHENTICATED.to_owned());
+            }
+            let mut status = json!({"authenticated": true, "user": user_info(&found.user)});
+            if !found.audiences.is_empty() {
+                status["audiences"] = json!(found.audiences);
+            }
+            status
+        }
+        Err(why) => json!({"user": {}, "error": why}),
+    })
+}
+
+fn subject(review: &Value) -> User {
+    let texts = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    User {
+        name: review.text(&["spec", "user"]).to_owned(),
+        uid: review.text(&["spec", "uid"]).to_owned(),
+        groups: texts(review.at(&["spec", "groups"])),
+        extra: review
+            .fields(&["spec", "extra"])
+            .into_iter()
+            .flatten()
+            .map(|(key, values)| (key.to_ascii_lowercase(), texts(values)))
+            .collect(),
+    }
+}
+
+fn check_access(call: &Call<'_>, review: &Value, of_subject: bool) -> Result<(), Status> {
+    let mut errors = Errors::new();
+    let spec = Path::root("spec");
+    let (resource, path) =
+        (review.has(&["spec", "resourceAttributes"]), review.has(&["spec", "nonResourceAttributes"]));
+    if resource && path {
+        let why = "cannot be specified in combination with resourceAttributes";
+        errors.invalid(
+            &spec.child("nonResourceAttributes"),
+            review.at(&["spec", "nonResourceAttributes"]).clone(),
+            why,
+        );
+    }
+    if !resource && !path {
+        let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        errors.invalid(&spec.child("resourceAttributes"), Value::Null, why);
+    }
+    if of_subject && review.text(&["spec", "user"]).is_empty() && review.items(&["spec", "groups"]).is_empty() {
+        errors.invalid(&spec.child("user"), "", "at least one of user or group must be specified");
+    }
+    let named = review.has(&["metadata"]) && !review.text(&["metadata", "name"]).is_empty();
+    if named {
+        let why = "must be empty";
+        errors.invalid(&Path::root("metadata"), review.at(&["metadata"]).clone(), why);
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(call.resource.kind_named(), "", &errors)) }
+}
+
+fn check_local(call: &Call<'_>, review: &Value) -> Result<(), Status> {
+    let namespace = review.text(&["spec", "resourceAttributes", "namespace"]);
+    if review.has(&["spec", "nonResourceAttributes"]) || namespace == call.target.namespace {
+        return Ok(());
+    }
+    Err(Status::bad_request("spec.resourceAttributes.namespace must match metadata.namespace"))
+}
+
+/// Whether a user may do what a review asks about.
+fn access(call: &Call<'_>, user: &User, review: &Value) -> Value {
+    let target = match review.at(&["spec", "resourceAttributes"]) {
+        Value::Null => {
+            let asked = review.at(&["spec", "nonResourceAttributes"]);
+            Target {
+                verb: asked.text(&["verb"]).to_owned(),
+                path: asked.text(&["path"]).to_owned(),
+                ..Target::default()
+            }
+        }
+        asked => Target {
+            verb: asked.text(&["verb"]).to_owned(),
+            group: asked.text(&["group"]).to_owned(),
+            version: asked.text(&["version"]).to_owned(),
+            resource: asked.text(&["resource"]).to_owned(),
+            subresource: asked.text(&["subresource"]).to_owned(),
+            namespace: asked.text(&["namespace"]).to_owned(),
+            name: asked.text(&["name"]).to_owned(),
+            field_selector: asked.text(&["fieldSelector", "rawSelector"]).to_owned(),
+            label_selector: asked.text(&["labelSelector", "rawSelector"]).to_owned(),
+            ..Target::default()
+        },
+    };
+    let (allowed, reason) = match call.server.authorizer.decide(user, &target) {
+        Decision::Allow(reason) => (true, reason),
+        Decision::NoOpinion(reason) => (false, reason),
+    };
+    let mut status = json!({ "allowed": allowed });
+    if !reason.is_empty() {
+        status["reason"] = reason.into();
+    }
+    status
+}
+
+/// Everything the asking user may do in a namespace.
+fn rules(call: &Call<'_>, review: &Value) -> Result<Value, Status> {
+    let namespace = review.text(&["spec", "namespace"]);
+    if namespace.is_empty() {
+        return Err(Status::bad_request("no namespace on request"));
+    }
+    let mut found = call.server.rbac.rules_for(call.user, namespace);
+    if call.user.is_in(crate::request::GROUP_MASTERS) {
+        let all = || vec!["*".to_owned()];
+        found.rules.insert(0, Rule { verbs: all(), groups: all(), resources: all(), ..Rule::default() });
+        found.rules.insert(1, Rule { verbs: all(), paths: all(), ..Rule::default() });
+    }
+    let (mut resources, mut paths) = (Vec::new(), Vec::new());
+    for rule in &found.rules {
+        if !rule.resources.is_empty() {
+            let mut entry = Map::new();
+            let lists = [
+                ("verbs", &rule.verbs),
+                ("apiGroups", &rule.groups),
+                ("resources", &rule.resources),
+                ("resourceNames", &rule.names),
+            ];
+            for (field, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+                entry.insert(field.to_owned(), json!(list));
+            }
+            resources.push(Value::Object(entry));
+        }
+        if !rule.paths.is_empty() {
+            paths.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.paths}));
+        }
+    }
+    let mut status =
+        json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": !found.missing_roles.is_empty()});
+    if !found.missing_roles.is_empty() {
+        status["evaluationError"] = found.missing_roles.join(", ").into();
+    }
+    Ok(status)
+}

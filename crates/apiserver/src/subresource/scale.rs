@@ -1,0 +1,196 @@
+//! How many replicas a workload wants and has, in the same form for every kind that scales.
+
+use http::Response;
+use knarr_api::catalogue::{GroupVersionKind, Verb};
+use knarr_api::field::{Errors, Path};
+use knarr_api::selector::{LabelSelector, Operator};
+use knarr_api::status::{Named, Status};
+use knarr_api::value::{Read, Write as _};
+use serde_json::{Map, Value, json};
+
+use crate::answer::{self, Body};
+use crate::persist::options::{WriteKind, WriteOptions};
+use crate::persist::patch::{Patch, PatchKind, recheck};
+use crate::persist::update::update;
+use crate::persist::{self, Call, fields, stored};
+use crate::route::accept::Format;
+use crate::route::decode::{self, Expected};
+use crate::server::Admitted;
+
+/// Where a kind keeps what its scale shows.
+pub struct Paths {
+    pub replicas: Vec<String>,
+    pub status_replicas: Vec<String>,
+    /// A label selector as an object, a map of labels, or (in custom resources) a text.
+    pub selector: Option<Vec<String>>,
+}
+
+impl Paths {
+    fn of(call: &Call<'_>) -> Result<Paths, Status> {
+        if let Some(custom) = &call.resource.custom {
+            return custom.scale().ok_or_else(Status::no_such_resource);
+        }
+        let path = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
+        Ok(Paths {
+            replicas: path(&["spec", "replicas"]),
+            status_replicas: path(&["status", "replicas"]),
+            selector: Some(path(&["spec", "selector"])),
+        })
+    }
+}
+
+pub async fn serve(
+    call: &Call<'_>,
+    request: &Admitted<'_>,
+    verb: Verb,
+    format: &Format,
+) -> Result<Response<Body>, Status> {
+    let paths = Paths::of(call)?;
+    let scaled = match verb {
+        Verb::Get => stored::parse(&*persist::get(call).await?)?,
+        Verb::Update => {
+            let options = WriteOptions::parse(call.query, call.headers, WriteKind::Update)?;
+            let expected = expected()?;
+            let scale = decode::body_as(call, &expected, &request.body, options.field_validation)?;
+            persist::patch::check_name(call, &scale)?;
+            write(call, &options, &paths, &mut |_| Ok(scale.clone())).await?
+        }
+        Verb::Patch => {
+            let kind = PatchKind::of(call)?;
+            let apply = kind == PatchKind::Apply;
+            let options = WriteOptions::parse(call.query, call.headers, WriteKind::Patch { apply })?;
+            let patch = if apply {
+                Patch::Merge(read_configuration(call, request)?)
+            } else {
+                Patch::read(call, kind, &request.body, &options)?
+            };
+            let expected = expected()?;
+            write(call, &options, &paths, &mut |current| {
+                let changed = patch.on(&expected, &scale_of(current, &paths, call)?)?;
+                recheck(call, &expected, &options, &changed)
+            })
+            .await?
+        }
+        _ => return Err(Status::method_not_allowed()),
+    };
+    Ok(answer::value(&scale_of(&scaled, &paths, call)?, 200, format))
+}
+
+fn expected() -> Result<Expected<'static>, Status> {
+    Expected::built_in(GroupVersionKind::new("autoscaling/v1", "Scale"))
+}
+
+fn read_configuration(call: &Call<'_>, request: &Admitted<'_>) -> Result<Value, Status> {
+    knarr_api::decode::untyped_yaml(&request.body).map(|decoded| decoded.value).map_err(|error| {
+        Status::bad_request(format!("error decoding YAML: {error}")).with_cause("", call.target.name.clone(), "")
+    })
+}
+
+/// Writes the wish of a scale into the object.
+async fn write(
+    call: &Call<'_>,
+    options: &WriteOptions,
+    paths: &Paths,
+    make: &mut (dyn FnMut(&Value) -> Result<Value, Status> + Send),
+) -> Result<Value, Status> {
+    let updated = update(call, options, false, &mut |current| {
+        let current = current.ok_or_else(|| call.not_found())?;
+        let scale = make(current)?;
+        let replicas = scale.integer(&["spec", "replicas"]).unwrap_or(0);
+        check(call, &scale, replicas)?;
+        let mut object = current.clone();
+        let own = current.text(&["metadata", "resourceVersion"]);
+        let given = scale.text(&["metadata", "resourceVersion"]);
+        if !given.is_empty() && given != own {
+            return Err(Status::stale(call.resource.named(), &call.target.name));
+        }
+        let uid = scale.text(&["metadata", "uid"]);
+        if !uid.is_empty() {
+            object.set(&["metadata", "uid"], uid);
+        }
+        let path: Vec<&str> = paths.replicas.iter().map(String::as_str).collect();
+        object.set(&path, replicas);
+        fields::record(call, Some(current), &mut object, options)?;
+        Ok(object)
+    })
+    .await?;
+    updated.outcome.value()
+}
+
+fn check(call: &Call<'_>, scale: &Value, replicas: i64) -> Result<(), Status> {
+    let mut errors = Errors::new();
+    if replicas < 0 {
+        let path = Path::root("spec");
+        errors.invalid(&path.child("replicas"), replicas, "must be greater than or equal to 0");
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let name = scale.text(&["metadata", "name"]);
+    let name = if name.is_empty() { &call.target.name } else { name };
+    Err(Status::invalid(Named { group: "autoscaling", name: "Scale" }, name, &errors))
+}
+
+/// The scale of an object.
+fn scale_of(object: &Value, paths: &Paths, call: &Call<'_>) -> Result<Value, Status> {
+    let at = |path: &[String]| {
+        let path: Vec<&str> = path.iter().map(String::as_str).collect();
+        object.at(&path)
+    };
+    let replicas = at(&paths.replicas);
+    if call.resource.custom.is_some() && replicas.is_null() {
+        let path = format!(".{}", paths.replicas.join("."));
+        return Err(Status::internal(format!("the spec replicas field {path:?} does not exist")));
+    }
+    let mut spec = Map::new();
+    if let Some(replicas) = replicas.as_i64().filter(|replicas| *replicas != 0) {
+        spec.insert("replicas".to_owned(), replicas.into());
+    }
+    let mut status = json!({"replicas": at(&paths.status_replicas).as_i64().unwrap_or(0)});
+    let selector = paths.selector.as_ref().map(|path| selector_text(at(path))).unwrap_or_default();
+    if !selector.is_empty() {
+        status["selector"] = selector.into();
+    }
+    let mut metadata = Map::new();
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = object.at(&["metadata"]).get(field) {
+            metadata.insert(field.to_owned(), value.clone());
+        }
+    }
+    Ok(json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status}))
+}
+
+/// A selector as clients put it into a list's parameters.
+fn selector_text(selector: &Value) -> String {
+    let parsed = match selector {
+        Value::String(text) => return text.clone(),
+        Value::Object(fields) if !fields.contains_key("matchLabels") && !fields.contains_key("matchExpressions") => {
+            let pairs = fields.iter().filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
+            Ok(LabelSelector::from_labels(pairs))
+        }
+        Value::Object(_) => LabelSelector::from_object(selector),
+        _ => return String::new(),
+    };
+    let Ok(parsed) = parsed else { return String::new() };
+    let mut parts: Vec<(String, String)> = Vec::new();
+    for requirement in parsed.requirements() {
+        let mut values = requirement.values.clone();
+        values.sort();
+        let list = values.join(",");
+        let key = &requirement.key;
+        let text = match requirement.operator {
+            Operator::Exists => key.clone(),
+            Operator::DoesNotExist => format!("!{key}"),
+            Operator::Equals | Operator::DoubleEquals => format!("{key}={list}"),
+            Operator::NotEquals => format!("{key}!={list}"),
+            Operator::In if values.len() == 1 => format!("{key}={list}"),
+            Operator::In => format!("{key} in ({list})"),
+            Operator::NotIn => format!("{key} notin ({list})"),
+            Operator::GreaterThan => format!("{key}>{list}"),
+            Operator::LessThan => format!("{key}<{list}"),
+        };
+        parts.push((key.clone(), text));
+    }
+    parts.sort();
+    parts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
+}

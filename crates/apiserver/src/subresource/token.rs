@@ -1,0 +1,134 @@
+//! Tokens for service accounts.
+
+use http::Response;
+use knarr_api::field::{Errors, Path};
+use knarr_api::status::{Named, Status};
+use knarr_api::time;
+use knarr_api::value::{Read, Write as _};
+use serde_json::{Value, json};
+
+use super::{admit, created};
+use crate::answer::{self, Body};
+use crate::authenticate::{Bound, TokenRequest};
+use crate::persist::pipeline::Phase;
+use crate::persist::{Call, stored};
+use crate::route::accept::Format;
+use crate::server::Admitted;
+
+const REQUEST: Named<'static> = Named { group: "authentication.k8s.io", name: "TokenRequest" };
+const SHORTEST: i64 = 10 * 60;
+const LONGEST: i64 = 1 << 32;
+const DEFAULT: i64 = 60 * 60;
+
+pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> Result<Response<Body>, Status> {
+    let (mut asked, options) = created(call, request).await?;
+    let name = &call.target.name;
+    for (field, own, what) in [("name", name, "name"), ("namespace", &call.target.namespace, "namespace")] {
+        let given = asked.text(&["metadata", field]);
+        if !given.is_empty() && given != own {
+            let mut errors = Errors::new();
+            let metadata = Path::root("metadata");
+            let why = format!("must match the service account {what} if specified");
+            errors.invalid(&metadata.child(field), given, why);
+            return Err(Status::invalid(REQUEST, name, &errors));
+        }
+    }
+    let account = stored::parse(&*crate::persist::get(call).await?)?;
+    let uid = account.text(&["metadata", "uid"]);
+    let given = asked.text(&["metadata", "uid"]);
+    if !given.is_empty() && given != uid {
+        let why =
+            format!("the UID in the token request ({given}) does not match the UID of the service account ({uid})");
+        return Err(Status::conflict(REQUEST, name, &why));
+    }
+    let tokens = &call.server.service_accounts;
+    if asked.items(&["spec", "audiences"]).is_empty() {
+        asked.set(&["spec", "audiences"], json!(tokens.api_audiences()));
+    }
+    asked.set_default(&["spec", "expirationSeconds"], DEFAULT);
+    asked.set(&["metadata", "name"], name.as_str());
+    asked.set(&["metadata", "namespace"], call.target.namespace.as_str());
+    asked.set(&["metadata", "uid"], uid);
+    asked.set(&["metadata", "creationTimestamp"], time::seconds(call.now));
+    check(&asked)?;
+    let kind = knarr_api::catalogue::GroupVersionKind::new("authentication.k8s.io/v1", "TokenRequest");
+    admit(call, &kind, Phase::Validate, &mut asked, options.dry_run).await?;
+    let (bound, node) = bound(call, &asked)?;
+    let audiences = asked.items(&["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let seconds = asked.integer(&["spec", "expirationSeconds"]).unwrap_or(DEFAULT);
+    let wanted = TokenRequest {
+        namespace: &call.target.namespace,
+        account: &account,
+        audiences,
+        seconds,
+        bound: bound.as_ref().map(|(kind, object)| Bound { kind, object, node: node.as_ref() }),
+    };
+    let (token, expires) = tokens
+        .issue(&wanted, call.now)
+        .map_err(|error| Status::internal(format!("failed to generate token: {error}")))?;
+    asked.set(&["status"], json!({"token": token, "expirationTimestamp": time::seconds(expires)}));
+    Ok(answer::value(&asked, 201, format))
+}
+
+fn check(asked: &Value) -> Result<(), Status> {
+    let mut errors = Errors::new();
+    let spec = Path::root("spec");
+    let seconds = asked.integer(&["spec", "expirationSeconds"]).unwrap_or(DEFAULT);
+    if seconds < SHORTEST {
+        errors.invalid(&spec.child("expirationSeconds"), seconds, "may not specify a duration less than 10 minutes");
+    }
+    if seconds > LONGEST {
+        let why = "may not specify a duration larger than 2^32 seconds";
+        errors.invalid(&spec.child("expirationSeconds"), seconds, why);
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(REQUEST, "", &errors)) }
+}
+
+/// The object a token is bound to, and the node of a bound pod.
+type BoundTo = (Option<(&'static str, Value)>, Option<Value>);
+
+fn bound(call: &Call<'_>, asked: &Value) -> Result<BoundTo, Status> {
+    let reference = asked.at(&["spec", "boundObjectRef"]);
+    if reference.is_null() {
+        return Ok((None, None));
+    }
+    let name = reference.text(&["name"]);
+    let (kind, plural, namespace) = match (reference.text(&["apiVersion"]), reference.text(&["kind"])) {
+        ("v1" | "", "Pod") => ("pod", "pods", call.target.namespace.as_str()),
+        ("v1" | "", "Secret") => ("secret", "secrets", call.target.namespace.as_str()),
+        ("v1" | "", "Node") => ("node", "nodes", ""),
+        (version, kind) => {
+            let (group, version) = version.split_once('/').unwrap_or(("", version));
+            let text = format!("cannot bind token to object of type {group}/{version}, Kind={kind}");
+            return Err(Status::bad_request(text));
+        }
+    };
+    let object = call
+        .server
+        .objects
+        .get("", plural, namespace, name)
+        .ok_or_else(|| Status::not_found(Named { group: "", name: plural }, name))?;
+    let account = &call.target.name;
+    let mut node = None;
+    if kind == "pod" {
+        if object.text(&["spec", "serviceAccountName"]) != account {
+            return Err(Status::bad_request(format!(
+                "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
+            )));
+        }
+        let node_name = object.text(&["spec", "nodeName"]);
+        if !node_name.is_empty() {
+            let found = call.server.objects.get("", "nodes", "", node_name).map(|node| (*node).clone());
+            node = Some(found.unwrap_or_else(|| json!({"metadata": {"name": node_name}})));
+        }
+    }
+    let given = reference.text(&["uid"]);
+    if !given.is_empty() && given != object.text(&["metadata", "uid"]) {
+        let why = format!(
+            "the UID in the bound object reference ({given}) does not match the UID in record. The object might have been \
+             deleted and then recreated"
+        );
+        return Err(Status::conflict(Named { group: "", name: reference.text(&["kind"]) }, name, &why));
+    }
+    Ok((Some((kind, (*object).clone())), node))
+}

@@ -1,0 +1,114 @@
+//! What a change in the store is to one watcher, and the bytes that say so.
+
+use std::sync::Arc;
+
+use knarr_api::status::Status;
+use knarr_api::{decode, protobuf};
+use knarr_store::{Entry, Event};
+use serde_json::{Value, json};
+
+use crate::answer::{IncludeObject, Tables, partial};
+use crate::kinds::Resource;
+use crate::persist::facts::Selection;
+use crate::persist::stored;
+use crate::route::accept::{Encoding, Format, Shape};
+
+/// Turns changes into frames, all in one representation.
+pub struct Events {
+    pub resource: Arc<Resource>,
+    pub selection: Selection,
+    format: Format,
+    include: IncludeObject,
+    /// A table's columns are named once.
+    columns_sent: bool,
+}
+
+impl Events {
+    pub fn new(resource: Arc<Resource>, selection: Selection, format: Format, include: IncludeObject) -> Events {
+        Events { resource, selection, format, include, columns_sent: false }
+    }
+
+    /// Appends what a change means to this watcher, which may be nothing. An object that enters the selection is added
+    /// to it, one that leaves is deleted from it.
+    pub fn append(&mut self, out: &mut Vec<u8>, event: &Event) -> Result<(), Status> {
+        let matches = |entry: &Option<Arc<Entry>>| {
+            entry.as_ref().filter(|entry| self.selection.matches(&self.resource, entry)).cloned()
+        };
+        match (matches(&event.previous), matches(&event.current)) {
+            (None, Some(current)) => self.append_entry(out, "ADDED", &current, current.revision),
+            (Some(_), Some(current)) => self.append_entry(out, "MODIFIED", &current, current.revision),
+            (Some(previous), None) => self.append_entry(out, "DELETED", &previous, event.revision),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Appends an object that was there before the watch began.
+    pub fn append_initial(&mut self, out: &mut Vec<u8>, entry: &Entry) -> Result<(), Status> {
+        self.append_entry(out, "ADDED", entry, entry.revision)
+    }
+
+    fn append_entry(&mut self, out: &mut Vec<u8>, kind: &str, entry: &Entry, revision: u64) -> Result<(), Status> {
+        if self.format.is_plain() {
+            out.reserve(entry.value.len() + 96);
+            out.extend_from_slice(b"{\"type\":\"");
+            out.extend_from_slice(kind.as_bytes());
+            out.extend_from_slice(b"\",\"object\":");
+            stored::append_object_at(out, &self.resource, entry, revision)?;
+            out.extend_from_slice(b"}\n");
+            return Ok(());
+        }
+        let mut object = stored::parse_served(&self.resource, entry)?;
+        stored::set_revision(&mut object, revision);
+        self.append_value(out, kind, object);
+        Ok(())
+    }
+
+    fn append_value(&mut self, out: &mut Vec<u8>, kind: &str, object: Value) {
+        let shaped = match self.format.shape {
+            Shape::Whole => object,
+            Shape::Partial => partial(&object, self.format.meta_version),
+            Shape::Table => {
+                let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+                let mut tables = Tables::new(&self.resource, self.format.meta_version, self.include);
+                tables.with_columns = !std::mem::replace(&mut self.columns_sent, true);
+                tables.of(metadata, [object])
+            }
+        };
+        append_frame(out, kind, &shaped, self.format.encoding);
+    }
+
+    /// Appends a bookmark: everything up to a revision has been sent.
+    pub fn append_bookmark(&mut self, out: &mut Vec<u8>, revision: u64, end_of_initial: bool) {
+        let mut object = match self.resource.schema().filter(|_| self.resource.custom.is_none()) {
+            Some(node) => decode::zero(node),
+            None => json!({}),
+        };
+        object["kind"] = self.resource.kind.kind.as_str().into();
+        object["apiVersion"] = self.resource.kind.api_version().into();
+        object["metadata"] = json!({"resourceVersion": revision.to_string()});
+        if end_of_initial {
+            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        self.append_value(out, "BOOKMARK", object);
+    }
+
+    /// Appends the failure that ends a watch.
+    pub fn append_error(&self, out: &mut Vec<u8>, status: &Status) {
+        append_frame(out, "ERROR", &status.to_value(), self.format.encoding);
+    }
+}
+
+fn append_frame(out: &mut Vec<u8>, kind: &str, object: &Value, encoding: Encoding) {
+    if encoding == Encoding::Protobuf {
+        match protobuf::encode(object) {
+            Ok(bytes) => out.extend_from_slice(&protobuf::watch_frame(kind, &bytes)),
+            Err(error) => tracing::error!(%error, "an object in a watch has no protobuf form"),
+        }
+        return;
+    }
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    let _ = serde_json::to_writer(&mut *out, object);
+    out.extend_from_slice(b"}\n");
+}

@@ -1,0 +1,81 @@
+//! Watches: every change of a resource, in order, as one endless answer.
+
+mod events;
+mod stream;
+pub mod websocket;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, HeaderValue};
+use knarr_api::status::Status;
+use rand::Rng;
+
+use crate::answer::{Body, IncludeObject, with_type};
+use crate::kinds::Resource;
+use crate::persist::facts::Selection;
+use crate::persist::options::ListOptions;
+use crate::route::accept::{Encoding, Format};
+use crate::server::{Admitted, Answer, Server};
+use events::Events;
+use stream::{Start, Stream};
+
+/// A watch that says nothing about its end lives for this long, and up to twice as long.
+const SHORTEST: u64 = 30 * 60;
+
+/// Answers a watch.
+pub async fn serve(
+    server: &Arc<Server>,
+    resource: &Arc<Resource>,
+    request: &mut Admitted<'_>,
+    format: &Format,
+) -> Result<Answer, Status> {
+    let target = &request.routed.target;
+    let options = ListOptions::parse(request.query, true)?;
+    let mut fields = options.field_selector.clone();
+    if request.routed.named {
+        // The old way to watch one object names it in the path.
+        fields = [fields.as_str(), &format!("metadata.name={}", target.name)]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(",");
+    }
+    let selection = Selection::parse(resource, &options.label_selector, &fields)?;
+    let format = match format.encoding {
+        Encoding::Yaml => return Err(not_a_stream()),
+        _ => Format { pretty: false, ..*format },
+    };
+    let include = IncludeObject::parse(request.query.text("includeObject"));
+    let events = Events::new(resource.clone(), selection, format, include);
+    let start = Start {
+        namespace: target.namespace.clone(),
+        revision: options.resource_version,
+        initial: options.send_initial_events,
+        bookmarks: options.bookmarks,
+        lifetime: lifetime(options.timeout),
+    };
+    let stream = Stream::open(server.clone(), events, start).await;
+    if websocket::is_wanted(&request.parts.headers) {
+        return websocket::serve(request.parts, stream, format.encoding == Encoding::Protobuf).map(Answer::from);
+    }
+    let mut response = with_type(200, "application/json", Body::stream(stream.into_chunks()));
+    if format.encoding == Encoding::Protobuf {
+        let media_type = HeaderValue::from_static("application/vnd.kubernetes.protobuf;stream=watch");
+        response.headers_mut().insert(CONTENT_TYPE, media_type);
+    }
+    Ok(response.into())
+}
+
+fn lifetime(asked: Option<i64>) -> Duration {
+    match asked {
+        Some(seconds) if seconds > 0 => Duration::from_secs(seconds as u64),
+        _ => Duration::from_secs(rand::rng().random_range(SHORTEST..2 * SHORTEST)),
+    }
+}
+
+fn not_a_stream() -> Status {
+    let text = "only the following media types are accepted: application/json;stream=watch, \
+                application/vnd.kubernetes.protobuf;stream=watch";
+    Status::new(406, "NotAcceptable", text)
+}

@@ -1,0 +1,171 @@
+//! Watches over WebSocket, for clients such as browsers that cannot read an answer while it grows.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use knarr_api::status::Status;
+use sha1::{Digest, Sha1};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::stream::Stream;
+use crate::answer::Body;
+
+/// What the handshake's key is hashed with, by RFC 6455.
+const HANDSHAKE: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+/// Nothing a watcher may send is longer.
+const LONGEST_CONTROL: usize = 125;
+
+pub fn is_wanted(headers: &HeaderMap) -> bool {
+    let has = |name, wanted: &str| {
+        headers
+            .get_all(name)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .any(|value| value.split(',').any(|part| part.trim().eq_ignore_ascii_case(wanted)))
+    };
+    has(UPGRADE, "websocket") && has(CONNECTION, "upgrade")
+}
+
+/// Answers the handshake and sends the watch over the connection, one message an event.
+pub fn serve(parts: &mut Parts, stream: Stream, binary: bool) -> Result<Response<Body>, Status> {
+    let key = parts
+        .headers
+        .get(SEC_WEBSOCKET_KEY)
+        .ok_or_else(|| Status::bad_request("the WebSocket handshake has no key"))?;
+    let accept = STANDARD.encode(Sha1::new().chain_update(key.as_bytes()).chain_update(HANDSHAKE).finalize());
+    let upgrade = parts
+        .extensions
+        .remove::<hyper::upgrade::OnUpgrade>()
+        .ok_or_else(|| Status::bad_request("the connection cannot be upgraded"))?;
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(connection) => send(TokioIo::new(connection), stream, binary).await,
+            Err(error) => tracing::debug!(%error, "a WebSocket watch was not upgraded"),
+        }
+    });
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    if let Ok(accept) = HeaderValue::from_str(&accept) {
+        headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    if let Some(protocol) = chosen_protocol(&parts.headers) {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, protocol);
+    }
+    Ok(response)
+}
+
+/// A subprotocol with a token in it is a credential, not something to speak.
+fn chosen_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
+    let offered = headers.get(SEC_WEBSOCKET_PROTOCOL)?.to_str().ok()?;
+    let first = offered.split(',').map(str::trim).find(|name| !name.starts_with("base64url.bearer.authorization"))?;
+    HeaderValue::from_str(first).ok()
+}
+
+async fn send(connection: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin, mut stream: Stream, binary: bool) {
+    let (mut reader, mut writer) = tokio::io::split(connection);
+    loop {
+        let wrote = tokio::select! {
+            chunk = stream.next() => match chunk {
+                Some(chunk) => writer.write_all(&messages(&chunk, binary)).await,
+                None => break,
+            },
+            incoming = control(&mut reader) => match incoming {
+                Some((PING, payload)) => writer.write_all(&frame(PONG, &payload)).await,
+                Some((CLOSE, _)) | None => break,
+                Some(_) => Ok(()),
+            },
+        };
+        if wrote.is_err() {
+            return;
+        }
+    }
+    // The peer may be gone already; then there is nobody to say goodbye to.
+    let _ = writer.write_all(&frame(CLOSE, &1000u16.to_be_bytes())).await;
+    let _ = writer.shutdown().await;
+}
+
+/// A chunk's events as one message each.
+fn messages(chunk: &Bytes, binary: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(chunk.len() + 64);
+    if binary {
+        let mut rest = &chunk[..];
+        while let Some((length, after)) = rest.split_first_chunk::<4>() {
+            let length = (u32::from_be_bytes(*length) as usize).min(after.len());
+            out.extend_from_slice(&frame(BINARY, &after[..length]));
+            rest = &after[length..];
+        }
+    } else {
+        for line in chunk.split_inclusive(|byte| *byte == b'\n') {
+            out.extend_from_slice(&frame(TEXT, line));
+        }
+    }
+    out
+}
+
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(payload.len() + 10);
+    out.push(0x80 | kind);
+    match payload.len() {
+        length @ 0..=125 => out.push(length as u8),
+        length @ 126..=65_535 => {
+            out.push(126);
+            out.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+        length => {
+            out.push(127);
+            out.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(payload);
+    out
+}
+
+/// Reads one message of the client. It has nothing to say but that it is there, or goes.
+async fn control(reader: &mut (impl tokio::io::AsyncRead + Unpin)) -> Option<(u8, Vec<u8>)> {
+    let mut head = [0; 2];
+    reader.read_exact(&mut head).await.ok()?;
+    let length = (head[1] & 0x7f) as usize;
+    if length > LONGEST_CONTROL || head[1] & 0x80 == 0 {
+        return None;
+    }
+    let mut mask = [0; 4];
+    reader.read_exact(&mut mask).await.ok()?;
+    let mut payload = vec![0; length];
+    reader.read_exact(&mut payload).await.ok()?;
+    for (at, byte) in payload.iter_mut().enumerate() {
+        *byte ^= mask[at % 4];
+    }
+    Some((head[0] & 0x0f, payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_event_is_a_message() {
+        let sent = messages(&Bytes::from_static(b"{}\n{1}\n"), false);
+        assert_eq!(sent, b"\x81\x03{}\n\x81\x04{1}\n");
+        let sent = messages(&Bytes::from_static(b"\0\0\0\x02ab\0\0\0\x01c"), true);
+        assert_eq!(sent, b"\x82\x02ab\x82\x01c");
+    }
+
+    #[test]
+    fn long_messages_state_their_length_in_more_bytes() {
+        assert_eq!(frame(TEXT, &[0; 300])[..4], [0x81, 126, 1, 44]);
+        assert_eq!(frame(TEXT, &[0; 70_000])[..2], [0x81, 127]);
+    }
+}

@@ -1,0 +1,162 @@
+//! `knarr apiserver`: the API server with its store, alone.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Args;
+use jiff::Timestamp;
+use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenFile};
+use knarr_apiserver::pki::{Identity, Pki, kubeconfig};
+use knarr_apiserver::start::{self, Settings, Started};
+use knarr_apiserver::{background, listen};
+use knarr_store::{Embedded, Store};
+use tokio::net::TcpListener;
+
+use super::common;
+
+/// Who signs service-account tokens, and for whom they are good.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// Where the store, the certificates and the administrator's kubeconfig are kept.
+    #[arg(long, default_value = "/var/lib/knarr")]
+    pub data_dir: PathBuf,
+    /// Address and port to serve on.
+    #[arg(long, default_value = "0.0.0.0:6443")]
+    pub listen: SocketAddr,
+    /// Tokens in Kubernetes' CSV form: token,user,uid,"group1,group2".
+    #[arg(long)]
+    pub token_file: Option<PathBuf>,
+    /// Addresses of services, one range for each address family.
+    #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/12")]
+    pub service_cluster_ip_range: Vec<String>,
+    /// The address by which the rest of the cluster reaches this server.
+    #[arg(long)]
+    pub advertise_address: Option<IpAddr>,
+    /// More names or addresses that the serving certificate is valid for.
+    #[arg(long, value_delimiter = ',')]
+    pub tls_san: Vec<String>,
+}
+
+/// An API server that answers.
+pub struct Running {
+    pub started: Started,
+    pub pki: Arc<Pki>,
+    pub address: SocketAddr,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let running = begin(&arguments).await?;
+    common::stopped().await?;
+    running.stop().await;
+    Ok(())
+}
+
+/// Starts serving, and makes what every cluster holds.
+pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
+    let begun = std::time::Instant::now();
+    std::fs::create_dir_all(&arguments.data_dir)
+        .with_context(|| format!("cannot make {}", arguments.data_dir.display()))?;
+    let listener =
+        TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    let address = listener.local_addr()?;
+    let advertised = arguments.advertise_address.unwrap_or_else(|| advertised(address.ip()));
+    let store = open_store(arguments)?;
+    let pki = Arc::new(Pki::open(&arguments.data_dir.join("pki"), identity(arguments, advertised), Timestamp::now())?);
+    let tokens = ServiceAccountTokens::new(&pki.service_account_key, ISSUER, vec![ISSUER.to_owned()])?;
+    let started = start::start(Settings {
+        store,
+        token_file: token_file(arguments)?,
+        service_accounts: Arc::new(tokens),
+        service_ranges: arguments.service_cluster_ip_range.clone(),
+        address: SocketAddr::new(advertised, address.port()).to_string(),
+    });
+    let server = started.server.clone();
+    let serving = listen::serve(server.clone(), listener, pki.serving.config(), server.stopping.clone());
+    let mut tasks = vec![tokio::spawn(serving)];
+    tasks.extend(background::run(&server));
+    start::prepare(&server, &arguments.service_cluster_ip_range).await?;
+    write_kubeconfig(arguments, &pki, address)?;
+    started.ready.send_replace(true);
+    tracing::info!(%address, took = ?begun.elapsed(), "the API server is ready");
+    Ok(Running { started, pki, address, tasks })
+}
+
+impl Running {
+    /// Ends watches, lets requests finish, and closes the store.
+    pub async fn stop(self) {
+        self.started.stop.send_replace(true);
+        for task in self.tasks {
+            if let Err(error) = task.await {
+                tracing::warn!(%error, "a task failed while stopping");
+            }
+        }
+    }
+}
+
+fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
+    let directory = arguments.data_dir.join("store");
+    let store = Embedded::open(&directory, knarr_store::Options::default())
+        .with_context(|| format!("cannot open the store in {}", directory.display()))?;
+    Ok(Arc::new(store))
+}
+
+fn token_file(arguments: &Arguments) -> anyhow::Result<TokenFile> {
+    let Some(path) = &arguments.token_file else { return Ok(TokenFile::parse("")?) };
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(TokenFile::parse(&text)?)
+}
+
+fn identity(arguments: &Arguments, advertised: IpAddr) -> Identity {
+    let mut identity = Identity { names: Vec::new(), addresses: vec![advertised] };
+    for name in &arguments.tls_san {
+        match name.parse() {
+            Ok(address) => identity.addresses.push(address),
+            Err(_) => identity.names.push(name.clone()),
+        }
+    }
+    for range in &arguments.service_cluster_ip_range {
+        identity.addresses.extend(knarr_apiserver::service::first_address(range));
+    }
+    identity
+}
+
+/// The address others reach this machine by when it listens on all of them: the one the default route leaves from.
+fn advertised(listening: IpAddr) -> IpAddr {
+    if !listening.is_unspecified() {
+        return listening;
+    }
+    // Connecting a datagram socket sends nothing; it only makes the kernel choose the address to send from.
+    let route = std::net::UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect("192.0.2.1:9")?;
+        socket.local_addr()
+    });
+    route.map_or(IpAddr::from([127, 0, 0, 1]), |address| address.ip())
+}
+
+fn write_kubeconfig(arguments: &Arguments, pki: &Pki, address: SocketAddr) -> anyhow::Result<()> {
+    let host = if address.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { address.ip() };
+    let server = format!("https://{}", SocketAddr::new(host, address.port()));
+    let text = kubeconfig(&server, &pki.authority.certificate, "kubernetes-admin", &pki.admin(Timestamp::now())?);
+    write_private(&arguments.data_dir.join("kubeconfig.yaml"), text.as_bytes())
+}
+
+/// Writes a file that only its owner can read, all of it or nothing.
+fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let new = path.with_extension("new");
+    let written = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| std::fs::rename(&new, path));
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
