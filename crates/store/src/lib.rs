@@ -20,6 +20,6 @@ pub use clock::{Clock, SystemClock};
 pub use contract::{Entry, Error, Event, Notice, Page, Range, Revision, Store, Watch};
 #[doc(hidden)]
 pub use embedded::fuzzing;
-pub use embedded::{Embedded, Options, restore};
+pub use embedded::{Embedded, Options, export, restore};
 pub use etcd::{Etcd, EtcdOptions, Tls};
 pub use retention::Retention;

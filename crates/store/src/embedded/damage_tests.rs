@@ -237,6 +237,32 @@ async fn a_checkpoint_that_fails_changes_nothing() {
     }
 }
 
+proptest::proptest! {
+    #[test]
+    fn no_bytes_upset_the_parsers(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..600)) {
+        fuzzing::log(&bytes);
+        fuzzing::image(&bytes);
+        fuzzing::records(&bytes);
+    }
+
+    #[test]
+    fn no_records_under_a_right_checksum_upset_the_parsers(
+        payloads in proptest::collection::vec(proptest::collection::vec(0..4u8, 0..100), 1..5)
+    ) {
+        let mut framer = frame::Framer { mark: 7, next: 0 };
+        let mut file = Vec::new();
+        for payload in payloads {
+            let mut buffer = Vec::new();
+            frame::Framer::begin(&mut buffer);
+            buffer.extend_from_slice(&payload);
+            framer.finish(&mut buffer);
+            file.extend_from_slice(&buffer);
+        }
+        fuzzing::log(&file);
+        fuzzing::image(&file);
+    }
+}
+
 /// What is known to be durable: by revision, the key and its value, or `None` for a deletion.
 type Known = BTreeMap<Revision, (String, Option<Bytes>)>;
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 pub trait Disk: Send + Sync + 'static {
+    /// Makes a directory for this user only, and those it is in, durable when this returns; it may be there already.
     fn make_directory(&self, path: &Path) -> io::Result<()>;
     /// The names of the files in a directory.
     fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
@@ -37,7 +38,16 @@ pub struct RealDisk;
 
 impl Disk for RealDisk {
     fn make_directory(&self, path: &Path) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)
+        if path.is_dir() {
+            return Ok(());
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        self.make_directory(parent)?;
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            // A directory whose name is lost takes all that is in it along.
+            _ => self.sync_directory(parent),
+        }
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {

@@ -2,7 +2,7 @@
 //!
 //! A write is judged in memory (`pending`), queued, made durable together with all others that wait (`writer`, `log`),
 //! and only then seen by readers and watches. Now and then an image of the compaction floor replaces the older part of
-//! the log (`checkpoint`). Opening a directory reads the image and the log again (`recovery`).
+//! the log (`checkpoint`). Opening a directory reads the image and the log again (`replay`, `recovery`).
 
 mod checkpoint;
 pub mod disk;
@@ -12,6 +12,7 @@ mod log;
 mod pending;
 mod record;
 mod recovery;
+mod replay;
 mod snapshot;
 mod writer;
 
@@ -31,8 +32,8 @@ use crate::index::Index;
 use disk::{Disk, RealDisk, describe};
 use log::{LOCK_NAME, Segment};
 use pending::{Pending, Verdict};
-pub use snapshot::restore;
 pub(crate) use snapshot::save;
+pub use snapshot::{export, restore};
 use writer::Writer;
 
 /// The largest value; a frame of the log has room for it.

@@ -7,7 +7,12 @@ use std::sync::Arc;
 use super::checkpoint::save_image;
 use super::disk::{Disk, RealDisk, describe};
 use super::image::{read_image, write_image};
-use crate::contract::{Error, Page, Revision};
+use super::log::LOCK_NAME;
+use super::replay::replay;
+use crate::contract::{Error, Page, Range, Revision};
+
+/// How often a store in use is read before what is read counts as damaged.
+const ATTEMPTS: usize = 5;
 
 /// Writes all of a page as an image.
 pub(crate) fn save(page: &Page, image: &mut (dyn Write + Send)) -> Result<Revision, Error> {
@@ -15,6 +20,26 @@ pub(crate) fn save(page: &Page, image: &mut (dyn Write + Send)) -> Result<Revisi
         .and_then(|()| image.flush())
         .map_err(|error| Error::Unavailable(format!("writing the snapshot: {error}")))?;
     Ok(page.revision)
+}
+
+/// Writes an image of the embedded store in `directory`, also while another process is using it, and answers its
+/// revision: one that was the newest at some moment of the call.
+pub fn export(directory: &Path, image: &mut (dyn Write + Send)) -> Result<Revision, Error> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk);
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let names = disk.list(directory).map_err(|error| Error::Open(describe("listing", directory, &error)))?;
+        if !names.iter().any(|name| name == LOCK_NAME) {
+            return Err(Error::Open(format!("there is no store in {}", directory.display())));
+        }
+        match replay(&disk, directory, &names) {
+            Ok(replayed) => return save(&replayed.index.range(&Range::default())?, image),
+            // Files come and go, and grow, while they are read: what looks like damage may be gone when it is read anew.
+            Err(error) if attempts == ATTEMPTS => return Err(error),
+            Err(_) => {}
+        }
+    }
 }
 
 /// Makes a new embedded store from a snapshot in `directory`, which must be empty or not there, and answers its revision.
@@ -71,6 +96,39 @@ mod tests {
             assert_eq!(store.create("/r/pods/9", Bytes::new(), None).await.unwrap().revision, 6 + skip);
             assert!(matches!(store.watch("", 4), Err(Error::Compacted { .. })));
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_store_in_use_can_be_exported() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("used");
+        assert!(matches!(export(parent.path(), &mut Vec::new()), Err(Error::Open(_))));
+        let options = || Options { segment_bytes: 20_000, ..Options::default() };
+        let store = Arc::new(Embedded::open(&directory, options()).unwrap());
+        let writer = tokio::spawn({
+            let store = store.clone();
+            async move {
+                for number in 0..600 {
+                    store.create(&format!("/r/pods/{number}"), Bytes::from(vec![b'x'; 500]), None).await.unwrap();
+                    if number % 50 == 0 {
+                        store.compact(store.revision() - 1).await.unwrap();
+                    }
+                }
+            }
+        });
+        let mut exports = 0;
+        while !writer.is_finished() || exports < 5 {
+            exports += 1;
+            let (mut image, before) = (Vec::new(), store.revision());
+            let revision = export(&directory, &mut image).unwrap();
+            assert!(revision >= before);
+            let restored = parent.path().join(format!("restored-{exports}"));
+            assert_eq!(restore(image.as_slice(), &restored, 0).unwrap(), revision);
+            let restored = Embedded::open(&restored, Options::default()).unwrap();
+            assert_eq!(restored.count("") as u64 + 1, revision, "each write made one entry");
+            tokio::task::yield_now().await;
+        }
+        writer.await.unwrap();
     }
 
     #[tokio::test]
