@@ -131,7 +131,8 @@ impl Controller {
         candidates.extend(self.replica_sets.by_index(ORPHANS, &key.namespace));
         let client = &self.context.client;
         let selector = selector_of(&deployment);
-        let sets = claim_all(client, &*deployment, &selector, candidates, || is_alive(client, &*deployment)).await?;
+        let sets =
+            claim_all(client, &*deployment, &selector, candidates, &[], || is_alive(client, &*deployment)).await?;
         let running = if plan::recreates(&deployment) { self.sets_with_pods(&sets) } else { HashSet::new() };
         let plan = plan(Observed { deployment: &deployment, sets: &sets, running: &running }, Timestamp::now());
         self.carry_out(&key, &deployment, plan).await

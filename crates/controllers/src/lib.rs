@@ -17,6 +17,7 @@ pub mod deployment;
 pub mod endpoint_slice;
 pub mod endpoints;
 pub mod garbage_collector;
+pub mod job;
 pub mod namespace;
 pub mod replica_set;
 pub mod root_ca;

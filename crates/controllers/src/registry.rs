@@ -25,6 +25,7 @@ pub const CONTROLLERS: &[Controller] = controllers![
     "endpointslice-controller" => endpoint_slice::run,
     "endpointslice-mirroring-controller" => endpoint_slice::mirroring::run,
     "garbage-collector-controller" => garbage_collector::run,
+    "job-controller" => job::run,
     "namespace-controller" => namespace::run,
     "serviceaccount-controller" => service_account::run,
     "root-ca-certificate-publisher-controller" => root_ca::run,

@@ -198,7 +198,7 @@ impl<K: Replicated> Controller<K> {
         let terminating = terminating.count();
         candidates.retain(|pod| pod::is_active(pod));
         let client = &self.context.client;
-        let active = claim_all(client, owner, selector, candidates, || is_alive(client, owner)).await?;
+        let active = claim_all(client, owner, selector, candidates, &[], || is_alive(client, owner)).await?;
         Ok((active, terminating))
     }
 

@@ -40,12 +40,13 @@ pub fn claim(object: &ObjectMeta, controller: &ObjectMeta, selector: &Selector) 
 }
 
 /// Carries the claims out and returns what belongs to the controller now. `is_alive` asks the server whether the controller
-/// still exists undeleted; it is called once, before the first adoption.
+/// still exists undeleted; it is called once, before the first adoption. What is adopted is given the `finalizers`.
 pub async fn claim_all<C, K, F>(
     client: &Client,
     controller: &C,
     selector: &Selector,
     objects: Vec<Arc<K>>,
+    finalizers: &[&str],
     is_alive: impl Fn() -> F,
 ) -> Result<Vec<Arc<K>>>
 where
@@ -64,7 +65,7 @@ where
                 if alive.is_none() {
                     alive = Some(is_alive().await?);
                 }
-                if alive == Some(true) && adopt(client, controller, &*object).await? {
+                if alive == Some(true) && adopt(client, controller, &*object, finalizers).await? {
                     ours.push(object);
                 }
             }
@@ -80,13 +81,16 @@ pub async fn is_alive<C: Namespaced>(client: &Client, controller: &C) -> Result<
     Ok(fresh.is_some_and(|fresh| uid(&fresh) == uid(controller) && fresh.meta().deletion_timestamp.is_none()))
 }
 
-async fn adopt<C, K>(client: &Client, controller: &C, object: &K) -> Result<bool>
+async fn adopt<C, K>(client: &Client, controller: &C, object: &K, finalizers: &[&str]) -> Result<bool>
 where
     C: Resource<DynamicType = ()>,
     K: Namespaced,
 {
     let reference = owner::controller_reference(controller);
-    let patch = json!({"metadata": {"uid": uid(object), "ownerReferences": [reference]}});
+    let mut patch = json!({"metadata": {"uid": uid(object), "ownerReferences": [reference]}});
+    if !finalizers.is_empty() {
+        patch["metadata"]["finalizers"] = json!(finalizers);
+    }
     let api: Api<K> = Api::namespaced(client.clone(), namespace(object));
     match api.patch(name(object), &PatchParams::default(), &Patch::Strategic(patch)).await {
         Ok(_) => Ok(true),
