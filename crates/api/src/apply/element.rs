@@ -149,7 +149,7 @@ pub(super) fn compare_values(a: &Value, b: &Value) -> Ordering {
 }
 
 /// Equal as ownership sees it: whole numbers and fractions compare by their value.
-pub(super) fn equal_values(a: &Value, b: &Value) -> bool {
+pub(crate) fn equal_values(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(_), Value::Number(_)) => compare_values(a, b).is_eq(),
         (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(x, y)| equal_values(x, y)),

@@ -24,6 +24,7 @@ mod validate;
 
 pub use conflict::{Conflict, conflict_message};
 pub use element::PathElement;
+pub(crate) use element::equal_values as same_value;
 pub use managers::{ManagerId, Managers, Operation, Owned};
 pub use set::Set;
 pub use times::keep_times_if_unchanged;

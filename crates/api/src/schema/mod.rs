@@ -10,7 +10,6 @@ mod table;
 pub use builder::SchemaBuilder;
 pub use builtin::builtin;
 
-use crate::custom::Constraints;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -64,8 +63,6 @@ pub struct Node {
     pub preserve_unknown: bool,
     /// The object is a whole Kubernetes object with its own apiVersion, kind and metadata.
     pub embedded: bool,
-    /// What values must satisfy beyond their type (custom resources only).
-    pub constraints: Option<Box<Constraints>>,
 }
 
 #[derive(Clone, Debug)]
@@ -239,7 +236,6 @@ impl Node {
             nullable: false,
             preserve_unknown: false,
             embedded: false,
-            constraints: None,
         }
     }
 

@@ -1,0 +1,97 @@
+//! Metadata inside custom resources, which is typed though nothing else is.
+
+use super::props::Props;
+use crate::decode::{self, DecodeError, StrictProblem};
+use crate::schema::{NodeRef, builtin};
+use serde_json::{Map, Value};
+
+/// Brings an object's metadata into its form; unknown fields go, and their paths are given.
+///
+/// Fields that cannot be read are an error, or go as well where `drop_malformed` is set (objects from the store).
+pub(super) fn coerce_metadata(
+    object: &mut Map<String, Value>,
+    path: &str,
+    drop_malformed: bool,
+    unknown: &mut Vec<String>,
+) -> Result<(), DecodeError> {
+    let (Some(metadata), Some(node)) = (object.get_mut("metadata"), object_meta()) else { return Ok(()) };
+    let mut value = match decode::value(metadata, node) {
+        Ok(decoded) => {
+            unknown.extend(decoded.problems.iter().filter_map(|problem| match problem {
+                StrictProblem::Unknown(name) | StrictProblem::Duplicate(name) => Some(format!("{path}metadata.{name}")),
+                StrictProblem::Yaml(_) => None,
+            }));
+            decoded.value
+        }
+        Err(error) if !drop_malformed => return Err(error),
+        Err(_) => match metadata {
+            Value::Object(fields) => readable_fields(fields, node),
+            _ => return Ok(()),
+        },
+    };
+    decode::normalize(&mut value, node);
+    *metadata = value;
+    Ok(())
+}
+
+/// Does the same for the resources embedded in an object.
+pub(super) fn coerce_embedded(
+    value: &mut Value,
+    props: &Props,
+    path: &str,
+    drop_malformed: bool,
+    unknown: &mut Vec<String>,
+) -> Result<(), String> {
+    match value {
+        Value::Object(fields) => {
+            if props.embedded {
+                for name in ["apiVersion", "kind"] {
+                    match fields.get(name) {
+                        Some(Value::String(_)) | None => {}
+                        Some(_) if drop_malformed => drop(fields.remove(name)),
+                        Some(other) => {
+                            let other = if let Value::String(text) = other { text.clone() } else { other.to_string() };
+                            return Err(format!("{path}{name}: Invalid value: {other}: must be a string"));
+                        }
+                    }
+                }
+                if let Err(error) = coerce_metadata(fields, path, drop_malformed, unknown) {
+                    let shown = fields.get("metadata").cloned().unwrap_or_default();
+                    return Err(format!("{path}metadata: Invalid value: {shown}: {error}"));
+                }
+            }
+            for (name, value) in fields.iter_mut() {
+                if let Some(child) = props.child(name) {
+                    coerce_embedded(value, child, &format!("{path}{name}."), drop_malformed, unknown)?;
+                }
+            }
+        }
+        Value::Array(items) => {
+            let Some(element) = props.items.as_deref() else { return Ok(()) };
+            let list = path.strip_suffix('.').unwrap_or(path);
+            for (at, item) in items.iter_mut().enumerate() {
+                coerce_embedded(item, element, &format!("{list}[{at}]."), drop_malformed, unknown)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn readable_fields(fields: &Map<String, Value>, node: NodeRef<'_>) -> Value {
+    let mut kept = Map::new();
+    for (name, value) in fields {
+        let mut alone = Map::new();
+        alone.insert(name.clone(), value.clone());
+        if let Ok(decoded) = decode::value(&Value::Object(alone), node)
+            && let Value::Object(read) = decoded.value
+        {
+            kept.extend(read);
+        }
+    }
+    Value::Object(kept)
+}
+
+fn object_meta() -> Option<NodeRef<'static>> {
+    builtin().node_named("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta")
+}

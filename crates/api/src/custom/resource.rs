@@ -1,0 +1,169 @@
+//! All that a custom resource's version can do with its schema.
+
+use super::blocking::note_unchecked_rules;
+use super::coerce::{coerce_embedded, coerce_metadata};
+use super::convert::convert;
+use super::defaults::set_defaults;
+use super::embedded::check_embedded;
+use super::list_type::check_lists;
+use super::props::Props;
+use super::prune::{prune, prune_nulls};
+use super::scale::ScalePaths;
+use super::validate::{Validator, validate};
+use crate::decode::{self, DecodeError, Decoded, StrictProblem};
+use crate::field::{Errors, Path};
+use crate::schema::{NodeId, NodeRef, Schema};
+use serde_json::Value;
+
+/// The schema of one version of a custom resource.
+#[derive(Debug)]
+pub struct CustomSchema {
+    props: Props,
+    schema: Schema,
+    root: NodeId,
+    /// Nothing is pruned: an old definition asked to keep what it does not know.
+    preserve_unknown: bool,
+    scale: Option<ScalePaths>,
+    validator: Validator,
+}
+
+impl CustomSchema {
+    /// Takes a version's `openAPIV3Schema`, which must be structural.
+    pub fn new(open_api_schema: &Value, preserve_unknown: bool, scale: Option<ScalePaths>) -> Self {
+        let props = Props::read(open_api_schema);
+        let (schema, root) = convert(&props);
+        let validator = Validator::new(&props);
+        CustomSchema { props, schema, root, preserve_unknown, scale, validator }
+    }
+
+    /// The root node, for ownership, apply and whatever else goes by schema.
+    pub fn node(&self) -> NodeRef<'_> {
+        self.schema.node(self.root)
+    }
+
+    pub fn props(&self) -> &Props {
+        &self.props
+    }
+
+    /// Decodes a body in JSON.
+    pub fn decode_json(&self, bytes: &[u8]) -> Result<Decoded, DecodeError> {
+        self.fit(decode::untyped_json(bytes)?)
+    }
+
+    /// Decodes a body in YAML.
+    pub fn decode_yaml(&self, bytes: &[u8]) -> Result<Decoded, DecodeError> {
+        self.fit(decode::untyped_yaml(bytes)?)
+    }
+
+    /// Fits an object in memory, such as one that a patch made.
+    pub fn decode_value(&self, value: Value) -> Result<Decoded, DecodeError> {
+        self.fit(Decoded { value, problems: Vec::new() })
+    }
+
+    /// Fits an object from the store, which an older schema may have let in, and sets defaults that are new.
+    pub fn fit_stored(&self, object: &mut Value) {
+        let mut unknown = Vec::new();
+        // Nothing fails here: what cannot be read is dropped.
+        let _ = self.fit_object(object, true, &mut unknown);
+        self.set_defaults(object);
+    }
+
+    pub fn set_defaults(&self, object: &mut Value) {
+        set_defaults(object, &self.props);
+    }
+
+    /// Validates a new object. `errors` holds what is wrong with its metadata, as rules are only checked on sound objects.
+    pub fn validate_create(&self, object: &Value, mut errors: Errors) -> Errors {
+        errors.extend(validate(&self.validator, object, None, ""));
+        self.check_scale(object, &mut errors);
+        check_embedded(object, &self.props, &Path::default(), &mut errors);
+        check_lists(object, &self.props, &Path::default(), &mut errors);
+        self.check_rules(object, None, &mut errors);
+        errors
+    }
+
+    /// Validates an update. What was wrong before and did not change is let be.
+    pub fn validate_update(&self, object: &Value, old: &Value, mut errors: Errors) -> Errors {
+        errors.extend(validate(&self.validator, object, Some(old), ""));
+        self.check_scale(object, &mut errors);
+        check_embedded(object, &self.props, &Path::default(), &mut errors);
+        self.check_new_lists(object, old, &mut errors);
+        self.check_rules(object, Some(old), &mut errors);
+        errors
+    }
+
+    /// Validates an update of the status alone.
+    pub fn validate_status_update(&self, object: &Value, old: &Value, mut errors: Errors) -> Errors {
+        if let (Some(status), Some(validator)) = (object.get("status"), self.validator.property("status")) {
+            errors.extend(validate(validator, status, Some(old.get("status").unwrap_or(&Value::Null)), "status"));
+        }
+        if let Some(scale) = &self.scale {
+            scale.check_status(object, &mut errors);
+        }
+        self.check_new_lists(object, old, &mut errors);
+        self.check_rules(object, Some(old), &mut errors);
+        errors
+    }
+
+    fn check_scale(&self, object: &Value, errors: &mut Errors) {
+        if let Some(scale) = &self.scale {
+            scale.check_spec(object, errors);
+            scale.check_status(object, errors);
+        }
+    }
+
+    fn check_new_lists(&self, object: &Value, old: &Value, errors: &mut Errors) {
+        let mut before = Errors::new();
+        check_lists(old, &self.props, &Path::default(), &mut before);
+        if before.is_empty() {
+            check_lists(object, &self.props, &Path::default(), errors);
+        }
+    }
+
+    fn check_rules(&self, _object: &Value, _old: Option<&Value>, errors: &mut Errors) {
+        if self.validator.has_rules() {
+            note_unchecked_rules(errors);
+        }
+    }
+
+    fn fit(&self, decoded: Decoded) -> Result<Decoded, DecodeError> {
+        let Decoded { mut value, mut problems } = decoded;
+        let found = match &value {
+            Value::Object(_) => None,
+            Value::Null => Some("null"),
+            Value::Bool(_) => Some("bool"),
+            Value::Number(_) => Some("number"),
+            Value::String(_) => Some("string"),
+            Value::Array(_) => Some("array"),
+        };
+        if let Some(found) = found {
+            let message = format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}");
+            return Err(DecodeError::Type(message.into()));
+        }
+        let mut unknown = Vec::new();
+        self.fit_object(&mut value, false, &mut unknown)?;
+        problems.extend(unknown.into_iter().map(|path| StrictProblem::Unknown(path.into())));
+        Ok(Decoded { value, problems })
+    }
+
+    fn fit_object(
+        &self,
+        object: &mut Value,
+        drop_malformed: bool,
+        unknown: &mut Vec<String>,
+    ) -> Result<(), DecodeError> {
+        if let Value::Object(fields) = object {
+            coerce_metadata(fields, "", drop_malformed, unknown)?;
+        }
+        if !self.preserve_unknown {
+            unknown.extend(prune(object, &self.props));
+            prune_nulls(object, Some(&self.props));
+        }
+        let mut within = Vec::new();
+        coerce_embedded(object, &self.props, "", drop_malformed, &mut within)
+            .map_err(|message| DecodeError::Value(message.into()))?;
+        within.sort();
+        unknown.extend(within);
+        Ok(())
+    }
+}
