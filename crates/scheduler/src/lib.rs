@@ -1,1 +1,23 @@
-//! Placeholder opening; replaced by the crate's own.
+//! The scheduler: picks a node for each pod that has none.
+//!
+//! In: pods, nodes and volumes from the API. Out: bindings, and on pods that fit nowhere a condition and an event that
+//! say why. One task owns all state and decides pod after pod; bindings are in flight while the next pod is decided.
+//!
+//! Follow a pod: `queue` (which pod next) → `cycle` (filter, score, choose) → `plugins` (one file each) → `preemption`
+//! (who could make room) → `bind`. `cluster` is what the decisions look at; it changes by one pod or node at a time and
+//! nothing in it is computed anew for a pod.
+
+mod bind;
+pub mod cluster;
+pub mod config;
+pub mod cycle;
+pub mod diagnosis;
+pub mod framework;
+mod handlers;
+pub mod plugins;
+pub mod preemption;
+pub mod queue;
+mod scheduler;
+
+pub use config::Configuration;
+pub use scheduler::{Settings, run};

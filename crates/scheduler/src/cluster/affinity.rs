@@ -1,0 +1,234 @@
+//! Requirements on nodes (selectors, node affinity, tolerations) and on other pods (affinity terms), compiled once a pod.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodAffinityTerm, Taint, Toleration,
+};
+use knarr_client::selector::Selector;
+
+use super::labels::{Labels, Namespaces};
+use super::node::NodeState;
+
+/// Which nodes a pod may run on by their labels and names.
+#[derive(Debug, Default)]
+pub struct NodeRequirement {
+    selector: Labels,
+    /// `None` when there is no required affinity; an empty list matches nothing.
+    terms: Option<Vec<NodeSelectorTerm>>,
+}
+
+impl NodeRequirement {
+    pub fn of(pod: &Pod) -> Self {
+        let Some(spec) = &pod.spec else { return Self::default() };
+        let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+        let required = affinity.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
+        NodeRequirement {
+            selector: spec.node_selector.clone().unwrap_or_default(),
+            terms: required.map(|selector: &NodeSelector| selector.node_selector_terms.clone()),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.selector.is_empty() && self.terms.is_none()
+    }
+
+    pub fn matches(&self, node: &NodeState) -> bool {
+        let labels = node.labels();
+        self.selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.terms.as_ref().is_none_or(|terms| terms.iter().any(|term| term_matches(term, node)))
+    }
+
+    /// The node names that a term by name allows, when every term names some: no other node needs to be looked at.
+    pub fn names(&self) -> Option<BTreeSet<String>> {
+        let terms = self.terms.as_ref()?;
+        let mut all = BTreeSet::new();
+        for term in terms {
+            let mut named: Option<BTreeSet<String>> = None;
+            for requirement in term.match_fields.iter().flatten() {
+                if requirement.key == "metadata.name" && requirement.operator == "In" {
+                    let values: BTreeSet<String> = requirement.values.iter().flatten().cloned().collect();
+                    named = Some(match named {
+                        Some(before) => before.intersection(&values).cloned().collect(),
+                        None => values,
+                    });
+                }
+            }
+            all.extend(named?);
+        }
+        Some(all)
+    }
+}
+
+/// A term without requirements matches nothing.
+pub fn term_matches(term: &NodeSelectorTerm, node: &NodeState) -> bool {
+    let labels = node.labels();
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    if expressions.is_empty() && fields.is_empty() {
+        return false;
+    }
+    expressions.iter().all(|requirement| requirement_matches(requirement, labels.get(&requirement.key)))
+        && fields.iter().all(|requirement| {
+            let value = (requirement.key == "metadata.name").then(|| node.name().to_owned());
+            requirement_matches(requirement, value.as_ref())
+        })
+}
+
+fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&String>) -> bool {
+    let listed = |value: &String| requirement.values.iter().flatten().any(|own| own == value);
+    let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
+    let bound = || number(requirement.values.iter().flatten().next());
+    match requirement.operator.as_str() {
+        "In" => value.is_some_and(listed),
+        "NotIn" => !value.is_some_and(listed),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => matches!((number(value), bound()), (Some(value), Some(bound)) if value > bound),
+        "Lt" => matches!((number(value), bound()), (Some(value), Some(bound)) if value < bound),
+        _ => false,
+    }
+}
+
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    let key = toleration.key.as_deref().unwrap_or_default();
+    if !(effect.is_empty() || effect == taint.effect) || !(key.is_empty() || key == taint.key) {
+        return false;
+    }
+    let value = toleration.value.as_deref().unwrap_or_default();
+    let own = taint.value.as_deref().unwrap_or_default();
+    let numbers = || Some((own.parse::<i64>().ok()?, value.parse::<i64>().ok()?));
+    match toleration.operator.as_deref().unwrap_or("Equal") {
+        "" | "Equal" => value == own,
+        "Exists" => true,
+        "Gt" => numbers().is_some_and(|(taint, bound)| taint > bound),
+        "Lt" => numbers().is_some_and(|(taint, bound)| taint < bound),
+        _ => false,
+    }
+}
+
+/// The first taint with one of the effects that nothing tolerates.
+pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], effects: &[&str]) -> Option<&'a Taint> {
+    taints
+        .iter()
+        .find(|taint| effects.contains(&taint.effect.as_str()) && !tolerations.iter().any(|own| tolerates(own, taint)))
+}
+
+/// Which pods a term of pod affinity means, and over which topology. Equal terms of many pods are one.
+#[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TermKey {
+    pub namespaces: BTreeSet<String>,
+    /// Canonical text of the namespace selector; empty when there is none.
+    pub namespace_selector: String,
+    pub selector: String,
+    pub topology_key: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Term {
+    pub key: Arc<TermKey>,
+    pub selector: Arc<Selector>,
+    /// `None` when only the named namespaces count.
+    pub namespace_selector: Option<Arc<Selector>>,
+    pub weight: i64,
+}
+
+impl Term {
+    /// A selector that cannot be read selects nothing, as Kubernetes has it for terms that passed older validation.
+    pub fn compile(term: &PodAffinityTerm, pod: &Pod, weight: i64) -> Self {
+        let mut selector = term.label_selector.clone();
+        let labels = pod.metadata.labels.as_ref();
+        let mut narrow = |keys: &Option<Vec<String>>, operator: &str| {
+            for key in keys.iter().flatten() {
+                let Some(value) = labels.and_then(|labels| labels.get(key)) else { continue };
+                let requirement = k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement {
+                    key: key.clone(),
+                    operator: operator.to_owned(),
+                    values: Some(vec![value.clone()]),
+                };
+                let expressions = &mut selector.get_or_insert_default().match_expressions;
+                let expressions = expressions.get_or_insert_default();
+                if !expressions.contains(&requirement) {
+                    expressions.push(requirement);
+                }
+            }
+        };
+        narrow(&term.match_label_keys, "In");
+        narrow(&term.mismatch_label_keys, "NotIn");
+        let mut namespaces: BTreeSet<String> = term.namespaces.iter().flatten().cloned().collect();
+        if namespaces.is_empty() && term.namespace_selector.is_none() {
+            namespaces.insert(pod.metadata.namespace.clone().unwrap_or_default());
+        }
+        let text = |selector: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector>| {
+            selector.as_ref().map(|selector| serde_json::to_string(selector).unwrap_or_default()).unwrap_or_default()
+        };
+        let key = TermKey {
+            namespaces,
+            namespace_selector: text(&term.namespace_selector),
+            selector: text(&selector),
+            topology_key: term.topology_key.clone(),
+        };
+        let namespace_selector = term
+            .namespace_selector
+            .as_ref()
+            .map(|selector| Arc::new(Selector::of(selector).unwrap_or_else(|_| Selector::nothing())));
+        let selector = Selector::of_option(selector.as_ref()).unwrap_or_else(|_| Selector::nothing());
+        Term { key: Arc::new(key), selector: Arc::new(selector), namespace_selector, weight }
+    }
+
+    pub fn matches(&self, namespace: &str, labels: Option<&Labels>, namespaces: &Namespaces) -> bool {
+        self.covers(namespace, namespaces) && self.selector.matches(labels)
+    }
+
+    pub fn covers(&self, namespace: &str, namespaces: &Namespaces) -> bool {
+        self.key.namespaces.contains(namespace)
+            || self.namespace_selector.as_ref().is_some_and(|selector| selector.matches(namespaces.get(namespace)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(labels: serde_json::Value) -> NodeState {
+        NodeState::new(Arc::new(serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels}})).unwrap()))
+    }
+
+    #[test]
+    fn node_terms_match_labels_and_names() {
+        let node = node(json!({"disk": "ssd", "cores": "8"}));
+        for (term, matches) in [
+            (json!({}), false),
+            (json!({"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}), true),
+            (json!({"matchExpressions": [{"key": "disk", "operator": "NotIn", "values": ["ssd"]}]}), false),
+            (json!({"matchExpressions": [{"key": "none", "operator": "NotIn", "values": ["x"]}]}), true),
+            (json!({"matchExpressions": [{"key": "none", "operator": "DoesNotExist"}]}), true),
+            (json!({"matchExpressions": [{"key": "cores", "operator": "Gt", "values": ["4"]}]}), true),
+            (json!({"matchExpressions": [{"key": "cores", "operator": "Lt", "values": ["4"]}]}), false),
+            (json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}), true),
+        ] {
+            let parsed: NodeSelectorTerm = serde_json::from_value(term.clone()).unwrap();
+            assert_eq!(term_matches(&parsed, &node), matches, "{term}");
+        }
+    }
+
+    #[test]
+    fn tolerations_match_taints() {
+        let taint =
+            Taint { key: "team".into(), value: Some("a".into()), effect: "NoSchedule".into(), time_added: None };
+        for (toleration, matches) in [
+            (json!({"key": "team", "value": "a"}), true),
+            (json!({"key": "team", "value": "b"}), false),
+            (json!({"key": "team", "operator": "Exists", "effect": "NoSchedule"}), true),
+            (json!({"key": "team", "operator": "Exists", "effect": "NoExecute"}), false),
+            (json!({"operator": "Exists"}), true),
+            (json!({"key": "other", "operator": "Exists"}), false),
+        ] {
+            let parsed: Toleration = serde_json::from_value(toleration.clone()).unwrap();
+            assert_eq!(tolerates(&parsed, &taint), matches, "{toleration}");
+        }
+    }
+}

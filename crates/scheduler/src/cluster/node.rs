@@ -1,0 +1,101 @@
+//! A node and what the pods on it use.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+
+use super::images::image_sizes;
+use super::labels::Labels;
+use super::pod::PodState;
+use super::ports::UsedPorts;
+use super::resources::Resources;
+
+static NO_LABELS: LazyLock<Labels> = LazyLock::new(Labels::new);
+
+#[derive(Clone)]
+pub struct NodeState {
+    object: Arc<Node>,
+    pub allocatable: Resources,
+    pub requested: Resources,
+    /// Like `requested`, with defaults for containers that ask for nothing.
+    pub scored: Resources,
+    pub ports: UsedPorts,
+    pub pods: Vec<Arc<PodState>>,
+    image_sizes: HashMap<String, i64>,
+}
+
+impl NodeState {
+    pub fn new(object: Arc<Node>) -> Self {
+        let mut state = NodeState {
+            object: Arc::clone(&object),
+            allocatable: Resources::default(),
+            requested: Resources::default(),
+            scored: Resources::default(),
+            ports: UsedPorts::default(),
+            pods: Vec::new(),
+            image_sizes: HashMap::new(),
+        };
+        state.set(object);
+        state
+    }
+
+    pub fn set(&mut self, object: Arc<Node>) {
+        let status = object.status.as_ref();
+        self.allocatable = Resources::of(status.and_then(|status| status.allocatable.as_ref()));
+        self.image_sizes = image_sizes(&object);
+        self.object = object;
+    }
+
+    pub fn object(&self) -> &Node {
+        &self.object
+    }
+
+    pub fn name(&self) -> &str {
+        self.object.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub fn labels(&self) -> &Labels {
+        self.object.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
+    }
+
+    pub fn taints(&self) -> &[Taint] {
+        self.object.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
+    }
+
+    pub fn is_unschedulable(&self) -> bool {
+        self.object.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false)
+    }
+
+    pub fn image_sizes(&self) -> &HashMap<String, i64> {
+        &self.image_sizes
+    }
+
+    pub fn topology_changes(&self, other: &Node) -> bool {
+        self.object.metadata.labels != other.metadata.labels
+    }
+
+    /// The node without its pods.
+    pub fn clone_empty(&self) -> Self {
+        let mut empty = NodeState::new(Arc::clone(&self.object));
+        empty.image_sizes.clone_from(&self.image_sizes);
+        empty
+    }
+
+    pub fn add(&mut self, pod: Arc<PodState>) {
+        self.requested.add(&pod.requests);
+        self.requested.pods += 1;
+        self.scored.add(&pod.scored_requests);
+        self.ports.add(&pod.host_ports);
+        self.pods.push(pod);
+    }
+
+    pub fn remove(&mut self, pod: &Arc<PodState>) {
+        let Some(place) = self.pods.iter().position(|own| own.key == pod.key) else { return };
+        let pod = self.pods.swap_remove(place);
+        self.requested.subtract(&pod.requests);
+        self.requested.pods -= 1;
+        self.scored.subtract(&pod.scored_requests);
+        self.ports.remove(&pod.host_ports);
+    }
+}

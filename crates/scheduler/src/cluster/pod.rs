@@ -1,0 +1,149 @@
+//! A pod with all that scheduling asks of it, computed once when it is first seen.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use knarr_client::selector::Selector;
+
+use super::affinity::{NodeRequirement, Term};
+use super::labels::Labels;
+use super::ports::{HostPort, host_ports};
+use super::resources::{Resources, pod_requests};
+
+pub struct PodState {
+    /// Namespace and name.
+    pub key: Arc<str>,
+    pub object: Arc<Pod>,
+    pub requests: Resources,
+    /// Requests with defaults for containers that name none; scores use them.
+    pub scored_requests: Resources,
+    pub host_ports: Vec<HostPort>,
+    pub node_requirement: NodeRequirement,
+    pub required_affinity: Vec<Term>,
+    pub required_anti_affinity: Vec<Term>,
+    pub preferred_affinity: Vec<Term>,
+    pub preferred_anti_affinity: Vec<Term>,
+    pub spread: Vec<Spread>,
+}
+
+/// A topology spread constraint.
+#[derive(Clone, Debug)]
+pub struct Spread {
+    pub topology_key: String,
+    pub max_skew: i64,
+    pub min_domains: i64,
+    /// Nodes that break it are left out, instead of only being scored lower.
+    pub hard: bool,
+    pub honors_affinity: bool,
+    pub honors_taints: bool,
+    pub selector: Arc<Selector>,
+    /// Canonical text of the selector, by which counts are found.
+    pub selector_text: Arc<str>,
+}
+
+pub fn pod_key(pod: &Pod) -> Arc<str> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default()).into()
+}
+
+impl PodState {
+    pub fn new(pod: Arc<Pod>) -> Self {
+        let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
+        let near = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+        let apart = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+        let required = |terms: Option<&Vec<k8s_openapi::api::core::v1::PodAffinityTerm>>| -> Vec<Term> {
+            terms.into_iter().flatten().map(|term| Term::compile(term, &pod, 0)).collect()
+        };
+        let preferred = |terms: Option<&Vec<k8s_openapi::api::core::v1::WeightedPodAffinityTerm>>| -> Vec<Term> {
+            let terms = terms.into_iter().flatten();
+            terms.map(|term| Term::compile(&term.pod_affinity_term, &pod, i64::from(term.weight))).collect()
+        };
+        PodState {
+            key: pod_key(&pod),
+            requests: pod_requests(&pod, false),
+            scored_requests: pod_requests(&pod, true),
+            host_ports: host_ports(&pod),
+            node_requirement: NodeRequirement::of(&pod),
+            required_affinity: required(
+                near.and_then(|near| near.required_during_scheduling_ignored_during_execution.as_ref()),
+            ),
+            required_anti_affinity: required(
+                apart.and_then(|apart| apart.required_during_scheduling_ignored_during_execution.as_ref()),
+            ),
+            preferred_affinity: preferred(
+                near.and_then(|near| near.preferred_during_scheduling_ignored_during_execution.as_ref()),
+            ),
+            preferred_anti_affinity: preferred(
+                apart.and_then(|apart| apart.preferred_during_scheduling_ignored_during_execution.as_ref()),
+            ),
+            spread: spread_constraints(&pod),
+            object: pod,
+        }
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.object.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
+    pub fn name(&self) -> &str {
+        self.object.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub fn uid(&self) -> &str {
+        self.object.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    pub fn labels(&self) -> Option<&Labels> {
+        self.object.metadata.labels.as_ref()
+    }
+
+    pub fn priority(&self) -> i32 {
+        self.object.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0)
+    }
+
+    pub fn is_terminating(&self) -> bool {
+        self.object.metadata.deletion_timestamp.is_some()
+    }
+
+    pub fn has_affinity(&self) -> bool {
+        !(self.required_affinity.is_empty()
+            && self.required_anti_affinity.is_empty()
+            && self.preferred_affinity.is_empty()
+            && self.preferred_anti_affinity.is_empty())
+    }
+
+    /// Whether the other object says nothing new as far as scheduling goes.
+    pub fn is_same(&self, other: &Pod) -> bool {
+        let own = &self.object.metadata;
+        let new = &other.metadata;
+        own.uid == new.uid
+            && own.labels == new.labels
+            && own.deletion_timestamp.is_some() == new.deletion_timestamp.is_some()
+            && self.requests == pod_requests(other, false)
+    }
+}
+
+fn spread_constraints(pod: &Pod) -> Vec<Spread> {
+    let constraints = pod.spec.as_ref().and_then(|spec| spec.topology_spread_constraints.as_ref());
+    let labels = pod.metadata.labels.as_ref();
+    let compile = |constraint: &k8s_openapi::api::core::v1::TopologySpreadConstraint| {
+        let mut selector = constraint.label_selector.clone();
+        for key in constraint.match_label_keys.iter().flatten() {
+            let Some(value) = labels.and_then(|labels| labels.get(key)) else { continue };
+            let matched = &mut selector.get_or_insert_default().match_labels;
+            matched.get_or_insert_default().insert(key.clone(), value.clone());
+        }
+        let text = serde_json::to_string(&selector).unwrap_or_default();
+        Spread {
+            topology_key: constraint.topology_key.clone(),
+            max_skew: i64::from(constraint.max_skew),
+            min_domains: i64::from(constraint.min_domains.unwrap_or(1)),
+            hard: constraint.when_unsatisfiable == "DoNotSchedule",
+            honors_affinity: constraint.node_affinity_policy.as_deref() != Some("Ignore"),
+            honors_taints: constraint.node_taints_policy.as_deref() == Some("Honor"),
+            selector: Arc::new(Selector::of_option(selector.as_ref()).unwrap_or_else(|_| Selector::nothing())),
+            selector_text: text.into(),
+        }
+    };
+    constraints.into_iter().flatten().map(compile).collect()
+}

@@ -1,0 +1,155 @@
+//! Amounts of resources as plain integers, so that adding and comparing them costs nothing.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::quantity::{milli_value, value};
+
+/// What a container without a request is counted as when nodes are scored.
+pub const DEFAULT_MILLI_CPU: i64 = 100;
+pub const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    pub milli_cpu: i64,
+    pub memory: i64,
+    pub ephemeral_storage: i64,
+    pub pods: i64,
+    /// Extended resources, huge pages and attachable volumes.
+    pub others: BTreeMap<String, i64>,
+}
+
+pub type Amounts = BTreeMap<String, Quantity>;
+
+impl Resources {
+    pub fn of(amounts: Option<&Amounts>) -> Self {
+        let mut resources = Resources::default();
+        for (name, quantity) in amounts.into_iter().flatten() {
+            match name.as_str() {
+                "cpu" => resources.milli_cpu += milli_value(quantity),
+                "memory" => resources.memory += value(quantity),
+                "ephemeral-storage" => resources.ephemeral_storage += value(quantity),
+                "pods" => resources.pods += value(quantity),
+                other => *resources.others.entry(other.to_owned()).or_default() += value(quantity),
+            }
+        }
+        resources
+    }
+
+    pub fn get(&self, name: &str) -> i64 {
+        match name {
+            "cpu" => self.milli_cpu,
+            "memory" => self.memory,
+            "ephemeral-storage" => self.ephemeral_storage,
+            "pods" => self.pods,
+            other => self.others.get(other).copied().unwrap_or(0),
+        }
+    }
+
+    pub fn add(&mut self, other: &Resources) {
+        self.change(other, 1);
+    }
+
+    pub fn subtract(&mut self, other: &Resources) {
+        self.change(other, -1);
+    }
+
+    fn change(&mut self, other: &Resources, sign: i64) {
+        self.milli_cpu += sign * other.milli_cpu;
+        self.memory += sign * other.memory;
+        self.ephemeral_storage += sign * other.ephemeral_storage;
+        self.pods += sign * other.pods;
+        for (name, amount) in &other.others {
+            *self.others.entry(name.clone()).or_default() += sign * amount;
+        }
+    }
+
+    fn raise(&mut self, other: &Resources) {
+        self.milli_cpu = self.milli_cpu.max(other.milli_cpu);
+        self.memory = self.memory.max(other.memory);
+        self.ephemeral_storage = self.ephemeral_storage.max(other.ephemeral_storage);
+        for (name, amount) in &other.others {
+            let own = self.others.entry(name.clone()).or_default();
+            *own = (*own).max(*amount);
+        }
+    }
+
+    fn override_with(&mut self, amounts: Option<&Amounts>) {
+        for (name, quantity) in amounts.into_iter().flatten() {
+            match name.as_str() {
+                "cpu" => self.milli_cpu = milli_value(quantity),
+                "memory" => self.memory = value(quantity),
+                other if other.starts_with("hugepages-") => {
+                    self.others.insert(other.to_owned(), value(quantity));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What a pod asks of a node: the sum of its containers and sidecars, or its dearest step at the start if that is more,
+/// and its runtime's overhead. With `defaults` containers that name no request count as something.
+pub fn pod_requests(pod: &Pod, defaults: bool) -> Resources {
+    let Some(spec) = &pod.spec else { return Resources::default() };
+    let of = |container: &Container| {
+        let given = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+        let mut requests = Resources::of(given);
+        if defaults {
+            let names = |name: &str| given.is_some_and(|given| given.contains_key(name));
+            if !names("cpu") {
+                requests.milli_cpu = DEFAULT_MILLI_CPU;
+            }
+            if !names("memory") {
+                requests.memory = DEFAULT_MEMORY;
+            }
+        }
+        requests
+    };
+    let mut total = Resources::default();
+    for container in &spec.containers {
+        total.add(&of(container));
+    }
+    let mut sidecars = Resources::default();
+    let mut start = Resources::default();
+    for container in spec.init_containers.iter().flatten() {
+        let own = of(container);
+        let mut at_once = sidecars.clone();
+        at_once.add(&own);
+        if container.restart_policy.as_deref() == Some("Always") {
+            total.add(&own);
+            sidecars = at_once.clone();
+        }
+        start.raise(&at_once);
+    }
+    total.raise(&start);
+    total.override_with(spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()));
+    total.add(&Resources::of(spec.overhead.as_ref()));
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn requests(spec: serde_json::Value, defaults: bool) -> (i64, i64) {
+        let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+        let requests = pod_requests(&pod, defaults);
+        (requests.milli_cpu, requests.memory)
+    }
+
+    #[test]
+    fn pods_ask_for_their_containers_or_their_start() {
+        let container = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu, "memory": "1Mi"}}});
+        let sidecar =
+            |cpu: &str| json!({"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": cpu}}});
+        let mi = 1024 * 1024;
+        assert_eq!(requests(json!({"containers": [container("1"), container("500m")]}), false), (1500, 2 * mi));
+        let start = json!({"containers": [container("1")], "initContainers": [sidecar("1"), container("3")]});
+        assert_eq!(requests(start, false), (4000, mi));
+        assert_eq!(requests(json!({"containers": [{"name": "c"}]}), false), (0, 0));
+        assert_eq!(requests(json!({"containers": [{"name": "c"}]}), true), (DEFAULT_MILLI_CPU, DEFAULT_MEMORY));
+    }
+}

@@ -1,0 +1,333 @@
+//! The scheduler's configuration: profiles, their plugins and weights. Read from a KubeSchedulerConfiguration file.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
+use serde::Deserialize;
+
+use crate::plugins::{DEFAULTS, Strategy};
+use crate::plugins::{SpreadDefaults, StrategyKind};
+
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    pub profiles: Vec<Profile>,
+    /// 0 means that it adapts to the number of nodes.
+    pub percentage_of_nodes_to_score: u32,
+    pub initial_backoff: Duration,
+    pub max_backoff: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Profile {
+    pub scheduler_name: String,
+    pub percentage_of_nodes_to_score: Option<u32>,
+    pub fit: Strategy,
+    pub added_affinity: Option<NodeAffinity>,
+    pub spread_defaults: SpreadDefaults,
+    pub hard_pod_affinity_weight: i64,
+    filters: Switch,
+    scores: Switch,
+}
+
+/// Which plugins an extension point uses beside the defaults.
+#[derive(Clone, Debug, Default)]
+struct Switch {
+    all_disabled: bool,
+    disabled: Vec<String>,
+    enabled: BTreeMap<String, i64>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigurationError {
+    #[error("the scheduler's configuration cannot be read: {0}")]
+    Read(#[from] serde_yaml_ng::Error),
+    #[error(
+        "the scheduler's configuration is a {0:?}, not a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1"
+    )]
+    Kind(String),
+    #[error("profile {profile}: there is no plugin {plugin:?}")]
+    UnknownPlugin { profile: String, plugin: String },
+    #[error("two profiles have the name {0:?}")]
+    DuplicateProfile(String),
+    #[error("profile {profile}: {what}")]
+    Invalid { profile: String, what: String },
+}
+
+impl Default for Configuration {
+    fn default() -> Self {
+        Configuration {
+            profiles: vec![Profile::named("default-scheduler")],
+            percentage_of_nodes_to_score: 0,
+            initial_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Profile {
+    pub fn named(name: &str) -> Self {
+        Profile {
+            scheduler_name: name.to_owned(),
+            percentage_of_nodes_to_score: None,
+            fit: Strategy::default(),
+            added_affinity: None,
+            spread_defaults: SpreadDefaults::System,
+            hard_pod_affinity_weight: 1,
+            filters: Switch::default(),
+            scores: Switch::default(),
+        }
+    }
+
+    /// Whether a plugin filters in this profile, and with which weight it scores.
+    pub fn use_of(&self, plugin: &str, default_weight: i64) -> (bool, i64) {
+        let filters = self.filters.weight(plugin, 1) > 0;
+        (filters, self.scores.weight(plugin, default_weight))
+    }
+}
+
+impl Switch {
+    fn weight(&self, plugin: &str, default: i64) -> i64 {
+        match self.enabled.get(plugin) {
+            Some(0) => default.max(1),
+            Some(weight) => *weight,
+            None if self.all_disabled || self.disabled.iter().any(|name| name == plugin) => 0,
+            None => default,
+        }
+    }
+
+    fn read(&mut self, set: &PluginSet) {
+        for plugin in set.disabled.iter() {
+            if plugin.name == "*" {
+                self.all_disabled = true;
+            } else {
+                self.disabled.push(plugin.name.clone());
+            }
+        }
+        for plugin in set.enabled.iter() {
+            self.enabled.insert(plugin.name.clone(), plugin.weight);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct File {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    percentage_of_nodes_to_score: Option<u32>,
+    #[serde(default)]
+    pod_initial_backoff_seconds: Option<u64>,
+    #[serde(default)]
+    pod_max_backoff_seconds: Option<u64>,
+    #[serde(default)]
+    profiles: Vec<FileProfile>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct FileProfile {
+    #[serde(default)]
+    scheduler_name: Option<String>,
+    #[serde(default)]
+    percentage_of_nodes_to_score: Option<u32>,
+    #[serde(default)]
+    plugins: FilePlugins,
+    #[serde(default)]
+    plugin_config: Vec<PluginConfig>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct FilePlugins {
+    #[serde(default)]
+    multi_point: PluginSet,
+    #[serde(default)]
+    filter: PluginSet,
+    #[serde(default)]
+    score: PluginSet,
+}
+
+#[derive(Default, Deserialize)]
+struct PluginSet {
+    #[serde(default)]
+    enabled: Vec<NamedPlugin>,
+    #[serde(default)]
+    disabled: Vec<NamedPlugin>,
+}
+
+#[derive(Deserialize)]
+struct NamedPlugin {
+    name: String,
+    #[serde(default)]
+    weight: i64,
+}
+
+#[derive(Deserialize)]
+struct PluginConfig {
+    name: String,
+    #[serde(default)]
+    args: serde_json::Value,
+}
+
+impl Configuration {
+    /// Reads the file's text, YAML or JSON.
+    pub fn parse(text: &str) -> Result<Self, ConfigurationError> {
+        let file: File = serde_yaml_ng::from_str(text)?;
+        if file.kind != "KubeSchedulerConfiguration" || file.api_version != "kubescheduler.config.k8s.io/v1" {
+            return Err(ConfigurationError::Kind(format!("{}/{}", file.api_version, file.kind)));
+        }
+        let default = Configuration::default();
+        let mut profiles = Vec::new();
+        for profile in &file.profiles {
+            let profile = read_profile(profile)?;
+            if profiles.iter().any(|known: &Profile| known.scheduler_name == profile.scheduler_name) {
+                return Err(ConfigurationError::DuplicateProfile(profile.scheduler_name));
+            }
+            profiles.push(profile);
+        }
+        if profiles.is_empty() {
+            profiles = default.profiles;
+        }
+        Ok(Configuration {
+            profiles,
+            percentage_of_nodes_to_score: file.percentage_of_nodes_to_score.unwrap_or(0),
+            initial_backoff: file.pod_initial_backoff_seconds.map_or(default.initial_backoff, Duration::from_secs),
+            max_backoff: file.pod_max_backoff_seconds.map_or(default.max_backoff, Duration::from_secs),
+        })
+    }
+}
+
+/// Plugins that have no effect of their own here: what they do is part of the scheduler itself.
+const BUILT_IN: &[&str] = &[
+    "SchedulingGates",
+    "PrioritySort",
+    "DefaultPreemption",
+    "DefaultBinder",
+    "DynamicResources",
+    "NodeDeclaredFeatures",
+];
+
+fn read_profile(file: &FileProfile) -> Result<Profile, ConfigurationError> {
+    let mut profile = Profile::named(file.scheduler_name.as_deref().unwrap_or("default-scheduler"));
+    profile.percentage_of_nodes_to_score = file.percentage_of_nodes_to_score;
+    for (set, switches) in [
+        (&file.plugins.multi_point, [true, true]),
+        (&file.plugins.filter, [true, false]),
+        (&file.plugins.score, [false, true]),
+    ] {
+        for plugin in set.enabled.iter().chain(&set.disabled) {
+            let known = plugin.name == "*"
+                || DEFAULTS.iter().any(|(name, _)| *name == plugin.name)
+                || BUILT_IN.contains(&plugin.name.as_str());
+            if !known {
+                let profile = profile.scheduler_name;
+                return Err(ConfigurationError::UnknownPlugin { profile, plugin: plugin.name.clone() });
+            }
+        }
+        if switches[0] {
+            profile.filters.read(set);
+        }
+        if switches[1] {
+            profile.scores.read(set);
+        }
+    }
+    for config in &file.plugin_config {
+        read_arguments(&mut profile, config)?;
+    }
+    Ok(profile)
+}
+
+fn read_arguments(profile: &mut Profile, config: &PluginConfig) -> Result<(), ConfigurationError> {
+    let args = &config.args;
+    let name = profile.scheduler_name.clone();
+    let invalid = |what: String| ConfigurationError::Invalid { profile: name.clone(), what };
+    let parse_list = |value: &serde_json::Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+    };
+    match config.name.as_str() {
+        "NodeResourcesFit" => {
+            let strategy = &args["scoringStrategy"];
+            profile.fit.kind = match strategy["type"].as_str().unwrap_or("LeastAllocated") {
+                "LeastAllocated" => StrategyKind::LeastAllocated,
+                "MostAllocated" => StrategyKind::MostAllocated,
+                "RequestedToCapacityRatio" => {
+                    let shape = strategy["requestedToCapacityRatio"]["shape"].as_array().cloned().unwrap_or_default();
+                    let point = |at: &serde_json::Value| {
+                        Some((at["utilization"].as_i64().unwrap_or(0), at["score"].as_i64().unwrap_or(0)))
+                    };
+                    StrategyKind::RequestedToCapacityRatio(shape.iter().filter_map(point).collect())
+                }
+                other => return Err(invalid(format!("there is no scoring strategy {other:?}"))),
+            };
+            if let Some(resources) = strategy["resources"].as_array() {
+                profile.fit.resources = resources
+                    .iter()
+                    .map(|resource| {
+                        let weight = resource["weight"].as_i64().filter(|weight| *weight > 0).unwrap_or(1);
+                        (resource["name"].as_str().unwrap_or_default().to_owned(), weight)
+                    })
+                    .collect();
+            }
+            profile.fit.ignored = parse_list(&args["ignoredResources"]);
+            profile.fit.ignored_groups = parse_list(&args["ignoredResourceGroups"]);
+        }
+        "NodeAffinity" if args["addedAffinity"].is_object() => {
+            let added = serde_json::from_value(args["addedAffinity"].clone());
+            profile.added_affinity = Some(added.map_err(|error| invalid(format!("addedAffinity: {error}")))?);
+        }
+        "PodTopologySpread" if args["defaultingType"].as_str() == Some("List") => {
+            let list: Vec<TopologySpreadConstraint> = match &args["defaultConstraints"] {
+                serde_json::Value::Null => Vec::new(),
+                list => serde_json::from_value(list.clone())
+                    .map_err(|error| invalid(format!("defaultConstraints: {error}")))?,
+            };
+            profile.spread_defaults = SpreadDefaults::List(list);
+        }
+        "InterPodAffinity" => {
+            if let Some(weight) = args["hardPodAffinityWeight"].as_i64() {
+                profile.hard_pod_affinity_weight = weight;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+
+    #[test]
+    fn profiles_switch_plugins_and_weights() {
+        let text = format!(
+            "{HEAD}profiles:\n- schedulerName: packer\n  plugins:\n    score:\n      disabled:\n      - name: ImageLocality\n      \
+             enabled:\n      - name: NodeResourcesFit\n        weight: 5\n  pluginConfig:\n  - name: NodeResourcesFit\n    args:\n      \
+             scoringStrategy:\n        type: MostAllocated\n        resources:\n        - name: cpu\n          weight: 2\n"
+        );
+        let configuration = Configuration::parse(&text).unwrap();
+        let profile = &configuration.profiles[0];
+        assert_eq!(profile.use_of("ImageLocality", 1), (true, 0));
+        assert_eq!(profile.use_of("NodeResourcesFit", 1), (true, 5));
+        assert_eq!(profile.use_of("TaintToleration", 3), (true, 3));
+        assert_eq!(profile.fit.kind, StrategyKind::MostAllocated);
+        assert_eq!(profile.fit.resources, [("cpu".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn wrong_files_are_refused_with_the_reason() {
+        for (text, part) in [
+            ("kind: Pod".to_owned(), "not a KubeSchedulerConfiguration"),
+            (format!("{HEAD}profiles:\n- plugins:\n    filter:\n      enabled:\n      - name: Nothing\n"), "no plugin"),
+            (format!("{HEAD}profiles:\n- schedulerName: a\n- schedulerName: a\n"), "two profiles"),
+        ] {
+            let error = Configuration::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! One decision: which node for this pod.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::cluster::pod::PodState;
+use crate::cluster::{Cluster, NodeIndex};
+use crate::config::Profile;
+use crate::diagnosis::Diagnosis;
+use crate::framework::{Filter, Prepared, Rejection, View};
+use crate::plugins::{self, Enabled};
+use crate::queue::Nominations;
+
+/// In a large cluster the search ends when enough nodes fit; below this many, all are looked at.
+const LEAST_FEASIBLE: usize = 100;
+const LEAST_PERCENTAGE: usize = 5;
+
+/// A profile with its plugins made.
+pub struct Ready {
+    pub profile: Profile,
+    plugins: Vec<Enabled>,
+    percentage: u32,
+}
+
+/// Where the next search begins, so that all nodes get their turn.
+#[derive(Default)]
+pub struct Rotation {
+    next: usize,
+    random: u64,
+}
+
+pub struct Chosen {
+    pub node: NodeIndex,
+    pub evaluated: usize,
+    pub feasible: usize,
+}
+
+/// No node fits. The filters are kept to see whom removing would help.
+pub struct NoFit {
+    pub diagnosis: Diagnosis,
+    pub filters: Vec<Box<dyn Filter>>,
+    /// Nodes where removing pods might help.
+    pub resolvable: Vec<NodeIndex>,
+}
+
+impl Ready {
+    pub fn new(profile: Profile, percentage: u32) -> Self {
+        let percentage = profile.percentage_of_nodes_to_score.unwrap_or(percentage);
+        Ready { plugins: plugins::make(&profile), profile, percentage }
+    }
+
+    pub fn decide(
+        &self,
+        pod: &Arc<PodState>,
+        cluster: &mut Cluster,
+        nominations: &Nominations,
+        rotation: &mut Rotation,
+    ) -> Result<Chosen, NoFit> {
+        let (filters, only) = match self.prepare(pod, cluster) {
+            Ok(prepared) => prepared,
+            Err(rejection) => return Err(rejected(cluster, rejection)),
+        };
+        let found = self.search(pod, cluster, nominations, rotation, &filters, only.as_ref());
+        match found.feasible.as_slice() {
+            [] => Err(NoFit { diagnosis: found.diagnosis, filters, resolvable: found.resolvable }),
+            [one] => Ok(Chosen { node: *one, evaluated: found.evaluated, feasible: 1 }),
+            many => {
+                let node = self.best(pod, cluster, many, rotation);
+                Ok(Chosen { node, evaluated: found.evaluated, feasible: many.len() })
+            }
+        }
+    }
+
+    fn prepare(
+        &self,
+        pod: &Arc<PodState>,
+        cluster: &mut Cluster,
+    ) -> Result<(Vec<Box<dyn Filter>>, Option<BTreeSet<String>>), Rejection> {
+        let mut filters = Vec::new();
+        let mut only: Option<BTreeSet<String>> = None;
+        for enabled in self.plugins.iter().filter(|enabled| enabled.filters) {
+            match enabled.plugin.filter(pod, cluster) {
+                Prepared::Nothing => {}
+                Prepared::Filter(filter) => filters.push(filter),
+                Prepared::Only(names, filter) => {
+                    only = Some(match only {
+                        Some(before) => before.intersection(&names).cloned().collect(),
+                        None => names,
+                    });
+                    filters.extend(filter);
+                }
+                Prepared::Reject(rejection) => return Err(rejection),
+            }
+        }
+        Ok((filters, only))
+    }
+
+    fn search(
+        &self,
+        pod: &Arc<PodState>,
+        cluster: &mut Cluster,
+        nominations: &Nominations,
+        rotation: &mut Rotation,
+        filters: &[Box<dyn Filter>],
+        only: Option<&BTreeSet<String>>,
+    ) -> Found {
+        let all = cluster.node_count();
+        let mut found = Found::new(all);
+        // A pod that was promised room on a node tries that node first.
+        if let Some(index) = nominations.node_of(&pod.key).and_then(|name| cluster.index_of(name))
+            && check(index, cluster, nominations, pod, filters).is_none()
+        {
+            found.feasible.push(index);
+            found.evaluated = 1;
+            return found;
+        }
+        if let Some(only) = only {
+            let known: Vec<NodeIndex> = only.iter().filter_map(|name| cluster.index_of(name)).collect();
+            for index in &known {
+                found.look(*index, check(*index, cluster, nominations, pod, filters));
+            }
+            found
+                .diagnosis
+                .add_reason("node(s) didn't satisfy plugin(s) [NodeAffinity]", all.saturating_sub(known.len()));
+            return found;
+        }
+        let enough = self.enough(all);
+        let order: Vec<NodeIndex> = {
+            let order = cluster.order();
+            let start = if order.is_empty() { 0 } else { rotation.next % order.len() };
+            order[start..].iter().chain(&order[..start]).copied().collect()
+        };
+        for index in order {
+            found.look(index, check(index, cluster, nominations, pod, filters));
+            if found.feasible.len() >= enough {
+                break;
+            }
+        }
+        rotation.next = (rotation.next + found.evaluated) % all.max(1);
+        found
+    }
+
+    /// How many fitting nodes are enough to choose from.
+    fn enough(&self, all: usize) -> usize {
+        if all < LEAST_FEASIBLE {
+            return all.max(1);
+        }
+        let percentage = match usize::try_from(self.percentage).unwrap_or(0) {
+            0 => 50usize.saturating_sub(all / 125).max(LEAST_PERCENTAGE),
+            given => given.min(100),
+        };
+        (all * percentage / 100).max(LEAST_FEASIBLE)
+    }
+
+    fn best(
+        &self,
+        pod: &Arc<PodState>,
+        cluster: &mut Cluster,
+        feasible: &[NodeIndex],
+        rotation: &mut Rotation,
+    ) -> NodeIndex {
+        let mut totals = vec![0i64; feasible.len()];
+        let mut scores = vec![0i64; feasible.len()];
+        for enabled in self.plugins.iter().filter(|enabled| enabled.weight > 0) {
+            let Some(scorer) = enabled.plugin.scorer(pod, cluster, feasible) else { continue };
+            for (score, index) in scores.iter_mut().zip(feasible) {
+                *score = scorer.score(*index, cluster.node(*index));
+            }
+            scorer.normalize(&mut scores);
+            for (total, score) in totals.iter_mut().zip(&scores) {
+                *total += score * enabled.weight;
+            }
+        }
+        let most = totals.iter().copied().max().unwrap_or(0);
+        let best: Vec<NodeIndex> =
+            feasible.iter().zip(&totals).filter(|(_, total)| **total == most).map(|(index, _)| *index).collect();
+        best[rotation.pick(best.len())]
+    }
+}
+
+impl Rotation {
+    /// One of several equals, a different one each time (a xorshift is random enough to spread pods).
+    fn pick(&mut self, count: usize) -> usize {
+        if count <= 1 {
+            return 0;
+        }
+        let mut state = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        state ^= state >> 30;
+        state = state.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        state ^= state >> 27;
+        self.random = state;
+        usize::try_from(state % count as u64).unwrap_or(0)
+    }
+}
+
+struct Found {
+    feasible: Vec<NodeIndex>,
+    resolvable: Vec<NodeIndex>,
+    evaluated: usize,
+    diagnosis: Diagnosis,
+}
+
+impl Found {
+    fn new(all: usize) -> Self {
+        Found { feasible: Vec::new(), resolvable: Vec::new(), evaluated: 0, diagnosis: Diagnosis::new(all) }
+    }
+
+    fn look(&mut self, index: NodeIndex, rejection: Option<Rejection>) {
+        self.evaluated += 1;
+        match rejection {
+            None => self.feasible.push(index),
+            Some(rejection) => {
+                self.diagnosis.add(&rejection);
+                if !rejection.unresolvable {
+                    self.resolvable.push(index);
+                }
+            }
+        }
+    }
+}
+
+/// Checks a node as it is and, where pods of the same or higher priority were promised room on it, as it would be with
+/// them: they may come, or may not.
+fn check(
+    index: NodeIndex,
+    cluster: &Cluster,
+    nominations: &Nominations,
+    pod: &Arc<PodState>,
+    filters: &[Box<dyn Filter>],
+) -> Option<Rejection> {
+    let node = cluster.node(index);
+    let promised = nominations.on(node.name(), pod);
+    if !promised.is_empty() {
+        let mut with = node.clone();
+        for pod in &promised {
+            with.add(Arc::clone(pod));
+        }
+        let view = View { index, node: &with, removed: &[], added: &promised };
+        if let Some(rejection) = first_rejection(filters, &view) {
+            return Some(rejection);
+        }
+    }
+    first_rejection(filters, &View { index, node, removed: &[], added: &[] })
+}
+
+pub fn first_rejection(filters: &[Box<dyn Filter>], view: &View<'_>) -> Option<Rejection> {
+    filters.iter().find_map(|filter| filter.check(view))
+}
+
+fn rejected(cluster: &Cluster, rejection: Rejection) -> NoFit {
+    let mut diagnosis = Diagnosis::new(cluster.node_count());
+    diagnosis.rejected = Some(rejection.reasons.join(", "));
+    diagnosis.add_plugin(rejection.plugin);
+    NoFit { diagnosis, filters: Vec::new(), resolvable: Vec::new() }
+}

@@ -1,0 +1,102 @@
+//! What a plugin is. A plugin looks at a pod once and makes a filter, a scorer, or neither; those look at nodes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::cluster::node::NodeState;
+use crate::cluster::pod::PodState;
+use crate::cluster::{Cluster, NodeIndex};
+
+pub const MAX_SCORE: i64 = 100;
+
+/// Why a node was left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    pub plugin: &'static str,
+    pub reasons: Vec<String>,
+    /// Removing pods from the node would not help.
+    pub unresolvable: bool,
+}
+
+impl Rejection {
+    pub fn resolvable(plugin: &'static str, reason: impl Into<String>) -> Self {
+        Rejection { plugin, reasons: vec![reason.into()], unresolvable: false }
+    }
+
+    pub fn unresolvable(plugin: &'static str, reason: impl Into<String>) -> Self {
+        Rejection { plugin, reasons: vec![reason.into()], unresolvable: true }
+    }
+}
+
+/// A node as a filter sees it: as it is, or as it would be without some pods (preemption) or with others (pods that were
+/// promised room there).
+pub struct View<'a> {
+    pub index: NodeIndex,
+    pub node: &'a NodeState,
+    pub removed: &'a [Arc<PodState>],
+    pub added: &'a [Arc<PodState>],
+}
+
+/// What looking at a pod has brought.
+pub enum Prepared {
+    /// Nothing to filter for this pod.
+    Nothing,
+    Filter(Box<dyn Filter>),
+    /// Only these nodes can fit; others are not looked at.
+    Only(BTreeSet<String>, Option<Box<dyn Filter>>),
+    /// No node can fit.
+    Reject(Rejection),
+}
+
+pub trait Filter: Send {
+    fn check(&self, view: &View<'_>) -> Option<Rejection>;
+}
+
+pub trait Scorer: Send {
+    fn score(&self, index: NodeIndex, node: &NodeState) -> i64;
+    /// Brings the scores of all nodes into 0 … 100, where they are not already.
+    fn normalize(&self, _scores: &mut [i64]) {}
+}
+
+pub trait Plugin: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn filter(&self, _pod: &Arc<PodState>, _cluster: &mut Cluster) -> Prepared {
+        Prepared::Nothing
+    }
+    /// `feasible` are the nodes that passed all filters.
+    fn scorer(&self, _pod: &Arc<PodState>, _cluster: &mut Cluster, _feasible: &[NodeIndex]) -> Option<Box<dyn Scorer>> {
+        None
+    }
+}
+
+/// Stretches scores so that the best is 100; with `reverse` the least is best.
+pub fn stretch(scores: &mut [i64], reverse: bool) {
+    let most = scores.iter().copied().max().unwrap_or(0);
+    for score in scores.iter_mut() {
+        *score = match (most, reverse) {
+            (0, true) => MAX_SCORE,
+            (0, false) => *score,
+            (most, false) => MAX_SCORE * *score / most,
+            (most, true) => MAX_SCORE - MAX_SCORE * *score / most,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stretch;
+
+    #[test]
+    fn scores_are_stretched() {
+        for (scores, reverse, stretched) in [
+            (vec![1, 2, 4], false, vec![25, 50, 100]),
+            (vec![1, 2, 4], true, vec![75, 50, 0]),
+            (vec![0, 0], true, vec![100, 100]),
+            (vec![0, 0], false, vec![0, 0]),
+        ] {
+            let mut result = scores.clone();
+            stretch(&mut result, reverse);
+            assert_eq!(result, stretched, "{scores:?}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! ImageLocality: prefers nodes that have the pod's images, the larger the better, unless few nodes have them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::cluster::images::normalized;
+use crate::cluster::node::NodeState;
+use crate::cluster::pod::PodState;
+use crate::cluster::{Cluster, NodeIndex};
+use crate::framework::{MAX_SCORE, Plugin, Scorer};
+
+const MEGABYTE: i64 = 1024 * 1024;
+const LEAST: i64 = 23 * MEGABYTE;
+const MOST_PER_CONTAINER: i64 = 1000 * MEGABYTE;
+
+pub struct ImageLocality;
+
+struct Locality {
+    /// The pod's images and which part of all nodes has each.
+    images: Vec<(String, f64)>,
+    most: i64,
+}
+
+impl Plugin for ImageLocality {
+    fn name(&self) -> &'static str {
+        "ImageLocality"
+    }
+
+    fn scorer(&self, pod: &Arc<PodState>, cluster: &mut Cluster, _feasible: &[NodeIndex]) -> Option<Box<dyn Scorer>> {
+        let spec = pod.object.spec.as_ref()?;
+        let containers = || spec.init_containers.iter().flatten().chain(&spec.containers);
+        let of_containers = containers().filter_map(|container| container.image.as_deref());
+        let volumes = spec.volumes.iter().flatten();
+        let of_volumes =
+            volumes.filter_map(|volume| volume.image.as_ref().and_then(|image| image.reference.as_deref()));
+        let all = cluster.node_count() as f64;
+        let images: Vec<(String, f64)> = of_containers
+            .chain(of_volumes)
+            .map(normalized)
+            .map(|name| {
+                let spread = cluster.images.nodes_with(&name) as f64 / all;
+                (name, spread)
+            })
+            .filter(|(_, spread)| *spread > 0.0)
+            .collect();
+        if images.is_empty() {
+            // No node has any of them: all would score the same.
+            return None;
+        }
+        let count = i64::try_from(containers().count()).unwrap_or(1);
+        Some(Box::new(Locality { images, most: MOST_PER_CONTAINER * count }))
+    }
+}
+
+impl Scorer for Locality {
+    fn score(&self, _index: NodeIndex, node: &NodeState) -> i64 {
+        let sizes: &HashMap<String, i64> = node.image_sizes();
+        let sum: i64 = self
+            .images
+            .iter()
+            .filter_map(|(name, spread)| sizes.get(name).map(|size| (*size as f64 * spread) as i64))
+            .sum();
+        MAX_SCORE * (sum.clamp(LEAST, self.most) - LEAST) / (self.most - LEAST)
+    }
+}

@@ -1,0 +1,70 @@
+//! The default plugins, one file each, in the order in which filters run.
+
+mod balanced_allocation;
+mod image_locality;
+mod inter_pod_affinity;
+mod node_affinity;
+mod node_name;
+mod node_ports;
+mod node_unschedulable;
+mod resources_fit;
+mod taint_toleration;
+mod topology_spread;
+
+use crate::config::Profile;
+use crate::framework::Plugin;
+
+pub use inter_pod_affinity::InterPodAffinity;
+pub use resources_fit::{ResourcesFit, Strategy, StrategyKind};
+pub use topology_spread::{SpreadDefaults, TopologySpread};
+
+/// A plugin with what a profile says of it.
+pub struct Enabled {
+    pub plugin: Box<dyn Plugin>,
+    pub filters: bool,
+    /// 0 when it does not score.
+    pub weight: i64,
+}
+
+/// Names and default score weights, in filter order.
+pub const DEFAULTS: &[(&str, i64)] = &[
+    ("NodeUnschedulable", 0),
+    ("NodeName", 0),
+    ("TaintToleration", 3),
+    ("NodeAffinity", 2),
+    ("NodePorts", 0),
+    ("NodeResourcesFit", 1),
+    ("PodTopologySpread", 2),
+    ("InterPodAffinity", 2),
+    ("NodeResourcesBalancedAllocation", 1),
+    ("ImageLocality", 1),
+];
+
+/// Makes a profile's plugins.
+pub fn make(profile: &Profile) -> Vec<Enabled> {
+    let mut enabled = Vec::new();
+    for (name, default_weight) in DEFAULTS {
+        let Some(plugin) = plugin(name, profile) else { continue };
+        let (filters, weight) = profile.use_of(name, *default_weight);
+        if filters || weight > 0 {
+            enabled.push(Enabled { plugin, filters, weight });
+        }
+    }
+    enabled
+}
+
+fn plugin(name: &str, profile: &Profile) -> Option<Box<dyn Plugin>> {
+    Some(match name {
+        "NodeUnschedulable" => Box::new(node_unschedulable::NodeUnschedulable),
+        "NodeName" => Box::new(node_name::NodeName),
+        "TaintToleration" => Box::new(taint_toleration::TaintToleration),
+        "NodeAffinity" => Box::new(node_affinity::NodeAffinity { added: profile.added_affinity.clone() }),
+        "NodePorts" => Box::new(node_ports::NodePorts),
+        "NodeResourcesFit" => Box::new(ResourcesFit { strategy: profile.fit.clone() }),
+        "PodTopologySpread" => Box::new(TopologySpread { defaults: profile.spread_defaults.clone() }),
+        "InterPodAffinity" => Box::new(InterPodAffinity { hard_weight: profile.hard_pod_affinity_weight }),
+        "NodeResourcesBalancedAllocation" => Box::new(balanced_allocation::BalancedAllocation),
+        "ImageLocality" => Box::new(image_locality::ImageLocality),
+        _ => return None,
+    })
+}

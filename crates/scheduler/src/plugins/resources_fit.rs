@@ -1,0 +1,200 @@
+//! NodeResourcesFit: a node has room for what a pod asks, and is scored by how much it has left, or how little.
+
+use std::sync::Arc;
+
+use crate::cluster::node::NodeState;
+use crate::cluster::pod::PodState;
+use crate::cluster::resources::Resources;
+use crate::cluster::{Cluster, NodeIndex};
+use crate::framework::{Filter, MAX_SCORE, Plugin, Prepared, Rejection, Scorer, View};
+
+const NAME: &str = "NodeResourcesFit";
+
+/// How the room on a node is turned into a score.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Strategy {
+    pub kind: StrategyKind,
+    /// Resources that count, with their weights.
+    pub resources: Vec<(String, i64)>,
+    pub ignored: Vec<String>,
+    pub ignored_groups: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum StrategyKind {
+    LeastAllocated,
+    MostAllocated,
+    /// Points of a broken line: utilization in percent, score of 0 … 10.
+    RequestedToCapacityRatio(Vec<(i64, i64)>),
+}
+
+impl Default for Strategy {
+    fn default() -> Self {
+        Strategy {
+            kind: StrategyKind::LeastAllocated,
+            resources: vec![("cpu".into(), 1), ("memory".into(), 1)],
+            ignored: Vec::new(),
+            ignored_groups: Vec::new(),
+        }
+    }
+}
+
+pub struct ResourcesFit {
+    pub strategy: Strategy,
+}
+
+struct Room {
+    pod: Arc<PodState>,
+    ignored: Vec<String>,
+    ignored_groups: Vec<String>,
+}
+
+struct Score {
+    pod: Arc<PodState>,
+    strategy: Strategy,
+}
+
+impl Plugin for ResourcesFit {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn filter(&self, pod: &Arc<PodState>, _cluster: &mut Cluster) -> Prepared {
+        Prepared::Filter(Box::new(Room {
+            pod: Arc::clone(pod),
+            ignored: self.strategy.ignored.clone(),
+            ignored_groups: self.strategy.ignored_groups.clone(),
+        }))
+    }
+
+    fn scorer(&self, pod: &Arc<PodState>, _cluster: &mut Cluster, _feasible: &[NodeIndex]) -> Option<Box<dyn Scorer>> {
+        Some(Box::new(Score { pod: Arc::clone(pod), strategy: self.strategy.clone() }))
+    }
+}
+
+impl Filter for Room {
+    fn check(&self, view: &View<'_>) -> Option<Rejection> {
+        let (node, wanted) = (view.node, &self.pod.requests);
+        let mut reasons = Vec::new();
+        let mut unresolvable = false;
+        if node.pods.len() as i64 + 1 > node.allocatable.pods {
+            reasons.push("Too many pods".to_owned());
+            unresolvable |= node.allocatable.pods < 1;
+        }
+        let mut short = |name: &str, wanted: i64, used: i64, most: i64| {
+            if wanted > 0 && wanted > most - used {
+                reasons.push(format!("Insufficient {name}"));
+                unresolvable |= wanted > most;
+            }
+        };
+        short("cpu", wanted.milli_cpu, node.requested.milli_cpu, node.allocatable.milli_cpu);
+        short("memory", wanted.memory, node.requested.memory, node.allocatable.memory);
+        short(
+            "ephemeral-storage",
+            wanted.ephemeral_storage,
+            node.requested.ephemeral_storage,
+            node.allocatable.ephemeral_storage,
+        );
+        for (name, amount) in &wanted.others {
+            if !self.is_ignored(name) {
+                short(name, *amount, node.requested.get(name), node.allocatable.get(name));
+            }
+        }
+        if reasons.is_empty() { None } else { Some(Rejection { plugin: NAME, reasons, unresolvable }) }
+    }
+}
+
+impl Room {
+    fn is_ignored(&self, name: &str) -> bool {
+        let group = name.split('/').next().unwrap_or_default();
+        self.ignored.iter().any(|own| own == name) || self.ignored_groups.iter().any(|own| own == group)
+    }
+}
+
+impl Scorer for Score {
+    fn score(&self, _index: NodeIndex, node: &NodeState) -> i64 {
+        let (mut sum, mut weights) = (0, 0);
+        for (name, weight) in &self.strategy.resources {
+            let (most, used) = allocation(node, &self.pod, name);
+            if most == 0 {
+                continue;
+            }
+            sum += self.strategy.kind.score(used, most) * weight;
+            weights += weight;
+        }
+        if weights == 0 {
+            return 0;
+        }
+        match self.strategy.kind {
+            StrategyKind::RequestedToCapacityRatio(_) => (sum as f64 / weights as f64).round() as i64,
+            _ => sum / weights,
+        }
+    }
+}
+
+/// What a node can give of a resource, and what it would have given with the pod on it. Containers that ask for no cpu or
+/// memory count with a default. Resources that the pod does not ask for and that are not of every node do not count.
+fn allocation(node: &NodeState, pod: &PodState, name: &str) -> (i64, i64) {
+    let both = |resources: fn(&Resources) -> i64, node: &Resources, pod: &Resources| resources(node) + resources(pod);
+    match name {
+        "cpu" => (node.allocatable.milli_cpu, both(|r| r.milli_cpu, &node.scored, &pod.scored_requests)),
+        "memory" => (node.allocatable.memory, both(|r| r.memory, &node.scored, &pod.scored_requests)),
+        name => {
+            let wanted = pod.requests.get(name);
+            if wanted == 0 && name != "ephemeral-storage" {
+                return (0, 0);
+            }
+            (node.allocatable.get(name), node.requested.get(name) + wanted)
+        }
+    }
+}
+
+impl StrategyKind {
+    fn score(&self, used: i64, most: i64) -> i64 {
+        match self {
+            StrategyKind::LeastAllocated if used > most => 0,
+            StrategyKind::LeastAllocated => (most - used) * MAX_SCORE / most,
+            StrategyKind::MostAllocated => used.min(most) * MAX_SCORE / most,
+            StrategyKind::RequestedToCapacityRatio(points) => {
+                let utilization = if used > most { 100 } else { 100 - (most - used) * 100 / most };
+                on_line(points, utilization)
+            }
+        }
+    }
+}
+
+/// The broken line's value at a utilization; its scores of 0 … 10 are scaled to 0 … 100.
+fn on_line(points: &[(i64, i64)], at: i64) -> i64 {
+    let scaled = |score: i64| score * MAX_SCORE / 10;
+    let Some(next) = points.iter().position(|(utilization, _)| at <= *utilization) else {
+        return points.last().map_or(0, |(_, score)| scaled(*score));
+    };
+    let (to, to_score) = points[next];
+    if next == 0 {
+        return scaled(to_score);
+    }
+    let (from, from_score) = points[next - 1];
+    let (from_score, to_score) = (scaled(from_score), scaled(to_score));
+    from_score + (to_score - from_score) * (at - from) / (to - from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strategies_score_as_published() {
+        let line = StrategyKind::RequestedToCapacityRatio(vec![(0, 0), (100, 10)]);
+        for (kind, used, most, score) in [
+            (&StrategyKind::LeastAllocated, 1000, 4000, 75),
+            (&StrategyKind::LeastAllocated, 5000, 4000, 0),
+            (&StrategyKind::MostAllocated, 1000, 4000, 25),
+            (&StrategyKind::MostAllocated, 5000, 4000, 100),
+            (&line, 1000, 4000, 25),
+            (&line, 4000, 4000, 100),
+        ] {
+            assert_eq!(kind.score(used, most), score, "{kind:?} {used}/{most}");
+        }
+        assert_eq!(on_line(&[(0, 10), (50, 5), (100, 0)], 75), 25);
+    }
+}

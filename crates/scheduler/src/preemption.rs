@@ -1,0 +1,178 @@
+//! Making room: which pods of lower priority could leave so that a pod fits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use knarr_client::selector::Selector;
+
+use crate::cluster::node::NodeState;
+use crate::cluster::pod::PodState;
+use crate::cluster::{Cluster, NodeIndex};
+use crate::cycle::{NoFit, first_rejection};
+use crate::diagnosis::nodes_message;
+use crate::framework::{Filter, View};
+
+/// Of many nodes where room could be made, so many are worked out: a tenth, and at least a hundred.
+const LEAST_CANDIDATES: usize = 100;
+const CANDIDATE_PERCENTAGE: usize = 10;
+
+pub struct Victims {
+    pub node: NodeIndex,
+    pub pods: Vec<Arc<PodState>>,
+    /// How many of them a disruption budget would protect.
+    pub violations: usize,
+}
+
+pub enum Outcome {
+    /// These must go, and then the pod fits.
+    Victims(Victims),
+    /// Nothing can be done; the text goes into the pod's condition.
+    Nothing(String),
+}
+
+/// A disruption budget as far as preemption looks at it.
+pub struct Budget {
+    namespace: String,
+    selector: Selector,
+    allowed: i32,
+    disrupted: Vec<String>,
+}
+
+impl Budget {
+    pub fn of(budget: &PodDisruptionBudget) -> Self {
+        let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        let status = budget.status.as_ref();
+        Budget {
+            namespace: budget.metadata.namespace.clone().unwrap_or_default(),
+            selector: Selector::of_option(selector).unwrap_or_else(|_| Selector::nothing()),
+            allowed: status.map_or(0, |status| status.disruptions_allowed.unwrap_or(0)),
+            disrupted: status
+                .and_then(|status| status.disrupted_pods.as_ref())
+                .map(|pods| pods.keys().cloned().collect())
+                .unwrap_or_default(),
+        }
+    }
+
+    fn protects(&self, pod: &PodState) -> bool {
+        pod.namespace() == self.namespace
+            && pod.labels().is_some_and(|labels| !labels.is_empty())
+            && !self.selector.is_empty()
+            && self.selector.matches(pod.labels())
+            && !self.disrupted.iter().any(|name| name == pod.name())
+    }
+}
+
+pub fn make_room(pod: &Arc<PodState>, no_fit: &NoFit, cluster: &Cluster, budgets: &[Budget]) -> Outcome {
+    let policy = pod.object.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref());
+    if policy == Some("Never") {
+        return Outcome::Nothing("not eligible due to preemptionPolicy=Never.".to_owned());
+    }
+    let all = cluster.node_count();
+    let unhelpful = all - no_fit.resolvable.len();
+    let mut candidates = Vec::new();
+    let mut without_victims = 0;
+    let most = (all * CANDIDATE_PERCENTAGE / 100).max(LEAST_CANDIDATES);
+    for index in &no_fit.resolvable {
+        match victims_on(pod, *index, cluster, &no_fit.filters, budgets) {
+            Ok(victims) => candidates.push(victims),
+            Err(()) => without_victims += 1,
+        }
+        if candidates.len() >= most {
+            break;
+        }
+    }
+    match best(candidates) {
+        Some(victims) => Outcome::Victims(victims),
+        None => {
+            let mut reasons = BTreeMap::new();
+            if unhelpful > 0 {
+                reasons.insert("Preemption is not helpful for scheduling".to_owned(), unhelpful);
+            }
+            if without_victims > 0 {
+                reasons.insert("No preemption victims found for incoming pod".to_owned(), without_victims);
+            }
+            Outcome::Nothing(nodes_message(all, &reasons, None))
+        }
+    }
+}
+
+/// The fewest pods that must leave a node, those with the lowest priority first.
+fn victims_on(
+    pod: &Arc<PodState>,
+    index: NodeIndex,
+    cluster: &Cluster,
+    filters: &[Box<dyn Filter>],
+    budgets: &[Budget],
+) -> Result<Victims, ()> {
+    let node = cluster.node(index);
+    let mut lower: Vec<Arc<PodState>> =
+        node.pods.iter().filter(|placed| placed.priority() < pod.priority()).cloned().collect();
+    if lower.is_empty() {
+        return Err(());
+    }
+    let mut without: NodeState = node.clone();
+    lower.iter().for_each(|pod| without.remove(pod));
+    let fits = |node: &NodeState, removed: &[Arc<PodState>]| {
+        first_rejection(filters, &View { index, node, removed, added: &[] }).is_none()
+    };
+    if !fits(&without, &lower) {
+        return Err(());
+    }
+    // The most important come back first; those a budget protects before the others.
+    lower.sort_by(|one, other| importance(other).cmp(&importance(one)));
+    let (protected, free) = split_by_budget(&lower, budgets);
+    let mut removed = lower;
+    let mut victims = Vec::new();
+    let mut violations = 0;
+    for (pods, is_protected) in [(protected, true), (free, false)] {
+        for candidate in pods {
+            without.add(Arc::clone(&candidate));
+            removed.retain(|pod| pod.key != candidate.key);
+            if !fits(&without, &removed) {
+                without.remove(&candidate);
+                removed.push(Arc::clone(&candidate));
+                violations += usize::from(is_protected);
+                victims.push(candidate);
+            }
+        }
+    }
+    victims.sort_by(|one, other| importance(other).cmp(&importance(one)));
+    Ok(Victims { node: index, pods: victims, violations })
+}
+
+/// Higher priority first, then the longer running.
+fn importance(pod: &PodState) -> (i32, std::cmp::Reverse<Timestamp>) {
+    (pod.priority(), std::cmp::Reverse(started(pod)))
+}
+
+fn started(pod: &PodState) -> Timestamp {
+    let status = pod.object.status.as_ref();
+    status.and_then(|status| status.start_time.as_ref()).map_or(Timestamp::MAX, |time| time.0)
+}
+
+fn split_by_budget(pods: &[Arc<PodState>], budgets: &[Budget]) -> (Vec<Arc<PodState>>, Vec<Arc<PodState>>) {
+    let mut allowed: Vec<i32> = budgets.iter().map(|budget| budget.allowed).collect();
+    pods.iter().cloned().partition(|pod| {
+        let mut violates = false;
+        for (budget, left) in budgets.iter().zip(&mut allowed) {
+            if budget.protects(pod) {
+                *left -= 1;
+                violates |= *left < 0;
+            }
+        }
+        violates
+    })
+}
+
+/// Fewest budget violations, then the lowest highest priority, then the smallest sum of priorities, then the fewest pods,
+/// then the latest start of the most important one.
+fn best(candidates: Vec<Victims>) -> Option<Victims> {
+    candidates.into_iter().min_by_key(|victims| {
+        let highest = victims.pods.iter().map(|pod| pod.priority()).max().unwrap_or(i32::MIN);
+        let sum: i64 = victims.pods.iter().map(|pod| i64::from(pod.priority()) + i64::from(i32::MAX) + 1).sum();
+        let earliest = victims.pods.iter().filter(|pod| pod.priority() == highest).map(|pod| started(pod)).min();
+        (victims.violations, highest, sum, victims.pods.len(), std::cmp::Reverse(earliest))
+    })
+}

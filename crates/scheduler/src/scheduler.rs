@@ -1,0 +1,401 @@
+//! The task that owns the queue and the cluster's state: it takes in what changed, decides the next pod, and sends the
+//! decision on its way.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use knarr_client::events::{EventType, reference};
+use knarr_client::pod::{is_terminal, node_name};
+use knarr_client::{Informers, SeriesRecorder};
+use kube::Client;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::bind;
+use crate::cluster::Cluster;
+use crate::cluster::pod::PodState;
+use crate::config::Configuration;
+use crate::cycle::{NoFit, Ready, Rotation};
+use crate::handlers::{self, Message, key_of};
+use crate::preemption::{Budget, Outcome, make_room};
+use crate::queue::{Happened, Nominations, Queue};
+
+/// So many bindings are on their way at once.
+const BINDINGS_IN_FLIGHT: usize = 256;
+
+pub struct Settings {
+    pub configuration: Configuration,
+    /// The clock; decisions are given its time.
+    pub now: fn() -> Timestamp,
+}
+
+/// Schedules until the process ends or the API's informers close.
+pub async fn run(client: Client, informers: Arc<Informers>, settings: Settings) {
+    let (sender, receiver) = unbounded_channel();
+    handlers::watch(&informers, &sender);
+    informers.of::<Node>().synced().await;
+    informers.of::<Namespace>().synced().await;
+    informers.of::<PodDisruptionBudget>().synced().await;
+    informers.of::<Pod>().synced().await;
+    Scheduler::new(client, settings, sender).run(receiver).await;
+}
+
+struct Scheduler {
+    client: Client,
+    now: fn() -> Timestamp,
+    profiles: HashMap<String, Ready>,
+    recorders: HashMap<String, SeriesRecorder>,
+    cluster: Cluster,
+    queue: Queue,
+    nominations: Nominations,
+    budgets: HashMap<String, Arc<PodDisruptionBudget>>,
+    rotation: Rotation,
+    messages: UnboundedSender<Message>,
+    permits: Arc<Semaphore>,
+}
+
+impl Scheduler {
+    fn new(client: Client, settings: Settings, messages: UnboundedSender<Message>) -> Self {
+        let Configuration { profiles, percentage_of_nodes_to_score, initial_backoff, max_backoff } =
+            settings.configuration;
+        let recorders = profiles
+            .iter()
+            .map(|profile| {
+                let name = profile.scheduler_name.clone();
+                let recorder = SeriesRecorder::new(client.clone(), &name, &name);
+                (name, recorder)
+            })
+            .collect();
+        let profiles = profiles
+            .into_iter()
+            .map(|profile| (profile.scheduler_name.clone(), Ready::new(profile, percentage_of_nodes_to_score)))
+            .collect();
+        Scheduler {
+            client,
+            now: settings.now,
+            profiles,
+            recorders,
+            cluster: Cluster::default(),
+            queue: Queue::new(initial_backoff, max_backoff),
+            nominations: Nominations::default(),
+            budgets: HashMap::new(),
+            rotation: Rotation::default(),
+            messages,
+            permits: Arc::new(Semaphore::new(BINDINGS_IN_FLIGHT)),
+        }
+    }
+
+    async fn run(mut self, mut receiver: UnboundedReceiver<Message>) {
+        loop {
+            while let Ok(message) = receiver.try_recv() {
+                self.take_in(message);
+            }
+            let next = self.queue.advance((self.now)());
+            if let Some(pod) = self.queue.pop() {
+                self.schedule(pod).await;
+                // Informers and bindings run on the same threads: let them.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let message = match next {
+                None => receiver.recv().await,
+                Some(at) => {
+                    let wait = at.duration_since((self.now)());
+                    let wait = std::time::Duration::try_from(wait).unwrap_or_default();
+                    tokio::select! {
+                        message = receiver.recv() => message,
+                        () = tokio::time::sleep(wait) => continue,
+                    }
+                }
+            };
+            match message {
+                Some(message) => self.take_in(message),
+                None => return,
+            }
+        }
+    }
+
+    fn take_in(&mut self, message: Message) {
+        match message {
+            Message::Pod { old, new } => self.pod_changed(old.as_ref(), new.as_ref()),
+            Message::Node { old, new } => self.node_changed(old.as_ref(), new),
+            Message::Namespace { old, new } => {
+                match (&old, &new) {
+                    (_, Some(namespace)) => self.cluster.set_namespace(namespace),
+                    (Some(namespace), None) => {
+                        self.cluster.namespaces.remove(namespace.metadata.name.as_deref().unwrap_or_default());
+                    }
+                    (None, None) => {}
+                }
+                self.queue.happened(Happened::Namespace, (self.now)());
+            }
+            Message::Budget { old, new } => {
+                let key = |budget: &PodDisruptionBudget| {
+                    let metadata = &budget.metadata;
+                    format!(
+                        "{}/{}",
+                        metadata.namespace.as_deref().unwrap_or_default(),
+                        metadata.name.as_deref().unwrap_or_default()
+                    )
+                };
+                match (old, new) {
+                    (_, Some(budget)) => {
+                        self.budgets.insert(key(&budget), budget);
+                    }
+                    (Some(budget), None) => {
+                        self.budgets.remove(&key(&budget));
+                    }
+                    (None, None) => {}
+                }
+            }
+            Message::Bound { key } => self.queue.remove(&key),
+            Message::BindFailed { key, error, gone } => {
+                self.cluster.unassume(&key);
+                if gone {
+                    self.queue.remove(&key);
+                } else {
+                    tracing::warn!(pod = &*key, error, "binding failed");
+                    self.queue.back_off(&key, (self.now)());
+                }
+                self.queue.happened(Happened::PodRemoved, (self.now)());
+            }
+        }
+    }
+
+    fn pod_changed(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) {
+        let now = (self.now)();
+        let placed = |pod: &Pod| node_name(pod).is_some_and(|name| !name.is_empty()) && !is_terminal(pod);
+        let was_placed = old.is_some_and(|pod| placed(pod));
+        match new {
+            Some(pod) if placed(pod) => {
+                let key = key_of(pod);
+                self.queue.remove(&key);
+                self.nominations.remove(&key);
+                let relabelled = old.is_some_and(|old| old.metadata.labels != pod.metadata.labels);
+                self.cluster.set_pod(pod, node_name(pod).unwrap_or_default());
+                if !was_placed {
+                    self.queue.happened(Happened::PodAdded, now);
+                } else if relabelled {
+                    self.queue.happened(Happened::PodLabels, now);
+                } else if old.is_some_and(|old| old.spec != pod.spec || is_leaving(old) != is_leaving(pod)) {
+                    self.queue.happened(Happened::PodRemoved, now);
+                }
+            }
+            Some(pod) if is_terminal(pod) || node_name(pod).is_some_and(|name| !name.is_empty()) => {
+                self.pod_gone(pod, was_placed)
+            }
+            Some(pod) => self.pod_waits(pod, now),
+            None => {
+                if let Some(pod) = old {
+                    self.pod_gone(pod, was_placed);
+                }
+            }
+        }
+    }
+
+    fn pod_waits(&mut self, pod: &Arc<Pod>, now: Timestamp) {
+        let key = key_of(pod);
+        let scheduler = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
+        let ours = self.profiles.contains_key(scheduler.unwrap_or("default-scheduler"));
+        if !ours || is_leaving(pod) {
+            self.queue.remove(&key);
+            self.nominations.remove(&key);
+            return;
+        }
+        // A binding on its way will be told by the API or by its failure.
+        if self.cluster.is_placed(&key) {
+            return;
+        }
+        let state = Arc::new(PodState::new(Arc::clone(pod)));
+        let nominated = pod.status.as_ref().and_then(|status| status.nominated_node_name.clone());
+        match nominated.filter(|node| !node.is_empty()) {
+            Some(node) => self.nominations.set(Arc::clone(&state), &node),
+            None => self.nominations.remove(&key),
+        }
+        self.queue.set(state, now);
+    }
+
+    fn pod_gone(&mut self, pod: &Arc<Pod>, was_placed: bool) {
+        let key = key_of(pod);
+        self.queue.remove(&key);
+        self.nominations.remove(&key);
+        let assumed = self.cluster.is_placed(&key);
+        self.cluster.remove_pod(&key);
+        if was_placed || assumed {
+            self.queue.happened(Happened::PodRemoved, (self.now)());
+        }
+    }
+
+    fn node_changed(&mut self, old: Option<&Arc<Node>>, new: Option<Arc<Node>>) {
+        let now = (self.now)();
+        let Some(node) = new else {
+            if let Some(old) = old {
+                self.cluster.remove_node(old.metadata.name.as_deref().unwrap_or_default());
+            }
+            return;
+        };
+        let mut events = Vec::new();
+        match old {
+            None => events.push(Happened::NodeAdded),
+            Some(old) => {
+                let allocatable = |node: &Node| node.status.as_ref().and_then(|status| status.allocatable.clone());
+                let taints = |node: &Node| {
+                    node.spec.as_ref().map(|spec| (spec.taints.clone(), spec.unschedulable.unwrap_or(false)))
+                };
+                if allocatable(old) != allocatable(&node) {
+                    events.push(Happened::NodeAllocatable);
+                }
+                if old.metadata.labels != node.metadata.labels {
+                    events.push(Happened::NodeLabels);
+                }
+                if taints(old) != taints(&node) {
+                    events.push(Happened::NodeTaints);
+                }
+            }
+        }
+        self.cluster.set_node(node);
+        for event in events {
+            self.queue.happened(event, now);
+        }
+    }
+
+    async fn schedule(&mut self, pod: Arc<PodState>) {
+        let scheduler = pod.object.spec.as_ref().and_then(|spec| spec.scheduler_name.clone());
+        let Some(ready) = self.profiles.get(scheduler.as_deref().unwrap_or("default-scheduler")) else {
+            self.queue.remove(&pod.key);
+            return;
+        };
+        match ready.decide(&pod, &mut self.cluster, &self.nominations, &mut self.rotation) {
+            Ok(chosen) => {
+                let node = self.cluster.node(chosen.node).name().to_owned();
+                self.bind(pod, node).await;
+            }
+            Err(no_fit) => self.explain(pod, no_fit).await,
+        }
+    }
+
+    async fn bind(&mut self, pod: Arc<PodState>, node: String) {
+        self.cluster.assume(Arc::clone(&pod), &node);
+        self.nominations.remove(&pod.key);
+        let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return };
+        let client = self.client.clone();
+        let messages = self.messages.clone();
+        let recorder = self.recorder(&pod);
+        tokio::spawn(async move {
+            let _permit = permit;
+            let key = Arc::clone(&pod.key);
+            let message = match bind::bind(client, &pod, &node).await {
+                Ok(()) => {
+                    if let Some(recorder) = recorder {
+                        let text = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name());
+                        record(&recorder, &pod, false, "Scheduled", "Binding", text);
+                    }
+                    Message::Bound { key }
+                }
+                Err(error) => Message::BindFailed { key, gone: bind::is_gone(&error), error: error.to_string() },
+            };
+            let _ = messages.send(message);
+        });
+    }
+
+    async fn explain(&mut self, pod: Arc<PodState>, mut no_fit: NoFit) {
+        let now = (self.now)();
+        let mut nominated = None;
+        if no_fit.diagnosis.all_nodes > 0 {
+            no_fit.diagnosis.after = if no_fit.diagnosis.rejected.is_some() {
+                // Kubernetes' claim plugin, which runs first here, never saw the pod and says so.
+                "not found".to_owned()
+            } else {
+                match self.room_for(&pod, &no_fit) {
+                    Ok(node) => {
+                        nominated = Some(node);
+                        String::new()
+                    }
+                    Err(why) => format!("no new claims to deallocate, preemption: {why}"),
+                }
+            };
+        }
+        let message = no_fit.diagnosis.message();
+        if let Some(recorder) = self.recorder(&pod) {
+            record(&recorder, &pod, true, "FailedScheduling", "Scheduling", message.clone());
+        }
+        self.queue.unschedulable(&pod.key, no_fit.diagnosis.plugins, now);
+        if let Some(node) = &nominated {
+            self.nominations.set(Arc::clone(&pod), node);
+        }
+        let client = self.client.clone();
+        tokio::spawn(async move {
+            let key = Arc::clone(&pod.key);
+            if let Err(error) = bind::explain(client, pod, "Unschedulable", message, nominated, now).await
+                && !bind::is_gone(&error)
+            {
+                tracing::warn!(pod = &*key, %error, "the reason could not be written to the pod");
+            }
+        });
+    }
+
+    /// Begins to make room for a pod, and answers where; or why it cannot be made.
+    fn room_for(&mut self, pod: &Arc<PodState>, no_fit: &NoFit) -> Result<String, String> {
+        // Room is being made already: its victims are on their way out.
+        if let Some(node) = self.nominations.node_of(&pod.key)
+            && let Some(index) = self.cluster.index_of(node)
+            && self.cluster.node(index).pods.iter().any(|p| p.is_terminating() && p.priority() < pod.priority())
+        {
+            return Err("not eligible due to a terminating pod on the nominated node.".to_owned());
+        }
+        let budgets: Vec<Budget> = self.budgets.values().map(|budget| Budget::of(budget)).collect();
+        let victims = match make_room(pod, no_fit, &self.cluster, &budgets) {
+            Outcome::Victims(victims) => victims,
+            Outcome::Nothing(why) => return Err(why),
+        };
+        let node = self.cluster.node(victims.node).name().to_owned();
+        for lower in self.nominations.lower_on(&node, pod.priority()) {
+            self.nominations.remove(&lower.key);
+            let client = self.client.clone();
+            tokio::spawn(async move {
+                if let Err(error) = bind::clear_nomination(client, lower).await
+                    && !bind::is_gone(&error)
+                {
+                    tracing::warn!(%error, "a promise could not be taken back");
+                }
+            });
+        }
+        for victim in victims.pods {
+            let client = self.client.clone();
+            let preemptor = Arc::clone(pod);
+            let recorder = self.recorder(pod);
+            let now = (self.now)();
+            let node = node.clone();
+            tokio::spawn(async move {
+                match bind::evict(client, Arc::clone(&victim), &preemptor, now).await {
+                    Ok(()) => {
+                        if let Some(recorder) = recorder {
+                            let text = format!("Preempted by pod {} on node {node}", preemptor.uid());
+                            record(&recorder, &victim, false, "Preempted", "Preempting", text);
+                        }
+                    }
+                    Err(error) if bind::is_gone(&error) => {}
+                    Err(error) => tracing::warn!(pod = &*victim.key, %error, "a pod could not be preempted"),
+                }
+            });
+        }
+        Ok(node)
+    }
+
+    fn recorder(&self, pod: &PodState) -> Option<SeriesRecorder> {
+        let scheduler = pod.object.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
+        self.recorders.get(scheduler.unwrap_or("default-scheduler")).cloned()
+    }
+}
+
+fn is_leaving(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+fn record(recorder: &SeriesRecorder, pod: &PodState, warns: bool, reason: &str, action: &str, note: String) {
+    let kind = if warns { EventType::Warning } else { EventType::Normal };
+    recorder.record(reference(pod.object.as_ref()), None, kind, reason, action, note);
+}
