@@ -22,6 +22,8 @@ pub mod namespace;
 pub mod replica_set;
 pub mod root_ca;
 pub mod service_account;
+pub mod volume_binder;
+pub mod volume_protection;
 
 pub use context::Context;
 pub use error::Error;

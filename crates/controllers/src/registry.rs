@@ -29,6 +29,9 @@ pub const CONTROLLERS: &[Controller] = controllers![
     "namespace-controller" => namespace::run,
     "serviceaccount-controller" => service_account::run,
     "root-ca-certificate-publisher-controller" => root_ca::run,
+    "persistentvolume-binder-controller" => volume_binder::run,
+    "persistentvolumeclaim-protection-controller" => volume_protection::run_claims,
+    "persistentvolume-protection-controller" => volume_protection::run_volumes,
     "replicationcontroller-controller" => replica_set::run_replication_controllers,
 ];
 

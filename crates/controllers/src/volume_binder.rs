@@ -1,0 +1,268 @@
+//! Binds PersistentVolumeClaims to PersistentVolumes, and tells claims why they wait.
+//!
+//! [`claim`] decides over a claim, [`volume`] over a volume, [`matching`] which volume fits best. Binding is written in four
+//! steps (volume, its phase, claim, its status), each of which may be the last before a crash: the next run goes on from
+//! what is written. Provisioning is left to provisioners; they are told of by annotation and event.
+
+mod claim;
+mod matching;
+mod volume;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use knarr_client::events::EventType;
+use knarr_client::{EventRecorder, Informer, WorkQueue, run_workers};
+use kube::Api;
+use kube::api::PostParams;
+
+use crate::Context;
+use crate::common::Key;
+use crate::common::key::{name, namespace, uid};
+use crate::common::requests::{replace, replace_status};
+use crate::error::Result;
+
+use claim::ClaimStep;
+use volume::VolumeStep;
+
+/// Index of pods by the claims they use.
+pub(crate) const BY_CLAIM: &str = "claim";
+/// Index of volumes by storage class, and of volumes by the claim they are for.
+const BY_CLASS: &str = "class";
+const FOR_CLAIM: &str = "for-claim";
+
+pub async fn run(context: Context) {
+    let claims = context.informers.of::<PersistentVolumeClaim>();
+    let volumes = context.informers.of::<PersistentVolume>();
+    let classes = context.informers.of::<StorageClass>();
+    let pods = context.informers.of::<Pod>();
+    index_pods_by_claim(&pods);
+    volumes.add_index(BY_CLASS, |volume| vec![matching::volume_class(volume).to_owned()]);
+    volumes.add_index(FOR_CLAIM, |volume| {
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        reference.map(|to| format!("{}/{}", text(&to.namespace), text(&to.name))).into_iter().collect()
+    });
+    let claim_queue: Arc<WorkQueue<Key>> = WorkQueue::new();
+    let volume_queue: Arc<WorkQueue<String>> = WorkQueue::new();
+    let recorder = context.recorder("persistentvolume-controller");
+    let binder = Arc::new(Binder { context, claims, volumes, classes, pods, claim_queue, volume_queue, recorder });
+    binder.follow();
+    binder.claims.synced().await;
+    binder.volumes.synced().await;
+    binder.classes.synced().await;
+    binder.pods.synced().await;
+    let claims = {
+        let binder = binder.clone();
+        // One worker, so that two claims never choose the same volume.
+        run_workers(binder.claim_queue.clone(), 1, move |key| {
+            let binder = binder.clone();
+            async move { binder.reconcile_claim(key).await }
+        })
+    };
+    let volumes = {
+        let binder = binder.clone();
+        run_workers(binder.volume_queue.clone(), 1, move |key| {
+            let binder = binder.clone();
+            async move { binder.reconcile_volume(key).await }
+        })
+    };
+    tokio::join!(claims, volumes);
+}
+
+pub(crate) fn index_pods_by_claim(pods: &Informer<Pod>) {
+    pods.add_index(BY_CLAIM, |pod| {
+        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+        let claims = volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+            (Some(source), _) => Some(source.claim_name.clone()),
+            (None, Some(_)) => Some(format!("{}-{}", name(pod), volume.name)),
+            _ => None,
+        });
+        claims.map(|claim| format!("{}/{claim}", namespace(pod))).collect()
+    });
+}
+
+struct Binder {
+    context: Context,
+    claims: Arc<Informer<PersistentVolumeClaim>>,
+    volumes: Arc<Informer<PersistentVolume>>,
+    classes: Arc<Informer<StorageClass>>,
+    pods: Arc<Informer<Pod>>,
+    claim_queue: Arc<WorkQueue<Key>>,
+    volume_queue: Arc<WorkQueue<String>>,
+    recorder: EventRecorder,
+}
+
+impl Binder {
+    fn follow(self: &Arc<Self>) {
+        let weak = Arc::downgrade(self);
+        self.claims.on_change(move |change| {
+            let Some(binder) = weak.upgrade() else { return };
+            let claim = change.latest();
+            binder.claim_queue.add(Key::of(&**claim));
+            if let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone()) {
+                binder.volume_queue.add(volume);
+            }
+            for volume in binder.volumes.by_index(FOR_CLAIM, &Key::of(&**claim).to_string()) {
+                binder.volume_queue.add(name(&*volume).to_owned());
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.volumes.on_change(move |change| {
+            let Some(binder) = weak.upgrade() else { return };
+            let volume = change.latest();
+            binder.volume_queue.add(name(&**volume).to_owned());
+            let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+            match reference.and_then(|to| Some((to.namespace.clone()?, to.name.clone()?))) {
+                Some((namespace, name)) => binder.claim_queue.add(Key::new(namespace, name)),
+                None => binder.wake_waiting(matching::volume_class(volume)),
+            }
+        });
+    }
+
+    /// Claims of a class that wait for a volume.
+    fn wake_waiting(&self, class: &str) {
+        self.claims.for_each(|claim| {
+            if !claim::is_bound(claim) && matching::claim_class(claim) == class {
+                self.claim_queue.add(Key::of(&**claim));
+            }
+        });
+    }
+
+    async fn reconcile_claim(&self, key: Key) -> Result<()> {
+        let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Ok(()) };
+        let class = matching::claim_class(&claim).to_owned();
+        let mut candidates = self.volumes.by_index(BY_CLASS, &class);
+        candidates.extend(self.volumes.by_index(FOR_CLAIM, &key.to_string()));
+        let requested =
+            claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
+        let requested = requested.and_then(|name| self.volumes.get("", name));
+        let observed = claim::Observed {
+            class: self.classes.get("", &class),
+            default_class: self.default_class(),
+            requested,
+            candidates,
+            pods: self.pods.by_index(BY_CLAIM, &key.to_string()),
+        };
+        let step = claim::plan(&claim, &observed);
+        self.carry_out_claim(&claim, step).await?;
+        if !claim::is_bound(&claim) && self.claims.get(&key.namespace, &key.name).is_some() {
+            self.claim_queue.add_after(key, self.context.settings.volume_sync_period);
+        }
+        Ok(())
+    }
+
+    /// The newest of the classes marked as default.
+    fn default_class(&self) -> Option<String> {
+        const MARK: &str = "storageclass.kubernetes.io/is-default-class";
+        let is_default = |class: &StorageClass| {
+            class.metadata.annotations.as_ref().and_then(|all| all.get(MARK)).is_some_and(|value| value == "true")
+        };
+        let mut defaults: Vec<_> = self.classes.list().into_iter().filter(|class| is_default(class)).collect();
+        defaults.sort_by(|a, b| {
+            let key = |class: &StorageClass| class.metadata.creation_timestamp.clone();
+            key(b).cmp(&key(a)).then_with(|| name(&**a).cmp(name(&**b)))
+        });
+        defaults.first().map(|class| name(&**class).to_owned())
+    }
+
+    async fn carry_out_claim(&self, claim: &PersistentVolumeClaim, step: ClaimStep) -> Result<()> {
+        let client = &self.context.client;
+        match step {
+            ClaimStep::Bind(volume) => self.bind(&volume, claim).await?,
+            ClaimStep::AssignClass(class) => {
+                let mut changed = claim.clone();
+                changed.spec.get_or_insert_default().storage_class_name = Some(class);
+                replace(client, &changed).await?;
+            }
+            ClaimStep::Wait { event, provisioner } => {
+                if let Some((kind, reason, message)) = event {
+                    self.recorder.about(knarr_client::events::reference(claim), kind, reason, message);
+                }
+                if let Some(changed) = provisioner.and_then(|provisioner| claim::with_provisioner(claim, &provisioner))
+                {
+                    replace(client, &changed).await?;
+                } else if let Some(changed) = claim::with_phase(claim, "Pending") {
+                    replace_status(client, &changed).await?;
+                }
+            }
+            ClaimStep::Lost(reason, message) => {
+                if let Some(changed) = claim::with_phase(claim, "Lost") {
+                    replace_status(client, &changed).await?;
+                    self.recorder.warning(claim, reason, message);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn bind(&self, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<()> {
+        let client = &self.context.client;
+        let api: Api<PersistentVolume> = Api::all(client.clone());
+        let mut volume = volume.clone();
+        if let Some(changed) = volume::claimed_by(&volume, claim) {
+            volume = api.replace(name(&volume), &PostParams::default(), &changed).await?;
+        }
+        if let Some(changed) = volume::with_phase(&volume, "Bound", None) {
+            volume = api.replace_subresource("status", name(&changed), &PostParams::default(), &changed).await?;
+        }
+        let mut claim = claim.clone();
+        if let Some(changed) = claim::bound_to(&claim, &volume) {
+            claim = replace(client, &changed).await?;
+        }
+        if let Some(changed) = claim::with_bound_status(&claim, &volume) {
+            replace_status(client, &changed).await?;
+        }
+        Ok(())
+    }
+
+    async fn reconcile_volume(&self, key: String) -> Result<()> {
+        let Some(volume) = self.volumes.get("", &key) else { return Ok(()) };
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        let claim = match reference
+            .and_then(|to| Some((to.namespace.as_deref()?, to.name.as_deref()?, to.uid.as_deref()?)))
+        {
+            Some((namespace, name, wanted)) => {
+                let cached = self.claims.get(namespace, name).filter(|claim| uid(&**claim) == wanted);
+                match cached {
+                    Some(claim) => Some((*claim).clone()),
+                    // The cache may be behind; a volume is only released when the server has no such claim.
+                    None => {
+                        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.context.client.clone(), namespace);
+                        api.get_opt(name).await?.filter(|claim| uid(claim) == wanted)
+                    }
+                }
+            }
+            None => None,
+        };
+        let step = volume::plan(&volume, claim.as_ref());
+        self.carry_out_volume(&volume, step).await
+    }
+
+    async fn carry_out_volume(&self, volume: &PersistentVolume, step: VolumeStep) -> Result<()> {
+        let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
+        match step {
+            VolumeStep::Nothing => {}
+            VolumeStep::Phase(phase) => {
+                if let Some(changed) = volume::with_phase(volume, phase, None) {
+                    api.replace_subresource("status", name(volume), &PostParams::default(), &changed).await?;
+                }
+            }
+            VolumeStep::LookAtClaim(key) => self.claim_queue.add(key),
+            VolumeStep::Unbind(changed) => {
+                let written = api.replace(name(volume), &PostParams::default(), &changed).await?;
+                if let Some(changed) = volume::with_phase(&written, "Available", None) {
+                    api.replace_subresource("status", name(volume), &PostParams::default(), &changed).await?;
+                }
+            }
+            VolumeStep::Fail { reason, message } => {
+                if let Some(changed) = volume::with_phase(volume, "Failed", Some(&message)) {
+                    api.replace_subresource("status", name(volume), &PostParams::default(), &changed).await?;
+                    self.recorder.about(knarr_client::events::reference(volume), EventType::Warning, reason, message);
+                }
+            }
+        }
+        Ok(())
+    }
+}

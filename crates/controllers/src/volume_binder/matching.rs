@@ -1,0 +1,152 @@
+//! Which volume fits a claim best.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use knarr_client::quantity::Quantity;
+use knarr_client::selector::Selector;
+
+use crate::common::key::{name, namespace, uid};
+
+const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+
+pub(super) fn claim_class(claim: &PersistentVolumeClaim) -> &str {
+    let annotated = claim.metadata.annotations.as_ref().and_then(|all| all.get(CLASS_ANNOTATION));
+    let named = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
+    annotated.or(named).map_or("", String::as_str)
+}
+
+pub(super) fn volume_class(volume: &PersistentVolume) -> &str {
+    let annotated = volume.metadata.annotations.as_ref().and_then(|all| all.get(CLASS_ANNOTATION));
+    let named = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref());
+    annotated.or(named).map_or("", String::as_str)
+}
+
+/// Whether the volume is meant for the claim; a reference without uid was made before there was a claim.
+pub(super) fn is_for(reference: &ObjectReference, claim: &PersistentVolumeClaim) -> bool {
+    reference.name.as_deref() == Some(name(claim))
+        && reference.namespace.as_deref() == Some(namespace(claim))
+        && reference.uid.as_deref().is_none_or(|wanted| wanted.is_empty() || wanted == uid(claim))
+}
+
+/// The volume already meant for the claim, else the smallest that suits. With `delayed`, only the scheduler chooses freely.
+pub(super) fn best(
+    claim: &PersistentVolumeClaim,
+    candidates: &[Arc<PersistentVolume>],
+    delayed: bool,
+) -> Option<Arc<PersistentVolume>> {
+    let fitting: Vec<&Arc<PersistentVolume>> = candidates
+        .iter()
+        .filter(|volume| volume.metadata.deletion_timestamp.is_none() && unsuited(volume, claim).is_none())
+        .collect();
+    let meant = fitting.iter().find(|volume| {
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        reference.is_some_and(|reference| is_for(reference, claim))
+    });
+    if let Some(meant) = meant {
+        return Some((*meant).clone());
+    }
+    if delayed {
+        return None;
+    }
+    let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    let selector = selector.map_or_else(|| Ok(Selector::everything()), Selector::of).ok()?;
+    let free = fitting.into_iter().filter(|volume| {
+        let spec = volume.spec.as_ref();
+        spec.is_some_and(|spec| spec.claim_ref.is_none())
+            && volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available")
+            && volume_class(volume) == claim_class(claim)
+            && has_modes(volume, claim)
+            && selector.matches(volume.metadata.labels.as_ref())
+    });
+    free.min_by(|a, b| capacity(a).cmp(&capacity(b)).then_with(|| name(&***a).cmp(name(&***b)))).cloned()
+}
+
+/// Why a claim cannot use a volume, in the words people are told.
+pub(super) fn unsuited(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
+    let (volume_spec, claim_spec) = (volume.spec.as_ref()?, claim.spec.as_ref()?);
+    let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
+    let attributes = |class: &Option<String>| class.clone().unwrap_or_default();
+    if capacity(volume) < requested(claim) {
+        return Some("requested PV is too small");
+    }
+    if mode(&volume_spec.volume_mode) != mode(&claim_spec.volume_mode) {
+        return Some("incompatible volumeMode");
+    }
+    if attributes(&volume_spec.volume_attributes_class_name) != attributes(&claim_spec.volume_attributes_class_name) {
+        return Some("volumeAttributesClassName does not match");
+    }
+    None
+}
+
+pub(super) fn has_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let offered = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
+    let wanted = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
+    wanted.iter().all(|mode| offered.contains(mode))
+}
+
+fn capacity(volume: &PersistentVolume) -> Quantity {
+    let storage = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref()?.get("storage"));
+    storage.map_or(Quantity::ZERO, Quantity::of)
+}
+
+fn requested(claim: &PersistentVolumeClaim) -> Quantity {
+    let storage = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
+    storage.map_or(Quantity::ZERO, Quantity::of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn claim(extra: Value) -> PersistentVolumeClaim {
+        let mut spec = json!({"storageClassName": "c", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "5Gi"}}});
+        for (key, value) in extra.as_object().cloned().unwrap_or_default() {
+            spec[key] = value;
+        }
+        serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "ns", "uid": "u"}, "spec": spec})).unwrap()
+    }
+
+    fn volume(name: &str, size: &str, extra: Value) -> Arc<PersistentVolume> {
+        let mut spec =
+            json!({"storageClassName": "c", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": size}});
+        for (key, value) in extra.as_object().cloned().unwrap_or_default() {
+            spec[key] = value;
+        }
+        let value = json!({"metadata": {"name": name, "labels": {"disk": name}}, "spec": spec, "status": {"phase": "Available"}});
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn the_smallest_fitting_volume_is_chosen() {
+        let volumes = [
+            volume("small", "1Gi", json!({})),
+            volume("large", "100Gi", json!({})),
+            volume("right", "10Gi", json!({})),
+            volume("block", "6Gi", json!({"volumeMode": "Block"})),
+            volume("shared", "6Gi", json!({"accessModes": ["ReadOnlyMany"]})),
+            volume("taken", "6Gi", json!({"claimRef": {"namespace": "ns", "name": "other"}})),
+            volume("other-class", "6Gi", json!({"storageClassName": "d"})),
+        ];
+        let chosen =
+            |claim: PersistentVolumeClaim, delayed: bool| best(&claim, &volumes, delayed).map(|v| name(&*v).to_owned());
+        assert_eq!(chosen(claim(json!({})), false).as_deref(), Some("right"));
+        assert_eq!(chosen(claim(json!({})), true), None, "the scheduler chooses");
+        let selector = json!({"selector": {"matchLabels": {"disk": "large"}}});
+        assert_eq!(chosen(claim(selector), false).as_deref(), Some("large"));
+        let block = json!({"volumeMode": "Block"});
+        assert_eq!(chosen(claim(block), false).as_deref(), Some("block"));
+    }
+
+    #[test]
+    fn a_volume_meant_for_the_claim_comes_first() {
+        let volumes = [
+            volume("right", "10Gi", json!({})),
+            volume("meant", "50Gi", json!({"claimRef": {"namespace": "ns", "name": "c"}})),
+        ];
+        assert_eq!(name(&*best(&claim(json!({})), &volumes, true).unwrap()), "meant");
+        let former = [volume("former", "50Gi", json!({"claimRef": {"namespace": "ns", "name": "c", "uid": "old"}}))];
+        assert!(best(&claim(json!({})), &former, false).is_none());
+    }
+}

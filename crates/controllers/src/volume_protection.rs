@@ -1,0 +1,192 @@
+//! Keeps claims that pods use and volumes that are bound from being removed, by a finalizer on each.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use knarr_client::{Change, WorkQueue, owner, pod, run_workers};
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+
+use crate::Context;
+use crate::common::Key;
+use crate::common::key::{name, namespace};
+use crate::common::requests::finalizers_patch;
+use crate::error::{Error, Result, ignore_not_found};
+use crate::volume_binder::{BY_CLAIM, index_pods_by_claim};
+
+const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+
+pub async fn run_claims(context: Context) {
+    let claims = context.informers.of::<PersistentVolumeClaim>();
+    let pods = context.informers.of::<Pod>();
+    index_pods_by_claim(&pods);
+    let queue: Arc<WorkQueue<Key>> = WorkQueue::new();
+    let on_claim = queue.clone();
+    claims.on_change(move |change| {
+        if !matches!(change, Change::Deleted(_))
+            && change_of(&change.latest().metadata, CLAIM_FINALIZER) != Wanted::Same
+        {
+            on_claim.add(Key::of(&**change.latest()));
+        }
+    });
+    let on_pod = queue.clone();
+    pods.on_change(move |change| {
+        let pod = change.latest();
+        if matches!(change, Change::Deleted(_)) || pod::is_terminal(pod) || pod::is_terminating(pod) {
+            for claim in claims_of(pod) {
+                on_pod.add(Key::new(namespace(&**pod), claim));
+            }
+        }
+    });
+    claims.synced().await;
+    pods.synced().await;
+    run_workers(queue, 5, move |key: Key| {
+        let (context, claims, pods) = (context.clone(), claims.clone(), pods.clone());
+        async move {
+            let Some(claim) = claims.get(&key.namespace, &key.name) else { return Ok::<(), Error>(()) };
+            let api: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), &key.namespace);
+            match change_of(&claim.metadata, CLAIM_FINALIZER) {
+                Wanted::Same => return Ok(()),
+                Wanted::Remove => {
+                    if pods.by_index(BY_CLAIM, &key.to_string()).iter().any(|pod| uses(pod, &claim)) {
+                        return Ok(());
+                    }
+                    // The cache may not yet hold a pod that was just bound to a node.
+                    let live: Api<Pod> = Api::namespaced(context.client.clone(), &key.namespace);
+                    if live.list(&ListParams::default()).await?.items.iter().any(|pod| uses(pod, &claim)) {
+                        return Ok(());
+                    }
+                }
+                Wanted::Add => {}
+            }
+            write(&api, &claim.metadata, CLAIM_FINALIZER).await
+        }
+    })
+    .await;
+}
+
+pub async fn run_volumes(context: Context) {
+    let volumes = context.informers.of::<PersistentVolume>();
+    let queue: Arc<WorkQueue<String>> = WorkQueue::new();
+    let on_volume = queue.clone();
+    volumes.on_change(move |change| {
+        if !matches!(change, Change::Deleted(_))
+            && change_of(&change.latest().metadata, VOLUME_FINALIZER) != Wanted::Same
+        {
+            on_volume.add(name(&**change.latest()).to_owned());
+        }
+    });
+    volumes.synced().await;
+    run_workers(queue, 2, move |key: String| {
+        let (context, volumes) = (context.clone(), volumes.clone());
+        async move {
+            let Some(volume) = volumes.get("", &key) else { return Ok::<(), Error>(()) };
+            let bound = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
+            match change_of(&volume.metadata, VOLUME_FINALIZER) {
+                Wanted::Same => Ok(()),
+                Wanted::Remove if bound => Ok(()),
+                _ => {
+                    write(&Api::<PersistentVolume>::all(context.client.clone()), &volume.metadata, VOLUME_FINALIZER)
+                        .await
+                }
+            }
+        }
+    })
+    .await;
+}
+
+#[derive(Debug, PartialEq)]
+enum Wanted {
+    Same,
+    Add,
+    Remove,
+}
+
+/// What lives is protected; what is being deleted may lose its protection.
+fn change_of(meta: &ObjectMeta, finalizer: &str) -> Wanted {
+    let has = meta.finalizers.iter().flatten().any(|present| present == finalizer);
+    match (meta.deletion_timestamp.is_some(), has) {
+        (false, false) => Wanted::Add,
+        (true, true) => Wanted::Remove,
+        _ => Wanted::Same,
+    }
+}
+
+async fn write<K>(api: &Api<K>, meta: &ObjectMeta, finalizer: &str) -> Result<()>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut finalizers = meta.finalizers.clone().unwrap_or_default();
+    match change_of(meta, finalizer) {
+        Wanted::Add => finalizers.push(finalizer.to_owned()),
+        _ => finalizers.retain(|present| present != finalizer),
+    }
+    let patch = Patch::Merge(finalizers_patch(meta, &finalizers));
+    ignore_not_found(api.patch(meta.name.as_deref().unwrap_or(""), &PatchParams::default(), &patch).await)?;
+    Ok(())
+}
+
+fn claims_of(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let claim = |volume: &k8s_openapi::api::core::v1::Volume| match (&volume.persistent_volume_claim, &volume.ephemeral)
+    {
+        (Some(source), _) => Some(source.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{}-{}", name(pod), volume.name)),
+        _ => None,
+    };
+    volumes.filter_map(claim).collect()
+}
+
+/// A pod uses a claim from when it has a node until it is gone; a claim made for the pod, until the pod is shut down.
+fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    if pod::node_name(pod).is_none() {
+        return false;
+    }
+    let shut_down = pod::is_terminating(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.into_iter().any(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => source.claim_name == name(claim),
+        (None, Some(_)) => {
+            let made_for_it = owner::is_controlled_by(&claim.metadata, &pod.metadata);
+            !shut_down && made_for_it && format!("{}-{}", name(pod), volume.name) == name(claim)
+        }
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn finalizers_follow_life() {
+        let meta = |value: Value| serde_json::from_value::<ObjectMeta>(value).unwrap();
+        let leaving = "2026-01-01T00:00:00Z";
+        for (value, wanted) in [
+            (json!({}), Wanted::Add),
+            (json!({"finalizers": [CLAIM_FINALIZER]}), Wanted::Same),
+            (json!({"finalizers": [CLAIM_FINALIZER], "deletionTimestamp": leaving}), Wanted::Remove),
+            (json!({"deletionTimestamp": leaving}), Wanted::Same),
+        ] {
+            assert_eq!(change_of(&meta(value), CLAIM_FINALIZER), wanted);
+        }
+    }
+
+    #[test]
+    fn a_pod_on_a_node_uses_its_claims() {
+        let claim: PersistentVolumeClaim =
+            serde_json::from_value(json!({"metadata": {"name": "data", "namespace": "ns"}})).unwrap();
+        let pod = |node: &str, volume: Value| -> Pod {
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns"},
+                "spec": {"nodeName": node, "containers": [], "volumes": [volume]}}))
+            .unwrap()
+        };
+        let named = json!({"name": "v", "persistentVolumeClaim": {"claimName": "data"}});
+        assert!(uses(&pod("n", named.clone()), &claim));
+        assert!(!uses(&pod("", named), &claim));
+        assert!(!uses(&pod("n", json!({"name": "v", "persistentVolumeClaim": {"claimName": "other"}})), &claim));
+    }
+}
