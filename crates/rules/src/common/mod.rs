@@ -18,3 +18,4 @@ pub mod node_labels;
 pub mod resources;
 pub mod workload;
 pub mod conditions;
+pub mod webhook;

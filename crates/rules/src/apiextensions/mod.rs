@@ -1,0 +1,22 @@
+//! Kinds that users define.
+
+mod conversion;
+pub mod custom_resource_definition;
+mod defaults;
+mod field_path;
+mod hoisted;
+mod names;
+mod schema;
+mod schema_fields;
+mod structural;
+mod versions;
+
+use crate::KindRules;
+
+/// The rules of a kind of this group.
+pub fn rules_of(kind: &str) -> Option<&'static dyn KindRules> {
+    match kind {
+        "CustomResourceDefinition" => Some(&custom_resource_definition::CustomResourceDefinition),
+        _ => None,
+    }
+}

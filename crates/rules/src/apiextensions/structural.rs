@@ -1,0 +1,331 @@
+//! Structural schemas: those that say the type of every field, so that unknown fields can be told from known ones.
+
+use knarr_api::field::{Errors, Path};
+use knarr_api::value::Read;
+use regex::Regex;
+use serde_json::{Value, json};
+
+/// Where in a schema one stands.
+#[derive(Clone, Copy, PartialEq)]
+enum Level {
+    Root,
+    Item,
+    Field,
+}
+
+/// What keeps a schema from being structural, in the order of the messages.
+pub fn validate(path: &Path<'_>, schema: &Value) -> Errors {
+    let mut errors = Errors::new();
+    validate_schema(&mut errors, schema, Level::Root, path);
+    validate_complete(&mut errors, schema, Some(schema), path, path);
+    errors.0.sort_by_cached_key(ToString::to_string);
+    errors
+}
+
+/// What makes a schema one that cannot be looked at as structural at all.
+pub fn unsupported(schema: &Value) -> Option<String> {
+    for (name, shown) in [("id", "id"), ("$schema", "schema"), ("$ref", "$ref")] {
+        if !schema.text(&[name]).is_empty() {
+            return Some(format!("OpenAPIV3Schema '{shown}' is not supported"));
+        }
+    }
+    for name in ["patternProperties", "dependencies", "additionalItems", "definitions"] {
+        let value = &schema[name];
+        if !value.is_null() && value.as_object().is_none_or(|fields| !fields.is_empty()) {
+            return Some(format!("OpenAPIV3Schema '{name}' is not supported"));
+        }
+    }
+    if schema["x-kubernetes-preserve-unknown-fields"] == false {
+        return Some("internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined".to_owned());
+    }
+    if schema["items"].is_array() {
+        return Some("OpenAPIV3Schema 'items' must be a schema, but is an array".to_owned());
+    }
+    let lists = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|list| schema.items(&[list]));
+    let single = ["not", "items", "additionalProperties"].into_iter().map(|field| &schema[field]);
+    let properties = schema.fields(&["properties"]).into_iter().flatten().map(|(_, schema)| schema);
+    lists.chain(single).chain(properties).filter(|schema| schema.is_object()).find_map(unsupported)
+}
+
+fn flag(schema: &Value, name: &str) -> bool {
+    schema[name] == true
+}
+
+fn validate_schema(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
+    let kind = schema.text(&["type"]);
+    let items = &schema["items"];
+    if kind == "array" && items.is_null() {
+        errors.required(&path.child("items"), "must be specified");
+    }
+    if items.is_object() {
+        validate_schema(errors, items, Level::Item, &path.child("items"));
+    }
+    let properties = path.child("properties");
+    for (name, property) in schema.fields(&["properties"]).into_iter().flatten() {
+        validate_schema(errors, property, Level::Field, &properties.key(name));
+    }
+    let additional = &schema["additionalProperties"];
+    if !additional.is_null() {
+        if level == Level::Root {
+            errors.forbidden(&path.child("additionalProperties"), "must not be used at the root");
+        }
+        if additional.is_object() {
+            validate_schema(errors, additional, Level::Field, &path.child("additionalProperties"));
+        }
+    }
+    validate_extensions(errors, schema, path);
+    validate_values(errors, schema, is_int_or_string(schema), first_is_int_or_string(schema), path);
+    validate_type(errors, schema, level, path);
+    validate_meta(errors, schema, level, path);
+    let embedded = flag(schema, "x-kubernetes-embedded-resource");
+    let no_properties = schema.fields(&["properties"]).is_none_or(|fields| fields.is_empty());
+    if embedded && !flag(schema, "x-kubernetes-preserve-unknown-fields") && no_properties {
+        let told = "must not be empty if x-kubernetes-embedded-resource is true without \
+                    x-kubernetes-preserve-unknown-fields";
+        errors.required(&properties, told);
+    }
+}
+
+fn validate_extensions(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
+    if flag(schema, "x-kubernetes-int-or-string") {
+        for name in ["x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"] {
+            if flag(schema, name) {
+                errors.invalid(&path.child(name), true, "must be false if x-kubernetes-int-or-string is true");
+            }
+        }
+    }
+}
+
+fn validate_type(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
+    let kind = schema.text(&["type"]);
+    let at = path.child("type");
+    let embedded = flag(schema, "x-kubernetes-embedded-resource");
+    if embedded && kind != "object" {
+        let told = "must be object if x-kubernetes-embedded-resource is true";
+        match kind {
+            "" => errors.required(&at, told),
+            kind => errors.invalid(&at, kind, told),
+        }
+    } else if kind.is_empty()
+        && !flag(schema, "x-kubernetes-int-or-string")
+        && !flag(schema, "x-kubernetes-preserve-unknown-fields")
+    {
+        let told = match level {
+            Level::Root => "must not be empty at the root",
+            Level::Item => "must not be empty for specified array items",
+            Level::Field => "must not be empty for specified object fields",
+        };
+        errors.required(&at, told);
+    }
+    if embedded && schema.has(&["additionalProperties"]) {
+        let told = "must not be used if x-kubernetes-embedded-resource is set";
+        errors.forbidden(&path.child("additionalProperties"), told);
+    }
+    if level == Level::Root && !kind.is_empty() && kind != "object" {
+        errors.invalid(&at, kind, "must be object at the root");
+    }
+}
+
+/// The fields that every object has must be what they are.
+fn validate_meta(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
+    let checked = level == Level::Root || flag(schema, "x-kubernetes-embedded-resource");
+    let properties = path.child("properties");
+    for name in ["kind", "apiVersion"] {
+        let property = schema.at(&["properties", name]);
+        if checked && !property.is_null() && property.text(&["type"]) != "string" {
+            let at = properties.key(name);
+            errors.invalid(&at.child("type"), property.text(&["type"]), "must be string");
+        }
+    }
+    let Some(metadata) = schema.at(&["properties", "metadata"]).as_object() else { return };
+    let at = properties.key("metadata");
+    let kind = metadata.get("type").and_then(Value::as_str).unwrap_or_default();
+    if checked && kind != "object" {
+        errors.invalid(&at.child("type"), kind, "must be object");
+    }
+    if level == Level::Root && !metadata.iter().all(|(field, value)| may_be_in_metadata(field, value)) {
+        let told = "must not specify anything other than name and generateName, but metadata is implicitly specified";
+        errors.forbidden(&at, told);
+    }
+}
+
+fn may_be_in_metadata(field: &str, value: &Value) -> bool {
+    match field {
+        "type" | "default" => true,
+        "properties" => value
+            .as_object()
+            .is_some_and(|fields| fields.keys().all(|name| matches!(name.as_str(), "name" | "generateName"))),
+        _ => value.is_null(),
+    }
+}
+
+fn int_or_string() -> Value {
+    json!([{"type": "integer"}, {"type": "string"}])
+}
+
+fn is_int_or_string(schema: &Value) -> bool {
+    schema["anyOf"] == int_or_string()
+}
+
+fn first_is_int_or_string(schema: &Value) -> bool {
+    schema.items(&["allOf"]).first().is_some_and(is_int_or_string)
+}
+
+/// The junctors of a schema, whose parts may only say what values are like, not what they are.
+fn validate_values(errors: &mut Errors, schema: &Value, skip_any: bool, skip_first_all: bool, path: &Path<'_>) {
+    if !skip_any {
+        for (index, nested) in schema.items(&["anyOf"]).iter().enumerate() {
+            validate_nested(errors, nested, false, &path.item("anyOf", index));
+        }
+    }
+    for (index, nested) in schema.items(&["allOf"]).iter().enumerate() {
+        validate_nested(errors, nested, skip_first_all && index == 0, &path.item("allOf", index));
+    }
+    for (index, nested) in schema.items(&["oneOf"]).iter().enumerate() {
+        validate_nested(errors, nested, false, &path.item("oneOf", index));
+    }
+    if schema.has(&["not"]) {
+        validate_nested(errors, &schema["not"], false, &path.child("not"));
+    }
+    let pattern = schema.text(&["pattern"]);
+    if !pattern.is_empty()
+        && let Err(wrong) = Regex::new(pattern)
+    {
+        let why = wrong.to_string();
+        let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        let told = format!("must be a valid regular expression, but isn't: error parsing regexp: {why}");
+        errors.invalid(&path.child("pattern"), pattern, told);
+    }
+}
+
+fn validate_nested(errors: &mut Errors, schema: &Value, skip_any: bool, path: &Path<'_>) {
+    validate_values(errors, schema, skip_any, false, path);
+    if schema["items"].is_object() {
+        validate_nested(errors, &schema["items"], false, &path.child("items"));
+    }
+    let properties = path.child("properties");
+    for (name, property) in schema.fields(&["properties"]).into_iter().flatten() {
+        validate_nested(errors, property, false, &properties.key(name));
+    }
+    const EMPTY: &str = "must be empty to be structural";
+    const UNDEFINED: &str = "must be undefined to be structural";
+    const FALSE: &str = "must be false to be structural";
+    for (name, told) in [
+        ("type", EMPTY),
+        ("additionalProperties", UNDEFINED),
+        ("default", UNDEFINED),
+        ("title", EMPTY),
+        ("description", EMPTY),
+        ("nullable", FALSE),
+        ("x-kubernetes-preserve-unknown-fields", FALSE),
+        ("x-kubernetes-embedded-resource", FALSE),
+        ("x-kubernetes-int-or-string", FALSE),
+        ("x-kubernetes-list-map-keys", EMPTY),
+        ("x-kubernetes-list-type", UNDEFINED),
+        ("x-kubernetes-map-type", UNDEFINED),
+        ("x-kubernetes-validations", EMPTY),
+    ] {
+        let said = match &schema[name] {
+            Value::Null | Value::Bool(false) => false,
+            Value::String(text) => !text.is_empty() || told == UNDEFINED,
+            Value::Array(items) => !items.is_empty(),
+            _ => true,
+        };
+        if said {
+            errors.forbidden(&path.child(name), told);
+        }
+    }
+    if schema.has(&["properties", "metadata"]) {
+        errors.forbidden(&properties.key("metadata"), "must not be specified in a nested context");
+    }
+}
+
+/// What a junctor's part speaks of must be in the schema itself. `at` is where in the schema, `path` where in the junctor.
+fn validate_complete(errors: &mut Errors, junctors: &Value, schema: Option<&Value>, at: &Path<'_>, path: &Path<'_>) {
+    if junctors.has(&["not"]) {
+        validate_nested_complete(errors, &junctors["not"], schema, at, &path.child("not"));
+    }
+    for list in ["allOf", "anyOf", "oneOf"] {
+        for (index, nested) in junctors.items(&[list]).iter().enumerate() {
+            validate_nested_complete(errors, nested, schema, at, &path.item(list, index));
+        }
+    }
+}
+
+fn validate_nested_complete(
+    errors: &mut Errors,
+    nested: &Value,
+    schema: Option<&Value>,
+    at: &Path<'_>,
+    path: &Path<'_>,
+) {
+    let Some(schema) = schema else {
+        errors.required(at, format!("because it is defined in {path}"));
+        return;
+    };
+    validate_complete(errors, nested, Some(schema), at, path);
+    if nested["items"].is_object() {
+        let items = Some(&schema["items"]).filter(|items| items.is_object());
+        validate_nested_complete(errors, &nested["items"], items, &at.child("items"), &path.child("items"));
+    }
+    let (at_properties, path_properties) = (at.child("properties"), path.child("properties"));
+    for (name, property) in nested.fields(&["properties"]).into_iter().flatten() {
+        let (at, path) = (at_properties.key(name), path_properties.key(name));
+        match schema.at(&["properties", name]) {
+            Value::Null => errors.required(&at, format!("because it is defined in {path}")),
+            known => validate_nested_complete(errors, property, Some(known), &at, &path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_are_structural_or_not() {
+        for (schema, wrong) in [
+            (
+                json!({"type": "object", "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": true}}}),
+                vec![],
+            ),
+            (json!({}), vec!["s.type: Required value: must not be empty at the root"]),
+            (
+                json!({"type": "array"}),
+                vec![
+                    "s.items: Required value: must be specified",
+                    "s.type: Invalid value: \"array\": must be object at the root",
+                ],
+            ),
+            (
+                json!({"type": "object", "properties": {"a": {}, "l": {"type": "array", "items": {}}}}),
+                vec![
+                    "s.properties[a].type: Required value: must not be empty for specified object fields",
+                    "s.properties[l].items.type: Required value: must not be empty for specified array items",
+                ],
+            ),
+            (
+                json!({"type": "object", "anyOf": [{"type": "object", "properties": {"b": {"minimum": 1}}}]}),
+                vec![
+                    "s.anyOf[0].type: Forbidden: must be empty to be structural",
+                    "s.properties[b]: Required value: because it is defined in s.anyOf[0].properties[b]",
+                ],
+            ),
+            (
+                json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}}}),
+                vec![
+                    "s.properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata \
+                     is implicitly specified",
+                ],
+            ),
+            (
+                json!({"type": "object", "additionalProperties": {"type": "string"}}),
+                vec!["s.additionalProperties: Forbidden: must not be used at the root"],
+            ),
+        ] {
+            let errors = validate(&Path::root("s"), &schema);
+            let read: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+            assert_eq!(read, wrong);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! How errors show the versions of a definition.
+
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use super::hoisted::Hoisted;
+use super::schema_fields;
+use crate::common::checks;
+
+/// Versions by their internal names, as errors show them.
+pub fn shown(hoisted: &Hoisted<'_>) -> String {
+    let versions: Vec<String> = hoisted
+        .versions()
+        .iter()
+        .map(|version| {
+            let flag = |field: &str| version[field] == true;
+            let schema = hoisted.own(version, "schema");
+            let schema = if schema.is_null() {
+                "null".to_owned()
+            } else {
+                format!("{{\"OpenAPIV3Schema\":{}}}", schema_fields::shown(&schema["openAPIV3Schema"]))
+            };
+            format!(
+                "{{\"Name\":{},\"Served\":{},\"Storage\":{},\"Deprecated\":{},\"DeprecationWarning\":{},\"Schema\":{schema},\
+                 \"Subresources\":{},\"AdditionalPrinterColumns\":{},\"SelectableFields\":{}}}",
+                Value::from(version.text(&["name"])),
+                flag("served"),
+                flag("storage"),
+                flag("deprecated"),
+                version["deprecationWarning"],
+                shown_subresources(hoisted.own(version, "subresources")),
+                shown_columns(hoisted.own(version, "additionalPrinterColumns")),
+                shown_selectable(hoisted.own(version, "selectableFields")),
+            )
+        })
+        .collect();
+    if versions.is_empty() { "null".to_owned() } else { format!("[{}]", versions.join(",")) }
+}
+
+fn shown_subresources(subresources: &Value) -> String {
+    if subresources.is_null() {
+        return "null".to_owned();
+    }
+    let status = if subresources.has(&["status"]) { "{}" } else { "null" };
+    let scale = &subresources["scale"];
+    let scale = if scale.is_null() {
+        "null".to_owned()
+    } else {
+        checks::shown_struct(&[
+            ("SpecReplicasPath", scale.text(&["specReplicasPath"]).into()),
+            ("StatusReplicasPath", scale.text(&["statusReplicasPath"]).into()),
+            ("LabelSelectorPath", scale["labelSelectorPath"].clone()),
+        ])
+    };
+    format!("{{\"Status\":{status},\"Scale\":{scale}}}")
+}
+
+fn shown_columns(columns: &Value) -> String {
+    if columns.is_null() {
+        return "null".to_owned();
+    }
+    let parts: Vec<String> = columns
+        .items(&[])
+        .iter()
+        .map(|column| {
+            let text = |field: &str| Value::from(column.text(&[field]));
+            checks::shown_struct(&[
+                ("Name", text("name")),
+                ("Type", text("type")),
+                ("Format", text("format")),
+                ("Description", text("description")),
+                ("Priority", column.integer(&["priority"]).unwrap_or(0).into()),
+                ("JSONPath", text("jsonPath")),
+            ])
+        })
+        .collect();
+    format!("[{}]", parts.join(","))
+}
+
+fn shown_selectable(fields: &Value) -> String {
+    if fields.is_null() {
+        return "null".to_owned();
+    }
+    let shown = |field: &Value| checks::shown_struct(&[("JSONPath", field.text(&["jsonPath"]).into())]);
+    let parts: Vec<String> = fields.items(&[]).iter().map(shown).collect();
+    format!("[{}]", parts.join(","))
+}
