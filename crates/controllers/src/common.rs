@@ -6,6 +6,7 @@ pub mod expectations;
 pub mod hash;
 pub mod int_or_percent;
 pub mod key;
+pub mod pod_resources;
 pub mod pods;
 pub mod requests;
 pub mod service_pods;

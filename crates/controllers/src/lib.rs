@@ -20,6 +20,7 @@ pub mod garbage_collector;
 pub mod job;
 pub mod namespace;
 pub mod replica_set;
+pub mod resource_quota;
 pub mod root_ca;
 pub mod service_account;
 pub mod volume_binder;

@@ -32,6 +32,7 @@ pub const CONTROLLERS: &[Controller] = controllers![
     "persistentvolume-binder-controller" => volume_binder::run,
     "persistentvolumeclaim-protection-controller" => volume_protection::run_claims,
     "persistentvolume-protection-controller" => volume_protection::run_volumes,
+    "resourcequota-controller" => resource_quota::run,
     "replicationcontroller-controller" => replica_set::run_replication_controllers,
 ];
 

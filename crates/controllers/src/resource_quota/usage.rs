@@ -1,0 +1,282 @@
+//! What objects count for.
+
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, Pod, PodAffinityTerm, ResourceQuota, ScopedResourceSelectorRequirement, Service,
+};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_client::pod;
+use knarr_client::quantity::{Format, Quantity};
+
+use crate::common::discovery::Kind;
+use crate::common::pod_resources::{Resources, limits, requests};
+
+/// Counted with the objects themselves, which this controller looks at anyway.
+const TYPED: [&str; 3] = ["count/pods", "count/services", "count/persistentvolumeclaims"];
+/// Names from before `count/` existed.
+const PLAIN: [&str; 4] = ["configmaps", "secrets", "replicationcontrollers", "resourcequotas"];
+
+fn count(number: usize) -> Quantity {
+    Quantity::new(number as i64, Format::DecimalSi)
+}
+
+/// "deployments.apps", "configmaps": how quotas name kinds.
+pub(super) fn kind_name(kind: &Kind) -> String {
+    match kind.resource.group.as_str() {
+        "" => kind.resource.plural.clone(),
+        group => format!("{}.{group}", kind.resource.plural),
+    }
+}
+
+/// The kind whose objects a resource name counts.
+pub(super) fn counted_kind(resource: &str) -> Option<String> {
+    if TYPED.contains(&resource) {
+        return None;
+    }
+    match resource.strip_prefix("count/") {
+        Some(kind) => Some(kind.to_owned()),
+        None => PLAIN.contains(&resource).then(|| resource.to_owned()),
+    }
+}
+
+pub(super) fn of_pod(pod: &Pod, now: Timestamp) -> Resources {
+    let mut used = Resources::from([("count/pods".to_owned(), count(1))]);
+    if !uses_resources(pod, now) {
+        return used;
+    }
+    used.insert("pods".to_owned(), count(1));
+    for (name, value) in requests(pod) {
+        match name.as_str() {
+            "cpu" | "memory" | "ephemeral-storage" => {
+                used.insert(format!("requests.{name}"), value);
+                used.insert(name, value);
+            }
+            _ if name.starts_with("hugepages-") => {
+                used.insert(format!("requests.{name}"), value);
+                used.insert(name, value);
+            }
+            _ if name.contains('/') => {
+                used.insert(format!("requests.{name}"), value);
+            }
+            _ => {}
+        }
+    }
+    for (name, value) in limits(pod) {
+        if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
+            used.insert(format!("limits.{name}"), value);
+        }
+    }
+    used
+}
+
+/// Until it has ended, or should have by its deletion.
+fn uses_resources(pod: &Pod, now: Timestamp) -> bool {
+    if pod::is_terminal(pod) {
+        return false;
+    }
+    match (&pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds) {
+        (Some(deleted), Some(grace)) => {
+            now <= deleted.0.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX)
+        }
+        _ => true,
+    }
+}
+
+pub(super) fn of_service(service: &Service) -> Resources {
+    let spec = service.spec.clone().unwrap_or_default();
+    let ports = spec.ports.unwrap_or_default();
+    let (node_ports, balancers) = match spec.type_.as_deref() {
+        Some("NodePort") => (ports.len(), 0),
+        Some("LoadBalancer") if spec.allocate_load_balancer_node_ports == Some(false) => {
+            (ports.iter().filter(|port| port.node_port.unwrap_or(0) != 0).count(), 1)
+        }
+        Some("LoadBalancer") => (ports.len(), 1),
+        _ => (0, 0),
+    };
+    Resources::from([
+        ("count/services".to_owned(), count(1)),
+        ("services".to_owned(), count(1)),
+        ("services.nodeports".to_owned(), count(node_ports)),
+        ("services.loadbalancers".to_owned(), count(balancers)),
+    ])
+}
+
+pub(super) fn of_claim(claim: &PersistentVolumeClaim) -> Resources {
+    let mut used = Resources::from([
+        ("persistentvolumeclaims".to_owned(), count(1)),
+        ("count/persistentvolumeclaims".to_owned(), count(1)),
+    ]);
+    let spec = claim.spec.clone().unwrap_or_default();
+    let class = spec.storage_class_name.filter(|class| !class.is_empty());
+    if let Some(class) = &class {
+        used.insert(format!("{class}.storageclass.storage.k8s.io/persistentvolumeclaims"), count(1));
+    }
+    let storage = spec.resources.and_then(|resources| resources.requests?.get("storage").map(Quantity::of));
+    if let Some(storage) = storage {
+        used.insert("requests.storage".to_owned(), storage);
+        if let Some(class) = &class {
+            used.insert(format!("{class}.storageclass.storage.k8s.io/requests.storage"), storage);
+        }
+    }
+    used
+}
+
+pub(super) fn has_scopes(quota: &ResourceQuota) -> bool {
+    !requirements(quota).is_empty()
+}
+
+/// Whether the pod is within all scopes of the quota.
+pub(super) fn covers_pod(quota: &ResourceQuota, pod: &Pod) -> bool {
+    requirements(quota).iter().all(|requirement| in_scope(requirement, pod))
+}
+
+fn requirements(quota: &ResourceQuota) -> Vec<ScopedResourceSelectorRequirement> {
+    let Some(spec) = &quota.spec else { return Vec::new() };
+    let plain = spec.scopes.iter().flatten().map(|scope| ScopedResourceSelectorRequirement {
+        scope_name: scope.clone(),
+        operator: "Exists".to_owned(),
+        values: None,
+    });
+    let selected = spec.scope_selector.iter().flat_map(|selector| selector.match_expressions.iter().flatten().cloned());
+    plain.chain(selected).collect()
+}
+
+fn in_scope(requirement: &ScopedResourceSelectorRequirement, pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let has_deadline = spec.is_some_and(|spec| spec.active_deadline_seconds.is_some_and(|seconds| seconds >= 0));
+    match requirement.scope_name.as_str() {
+        "Terminating" => has_deadline,
+        "NotTerminating" => !has_deadline,
+        "BestEffort" => is_best_effort(pod),
+        "NotBestEffort" => !is_best_effort(pod),
+        "CrossNamespacePodAffinity" => looks_beyond_its_namespace(pod),
+        "PriorityClass" => {
+            let class = spec.and_then(|spec| spec.priority_class_name.as_deref()).filter(|class| !class.is_empty());
+            let listed = |class: &str| requirement.values.iter().flatten().any(|value| value == class);
+            match requirement.operator.as_str() {
+                "Exists" => class.is_some(),
+                "DoesNotExist" => class.is_none(),
+                "In" => class.is_some_and(listed),
+                "NotIn" => !class.is_some_and(listed),
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+fn is_best_effort(pod: &Pod) -> bool {
+    let told = pod.status.as_ref().and_then(|status| status.qos_class.as_deref());
+    if let Some(class) = told {
+        return class == "BestEffort";
+    }
+    let asks = |resources: Resources| {
+        resources.iter().any(|(name, value)| matches!(name.as_str(), "cpu" | "memory") && !value.is_zero())
+    };
+    !asks(requests(pod)) && !asks(limits(pod))
+}
+
+fn looks_beyond_its_namespace(pod: &Pod) -> bool {
+    let beyond = |term: &PodAffinityTerm| {
+        term.namespaces.as_ref().is_some_and(|names| !names.is_empty()) || term.namespace_selector.is_some()
+    };
+    let Some(affinity) = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()) else { return false };
+    let near = affinity.pod_affinity.iter().flat_map(|near| {
+        let required = near.required_during_scheduling_ignored_during_execution.iter().flatten();
+        let preferred = near.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+        required.chain(preferred.map(|weighted| &weighted.pod_affinity_term))
+    });
+    let far = affinity.pod_anti_affinity.iter().flat_map(|far| {
+        let required = far.required_during_scheduling_ignored_during_execution.iter().flatten();
+        let preferred = far.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+        required.chain(preferred.map(|weighted| &weighted.pod_affinity_term))
+    });
+    near.chain(far).any(beyond)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn told(used: Resources) -> Vec<String> {
+        used.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+    }
+
+    #[test]
+    fn what_pods_count_for() {
+        let pod = |status: Value| -> Pod {
+            serde_json::from_value(json!({
+                "spec": {"containers": [{"name": "c", "resources": {
+                    "requests": {"cpu": "100m", "memory": "1Gi", "example.com/gpu": "2"}, "limits": {"cpu": "1"}}}]},
+                "status": status
+            }))
+            .unwrap()
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        assert_eq!(told(of_pod(&pod(json!({"phase": "Succeeded"})), now)), ["count/pods=1"]);
+        assert_eq!(
+            told(of_pod(&pod(json!({"phase": "Running"})), now)),
+            [
+                "count/pods=1",
+                "cpu=100m",
+                "limits.cpu=1",
+                "memory=1Gi",
+                "pods=1",
+                "requests.cpu=100m",
+                "requests.example.com/gpu=2",
+                "requests.memory=1Gi"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_services_and_claims_count_for() {
+        let service = |spec: Value| serde_json::from_value::<Service>(json!({"spec": spec})).unwrap();
+        let balancer = service(json!({"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}));
+        assert!(told(of_service(&balancer)).contains(&"services.nodeports=2".to_owned()));
+        assert!(
+            told(of_service(&service(json!({"ports": [{"port": 1}]})))).contains(&"services.nodeports=0".to_owned())
+        );
+        let claim: PersistentVolumeClaim = serde_json::from_value(
+            json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "5Gi"}}}}),
+        )
+        .unwrap();
+        assert!(told(of_claim(&claim)).contains(&"fast.storageclass.storage.k8s.io/requests.storage=5Gi".to_owned()));
+    }
+
+    #[test]
+    fn scopes() {
+        let quota = |spec: Value| serde_json::from_value::<ResourceQuota>(json!({"spec": spec})).unwrap();
+        let pod = |spec: Value| {
+            let mut full = json!({"containers": [{"name": "c"}]});
+            for (key, value) in spec.as_object().cloned().unwrap() {
+                full[key] = value;
+            }
+            serde_json::from_value::<Pod>(json!({"spec": full})).unwrap()
+        };
+        let high = json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}});
+        for (scope, of, covered) in [
+            (json!({}), json!({}), true),
+            (json!({"scopes": ["BestEffort"]}), json!({}), true),
+            (json!({"scopes": ["NotBestEffort"]}), json!({}), false),
+            (json!({"scopes": ["Terminating"]}), json!({"activeDeadlineSeconds": 5}), true),
+            (json!({"scopes": ["NotTerminating", "BestEffort"]}), json!({"activeDeadlineSeconds": 5}), false),
+            (high.clone(), json!({"priorityClassName": "high"}), true),
+            (high, json!({}), false),
+        ] {
+            assert_eq!(covers_pod(&quota(scope.clone()), &pod(of)), covered, "{scope}");
+        }
+    }
+
+    #[test]
+    fn which_names_count_kinds() {
+        for (name, kind) in [
+            ("count/deployments.apps", Some("deployments.apps")),
+            ("configmaps", Some("configmaps")),
+            ("count/pods", None),
+            ("requests.cpu", None),
+        ] {
+            assert_eq!(counted_kind(name).as_deref(), kind);
+        }
+    }
+}
