@@ -144,7 +144,7 @@ async fn a_full_disk_is_told_and_later_writes_succeed() {
         let error = store.create("/r/pods/b", Bytes::from("1"), None).await.err();
         assert!(matches!(&error, Some(Error::Unavailable(message)) if message.contains("No space left")), "{error:?}");
         assert!(store.peek("/r/pods/b").is_none());
-        assert_eq!(store.create("/r/pods/c", Bytes::from("1"), None).await.unwrap().revision, 3);
+        assert_eq!(store.create("/r/pods/b", Bytes::from("2"), None).await.unwrap().revision, 3);
         drop(store);
         let store = open(&disk, 1 << 20).unwrap();
         assert_eq!((store.count(""), store.revision()), (2, 3));
@@ -189,6 +189,68 @@ async fn writes_that_build_on_a_failed_one_fail_too() {
     drop(outcomes);
     drop(store);
     assert_eq!(open(&disk, 1 << 20).unwrap().revision(), revision);
+}
+
+#[tokio::test]
+async fn nothing_is_seen_before_it_is_durable() {
+    for sync_fails in [false, true] {
+        let disk = FakeDisk::default();
+        let store = open(&disk, 1 << 20).unwrap();
+        let mut watch = store.watch("/r/pods/", store.revision()).unwrap();
+        let gate = disk.gate();
+        let closed = gate.lock();
+        if sync_fails {
+            disk.plan(Fault { operation: Operation::Sync, nth: 0, code: EIO, written: 0 });
+        }
+        // The second is refused because of the first, so its refusal tells of it.
+        let mut first = store.create("/r/pods/a", Bytes::from("1"), None);
+        let mut second = store.create("/r/pods/a", Bytes::from("2"), None);
+        let mut third = store.update("/r/pods/a", Bytes::from("3"), 2, None);
+        for write in [&mut first, &mut second, &mut third] {
+            assert!(futures::poll!(write).is_pending());
+        }
+        assert!(store.peek("/r/pods/a").is_none());
+        assert_eq!((store.revision(), store.count("")), (1, 0));
+        assert!(futures::poll!(watch.next()).is_pending());
+        drop(closed);
+        if sync_fails {
+            assert!(matches!(first.await, Err(Error::Unavailable(_))));
+            assert!(matches!(second.await, Err(Error::Unavailable(_))));
+            assert!(matches!(third.await, Err(Error::Unavailable(_))));
+            assert!(store.peek("/r/pods/a").is_none());
+        } else {
+            assert_eq!(first.await.unwrap().revision, 2);
+            assert!(matches!(second.await, Err(Error::Exists(_))));
+            assert_eq!(third.await.unwrap().revision, 3);
+            assert!(matches!(watch.next().await, Some(Notice::Events(_))));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_served_after_a_kill_also_survives_lost_power() {
+    let disk = FakeDisk::default();
+    let store = open(&disk, 1 << 20).unwrap();
+    let path = directory().join(log_name(2));
+    let before = disk.content(&path).len();
+    let gate = disk.gate();
+    let closed = gate.lock();
+    let mut write = store.create("/r/pods/a", Bytes::from(vec![b'x'; 2000]), None);
+    assert!(futures::poll!(&mut write).is_pending());
+    while disk.content(&path).len() == before {
+        tokio::task::yield_now().await;
+    }
+    // Killed here: what was written but not synced is found by the next process.
+    let killed = disk.copy();
+    drop(closed);
+    write.await.unwrap();
+    drop(store);
+    let store = open(&killed, 1 << 20).unwrap();
+    assert_eq!(store.count(""), 1);
+    for seed in 0..20 {
+        let dark = killed.after_power_loss(&mut StdRng::seed_from_u64(seed));
+        assert_eq!(open(&dark, 1 << 20).unwrap().count(""), 1, "seed {seed}");
+    }
 }
 
 #[tokio::test]

@@ -44,6 +44,8 @@ struct Inner {
     durable_names: BTreeMap<PathBuf, u64>,
     locked: HashSet<PathBuf>,
     faults: Vec<Fault>,
+    /// Whoever holds this keeps syncs from ending.
+    gate: Arc<Mutex<()>>,
     /// How many operations are left before the power is cut.
     power_left: Option<usize>,
 }
@@ -57,6 +59,11 @@ struct FileData {
 impl FakeDisk {
     pub fn plan(&self, fault: Fault) {
         self.0.lock().faults.push(fault);
+    }
+
+    /// What a test locks to keep syncs waiting.
+    pub fn gate(&self) -> Arc<Mutex<()>> {
+        self.0.lock().gate.clone()
     }
 
     pub fn cut_power_after(&self, operations: usize) {
@@ -266,6 +273,7 @@ impl DiskFile for FakeFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
+        drop(self.disk.gate().lock());
         self.change(|inner, id| {
             inner.pass(Operation::Sync)?;
             let file = inner.files.entry(id).or_default();
