@@ -31,3 +31,14 @@ pub fn validate_annotations(errors: &mut Errors, annotations: &Value, path: &Pat
         errors.too_long(path, ANNOTATIONS_LIMIT);
     }
 }
+
+/// Labels as tables show them: `a=b,c=d`.
+pub fn shown(labels: &Value) -> String {
+    let pairs: Vec<String> = labels
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
+}
