@@ -50,7 +50,7 @@ fn object(source: &Source<'_>, style: Style, custom: &CustomSchema<'_>) -> Value
         let mut out = schema(source, style, custom.schema);
         out.insert("type".into(), "object".into());
         let properties = properties_of(&mut out);
-        properties.insert("metadata".into(), described(source, style, OBJECT_META, "", "metadata"));
+        properties.insert("metadata".into(), described(source, style));
         insert_type_meta(source, properties);
         out
     };
@@ -61,13 +61,13 @@ fn object(source: &Source<'_>, style: Style, custom: &CustomSchema<'_>) -> Value
 fn list(source: &Source<'_>, style: Style, custom: &CustomSchema<'_>) -> Value {
     let Kind { kind, plural, list_kind, .. } = custom.kind;
     let items = json!({
-        "description": format!("List of {plural}. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"),
+        "description": format!("The {plural} of the list."),
         "type": "array",
         "items": style.reference(&custom.type_name),
     });
     let mut properties = Map::new();
     properties.insert("items".into(), items);
-    properties.insert("metadata".into(), described(source, style, LIST_META, "List", "metadata"));
+    properties.insert("metadata".into(), style.reference(LIST_META));
     insert_type_meta(source, &mut properties);
     let mut out = Map::new();
     out.insert("description".into(), format!("{list_kind} is a list of {kind}").into());
@@ -98,10 +98,10 @@ fn insert_type_meta(source: &Source<'_>, properties: &mut Map<String, Value>) {
     }
 }
 
-/// A reference with the description that the same field of a built-in kind has.
-fn described(source: &Source<'_>, style: Style, type_name: &str, suffix: &str, field: &str) -> Value {
-    let reference = style.reference(type_name);
-    let Some(description) = (source.describe)(&format!("io.k8s.api.core.v1.Pod{suffix}"), field) else {
+/// `metadata` with the description that it has in a built-in kind.
+fn described(source: &Source<'_>, style: Style) -> Value {
+    let reference = style.reference(OBJECT_META);
+    let Some(description) = (source.describe)("io.k8s.api.core.v1.Pod", "metadata") else {
         return reference;
     };
     match style {
@@ -168,7 +168,7 @@ fn complete(source: &Source<'_>, schema_value: &Value, out: &mut Map<String, Val
     }
     if schema_value["x-kubernetes-embedded-resource"] == true {
         let properties = properties_of(out);
-        properties.insert("metadata".into(), described(source, Style::V3, OBJECT_META, "", "metadata"));
+        properties.insert("metadata".into(), described(source, Style::V3));
         insert_type_meta(source, properties);
         let mut required = vec![Value::from("kind"), Value::from("apiVersion")];
         let given = out.get("required").and_then(Value::as_array).into_iter().flatten().cloned();

@@ -35,7 +35,7 @@ impl Schemas<'_> {
     pub fn of_type(&self, schema: &Schema, info: &TypeInfo) -> Value {
         let node = schema.node(info.node);
         let mut out = self.shape(node);
-        if let Some(description) = (self.describe)(&info.name, "") {
+        if let Some(description) = self.description(&info.name, "") {
             out.insert("description".into(), description.into());
         }
         if let Shape::Object(object) = &node.get().shape {
@@ -63,6 +63,22 @@ impl Schemas<'_> {
         Value::Object(out)
     }
 
+    fn description(&self, type_name: &str, field: &str) -> Option<String> {
+        (self.describe)(type_name, field).or_else(|| self.list_description(type_name, field))
+    }
+
+    /// Lists are all alike, so what is not described in particular is described here.
+    fn list_description(&self, type_name: &str, field: &str) -> Option<String> {
+        let kind = type_name.strip_suffix("List")?.rsplit('.').next()?;
+        match field {
+            "" => Some(format!("{kind}List is a list of {kind} objects.")),
+            "items" => Some(format!("The {kind} objects of the list.")),
+            "metadata" => Some("What holds for the list: its resource version, and how to continue it.".to_owned()),
+            "apiVersion" | "kind" => (self.describe)("io.k8s.api.core.v1.Pod", field),
+            _ => None,
+        }
+    }
+
     fn add_kinds(&self, info: &TypeInfo, out: &mut Map<String, Value>) {
         let many = info.kinds.len() > 1;
         let named = info.kinds.iter().filter(|kind| match self.only {
@@ -84,7 +100,7 @@ impl Schemas<'_> {
             Some(_) => Map::new(),
             None => self.shape(node),
         };
-        if let Some(description) = (self.describe)(type_name, &field.name) {
+        if let Some(description) = self.description(type_name, &field.name) {
             out.insert("description".into(), description.into());
         }
         if !field.values.is_empty() {

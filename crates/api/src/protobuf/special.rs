@@ -83,8 +83,7 @@ pub(super) fn format_duration(nanoseconds: i64) -> String {
         let digits = unit.ilog10() as usize;
         let fraction = format!("{:0digits$}", value % unit);
         let fraction = fraction.trim_end_matches('0');
-        let point = if value % unit == 0 { "" } else { "." };
-        let fraction = if value % unit == 0 { "" } else { fraction };
+        let point = if fraction.is_empty() { "" } else { "." };
         format!("{}{point}{fraction}{name}", value / unit)
     };
     match total {

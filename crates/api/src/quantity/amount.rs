@@ -225,7 +225,7 @@ fn large_sum(a: &Amount, b: &Amount) -> Amount {
     Large { value, scale }
 }
 
-/// A remainder adds one whatever the sign, and what does not fit keeps its low bits, as in Kubernetes.
+/// What does not fit keeps its low bits, as in Kubernetes.
 fn scaled_large(value: &BigInt, scale: i32, unit: i32) -> i64 {
     if scale >= unit {
         return low_bits(value).wrapping_mul(10i64.wrapping_pow(scale.abs_diff(unit)));
@@ -234,7 +234,8 @@ fn scaled_large(value: &BigInt, scale: i32, unit: i32) -> i64 {
     let (quotient, remainder) = (value / &divisor, value % &divisor);
     match remainder.sign() {
         Sign::NoSign => low_bits(&quotient),
-        _ => low_bits(&quotient).wrapping_add(1),
+        Sign::Plus => low_bits(&quotient).wrapping_add(1),
+        Sign::Minus => low_bits(&quotient).wrapping_sub(1),
     }
 }
 

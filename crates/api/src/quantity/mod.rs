@@ -322,6 +322,7 @@ mod tests {
             ("1e99999999999999999999", QuantityError::Suffix),
             ("é", QuantityError::Format),
             ("1e10001", QuantityError::Suffix),
+            ("Ei", QuantityError::Numeric),
         ] {
             assert_eq!(Quantity::parse(text).unwrap_err(), error, "{text}");
         }

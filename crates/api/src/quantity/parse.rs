@@ -36,6 +36,8 @@ struct Parts<'a> {
     whole: &'a str,
     fraction: &'a str,
     suffix: &'a str,
+    /// Whether there was any digit at all; small quantities need none.
+    has_digits: bool,
 }
 
 impl<'a> Parts<'a> {
@@ -44,8 +46,8 @@ impl<'a> Parts<'a> {
             return Err(QuantityError::Format);
         }
         let negative = text.starts_with('-');
-        let rest = text.strip_prefix(['-', '+']).unwrap_or(text);
-        let (whole, rest) = take(rest.trim_start_matches('0'), |byte| byte.is_ascii_digit());
+        let number = text.strip_prefix(['-', '+']).unwrap_or(text);
+        let (whole, rest) = take(number.trim_start_matches('0'), |byte| byte.is_ascii_digit());
         let (fraction, rest) = match rest.strip_prefix('.') {
             Some(rest) => take(rest, |byte| byte.is_ascii_digit()),
             None => ("", rest),
@@ -55,7 +57,8 @@ impl<'a> Parts<'a> {
         if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(QuantityError::Format);
         }
-        Ok(Parts { negative, whole: if whole.is_empty() { "0" } else { whole }, fraction, suffix: rest })
+        let has_digits = number.starts_with(|c: char| c.is_ascii_digit()) || !fraction.is_empty();
+        Ok(Parts { negative, whole: if whole.is_empty() { "0" } else { whole }, fraction, suffix: rest, has_digits })
     }
 
     fn end_in_thousands(&self) -> bool {
@@ -146,7 +149,7 @@ fn small(value: i64, scale: i32, format: Format, keeps_text: bool) -> Parsed {
 }
 
 fn parse_large(parts: &Parts<'_>, suffix_scale: SuffixScale, mut format: Format) -> Result<Parsed, QuantityError> {
-    if parts.whole.len() + parts.fraction.len() > MOST_DIGITS {
+    if !parts.has_digits || parts.whole.len() + parts.fraction.len() > MOST_DIGITS {
         return Err(QuantityError::Numeric);
     }
     let digits = [parts.whole, parts.fraction].concat();

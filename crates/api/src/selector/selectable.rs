@@ -30,12 +30,12 @@ enum Source {
     /// Zero where it is absent.
     Number(&'static [&'static str]),
     FirstPodIp,
-    EventSource,
+    EventOrigin,
     /// Taken in selectors, but without a value.
     Never,
 }
 
-use Source::{EventSource, FirstPodIp, Flag, Never, Number, Text};
+use Source::{EventOrigin, FirstPodIp, Flag, Never, Number, Text};
 
 const NAME: Row = row("metadata.name", Text(&["metadata", "name"]));
 const NAMESPACE: Row = row("metadata.namespace", Text(&["metadata", "namespace"]));
@@ -81,8 +81,8 @@ const TABLES: &[(&str, &[Row])] = &[
             row("involvedObject.resourceVersion", Text(&["involvedObject", "resourceVersion"])),
             row("involvedObject.fieldPath", Text(&["involvedObject", "fieldPath"])),
             row("reason", Text(&["reason"])),
-            row("reportingComponent", EventSource),
-            row("source", EventSource),
+            row("reportingComponent", EventOrigin),
+            row("source", EventOrigin),
             row("type", Text(&["type"])),
         ],
     ),
@@ -100,7 +100,7 @@ const TABLES: &[(&str, &[Row])] = &[
             row("regarding.resourceVersion", Text(&["involvedObject", "resourceVersion"])),
             row("regarding.fieldPath", Text(&["involvedObject", "fieldPath"])),
             row("reason", Text(&["reason"])),
-            row("reportingController", EventSource),
+            row("reportingController", EventOrigin),
             row("type", Text(&["type"])),
         ],
     ),
@@ -208,7 +208,7 @@ fn read(source: Source, object: &Value) -> Cow<'_, str> {
             _ => plain(object.at(path)),
         },
         FirstPodIp => Cow::Borrowed(object.items(&["status", "podIPs"]).first().map_or("", |ip| ip.text(&["ip"]))),
-        EventSource => match object.text(&["source", "component"]) {
+        EventOrigin => match object.text(&["source", "component"]) {
             "" => Cow::Borrowed(object.text(&["reportingComponent"])),
             component => Cow::Borrowed(component),
         },
