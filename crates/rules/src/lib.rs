@@ -4,7 +4,10 @@
 //! same for all kinds is in the API server's one path and never here.
 
 pub mod apiextensions;
+pub mod apiregistration;
 pub mod apps;
+pub mod authentication;
+pub mod authorization;
 pub mod autoscaling;
 pub mod batch;
 pub mod certificates;
@@ -12,7 +15,9 @@ pub mod common;
 pub mod core;
 pub mod coordination;
 pub mod discovery;
+pub mod flowcontrol;
 pub mod networking;
+pub mod node;
 pub mod policy;
 pub mod rbac;
 pub mod scheduling;

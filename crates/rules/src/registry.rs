@@ -2,8 +2,8 @@
 
 use crate::KindRules;
 use crate::{
-    apiextensions, apps, autoscaling, batch, certificates, coordination, core, discovery, networking, policy, rbac,
-    scheduling, storage,
+    apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch, certificates,
+    coordination, core, discovery, flowcontrol, networking, node, policy, rbac, scheduling, storage,
 };
 
 /// A kind with nothing special about it.
@@ -16,14 +16,19 @@ pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {
     let rules = match group {
         "" => core::rules_of(kind),
         "apiextensions.k8s.io" => apiextensions::rules_of(kind),
+        "apiregistration.k8s.io" => apiregistration::rules_of(kind),
         "apps" => apps::rules_of(kind),
+        "authentication.k8s.io" => authentication::rules_of(kind),
+        "authorization.k8s.io" => authorization::rules_of(kind),
         "autoscaling" => autoscaling::rules_of(kind),
         "batch" => batch::rules_of(kind),
         "certificates.k8s.io" => certificates::rules_of(kind),
         "coordination.k8s.io" => coordination::rules_of(kind),
         "discovery.k8s.io" => discovery::rules_of(kind),
         "events.k8s.io" => (kind == "Event").then_some(&core::event::GroupedEvent as &dyn KindRules),
+        "flowcontrol.apiserver.k8s.io" => flowcontrol::rules_of(kind),
         "networking.k8s.io" => networking::rules_of(kind),
+        "node.k8s.io" => node::rules_of(kind),
         "policy" => policy::rules_of(kind),
         "rbac.authorization.k8s.io" => rbac::rules_of(kind),
         "scheduling.k8s.io" => scheduling::rules_of(kind),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::workload;
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, wide};
 use crate::common::label_selector::{self, Selector};
-use crate::common::{checks, int_or_percent};
+use crate::common::{checks, int_or_percent, workload as templates};
 use crate::core::pod_template;
 use crate::kind::{self, Column, Context, KindRules};
 
@@ -16,6 +16,8 @@ const SPEC: &str = "io.k8s.api.apps.v1.DaemonSetSpec";
 const STATUS: &str = "io.k8s.api.apps.v1.DaemonSetStatus";
 /// Counts the changes of the template. Clients of old versions read it.
 const TEMPLATE_GENERATION: [&str; 3] = ["metadata", "annotations", "deprecated.daemonset.template.generation"];
+
+const TEMPLATE: [&str; 2] = ["spec", "template"];
 
 pub struct DaemonSet;
 
@@ -36,6 +38,7 @@ impl KindRules for DaemonSet {
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
+        templates::drop_disabled(object, None, &TEMPLATE);
         if template_generation(object) < 1 {
             set_template_generation(object, 1);
         }
@@ -47,6 +50,7 @@ impl KindRules for DaemonSet {
             return;
         }
         kind::keep(object, old, "status");
+        templates::drop_disabled(object, Some(old), &TEMPLATE);
         let changed = object.at(&["spec", "template"]) != old.at(&["spec", "template"]);
         set_template_generation(object, template_generation(old) + i64::from(changed));
     }
@@ -71,7 +75,7 @@ impl KindRules for DaemonSet {
         if context.subresource == "status" || old.is_some_and(|old| old.at(&["spec", "template"]) == template) {
             return Vec::new();
         }
-        workload::template_warnings(object, old)
+        workload::template_warnings(object)
     }
 
     fn has_status(&self) -> bool {

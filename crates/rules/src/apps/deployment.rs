@@ -8,12 +8,14 @@ use serde_json::{Value, json};
 use super::workload;
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, text, wide};
 use crate::common::label_selector::Selector;
-use crate::common::{checks, int_or_percent, label_selector};
+use crate::common::{checks, int_or_percent, label_selector, workload as templates};
 use crate::core::pod_template;
 use crate::kind::{self, Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.apps.v1.DeploymentSpec";
 const STATUS: &str = "io.k8s.api.apps.v1.DeploymentStatus";
+
+const TEMPLATE: [&str; 2] = ["spec", "template"];
 
 pub struct Deployment;
 
@@ -32,9 +34,15 @@ impl KindRules for Deployment {
         object.set_default(&["spec", "progressDeadlineSeconds"], 600);
     }
 
+    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
+        object.set(&["status"], self.empty_status());
+        templates::drop_disabled(object, None, &TEMPLATE);
+    }
+
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource != "status" {
             kind::keep(object, old, "status");
+            templates::drop_disabled(object, Some(old), &TEMPLATE);
             return;
         }
         kind::keep_all_but_status(object, old);
@@ -58,9 +66,9 @@ impl KindRules for Deployment {
             return warnings;
         }
         if old.is_none() {
-            warnings.extend(crate::common::workload::name_warning(object));
+            warnings.extend(templates::name_warning(object));
         }
-        warnings.extend(workload::template_warnings(object, old));
+        warnings.extend(workload::template_warnings(object));
         warnings
     }
 

@@ -7,12 +7,14 @@ use serde_json::{Value, json};
 
 use super::workload;
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, wide};
-use crate::common::{checks, label_selector};
+use crate::common::{checks, label_selector, workload as templates};
 use crate::core::pod_template;
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{self, Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.apps.v1.ReplicaSetSpec";
 const STATUS: &str = "io.k8s.api.apps.v1.ReplicaSetStatus";
+
+const TEMPLATE: [&str; 2] = ["spec", "template"];
 
 pub struct ReplicaSet;
 
@@ -20,6 +22,20 @@ impl KindRules for ReplicaSet {
     fn set_defaults(&self, object: &mut Value, _version: &str) {
         pod_template::set_defaults(object.object(&["spec"]).entry("template").or_insert_with(|| json!({})));
         object.set_default(&["spec", "replicas"], 1);
+    }
+
+    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
+        object.set(&["status"], self.empty_status());
+        templates::drop_disabled(object, None, &TEMPLATE);
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
+        if context.subresource == "status" {
+            kind::keep_all_but_status(object, old);
+        } else {
+            kind::keep(object, old, "status");
+            templates::drop_disabled(object, Some(old), &TEMPLATE);
+        }
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {
@@ -46,9 +62,9 @@ impl KindRules for ReplicaSet {
             return warnings;
         }
         if old.is_none() {
-            warnings.extend(crate::common::workload::name_warning(object));
+            warnings.extend(templates::name_warning(object));
         }
-        warnings.extend(workload::template_warnings(object, old));
+        warnings.extend(workload::template_warnings(object));
         warnings
     }
 

@@ -11,7 +11,8 @@ use super::workload;
 use crate::common::checks::{self, shown_struct};
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, text};
 use crate::common::label_selector::{self, Selector};
-use crate::common::{int_or_percent, labels};
+use crate::common::{int_or_percent, labels, workload as templates};
+use crate::core::persistent_volume_claim::{self, PersistentVolumeClaim};
 use crate::core::pod_template;
 use crate::kind::{self, Column, Context, KindRules};
 
@@ -30,6 +31,8 @@ const CHANGEABLE: [&str; 7] = [
 const UNCHANGEABLE: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
                             'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and \
                             'minReadySeconds' are forbidden";
+
+const TEMPLATE: [&str; 2] = ["spec", "template"];
 
 pub struct StatefulSet;
 
@@ -63,6 +66,7 @@ impl KindRules for StatefulSet {
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
         object.remove(&MAX_UNAVAILABLE);
+        templates::drop_disabled(object, None, &TEMPLATE);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
@@ -74,6 +78,7 @@ impl KindRules for StatefulSet {
         if !old.has(&MAX_UNAVAILABLE) {
             object.remove(&MAX_UNAVAILABLE);
         }
+        templates::drop_disabled(object, Some(old), &TEMPLATE);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {
@@ -104,7 +109,7 @@ impl KindRules for StatefulSet {
         }
         let mut warnings = Vec::new();
         if old.is_none_or(|old| self.counts_change(object, old)) {
-            warnings.extend(workload::template_warnings(object, old));
+            warnings.extend(workload::template_warnings(object));
         }
         let below = if old.is_some() { ".Spec" } else { "" };
         for (index, claim) in object.items(&["spec", "volumeClaimTemplates"]).iter().enumerate() {
@@ -156,10 +161,7 @@ struct Strictness {
 fn set_claim_defaults(claim: &mut Value) {
     claim.set(&["apiVersion"], "v1");
     claim.set(&["kind"], "PersistentVolumeClaim");
-    claim.set_default(&["spec", "volumeMode"], "Filesystem");
-    if claim.text(&["status", "phase"]).is_empty() {
-        claim.set(&["status", "phase"], "Pending");
-    }
+    PersistentVolumeClaim.set_defaults(claim, "v1");
 }
 
 fn claim_warnings(claim: &Value, path: &str) -> Vec<String> {
@@ -195,8 +197,15 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>, strictn
             checks::one_of(errors, &retention.child(event), value, &["Retain", "Delete"]);
         }
     }
-    for (field, told) in [("replicas", "replicas"), ("minReadySeconds", "minReadySeconds")] {
-        checks::non_negative(errors, &path.child(told), spec.integer(&[field]));
+    if strictness.claims {
+        for (index, claim) in spec.items(&["volumeClaimTemplates"]).iter().enumerate() {
+            let claim_path = path.item("volumeClaimTemplates", index);
+            let options = persistent_volume_claim::Options::default();
+            persistent_volume_claim::validate_spec(errors, &claim["spec"], &claim_path.child("spec"), options);
+        }
+    }
+    for field in ["replicas", "minReadySeconds"] {
+        checks::non_negative(errors, &path.child(field), spec.integer(&[field]));
     }
     checks::non_negative(errors, &path.child("ordinals.start"), spec.integer(&["ordinals", "start"]));
     let service = spec.text(&["serviceName"]);

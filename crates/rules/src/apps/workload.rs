@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::common::checks::{self, shown_struct};
 use crate::common::label_selector::{self, Selector};
-use crate::common::workload;
+use crate::core::pod::warnings;
 use crate::core::pod_template;
 
 const DOES_NOT_MATCH: &str = "`selector` does not match template `labels`";
@@ -95,7 +95,6 @@ pub fn shown_strategy(strategy: &Value, settings: &[(&str, &str, Value)]) -> Str
 }
 
 /// Warnings about the pods that an object's template makes.
-pub fn template_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
-    let old = old.map(|old| old.at(&["spec", "template"]));
-    workload::template_warnings(object.at(&["spec", "template"]), old, &Path::root("spec.template"))
+pub fn template_warnings(object: &Value) -> Vec<String> {
+    warnings::of_template(object.at(&["spec", "template"]), &Path::root("spec.template"))
 }

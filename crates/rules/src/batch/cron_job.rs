@@ -9,13 +9,15 @@ use super::{job_spec, schedule, time_zone};
 use crate::common::checks;
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, wide};
 use crate::common::{label_selector, workload};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{self, Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.batch.v1.CronJobSpec";
 const STATUS: &str = "io.k8s.api.batch.v1.CronJobStatus";
 const JOB_SPEC: &str = "io.k8s.api.batch.v1.JobSpec";
 /// The names of its jobs add eleven characters and must still be labels.
 const LONGEST_NAME: usize = 52;
+
+const TEMPLATE: [&str; 4] = ["spec", "jobTemplate", "spec", "template"];
 
 pub struct CronJob;
 
@@ -29,6 +31,20 @@ impl KindRules for CronJob {
         object.set_default(&["spec", "suspend"], false);
         object.set_default(&["spec", "successfulJobsHistoryLimit"], 3);
         object.set_default(&["spec", "failedJobsHistoryLimit"], 1);
+    }
+
+    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
+        object.set(&["status"], self.empty_status());
+        workload::drop_disabled(object, None, &TEMPLATE);
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
+        if context.subresource == "status" {
+            kind::keep_all_but_status(object, old);
+        } else {
+            kind::keep(object, old, "status");
+            workload::drop_disabled(object, Some(old), &TEMPLATE);
+        }
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {
@@ -53,9 +69,8 @@ impl KindRules for CronJob {
             warnings.extend(workload::name_warning(object));
         }
         if old.is_none_or(|old| self.counts_change(object, old)) {
-            let spec = ["spec", "jobTemplate", "spec"];
             let path = Path::root("spec.jobTemplate.spec");
-            warnings.extend(job_spec::warnings(object.at(&spec), old.map(|old| old.at(&spec)), &path));
+            warnings.extend(job_spec::warnings(object.at(&["spec", "jobTemplate", "spec"]), &path));
         }
         if old.is_some() && object.text(&["spec", "schedule"]).contains("TZ") {
             let told = "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see \

@@ -12,7 +12,7 @@ use crate::common::checks::{self, IMMUTABLE};
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, text, wide};
 use crate::common::label_selector::{self, Selector};
 use crate::common::workload;
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{self, Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.batch.v1.JobSpec";
 const STATUS: &str = "io.k8s.api.batch.v1.JobStatus";
@@ -21,6 +21,8 @@ const NAME_LABEL: &str = "batch.kubernetes.io/job-name";
 const OLD_UID_LABEL: &str = "controller-uid";
 const OLD_NAME_LABEL: &str = "job-name";
 const MOST_PER_INDEX: i64 = i32::MAX as i64;
+
+const TEMPLATE: [&str; 2] = ["spec", "template"];
 
 pub struct Job;
 
@@ -47,6 +49,16 @@ impl KindRules for Job {
         if object.flag(&["spec", "manualSelector"]) != Some(true) {
             generate_selector(object);
         }
+        workload::drop_disabled(object, None, &TEMPLATE);
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
+        if context.subresource == "status" {
+            kind::keep_all_but_status(object, old);
+        } else {
+            kind::keep(object, old, "status");
+            workload::drop_disabled(object, Some(old), &TEMPLATE);
+        }
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {
@@ -71,8 +83,12 @@ impl KindRules for Job {
         if old.is_none() {
             warnings.extend(workload::name_warning(object));
         }
-        warnings.extend(job_spec::warnings(&object["spec"], old.map(|old| &old["spec"]), &Path::root("spec")));
+        warnings.extend(job_spec::warnings(&object["spec"], &Path::root("spec")));
         warnings
+    }
+
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
     }
 
     fn has_status(&self) -> bool {

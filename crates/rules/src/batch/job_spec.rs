@@ -5,7 +5,8 @@ use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use super::job_policies;
-use crate::common::{checks, domain_path, workload};
+use crate::common::{checks, domain_path};
+use crate::core::pod::warnings;
 use crate::core::pod_template;
 
 const MOST_PARALLEL: i64 = 100_000;
@@ -197,7 +198,7 @@ fn shown_failure_rule(rule: &Value) -> String {
     format!("{{\"Action\":{action},\"OnExitCodes\":{codes},\"OnPodConditions\":{conditions}}}")
 }
 
-pub fn warnings(spec: &Value, old: Option<&Value>, path: &Path<'_>) -> Vec<String> {
+pub fn warnings(spec: &Value, path: &Path<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
     let many = spec.integer(&["completions"]).unwrap_or(0) > MANY_COMPLETIONS;
     if is_indexed(spec) && many && spec.integer(&["parallelism"]).unwrap_or(0) > MOST_PARALLEL_OF_MANY {
@@ -206,7 +207,6 @@ pub fn warnings(spec: &Value, old: Option<&Value>, path: &Path<'_>) -> Vec<Strin
              Kubernetes might not be able to track completedIndexes when a big number of indexes fail"
         ));
     }
-    let old = old.map(|old| &old["template"]);
-    warnings.extend(workload::template_warnings(&spec["template"], old, &path.child("template")));
+    warnings.extend(warnings::of_template(&spec["template"], &path.child("template")));
     warnings
 }

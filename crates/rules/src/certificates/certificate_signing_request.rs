@@ -102,6 +102,10 @@ impl KindRules for CertificateSigningRequest {
         errors
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn name_check(&self) -> Check {
         names::path_segment
     }

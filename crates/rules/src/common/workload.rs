@@ -1,9 +1,10 @@
-//! What everything that makes pods from a template warns of.
+//! What everything that makes pods from a template has in common.
 
-use knarr_api::field::Path;
 use knarr_api::names;
-use knarr_api::value::Read;
+use knarr_api::value::{Read, Write};
 use serde_json::Value;
+
+use crate::core::pod::prepare;
 
 /// Warns of a name that is no label and so makes poor host names.
 pub fn name_warning(object: &Value) -> Option<String> {
@@ -17,7 +18,9 @@ pub fn name_warning(object: &Value) -> Option<String> {
     })
 }
 
-/// Warnings about the pods that a template makes.
-pub fn template_warnings(_template: &Value, _old: Option<&Value>, _path: &Path<'_>) -> Vec<String> {
-    Vec::new()
+/// Removes from a template what is behind a feature that is off, unless the stored one has it already.
+pub fn drop_disabled(object: &mut Value, old: Option<&Value>, template: &[&str]) {
+    if let Some(new) = object.find(template) {
+        prepare::drop_disabled(new, old.map(|old| old.at(template)));
+    }
 }

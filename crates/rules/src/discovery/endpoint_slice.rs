@@ -81,6 +81,10 @@ impl KindRules for EndpointSlice {
         warnings
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn has_generation(&self) -> bool {
         true
     }

@@ -53,6 +53,10 @@ impl KindRules for Ingress {
         warnings
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn has_status(&self) -> bool {
         true
     }

@@ -40,6 +40,10 @@ impl KindRules for IngressClass {
         errors
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn has_generation(&self) -> bool {
         true
     }

@@ -56,6 +56,10 @@ impl KindRules for IpAddress {
         errors
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn name_check(&self) -> Check {
         |name| {
             let mut errors = Errors::new();

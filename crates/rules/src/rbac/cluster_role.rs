@@ -23,6 +23,10 @@ impl KindRules for ClusterRole {
         errors
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn name_check(&self) -> Check {
         names::path_segment
     }

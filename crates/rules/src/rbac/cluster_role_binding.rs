@@ -28,6 +28,10 @@ impl KindRules for ClusterRoleBinding {
         errors
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn name_check(&self) -> Check {
         names::path_segment
     }

@@ -16,6 +16,10 @@ impl KindRules for Role {
         errors
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn name_check(&self) -> Check {
         names::path_segment
     }

@@ -56,6 +56,10 @@ impl KindRules for CsiNode {
         errors
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn allows_unconditional_update(&self) -> bool {
         false
     }

@@ -42,6 +42,10 @@ impl KindRules for CsiStorageCapacity {
         node_labels::selector_warnings(&object["nodeTopology"], &Path::root("nodeTopology"))
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn allows_unconditional_update(&self) -> bool {
         false
     }

@@ -63,6 +63,10 @@ impl KindRules for StorageClass {
         warnings
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn columns(&self) -> &'static [Column] {
         const {
             &[

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::provisioner;
 use crate::common::checks::{self, IMMUTABLE, shown_struct};
 use crate::common::columns::{self, AGE, NAME, field};
+use crate::core::persistent_volume;
 use crate::kind::{Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.storage.v1.VolumeAttachmentSpec";
@@ -49,6 +50,10 @@ impl KindRules for VolumeAttachment {
             errors.invalid_shown(&Path::root("spec"), shown, IMMUTABLE);
         }
         errors
+    }
+
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
     }
 
     fn has_status(&self) -> bool {
@@ -92,7 +97,11 @@ fn validate_source(errors: &mut Errors, path: &Path, source: &Value) {
         (false, Some("")) => {
             errors.required(&path.child("persistentVolumeName"), "must specify non empty persistentVolumeName");
         }
-        _ => {}
+        (true, None) => {
+            let volume = &source["inlineVolumeSpec"];
+            persistent_volume::validate_spec(errors, volume, "", &path.child("inlineVolumeSpec"), true, false);
+        }
+        (false, Some(_)) => {}
     }
 }
 

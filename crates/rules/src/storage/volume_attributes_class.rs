@@ -29,6 +29,10 @@ impl KindRules for VolumeAttributesClass {
         errors
     }
 
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
     fn columns(&self) -> &'static [Column] {
         const { &[NAME, field("DriverName", "string", "io.k8s.api.storage.v1.VolumeAttributesClass", "driverName"), AGE] }
     }

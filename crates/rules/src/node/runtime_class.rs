@@ -1,0 +1,87 @@
+//! RuntimeClass: which runtime a pod's containers are run with.
+
+use jiff::Timestamp;
+use knarr_api::field::{Errors, Path};
+use knarr_api::names;
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use crate::common::checks;
+use crate::common::columns::{self, AGE, NAME, text};
+use crate::common::{labels, node_labels};
+use crate::core::pod::options::Options;
+use crate::core::pod::validation::{resources, scheduling};
+use crate::kind::{Column, Context, KindRules};
+
+pub struct RuntimeClass;
+
+impl KindRules for RuntimeClass {
+    fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        let handler = Path::root("handler");
+        if let Some(old) = old {
+            checks::immutable(&mut errors, &handler, &object["handler"], &old["handler"]);
+            return errors;
+        }
+        checks::required_name(&mut errors, &handler, object.text(&["handler"]), names::dns_label);
+        if object.has(&["overhead"]) {
+            let fixed = object.at(&["overhead", "podFixed"]);
+            resources::overhead(&mut errors, fixed, &Path::root("overhead"), &Options::default());
+        }
+        let path = Path::root("scheduling");
+        labels::validate_labels(&mut errors, object.at(&["scheduling", "nodeSelector"]), &path.child("nodeSelector"));
+        let tolerations = object.items(&["scheduling", "tolerations"]);
+        validate_tolerations(&mut errors, &path.child("tolerations"), tolerations);
+        errors
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Vec<String> {
+        let selector = object.fields(&["scheduling", "nodeSelector"]).into_iter().flatten();
+        let messages = selector.filter_map(|(label, _)| node_labels::deprecation(label));
+        messages.map(|message| format!("scheduling.nodeSelector: {message}")).collect()
+    }
+
+    fn creates_on_update(&self) -> bool {
+        true
+    }
+
+    fn allows_unconditional_update(&self) -> bool {
+        false
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const { &[NAME, text("Handler", "string", ""), AGE] }
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![columns::name(object), object.text(&["handler"]).into(), columns::age(object, now)]
+    }
+}
+
+fn validate_tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Value]) {
+    scheduling::tolerations(errors, tolerations, path, &Options::default());
+    let key = |toleration: &Value| ["key", "operator", "value", "effect"].map(|field| toleration[field].clone());
+    for (index, toleration) in tolerations.iter().enumerate() {
+        if tolerations[..index].iter().any(|other| key(other) == key(toleration)) {
+            errors.duplicate(&path.index(index), toleration.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::messages;
+    use serde_json::json;
+
+    #[test]
+    fn classes_need_a_handler_and_keep_it() {
+        assert_eq!(messages(&RuntimeClass, &json!({}), None), ["handler: Required value"]);
+        let class = |handler: &str| json!({"handler": handler, "overhead": {"podFixed": {"cpu": "10m"}}});
+        assert!(messages(&RuntimeClass, &class("runc"), None).is_empty());
+        assert_eq!(
+            messages(&RuntimeClass, &class("kata"), Some(&class("runc"))),
+            ["handler: Invalid value: \"kata\": field is immutable"]
+        );
+    }
+}
