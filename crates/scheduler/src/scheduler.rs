@@ -33,7 +33,7 @@ pub struct Settings {
 }
 
 /// Schedules until the process ends or the API's informers close.
-pub async fn run(client: Client, informers: Arc<Informers>, settings: Settings) {
+pub async fn run(client: Client, informers: Informers, settings: Settings) {
     let (sender, receiver) = unbounded_channel();
     handlers::watch(&informers, &sender);
     informers.of::<Node>().synced().await;

@@ -74,6 +74,7 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
         store,
         token_file: token_file(arguments)?,
         service_accounts: Arc::new(tokens),
+        descriptions: super::common::descriptions(),
         service_ranges: arguments.service_cluster_ip_range.clone(),
         address: SocketAddr::new(advertised, address.port()).to_string(),
     });
@@ -81,7 +82,8 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
     let serving = listen::serve(server.clone(), listener, pki.serving.config(), server.stopping.clone());
     let mut tasks = vec![tokio::spawn(serving)];
     tasks.extend(background::run(&server));
-    start::prepare(&server, &arguments.service_cluster_ip_range).await?;
+    let reached = SocketAddr::new(advertised, address.port());
+    start::prepare(&server, &arguments.service_cluster_ip_range, reached).await?;
     write_kubeconfig(arguments, &pki, address)?;
     started.ready.send_replace(true);
     tracing::info!(%address, took = ?begun.elapsed(), "the API server is ready");

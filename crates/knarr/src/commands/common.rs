@@ -1,7 +1,12 @@
 //! What all commands need: a runtime, a log, and the signal to stop.
 
 use std::future::Future;
+use std::sync::Arc;
 
+use knarr_apiserver::kinds::OpenDescriptions;
+use knarr_descriptions::Descriptions;
+use knarr_client::LeaderElection;
+use knarr_client::kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Logs go to standard error; `KNARR_LOG` chooses what is logged.
@@ -17,6 +22,34 @@ pub fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Re
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(command)
 }
 
+/// Works until the process is asked to stop; with `elected` only while holding the lease of that name.
+pub async fn lead<W, F>(client: Client, lease: &str, elected: bool, work: W) -> anyhow::Result<()>
+where
+    W: FnOnce() -> F,
+    F: Future<Output = ()>,
+{
+    if !elected {
+        tokio::select! {
+            () = work() => {}
+            stopped = stopped() => stopped?,
+        }
+        return Ok(());
+    }
+    let shutdown = async {
+        if let Err(error) = stopped().await {
+            tracing::error!(%error, "cannot listen for signals");
+        }
+    };
+    election(lease).run(client, shutdown, work).await?;
+    Ok(())
+}
+
+/// The lease that processes of one kind compete for, each under a name of its own.
+fn election(lease: &str) -> LeaderElection {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    LeaderElection::new("kube-system", lease, format!("{}_{}", host.trim(), std::process::id()))
+}
+
 /// Waits until the process is asked to stop.
 pub async fn stopped() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
@@ -25,4 +58,17 @@ pub async fn stopped() -> anyhow::Result<()> {
         result = tokio::signal::ctrl_c() => result?,
     }
     Ok(())
+}
+
+/// What the fields of the built-in kinds mean, unpacked whenever a document is made from it.
+pub fn descriptions() -> OpenDescriptions {
+    Arc::new(|| match Descriptions::inflate() {
+        Ok(descriptions) => {
+            Box::new(move |type_name: &str, field: &str| descriptions.get(type_name, field).map(str::to_owned))
+        }
+        Err(error) => {
+            tracing::error!(%error, "the descriptions cannot be unpacked");
+            Box::new(|_, _| None)
+        }
+    })
 }

@@ -2,6 +2,8 @@
 
 mod apiserver;
 mod common;
+mod controller_manager;
+mod scheduler;
 
 use clap::Parser;
 
@@ -11,6 +13,10 @@ use clap::Parser;
 pub enum Command {
     /// Run the API server and its store.
     Apiserver(apiserver::Arguments),
+    /// Run the controllers.
+    ControllerManager(controller_manager::Arguments),
+    /// Run the scheduler.
+    Scheduler(scheduler::Arguments),
 }
 
 impl Command {
@@ -18,6 +24,8 @@ impl Command {
         common::start_logging();
         match self {
             Command::Apiserver(arguments) => common::block_on(apiserver::run(arguments)),
+            Command::ControllerManager(arguments) => common::block_on(controller_manager::run(arguments)),
+            Command::Scheduler(arguments) => common::block_on(scheduler::run(arguments)),
         }
     }
 }

@@ -1,0 +1,64 @@
+//! `knarr controller-manager`: the controllers, alone, against any Kubernetes API server.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Args;
+use knarr_client::connect;
+use knarr_controllers::{Context, Settings, SigningAuthority};
+
+use super::common;
+
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// How to reach the API server.
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// Controllers to run: `*` for all, `-name` to leave one out.
+    #[arg(long, value_delimiter = ',', default_value = "*", allow_hyphen_values = true)]
+    pub controllers: Vec<String>,
+    /// Act only while holding the lease, so that several may run.
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub leader_elect: bool,
+    /// Certificate authorities (PEM) that pods trust to reach the API server.
+    #[arg(long)]
+    pub root_ca_file: Option<PathBuf>,
+    /// Certificate (PEM) of the authority that signs certificate requests.
+    #[arg(long, requires = "cluster_signing_key_file")]
+    pub cluster_signing_cert_file: Option<PathBuf>,
+    /// Its private key (PEM).
+    #[arg(long, requires = "cluster_signing_cert_file")]
+    pub cluster_signing_key_file: Option<PathBuf>,
+    /// Networks of all pods, at most one of each family; nodes get their part of them.
+    #[arg(long, value_delimiter = ',')]
+    pub cluster_cidr: Vec<String>,
+    /// Networks of services.
+    #[arg(long, value_delimiter = ',')]
+    pub service_cluster_ip_range: Vec<String>,
+}
+
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let client = connect(arguments.kubeconfig.as_deref()).await?;
+    let context = Context::new(client.clone(), settings(&arguments)?);
+    let work = || knarr_controllers::run(context);
+    common::lead(client, "kube-controller-manager", arguments.leader_elect, work).await
+}
+
+fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
+    let read = |path: &PathBuf| {
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let signing = match (&arguments.cluster_signing_cert_file, &arguments.cluster_signing_key_file) {
+        (Some(certificate), Some(key)) => Some(SigningAuthority { certificate: read(certificate)?, key: read(key)? }),
+        _ => None,
+    };
+    Ok(Settings {
+        controllers: arguments.controllers.clone(),
+        root_ca: arguments.root_ca_file.as_ref().map(read).transpose()?,
+        signing,
+        allocate_node_cidrs: !arguments.cluster_cidr.is_empty(),
+        cluster_cidrs: arguments.cluster_cidr.clone(),
+        service_cidrs: arguments.service_cluster_ip_range.clone(),
+        ..Settings::default()
+    })
+}

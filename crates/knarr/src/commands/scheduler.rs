@@ -1,0 +1,40 @@
+//! `knarr scheduler`: the scheduler, alone, against any Kubernetes API server.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Args;
+use knarr_client::{Informers, connect};
+use knarr_scheduler::{Configuration, Settings};
+
+use super::common;
+
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// How to reach the API server.
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// A KubeSchedulerConfiguration file.
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// Act only while holding the lease, so that several may run.
+    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    pub leader_elect: bool,
+}
+
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let configuration = match &arguments.config {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            Configuration::parse(&text).with_context(|| format!("{} is wrong", path.display()))?
+        }
+        None => Configuration::default(),
+    };
+    let client = connect(arguments.kubeconfig.as_deref()).await?;
+    let settings = Settings { configuration, now: jiff::Timestamp::now };
+    let work = {
+        let client = client.clone();
+        || knarr_scheduler::run(client.clone(), Informers::new(client), settings)
+    };
+    common::lead(client, "kube-scheduler", arguments.leader_elect, work).await
+}
