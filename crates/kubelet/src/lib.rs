@@ -1,1 +1,210 @@
-//! Placeholder opening; replaced by the crate's own.
+//! The node: from a pod bound to it to a running, probed and observable one.
+//!
+//! In: a client of the Kubernetes API and [`Settings`]. Out: pods run through CRI, their status and the node's own in the
+//! API, and the HTTPS endpoints that logs, exec and metrics come from. The folders follow the way of a pod:
+//! `source` (where pods come from) → `pods` (who is admitted) → `worker` (one task a pod, whose `plan` is a pure function)
+//! → `volumes` → `container` (what the runtime is told) → `cgroup` → `probes` → `status` → `node` → `server`.
+//!
+//! Start reading at [`run`], then at `worker/plan.rs`.
+
+mod cgroup;
+mod container;
+mod context;
+mod images;
+mod inotify;
+mod node;
+mod objects;
+mod pod;
+mod pods;
+mod probes;
+mod runtime;
+mod server;
+mod settings;
+mod source;
+mod status;
+mod volumes;
+mod worker;
+
+pub use node::eviction::{Threshold, Thresholds};
+pub use settings::{CertificateFiles, Settings};
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use knarr_client::{EventRecorder, Informers};
+use knarr_cri::Runtime;
+use parking_lot::RwLock;
+
+use context::Context;
+use pods::Pods;
+use server::{Access, Server, ServingCertificate};
+
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error("the container runtime can't be used")]
+    Runtime(#[from] knarr_cri::CallError),
+    #[error("the folders of volumes can't be made")]
+    Volumes(#[from] volumes::VolumeError),
+    #[error("the node's endpoints can't be served")]
+    Serve(#[from] server::ServeError),
+}
+
+/// Runs the node until `shutdown` resolves. Pods go on running after that.
+pub async fn run(
+    client: kube::Client,
+    settings: Settings,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), NodeError> {
+    let runtime = reach_runtime(&settings.runtime_endpoint).await?;
+    volumes::prepare(&settings)?;
+    let (context, bound) = assemble(client, settings, runtime).await?;
+    let found = runtime::inventory(&context.runtime).await?;
+    let names = found.iter().map(|(uid, (_, name))| (uid.clone(), name.clone())).collect();
+    let leftovers: HashMap<_, _> = found.into_iter().map(|(uid, (pod, _))| (uid, pod)).collect();
+    let pods = Pods::new(context.clone(), leftovers);
+    let (port, serving) = serve(&context, &pods).await?;
+
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(serving);
+    tasks.spawn(runtime::follow(context.runtime.clone(), context.index.clone()));
+    if context.settings.register {
+        register_until_done(&context).await;
+        tasks.spawn(node::keep_lease(context.clone()));
+    }
+    tasks.spawn(node::keep_status(context.clone(), pods.clone(), port));
+    tasks.spawn(node::eviction::watch(context.clone(), pods.clone()));
+    tasks.spawn(collect_images(context.clone()));
+    if let Some(folder) = context.settings.manifests.clone() {
+        tasks.spawn(source::follow_manifests(context.clone(), pods.clone(), folder));
+    }
+    source::follow_api(&bound, &pods);
+    let synced = bound.synced();
+    let sweeping = pods.clone();
+    tasks.spawn(async move {
+        // Only when all wanted pods are known, what is not among them may go.
+        synced.await;
+        pods::clear_leftovers(&sweeping, &names);
+    });
+    shutdown.await;
+    tasks.shutdown().await;
+    Ok(())
+}
+
+/// A runtime that has just been started may need a moment.
+async fn reach_runtime(endpoint: &str) -> Result<Runtime, NodeError> {
+    let runtime = Runtime::connect(endpoint)?;
+    let mut tries = 0;
+    loop {
+        match runtime.version().await {
+            Ok(_) => return Ok(runtime),
+            Err(error) if tries < 60 => {
+                tries += 1;
+                tracing::debug!(%error, "waiting for the container runtime");
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+async fn assemble(
+    client: kube::Client,
+    settings: Settings,
+    runtime: Runtime,
+) -> Result<(Arc<Context>, Arc<knarr_client::Informer<Pod>>), NodeError> {
+    let version = runtime.version().await?;
+    let informers = Informers::new(client.clone());
+    let machine = node::machine::read();
+    let allocatable = node::allocatable(&settings, &machine);
+    let cgroups = prepare_cgroups(&settings, &allocatable);
+    let resolv_conf = settings.resolv_conf.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+    let bound = informers.selected::<Pod>(&format!("spec.nodeName={}", settings.node_name), "");
+    let context = Context {
+        events: EventRecorder::new(client.clone(), "kubelet", Some(&settings.node_name)),
+        objects: objects::Objects::new(client.clone()),
+        services: informers.of::<Service>(),
+        node: informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), ""),
+        images: images::Images::new(),
+        tokens: volumes::Tokens::new(client.clone()),
+        index: runtime::Index::default(),
+        addresses: node::node_addresses(&settings),
+        node_dns: container::dns::parse_resolv_conf(&resolv_conf.unwrap_or_default()),
+        allocatable: RwLock::new(allocatable),
+        metrics: Default::default(),
+        runtime_name: version.runtime_name,
+        runtime_version: version.runtime_version,
+        cgroups,
+        machine,
+        client,
+        runtime,
+        settings,
+    };
+    Ok((Arc::new(context), bound))
+}
+
+/// A host that lets us make no cgroups still runs pods, without limits for pods as a whole.
+fn prepare_cgroups(
+    settings: &Settings,
+    allocatable: &std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
+) -> Option<cgroup::Cgroups> {
+    let amount = |name: &str, read: fn(&_) -> i64| allocatable.get(name).map_or(0, read);
+    let cgroups = cgroup::Cgroups::discover(&settings.cgroup_root, settings.pod_pids_limit).and_then(|cgroups| {
+        let cpu = amount("cpu", knarr_client::quantity::milli_value);
+        cgroups.prepare(cpu, amount("memory", knarr_client::quantity::value))?;
+        Ok(cgroups)
+    });
+    match cgroups {
+        Ok(cgroups) => Some(cgroups),
+        Err(error) => {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::warn!(%error, source, "pods get no cgroups of their own: limits hold for containers only");
+            None
+        }
+    }
+}
+
+async fn serve(
+    context: &Arc<Context>,
+    pods: &Arc<Pods>,
+) -> Result<(u16, impl Future<Output = ()> + Send + 'static), NodeError> {
+    let settings = &context.settings;
+    let certificate = match &settings.serving_certificate {
+        Some(files) => ServingCertificate::from_files(&files.certificate, &files.key),
+        None => {
+            let mut names = context.addresses.clone();
+            names.push(settings.node_name.clone());
+            ServingCertificate::self_signed(names)
+        }
+    };
+    let server = Arc::new(Server {
+        context: context.clone(),
+        pods: pods.clone(),
+        access: Access::new(context.client.clone(), &settings.node_name),
+        samples: Default::default(),
+    });
+    Ok(server::serve(server, certificate.map_err(server::ServeError::from)?).await?)
+}
+
+async fn register_until_done(context: &Context) {
+    let mut pause = Duration::from_millis(200);
+    while let Err(error) = node::register(context).await {
+        tracing::warn!(%error, "the node can't be registered yet");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(7));
+    }
+}
+
+async fn collect_images(context: Arc<Context>) {
+    let mut ticks = tokio::time::interval(Duration::from_secs(300));
+    loop {
+        ticks.tick().await;
+        match images::collect_garbage(&context, false).await {
+            Ok(0) => {}
+            Ok(freed) => tracing::info!(freed, "unused images were removed"),
+            Err(error) => tracing::warn!(error, "unused images can't be removed"),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What a pod as a whole asks for and may use.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::quantity::{milli_value, value};
+use std::collections::BTreeMap;
+
+use crate::pod::{self, Role};
+
+/// CPU in thousandths, memory in bytes. A limit is only there when every container has one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodAmounts {
+    pub cpu_request: i64,
+    pub memory_request: i64,
+    pub cpu_limit: Option<i64>,
+    pub memory_limit: Option<i64>,
+}
+
+pub fn pod_amounts(pod: &Pod) -> PodAmounts {
+    PodAmounts {
+        cpu_request: requested(pod, "cpu", milli_value),
+        memory_request: requested(pod, "memory", value),
+        cpu_limit: limited(pod, "cpu", milli_value),
+        memory_limit: limited(pod, "memory", value),
+    }
+}
+
+/// The request of the whole pod for any resource: main containers and sidecars together, or the largest init container
+/// with the sidecars before it, whichever is more; and the overhead of the runtime.
+pub fn requested(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> i64 {
+    let whole = pod::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref()?.get(name));
+    let sum = match whole {
+        Some(amount) => read(amount),
+        None => combine(pod, |container| Some(request_of(container, name, read))).unwrap_or(0),
+    };
+    sum + overhead(pod, name, read)
+}
+
+fn limited(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> Option<i64> {
+    let whole = pod::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref()?.get(name));
+    let sum = match whole {
+        Some(amount) => Some(read(amount)),
+        None => combine(pod, |container| amount(pod::limits(container), name, read).filter(|limit| *limit > 0)),
+    };
+    sum.map(|sum| sum + overhead(pod, name, read))
+}
+
+/// A container that limits a resource without requesting it requests the limit.
+fn request_of(container: &Container, name: &str, read: fn(&Quantity) -> i64) -> i64 {
+    amount(pod::requests(container), name, read).or_else(|| amount(pod::limits(container), name, read)).unwrap_or(0)
+}
+
+fn amount(amounts: &Option<BTreeMap<String, Quantity>>, name: &str, read: fn(&Quantity) -> i64) -> Option<i64> {
+    amounts.as_ref()?.get(name).map(read)
+}
+
+fn overhead(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> i64 {
+    amount(&pod::spec(pod).overhead, name, read).unwrap_or(0)
+}
+
+/// None as soon as one container has no amount.
+fn combine(pod: &Pod, of: impl Fn(&Container) -> Option<i64>) -> Option<i64> {
+    let mut sidecars = 0;
+    let mut largest = 0;
+    for (role, container) in pod::init_containers(pod) {
+        let amount = of(container)?;
+        if role == Role::Sidecar {
+            sidecars += amount;
+            largest = largest.max(sidecars);
+        } else {
+            largest = largest.max(sidecars + amount);
+        }
+    }
+    let mut main = 0;
+    for container in pod::main_containers(pod) {
+        main += of(container)?;
+    }
+    Some((main + sidecars).max(largest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn init_containers_count_by_the_largest() {
+        let pod = serde_json::from_value(json!({ "spec": {
+            "initContainers": [
+                { "name": "side", "restartPolicy": "Always", "resources": { "requests": { "cpu": "100m" } } },
+                { "name": "big", "resources": { "requests": { "cpu": "1" } } } ],
+            "containers": [
+                { "name": "a", "resources": { "requests": { "cpu": "200m" }, "limits": { "memory": "1Mi" } } },
+                { "name": "b", "resources": { "limits": { "cpu": "300m" } } } ],
+            "overhead": { "cpu": "10m" } } }))
+        .expect("a pod");
+        let amounts = pod_amounts(&pod);
+        assert_eq!(amounts.cpu_request, 1110);
+        assert_eq!((amounts.cpu_limit, amounts.memory_limit, amounts.memory_request), (None, None, 1 << 20));
+    }
+}

@@ -1,0 +1,396 @@
+//! The environment of a container: services, config maps, secrets, and the pod's own fields.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, ResourceFieldSelector, Service};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::quantity::{Quantity as Amount, milli_value, value};
+
+use crate::objects::{Interest, Kind, ObjectError};
+use crate::pod;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EnvError {
+    #[error("{kind} \"{name}\" not found")]
+    Missing { kind: &'static str, name: String },
+    #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
+    MissingKey { kind: &'static str, namespace: String, name: String, key: String },
+    #[error("unsupported fieldPath: {0}")]
+    Field(String),
+    #[error("container \"{0}\" not found")]
+    Container(String),
+    #[error("unsupported container resource : {0}")]
+    Resource(String),
+    #[error("{0}")]
+    File(String),
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+}
+
+/// What of the node and of the pod's sandbox shows in environments and volumes.
+pub struct Surroundings {
+    pub node_name: String,
+    pub node_addresses: Vec<String>,
+    pub pod_addresses: Vec<String>,
+    /// What stands in for a limit the container does not set.
+    pub allocatable: BTreeMap<String, Quantity>,
+}
+
+/// The whole environment in the order the container gets it.
+pub async fn environment(
+    pod: &Pod,
+    container: &Container,
+    surroundings: &Surroundings,
+    objects: &Interest,
+    services: &[Arc<Service>],
+    read_file: impl Fn(&str, &str, &str) -> Result<Option<String>, String>,
+) -> Result<Vec<(String, String)>, EnvError> {
+    let mut result = Ordered::default();
+    let mut lookup: BTreeMap<String, String> = service_variables(pod, services).into_iter().collect();
+    let namespace = pod::namespace(pod);
+    for from in container.env_from.iter().flatten() {
+        let prefix = from.prefix.as_deref().unwrap_or_default();
+        let (kind, name, optional) = match (&from.config_map_ref, &from.secret_ref) {
+            (Some(map), _) => (Kind::ConfigMap, map.name.as_str(), map.optional),
+            (None, Some(secret)) => (Kind::Secret, secret.name.as_str(), secret.optional),
+            (None, None) => continue,
+        };
+        let Some(object) = objects.get(kind, namespace, name).await? else {
+            if optional == Some(true) {
+                continue;
+            }
+            return Err(EnvError::Missing { kind: kind.lower(), name: name.to_string() });
+        };
+        for (key, value) in &object.data {
+            let value = String::from_utf8_lossy(value).into_owned();
+            let name = format!("{prefix}{key}");
+            lookup.insert(name.clone(), value.clone());
+            result.set(name, value);
+        }
+    }
+    for variable in container.env.iter().flatten() {
+        let found = match &variable.value_from {
+            Some(_) => from_source(pod, container, variable, surroundings, objects, &read_file).await?,
+            None => Some(expand(variable.value.as_deref().unwrap_or_default(), &lookup)),
+        };
+        let Some(found) = found else { continue };
+        lookup.insert(variable.name.clone(), found.clone());
+        result.set(variable.name.clone(), found);
+    }
+    for (name, value) in service_variables(pod, services) {
+        result.set_if_missing(name, value);
+    }
+    Ok(result.0)
+}
+
+/// None when an optional source does not exist.
+async fn from_source(
+    pod: &Pod,
+    container: &Container,
+    variable: &EnvVar,
+    surroundings: &Surroundings,
+    objects: &Interest,
+    read_file: &impl Fn(&str, &str, &str) -> Result<Option<String>, String>,
+) -> Result<Option<String>, EnvError> {
+    let Some(source) = &variable.value_from else { return Ok(None) };
+    if let Some(field) = &source.field_ref {
+        return field_value(pod, &field.field_path, surroundings).map(Some);
+    }
+    if let Some(resource) = &source.resource_field_ref {
+        return resource_value(pod, Some(container), resource, surroundings).map(Some);
+    }
+    if let Some(file) = &source.file_key_ref {
+        let found = read_file(&file.volume_name, &file.path, &file.key).map_err(EnvError::File)?;
+        return match found {
+            Some(value) => Ok(Some(value)),
+            None if file.optional == Some(true) => Ok(None),
+            None => Err(EnvError::File(format!("environment variable key {:?} not found in file", file.key))),
+        };
+    }
+    let (kind, name, key, optional) = match (&source.config_map_key_ref, &source.secret_key_ref) {
+        (Some(map), _) => (Kind::ConfigMap, &map.name, &map.key, map.optional),
+        (None, Some(secret)) => (Kind::Secret, &secret.name, &secret.key, secret.optional),
+        (None, None) => return Ok(None),
+    };
+    let optional = optional == Some(true);
+    let namespace = pod::namespace(pod);
+    let Some(object) = objects.get(kind, namespace, name).await? else {
+        return if optional { Ok(None) } else { Err(EnvError::Missing { kind: kind.lower(), name: name.clone() }) };
+    };
+    match object.data.get(key) {
+        Some(value) => Ok(Some(String::from_utf8_lossy(value).into_owned())),
+        None if optional => Ok(None),
+        None => Err(EnvError::MissingKey {
+            kind: kind.title(),
+            namespace: namespace.to_string(),
+            name: name.clone(),
+            key: key.clone(),
+        }),
+    }
+}
+
+#[derive(Default)]
+struct Ordered(Vec<(String, String)>);
+
+impl Ordered {
+    fn set(&mut self, name: String, value: String) {
+        self.0.retain(|(known, _)| *known != name);
+        self.0.push((name, value));
+    }
+
+    fn set_if_missing(&mut self, name: String, value: String) {
+        if !self.0.iter().any(|(known, _)| *known == name) {
+            self.0.push((name, value));
+        }
+    }
+}
+
+/// Replaces `$(NAME)` by its value, `$$` by `$`, and leaves what is unknown as it is.
+pub fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
+    let mut result = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(position) = rest.find('$') {
+        result.push_str(&rest[..position]);
+        let after = &rest[position + 1..];
+        if let Some(tail) = after.strip_prefix('$') {
+            result.push('$');
+            rest = tail;
+        } else if let Some((name, tail)) = after.strip_prefix('(').and_then(|inner| inner.split_once(')')) {
+            match known.get(name) {
+                Some(value) => result.push_str(value),
+                None => result.push_str(&format!("$({name})")),
+            }
+            rest = tail;
+        } else {
+            result.push('$');
+            rest = after;
+        }
+    }
+    result.push_str(rest);
+    result
+}
+
+/// The services of the pod's namespace in the form older clients look for, and the API's own service in any case.
+fn service_variables(pod: &Pod, services: &[Arc<Service>]) -> Vec<(String, String)> {
+    let links = pod::spec(pod).enable_service_links.unwrap_or(true);
+    let mut variables = Vec::new();
+    let mut chosen: BTreeMap<&str, &Service> = BTreeMap::new();
+    for service in services {
+        let name = service.metadata.name.as_deref().unwrap_or_default();
+        let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+        let is_api = namespace == "default" && name == "kubernetes";
+        let is_near = links && namespace == pod::namespace(pod);
+        if is_near || (is_api && !chosen.contains_key(name)) {
+            chosen.insert(name, service);
+        }
+    }
+    for (name, service) in chosen {
+        let Some(spec) = &service.spec else { continue };
+        let Some(address) = spec.cluster_ip.as_deref().filter(|ip| !ip.is_empty() && *ip != "None") else { continue };
+        let Some(first) = spec.ports.iter().flatten().next() else { continue };
+        let prefix = name.to_uppercase().replace('-', "_");
+        let joined = if address.contains(':') { format!("[{address}]") } else { address.to_string() };
+        variables.push((format!("{prefix}_SERVICE_HOST"), address.to_string()));
+        variables.push((format!("{prefix}_SERVICE_PORT"), first.port.to_string()));
+        for port in spec.ports.iter().flatten() {
+            if let Some(port_name) = port.name.as_deref().filter(|name| !name.is_empty()) {
+                let suffix = port_name.to_uppercase().replace('-', "_");
+                variables.push((format!("{prefix}_SERVICE_PORT_{suffix}"), port.port.to_string()));
+            }
+        }
+        for (position, port) in spec.ports.iter().flatten().enumerate() {
+            let protocol = port.protocol.as_deref().unwrap_or("TCP");
+            let url = format!("{}://{joined}:{}", protocol.to_lowercase(), port.port);
+            if position == 0 {
+                variables.push((format!("{prefix}_PORT"), url.clone()));
+            }
+            let base = format!("{prefix}_PORT_{}_{}", port.port, protocol.to_uppercase());
+            variables.push((base.clone(), url));
+            variables.push((format!("{base}_PROTO"), protocol.to_lowercase()));
+            variables.push((format!("{base}_PORT"), port.port.to_string()));
+            variables.push((format!("{base}_ADDR"), address.to_string()));
+        }
+    }
+    variables
+}
+
+/// A field of the pod by its path.
+pub fn field_value(pod: &Pod, path: &str, surroundings: &Surroundings) -> Result<String, EnvError> {
+    if let Some((map, key)) = path.strip_suffix("']").and_then(|path| path.split_once("['")) {
+        let values = match map {
+            "metadata.labels" => &pod.metadata.labels,
+            "metadata.annotations" => &pod.metadata.annotations,
+            _ => return Err(EnvError::Field(path.to_string())),
+        };
+        return Ok(values.as_ref().and_then(|values| values.get(key)).cloned().unwrap_or_default());
+    }
+    let first = |list: &[String]| list.first().cloned().unwrap_or_default();
+    Ok(match path {
+        "metadata.name" => pod::name(pod).to_string(),
+        "metadata.namespace" => pod::namespace(pod).to_string(),
+        "metadata.uid" => pod::uid(pod).to_string(),
+        "metadata.labels" => quoted_lines(&pod.metadata.labels),
+        "metadata.annotations" => quoted_lines(&pod.metadata.annotations),
+        "spec.nodeName" => surroundings.node_name.clone(),
+        "spec.serviceAccountName" => pod::spec(pod).service_account_name.clone().unwrap_or_default(),
+        "status.hostIP" => first(&surroundings.node_addresses),
+        "status.hostIPs" => surroundings.node_addresses.join(","),
+        "status.podIP" => first(&surroundings.pod_addresses),
+        "status.podIPs" => surroundings.pod_addresses.join(","),
+        other => return Err(EnvError::Field(other.to_string())),
+    })
+}
+
+/// One `key="value"` a line, sorted, with the value quoted as programs expect.
+fn quoted_lines(values: &Option<BTreeMap<String, String>>) -> String {
+    let lines = values.iter().flatten().map(|(key, value)| format!("{key}={}", quote(value)));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn quote(value: &str) -> String {
+    let mut quoted = String::from("\"");
+    for character in value.chars() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            control if control.is_control() => quoted.push_str(&format!("\\x{:02x}", control as u32)),
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// A container's request or limit in units of the divisor, rounded up.
+pub fn resource_value(
+    pod: &Pod,
+    own: Option<&Container>,
+    selector: &ResourceFieldSelector,
+    surroundings: &Surroundings,
+) -> Result<String, EnvError> {
+    let found;
+    let container = match selector.container_name.as_deref().filter(|name| !name.is_empty()) {
+        Some(name) => {
+            found = pod::find(pod, name).ok_or_else(|| EnvError::Container(name.to_string()))?.container;
+            &found
+        }
+        None => own.ok_or_else(|| EnvError::Container(String::new()))?,
+    };
+    let unknown = || EnvError::Resource(selector.resource.clone());
+    let (part, name) = selector.resource.split_once('.').ok_or_else(unknown)?;
+    let amount = match part {
+        "limits" => {
+            let limit = pod::limits(container).as_ref().and_then(|limits| limits.get(name));
+            limit.or_else(|| surroundings.allocatable.get(name)).cloned()
+        }
+        "requests" => {
+            let request = pod::requests(container).as_ref().and_then(|requests| requests.get(name)).cloned();
+            let limit = || pod::limits(container).as_ref().and_then(|limits| limits.get(name)).cloned();
+            request.or_else(limit)
+        }
+        _ => return Err(unknown()),
+    };
+    let amount = amount.unwrap_or_else(|| Quantity("0".into()));
+    let divisor = selector.divisor.as_ref().filter(|divisor| !Amount::of(divisor).is_zero());
+    let one = Quantity("1".into());
+    let divisor = divisor.unwrap_or(&one);
+    let (amount, divisor) = if name == "cpu" {
+        (milli_value(&amount), milli_value(divisor).max(1))
+    } else {
+        (value(&amount), value(divisor).max(1))
+    };
+    Ok(amount.div_euclid(divisor).saturating_add(i64::from(amount.rem_euclid(divisor) != 0)).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn references_expand_once() {
+        let known = BTreeMap::from([("A".to_string(), "1".to_string()), ("B".to_string(), "$(A)".to_string())]);
+        for (text, expected) in [
+            ("x$(A)y", "x1y"),
+            ("$(B)", "$(A)"),
+            ("$$(A)", "$(A)"),
+            ("$(missing)", "$(missing)"),
+            ("$", "$"),
+            ("$A", "$A"),
+            ("$(A", "$(A"),
+            ("$$$(A)", "$1"),
+        ] {
+            assert_eq!(expand(text, &known), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn fields_and_resources_are_read() {
+        let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p", "labels": { "b": "x\"y", "a": "1" } },
+            "spec": { "containers": [{ "name": "c", "resources": { "limits": { "cpu": "1250m", "memory": "64Mi" } } }] } }))
+        .expect("a pod");
+        let surroundings = Surroundings {
+            node_name: "node".into(),
+            node_addresses: vec!["1.2.3.4".into()],
+            pod_addresses: vec!["10.0.0.1".into(), "fd00::1".into()],
+            allocatable: BTreeMap::from([("ephemeral-storage".to_string(), Quantity("10Gi".into()))]),
+        };
+        for (path, expected) in [
+            ("metadata.labels", "a=\"1\"\nb=\"x\\\"y\""),
+            ("metadata.labels['a']", "1"),
+            ("metadata.annotations['a']", ""),
+            ("status.podIPs", "10.0.0.1,fd00::1"),
+            ("status.hostIP", "1.2.3.4"),
+        ] {
+            assert_eq!(field_value(&pod, path, &surroundings).expect("a field"), expected, "{path}");
+        }
+        assert!(field_value(&pod, "spec.containers", &surroundings).is_err());
+        for (resource, divisor, expected) in [
+            ("limits.cpu", "1", "2"),
+            ("limits.cpu", "1m", "1250"),
+            ("limits.memory", "1Mi", "64"),
+            ("limits.memory", "0", "67108864"),
+            ("requests.memory", "1Ki", "65536"),
+            ("limits.ephemeral-storage", "1Gi", "10"),
+            ("requests.ephemeral-storage", "1", "0"),
+        ] {
+            let selector = ResourceFieldSelector {
+                container_name: Some("c".into()),
+                divisor: Some(Quantity(divisor.into())),
+                resource: resource.into(),
+            };
+            assert_eq!(
+                resource_value(&pod, None, &selector, &surroundings).expect("an amount"),
+                expected,
+                "{resource}"
+            );
+        }
+    }
+
+    #[test]
+    fn services_show_in_the_old_form() {
+        let service: Service = serde_json::from_value(json!({ "metadata": { "name": "my-db", "namespace": "n" },
+            "spec": { "clusterIP": "10.0.0.9", "ports": [{ "name": "sql", "port": 5432 }] } }))
+        .expect("a service");
+        let pod: Pod = serde_json::from_value(json!({ "metadata": { "namespace": "n" } })).expect("a pod");
+        let found = service_variables(&pod, &[Arc::new(service)]);
+        let shown: Vec<_> = found.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(
+            shown,
+            [
+                "MY_DB_SERVICE_HOST=10.0.0.9",
+                "MY_DB_SERVICE_PORT=5432",
+                "MY_DB_SERVICE_PORT_SQL=5432",
+                "MY_DB_PORT=tcp://10.0.0.9:5432",
+                "MY_DB_PORT_5432_TCP=tcp://10.0.0.9:5432",
+                "MY_DB_PORT_5432_TCP_PROTO=tcp",
+                "MY_DB_PORT_5432_TCP_PORT=5432",
+                "MY_DB_PORT_5432_TCP_ADDR=10.0.0.9",
+            ]
+        );
+    }
+}

@@ -1,0 +1,94 @@
+//! The names of a pod and its /etc/hosts.
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::pod;
+
+const LONGEST_HOSTNAME: usize = 63;
+
+/// The short name and, where the pod has a subdomain, the domain behind it.
+pub struct Names {
+    pub hostname: String,
+    pub domain: Option<String>,
+}
+
+pub fn names(pod: &Pod, cluster_domain: &str) -> Names {
+    let spec = pod::spec(pod);
+    if let Some(name) = spec.hostname_override.as_deref().filter(|name| !name.is_empty()) {
+        return Names { hostname: name.to_string(), domain: None };
+    }
+    let chosen = spec.hostname.as_deref().filter(|name| !name.is_empty()).unwrap_or(pod::name(pod));
+    let mut hostname = chosen.to_string();
+    if hostname.len() > LONGEST_HOSTNAME {
+        hostname.truncate(LONGEST_HOSTNAME);
+        hostname.truncate(hostname.trim_end_matches(['-', '.']).len());
+    }
+    let subdomain = spec.subdomain.as_deref().filter(|name| !name.is_empty());
+    let domain = subdomain.map(|sub| format!("{sub}.{}.svc.{cluster_domain}", pod::namespace(pod)));
+    Names { hostname, domain }
+}
+
+/// What `hostname` prints inside the pod.
+pub fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> String {
+    let Names { hostname, domain } = names(pod, cluster_domain);
+    match domain {
+        Some(domain) if pod::spec(pod).set_hostname_as_fqdn == Some(true) => format!("{hostname}.{domain}"),
+        _ => hostname,
+    }
+}
+
+/// The whole file. Pods on the node's network see the node's own entries.
+pub fn hosts_file(pod: &Pod, addresses: &[String], cluster_domain: &str, node_file: &str) -> String {
+    let mut file = String::new();
+    if pod::host_network(pod) {
+        file.push_str("# Kubernetes-managed hosts file (host network).\n");
+        file.push_str(node_file);
+    } else {
+        file.push_str("# Kubernetes-managed hosts file.\n");
+        file.push_str("127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\n");
+        file.push_str("fe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n");
+        let Names { hostname, domain } = names(pod, cluster_domain);
+        for address in addresses {
+            match &domain {
+                Some(domain) => file.push_str(&format!("{address}\t{hostname}.{domain}\t{hostname}\n")),
+                None => file.push_str(&format!("{address}\t{hostname}\n")),
+            }
+        }
+    }
+    let aliases = pod::spec(pod).host_aliases.iter().flatten();
+    for (position, alias) in aliases.enumerate() {
+        if position == 0 {
+            file.push_str("\n# Entries added by HostAliases.\n");
+        }
+        file.push_str(&format!(
+            "{}\t{}\n",
+            alias.ip,
+            alias.hostnames.iter().flatten().cloned().collect::<Vec<_>>().join("\t")
+        ));
+    }
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_are_cut_and_qualified() {
+        let long = "a".repeat(62) + "-b";
+        let cases = [
+            (json!({ "metadata": { "name": long } }), "a".repeat(62), None),
+            (
+                json!({ "metadata": { "name": "p", "namespace": "n" }, "spec": { "containers": [], "hostname": "h",
+                    "subdomain": "s" } }),
+                "h".to_string(),
+                Some("s.n.svc.d".to_string()),
+            ),
+        ];
+        for (value, hostname, domain) in cases {
+            let names = names(&serde_json::from_value(value).expect("a pod"), "d");
+            assert_eq!((names.hostname, names.domain), (hostname, domain));
+        }
+    }
+}

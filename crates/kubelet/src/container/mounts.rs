@@ -1,0 +1,136 @@
+//! What a container sees mounted: its volumes, the managed hosts file, and the file for its last words.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use knarr_cri::messages::{ImageSpec, Mount, MountPropagation};
+
+use super::env::expand;
+use crate::pod;
+use crate::settings::Settings;
+use crate::volumes::{MountedVolumes, VolumeError, subpath};
+
+pub struct Mounting<'a> {
+    pub settings: &'a Settings,
+    pub pod: &'a Pod,
+    pub container: &'a Container,
+    pub volumes: &'a MountedVolumes,
+    pub environment: &'a BTreeMap<String, String>,
+    pub hosts_file: Option<PathBuf>,
+    /// How often the container has been started, so that each start has mounts of its own.
+    pub attempt: u32,
+    pub recursive_read_only: bool,
+}
+
+impl Mounting<'_> {
+    pub fn mounts(&self) -> Result<Vec<Mount>, VolumeError> {
+        let mut mounts = Vec::new();
+        for (index, wanted) in self.container.volume_mounts.iter().flatten().enumerate() {
+            mounts.push(self.volume_mount(index, wanted)?);
+        }
+        let taken = |path: &str| self.container.volume_mounts.iter().flatten().any(|mount| mount.mount_path == path);
+        if let Some(hosts) = self.hosts_file.as_ref().filter(|_| !taken("/etc/hosts")) {
+            mounts.push(plain("/etc/hosts", hosts));
+        }
+        if let Some(path) = self.container.termination_message_path.as_deref().filter(|path| !path.is_empty()) {
+            mounts.push(plain(path, &self.termination_file()?));
+        }
+        Ok(mounts)
+    }
+
+    fn volume_mount(&self, index: usize, wanted: &VolumeMount) -> Result<Mount, VolumeError> {
+        let unknown = || VolumeError::Path(format!("cannot find volume \"{}\" to mount into container", wanted.name));
+        let volume = self.volumes.volumes.get(&wanted.name).ok_or_else(unknown)?;
+        let readonly = wanted.read_only.unwrap_or(false) || volume.read_only;
+        let propagation = match wanted.mount_propagation.as_deref() {
+            Some("Bidirectional") => MountPropagation::Bidirectional,
+            Some("HostToContainer") => MountPropagation::HostToContainer,
+            _ => MountPropagation::Private,
+        } as i32;
+        let sub_path = self.sub_path(wanted)?;
+        if let Some(image) = &volume.image {
+            return Ok(Mount {
+                container_path: absolute(&wanted.mount_path),
+                readonly: true,
+                image: Some(ImageSpec {
+                    image: image.clone(),
+                    user_specified_image: image.clone(),
+                    ..Default::default()
+                }),
+                image_sub_path: sub_path.unwrap_or_default(),
+                propagation,
+                ..Default::default()
+            });
+        }
+        let host_path = match sub_path {
+            Some(sub_path) => {
+                let target = self
+                    .settings
+                    .pod_directory(pod::uid(self.pod))
+                    .join("volume-subpaths")
+                    .join(&wanted.name)
+                    .join(&self.container.name)
+                    .join(format!("{index}-{}", self.attempt));
+                subpath::bind(&volume.path, &sub_path, &target)?
+            }
+            None => {
+                // A bare host path that is not there is made, as it always was.
+                if !volume.path.exists() {
+                    std::fs::create_dir_all(&volume.path)
+                        .map_err(|source| VolumeError::File { path: volume.path.clone(), source })?;
+                }
+                volume.path.clone()
+            }
+        };
+        let recursive = match wanted.recursive_read_only.as_deref() {
+            Some("Enabled") => true,
+            Some("IfPossible") => self.recursive_read_only,
+            _ => false,
+        };
+        Ok(Mount {
+            container_path: absolute(&wanted.mount_path),
+            host_path: host_path.to_string_lossy().into_owned(),
+            readonly,
+            selinux_relabel: volume.relabel && Path::new("/sys/fs/selinux/enforce").exists(),
+            propagation,
+            recursive_read_only: readonly && recursive,
+            ..Default::default()
+        })
+    }
+
+    fn sub_path(&self, wanted: &VolumeMount) -> Result<Option<String>, VolumeError> {
+        if let Some(expression) = wanted.sub_path_expr.as_deref().filter(|path| !path.is_empty()) {
+            let path = expand(expression, self.environment);
+            if path.contains("$(") {
+                return Err(VolumeError::Path(format!("missing value for subPathExpr \"{expression}\"")));
+            }
+            return Ok(Some(path));
+        }
+        Ok(wanted.sub_path.clone().filter(|path| !path.is_empty()))
+    }
+
+    /// One file a start, writable by whoever the container runs as.
+    fn termination_file(&self) -> Result<PathBuf, VolumeError> {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = self.settings.pod_directory(pod::uid(self.pod)).join("containers").join(&self.container.name);
+        std::fs::create_dir_all(&folder).map_err(|source| VolumeError::File { path: folder.clone(), source })?;
+        let file = folder.join(format!("{}-{}", self.attempt, uuid::Uuid::new_v4().simple()));
+        std::fs::write(&file, b"").map_err(|source| VolumeError::File { path: file.clone(), source })?;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666))
+            .map_err(|source| VolumeError::File { path: file.clone(), source })?;
+        Ok(file)
+    }
+}
+
+fn plain(container_path: &str, host_path: &Path) -> Mount {
+    Mount {
+        container_path: container_path.to_string(),
+        host_path: host_path.to_string_lossy().into_owned(),
+        ..Default::default()
+    }
+}
+
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.to_string() } else { format!("/{path}") }
+}

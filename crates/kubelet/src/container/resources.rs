@@ -1,0 +1,120 @@
+//! CPU, memory and the like of one container, in the kernel's units.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::quantity::{milli_value, value};
+use knarr_cri::messages::{HugepageLimit, LinuxContainerResources};
+
+use crate::cgroup::qos::{QosClass, qos_class};
+use crate::pod;
+
+const CPU_PERIOD: i64 = 100_000;
+const SMALLEST_SHARES: i64 = 2;
+const LARGEST_SHARES: i64 = 262_144;
+const SMALLEST_QUOTA: i64 = 1000;
+
+/// The share of a busy CPU that so many thousandths of one are worth.
+pub fn cpu_shares(milli: i64) -> i64 {
+    (milli * 1024 / 1000).clamp(SMALLEST_SHARES, LARGEST_SHARES)
+}
+
+/// Microseconds of CPU in each period.
+pub fn cpu_quota(milli: i64) -> i64 {
+    if milli <= 0 { 0 } else { (milli * CPU_PERIOD / 1000).max(SMALLEST_QUOTA) }
+}
+
+type Amounts = Option<BTreeMap<String, Quantity>>;
+
+pub fn milli_of(amounts: &Amounts, name: &str) -> i64 {
+    amounts.as_ref().and_then(|amounts| amounts.get(name)).map_or(0, milli_value)
+}
+
+pub fn value_of(amounts: &Amounts, name: &str) -> i64 {
+    amounts.as_ref().and_then(|amounts| amounts.get(name)).map_or(0, value)
+}
+
+pub fn linux_resources(
+    pod: &Pod,
+    container: &Container,
+    memory_capacity: u64,
+    unified: bool,
+) -> LinuxContainerResources {
+    let (requests, limits) = (pod::requests(container), pod::limits(container));
+    let cpu_limit = milli_of(limits, "cpu");
+    let asked = requests.as_ref().is_some_and(|requests| requests.contains_key("cpu"));
+    let cpu_request = if asked { milli_of(requests, "cpu") } else { cpu_limit };
+    let memory_limit = value_of(limits, "memory");
+    let mut resources = LinuxContainerResources {
+        cpu_period: CPU_PERIOD,
+        cpu_quota: cpu_quota(cpu_limit),
+        cpu_shares: cpu_shares(cpu_request),
+        memory_limit_in_bytes: memory_limit,
+        oom_score_adj: oom_score(pod, container, memory_capacity),
+        hugepage_limits: hugepages(limits),
+        ..Default::default()
+    };
+    if unified {
+        // One process killed for want of memory takes its container along, so that none is left half alive.
+        resources.unified.insert("memory.oom.group".into(), "1".into());
+        resources.memory_swap_limit_in_bytes = memory_limit;
+    }
+    resources
+}
+
+fn hugepages(limits: &Amounts) -> Vec<HugepageLimit> {
+    let named = limits.iter().flatten().filter_map(|(name, amount)| Some((name.strip_prefix("hugepages-")?, amount)));
+    named
+        .map(|(size, amount)| HugepageLimit {
+            // "2Mi" is "2MB" to the kernel.
+            page_size: format!("{}B", size.trim_end_matches('i')),
+            limit: u64::try_from(value(amount)).unwrap_or(0),
+        })
+        .collect()
+}
+
+/// Who goes first when memory runs out: what asked for nothing first, what reserved all it may use last.
+pub fn oom_score(pod: &Pod, container: &Container, memory_capacity: u64) -> i64 {
+    const NODE_CRITICAL: i32 = 2_000_001_000;
+    if pod::spec(pod).priority.is_some_and(|priority| priority >= NODE_CRITICAL) {
+        return -997;
+    }
+    match qos_class(pod) {
+        QosClass::Guaranteed => -997,
+        QosClass::BestEffort => 1000,
+        QosClass::Burstable => {
+            let request = value_of(pod::requests(container), "memory");
+            let capacity = i128::from(memory_capacity.max(1));
+            let score = 1000 - (1000 * i128::from(request) / capacity) as i64;
+            score.clamp(3, 999)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn amounts_become_kernel_units() {
+        let cases = [
+            (json!({}), (2, 0, 0, 1000)),
+            (json!({ "requests": { "cpu": "500m", "memory": "250" } }), (512, 0, 0, 750)),
+            (
+                json!({ "limits": { "cpu": "1", "memory": "100" }, "requests": { "cpu": "1", "memory": "100" } }),
+                (1024, 100_000, 100, -997),
+            ),
+            (json!({ "limits": { "cpu": "1m" }, "requests": { "cpu": "0" } }), (2, 1000, 0, 999)),
+        ];
+        for (resources, expected) in cases {
+            let pod: Pod =
+                serde_json::from_value(json!({ "spec": { "containers": [{ "name": "a", "resources": resources }] } }))
+                    .expect("a pod");
+            let result = linux_resources(&pod, &pod::spec(&pod).containers[0], 1000, false);
+            let found = (result.cpu_shares, result.cpu_quota, result.memory_limit_in_bytes, result.oom_score_adj);
+            assert_eq!(found, expected, "{resources}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What every part of the node shares.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::events::{EventType, reference};
+use knarr_client::{EventRecorder, Informer};
+use knarr_cri::Runtime;
+use knarr_cri::messages::DnsConfig;
+use parking_lot::RwLock;
+
+use crate::cgroup::Cgroups;
+use crate::container::env::Surroundings;
+use crate::images::Images;
+use crate::node::machine::Machine;
+use crate::objects::Objects;
+use crate::pod::{self, Role};
+use crate::runtime::Index;
+use crate::settings::Settings;
+use crate::volumes::Tokens;
+
+pub struct Context {
+    pub settings: Settings,
+    pub client: kube::Client,
+    pub runtime: Runtime,
+    /// As it shows in container ids.
+    pub runtime_name: String,
+    pub runtime_version: String,
+    pub events: EventRecorder,
+    pub index: Index,
+    pub objects: Objects,
+    pub services: Arc<Informer<Service>>,
+    pub node: Arc<Informer<Node>>,
+    pub images: Images,
+    pub tokens: Tokens,
+    /// None on hosts that let us make no cgroups.
+    pub cgroups: Option<Cgroups>,
+    pub machine: Machine,
+    pub node_dns: DnsConfig,
+    pub addresses: Vec<String>,
+    pub allocatable: RwLock<BTreeMap<String, Quantity>>,
+    pub metrics: crate::server::metrics::Counters,
+}
+
+impl Context {
+    pub fn surroundings(&self, pod: &Pod, pod_addresses: Vec<String>) -> Surroundings {
+        Surroundings {
+            node_name: self.settings.node_name.clone(),
+            node_addresses: self.addresses.clone(),
+            pod_addresses: if pod::host_network(pod) { self.addresses.clone() } else { pod_addresses },
+            allocatable: self.allocatable.read().clone(),
+        }
+    }
+
+    pub fn cgroup_parent(&self, pod: &Pod) -> String {
+        self.cgroups.as_ref().map(|cgroups| cgroups.pod_path(pod)).unwrap_or_default()
+    }
+
+    /// The memory a pod may use at all, where every container has a limit.
+    pub fn memory_limit_for(&self, pod: &Pod) -> Option<i64> {
+        crate::cgroup::amounts::pod_amounts(pod).memory_limit
+    }
+
+    pub fn pod_event(&self, pod: &Pod, warning: bool, reason: &str, message: impl Into<String>) {
+        self.record(reference(pod), warning, reason, message.into());
+    }
+
+    /// An event that points at one container of the pod.
+    pub fn container_event(&self, pod: &Pod, container: &str, warning: bool, reason: &str, message: impl Into<String>) {
+        let role = pod::roles(pod).find(|(_, name)| *name == container).map(|(role, _)| role);
+        let list = match role {
+            Some(Role::Init | Role::Sidecar) => "initContainers",
+            Some(Role::Ephemeral) => "ephemeralContainers",
+            _ => "containers",
+        };
+        let field_path = Some(format!("spec.{list}{{{container}}}"));
+        let object = ObjectReference { field_path, ..reference(pod) };
+        self.record(object, warning, reason, message.into());
+    }
+
+    /// The node is known to its events by its name alone.
+    pub fn node_event(&self, warning: bool, reason: &str, message: impl Into<String>) {
+        let name = &self.settings.node_name;
+        let object = ObjectReference {
+            kind: Some("Node".into()),
+            name: Some(name.clone()),
+            uid: Some(name.clone()),
+            ..Default::default()
+        };
+        self.record(object, warning, reason, message.into());
+    }
+
+    fn record(&self, object: ObjectReference, warning: bool, reason: &str, message: String) {
+        let kind = if warning { EventType::Warning } else { EventType::Normal };
+        self.events.about(object, kind, reason, message);
+    }
+}

@@ -1,0 +1,88 @@
+//! Removing images nobody uses when the disk fills up, the longest unused first.
+
+use std::collections::HashSet;
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_cri::messages::{ContainerFilter, Image};
+
+use crate::context::Context;
+use crate::node::filesystem::usage_of;
+
+/// An image just pulled may be about to be used.
+const YOUNGEST: SignedDuration = SignedDuration::from_mins(2);
+
+/// Frees space if the file system of the images is fuller than it may be. Returns how much was freed; `all` removes every
+/// unused image whatever the fill.
+pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String> {
+    let info = context.runtime.image_fs_info().await.map_err(|error| error.to_string())?;
+    let point = info.image_filesystems.first().and_then(|usage| usage.fs_id.as_ref()).map(|id| id.mountpoint.clone());
+    let Some(point) = point else { return Ok(0) };
+    let Some(usage) = usage_of(std::path::Path::new(&point)) else { return Ok(0) };
+    let percent = if usage.capacity == 0 { 0 } else { 100 - usage.available * 100 / usage.capacity };
+    if !all && percent < u64::from(context.settings.image_gc_high_percent) {
+        return Ok(0);
+    }
+    let low = u64::from(context.settings.image_gc_low_percent);
+    let wanted = if all { u64::MAX } else { (usage.capacity * (100 - low) / 100).saturating_sub(usage.available) };
+    let images = context.runtime.list_images().await.map_err(|error| error.to_string())?;
+    let containers =
+        context.runtime.list_containers(ContainerFilter::default()).await.map_err(|error| error.to_string())?;
+    let used: HashSet<String> = containers.into_iter().map(|container| container.image_ref).collect();
+    let mut freed = 0;
+    for image in choose(images, &used, |id| context.images.last_used(id), Timestamp::now(), wanted) {
+        match context.runtime.remove_image(&image.id).await {
+            Ok(()) => freed += image.size,
+            Err(error) => tracing::warn!(%error, image = image.id, "an image can't be removed"),
+        }
+    }
+    Ok(freed)
+}
+
+fn choose(
+    images: Vec<Image>,
+    used: &HashSet<String>,
+    last_used: impl Fn(&str) -> Option<Timestamp>,
+    now: Timestamp,
+    wanted: u64,
+) -> Vec<Image> {
+    let mut unused: Vec<Image> = images
+        .into_iter()
+        .filter(|image| !image.pinned && !used.contains(&image.id))
+        .filter(|image| !image.repo_tags.iter().any(|tag| tag == knarr_cri::containerd::PAUSE_IMAGE))
+        .filter(|image| last_used(&image.id).is_none_or(|at| now.duration_since(at) >= YOUNGEST))
+        .collect();
+    unused.sort_by_key(|image| last_used(&image.id).map_or(i64::MIN, Timestamp::as_second));
+    let mut sum = 0u64;
+    unused
+        .into_iter()
+        .take_while(|image| {
+            let needed = sum < wanted;
+            sum = sum.saturating_add(image.size);
+            needed
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_unused_go_first_and_no_more_than_needed() {
+        let image = |id: &str, size| Image { id: id.into(), size, ..Default::default() };
+        let images = vec![image("new", 10), image("old", 10), image("used", 10), image("just", 10)];
+        let used = HashSet::from(["used".to_string()]);
+        let at = |second| Timestamp::from_second(second).expect("a moment");
+        let last = |id: &str| match id {
+            "new" => Some(at(500)),
+            "just" => Some(at(990)),
+            _ => None,
+        };
+        let names = |wanted| -> Vec<String> {
+            choose(images.clone(), &used, last, at(1000), wanted).into_iter().map(|image| image.id).collect()
+        };
+        assert_eq!(names(5), ["old"]);
+        assert_eq!(names(15), ["old", "new"]);
+        assert_eq!(names(0), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,262 @@
+//! Making an image present before a container needs it, and taking away what nobody needs.
+
+mod collect;
+mod credentials;
+
+pub use collect::collect_garbage;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_cri::messages::{Image, PodSandboxConfig};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::context::Context;
+use crate::objects::{Interest, Kind};
+use crate::pod;
+
+/// Why an image is not there: what the container's status shows, and when to try again.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ImageFailure {
+    pub reason: &'static str,
+    pub message: String,
+    pub retry_at: Timestamp,
+}
+
+#[derive(Clone)]
+pub struct Images(Arc<Inner>);
+
+struct Inner {
+    pulls: Semaphore,
+    failures: Mutex<HashMap<(String, String), Failure>>,
+    /// When an image was last known to be in use, for the choice of what goes first.
+    last_used: Mutex<HashMap<String, Timestamp>>,
+}
+
+struct Failure {
+    delay: Duration,
+    at: Timestamp,
+    message: String,
+}
+
+const PULLS_AT_ONCE: usize = 8;
+const FIRST_DELAY: Duration = Duration::from_secs(10);
+const LONGEST_DELAY: Duration = Duration::from_secs(300);
+
+impl Images {
+    pub fn new() -> Self {
+        Self(Arc::new(Inner {
+            pulls: Semaphore::new(PULLS_AT_ONCE),
+            failures: Mutex::default(),
+            last_used: Mutex::default(),
+        }))
+    }
+
+    /// The image of a container, pulled first if the policy or its absence asks for it.
+    pub async fn ensure(
+        &self,
+        context: &Context,
+        pod: &Pod,
+        container: &Container,
+        secrets: Option<&Interest>,
+        sandbox: PodSandboxConfig,
+    ) -> Result<Image, ImageFailure> {
+        let now = Timestamp::now();
+        let later =
+            |delay: Duration| now.saturating_add(SignedDuration::try_from(delay).unwrap_or_default()).unwrap_or(now);
+        let asked = container.image.as_deref().unwrap_or_default();
+        let name = with_tag(asked).ok_or_else(|| ImageFailure {
+            reason: "InvalidImageName",
+            message: format!(
+                "Failed to apply default image tag \"{asked}\": couldn't parse image name \"{asked}\": invalid reference format"
+            ),
+            retry_at: later(FIRST_DELAY),
+        })?;
+        let present = context.runtime.image_status(&name).await.map_err(|error| ImageFailure {
+            reason: "ImageInspectError",
+            message: format!("Failed to inspect image \"{name}\": {}", error.rpc_text()),
+            retry_at: later(FIRST_DELAY),
+        })?;
+        let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_policy(&name));
+        if let Some(image) = present.as_ref().filter(|_| policy != "Always") {
+            self.note_use(&image.id);
+            let message =
+                format!("Container image \"{asked}\" already present on machine and can be accessed by the pod");
+            context.container_event(pod, &container.name, false, "Pulled", message);
+            return Ok(image.clone());
+        }
+        if policy == "Never" {
+            let message = format!("Container image \"{asked}\" is not present with pull policy of Never");
+            context.container_event(pod, &container.name, true, "ErrImageNeverPull", message.clone());
+            return Err(ImageFailure { reason: "ErrImageNeverPull", message, retry_at: later(FIRST_DELAY) });
+        }
+        let key = (pod::uid(pod).to_string(), name.clone());
+        if let Some((until, why)) = self.backing_off(&key, now) {
+            let message = format!("Back-off pulling image \"{asked}\"");
+            context.container_event(pod, &container.name, false, "BackOff", message.clone());
+            let message = format!("{message}: ErrImagePull: {why}");
+            return Err(ImageFailure { reason: "ImagePullBackOff", message, retry_at: until });
+        }
+        context.container_event(pod, &container.name, false, "Pulling", format!("Pulling image \"{asked}\""));
+        match self.pull(context, pod, &name, secrets, sandbox).await {
+            Ok((image, pulling, whole)) => {
+                self.0.failures.lock().remove(&key);
+                self.note_use(&image.id);
+                let message = format!(
+                    "Successfully pulled image \"{asked}\" in {} ({} including waiting). Image size: {} bytes.",
+                    rounded(pulling),
+                    rounded(whole),
+                    image.size
+                );
+                context.container_event(pod, &container.name, false, "Pulled", message);
+                Ok(image)
+            }
+            Err(why) => {
+                let message = format!("Failed to pull image \"{asked}\": {why}");
+                context.container_event(pod, &container.name, true, "Failed", message.clone());
+                let retry_at = self.note_failure(key, why, Timestamp::now());
+                Err(ImageFailure { reason: "ErrImagePull", message, retry_at })
+            }
+        }
+    }
+
+    pub async fn ensure_for_volume(&self, context: &Context, pod: &Pod, stand_in: &Container) -> Result<Image, String> {
+        let ensured = self.ensure(context, pod, stand_in, None, PodSandboxConfig::default()).await;
+        ensured.map_err(|failure| failure.message)
+    }
+
+    async fn pull(
+        &self,
+        context: &Context,
+        pod: &Pod,
+        name: &str,
+        secrets: Option<&Interest>,
+        sandbox: PodSandboxConfig,
+    ) -> Result<(Image, Duration, Duration), String> {
+        let asked = std::time::Instant::now();
+        let _permit = self.0.pulls.acquire().await.map_err(|error| error.to_string())?;
+        let begun = std::time::Instant::now();
+        let mut credentials = Vec::new();
+        if let Some(interest) = secrets {
+            for reference in pod::spec(pod).image_pull_secrets.iter().flatten() {
+                match interest.get(Kind::Secret, pod::namespace(pod), &reference.name).await {
+                    Ok(Some(secret)) => credentials.extend(credentials::matching(&secret, name)),
+                    Ok(None) => {}
+                    Err(error) => tracing::warn!(%error, pod = pod::title(pod), "an image pull secret can't be read"),
+                }
+            }
+        }
+        let mut attempts: Vec<Option<_>> = credentials.into_iter().map(Some).collect();
+        if attempts.is_empty() {
+            attempts.push(None);
+        }
+        let mut last = String::new();
+        for auth in attempts {
+            match context.runtime.pull_image(name, auth, sandbox.clone()).await {
+                Ok(reference) => {
+                    let image = context.runtime.image_status(&reference).await.map_err(|error| error.rpc_text())?;
+                    let image = image.ok_or_else(|| format!("the pulled image {reference} is not there"))?;
+                    return Ok((image, begun.elapsed(), asked.elapsed()));
+                }
+                Err(error) => last = error.rpc_text(),
+            }
+        }
+        Err(last)
+    }
+
+    fn backing_off(&self, key: &(String, String), now: Timestamp) -> Option<(Timestamp, String)> {
+        let failures = self.0.failures.lock();
+        let failure = failures.get(key)?;
+        let until = failure.at.saturating_add(SignedDuration::try_from(failure.delay).ok()?).ok()?;
+        (until > now).then(|| (until, failure.message.clone()))
+    }
+
+    fn note_failure(&self, key: (String, String), message: String, now: Timestamp) -> Timestamp {
+        let mut failures = self.0.failures.lock();
+        let delay = failures.get(&key).map_or(FIRST_DELAY, |known| (known.delay * 2).min(LONGEST_DELAY));
+        failures.insert(key, Failure { delay, at: now, message });
+        // The status shows the failure for a moment before it shows the back-off.
+        now.saturating_add(SignedDuration::from_millis(1500)).unwrap_or(now)
+    }
+
+    pub fn note_use(&self, id: &str) {
+        self.0.last_used.lock().insert(id.to_string(), Timestamp::now());
+    }
+
+    pub(crate) fn last_used(&self, id: &str) -> Option<Timestamp> {
+        self.0.last_used.lock().get(id).copied()
+    }
+
+    pub fn forget_pod(&self, uid: &str) {
+        self.0.failures.lock().retain(|(owner, _), _| owner != uid);
+    }
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn rounded(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        format!("{}ms", duration.as_millis())
+    } else {
+        format!("{:.3}s", duration.as_secs_f64())
+    }
+}
+
+fn default_policy(name: &str) -> &'static str {
+    if name.ends_with(":latest") { "Always" } else { "IfNotPresent" }
+}
+
+/// The reference with `:latest` where it names neither tag nor digest; none if it is no reference at all.
+fn with_tag(name: &str) -> Option<String> {
+    let (path, digest) = name.split_once('@').map_or((name, None), |(path, digest)| (path, Some(digest)));
+    let last = path.rsplit('/').next()?;
+    let (repository, tag) = match last.split_once(':') {
+        Some((_, tag)) => (&path[..path.len() - tag.len() - 1], Some(tag)),
+        None => (path, None),
+    };
+    let parts: Vec<&str> = repository.split('/').collect();
+    let skip = usize::from(parts.len() > 1 && (parts[0].contains(['.', ':']) || parts[0] == "localhost"));
+    let good = |part: &&str| {
+        !part.is_empty()
+            && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c))
+            && part.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && part.ends_with(|c: char| c.is_ascii_alphanumeric())
+    };
+    if parts.len() == skip || !parts[skip..].iter().all(good) {
+        return None;
+    }
+    if tag.is_some_and(|tag| tag.is_empty() || !tag.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))) {
+        return None;
+    }
+    Some(if tag.is_none() && digest.is_none() { format!("{name}:latest") } else { name.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_get_a_tag_or_are_refused() {
+        for (name, expected) in [
+            ("busybox", Some("busybox:latest")),
+            ("busybox:1", Some("busybox:1")),
+            ("localhost:5000/a/b", Some("localhost:5000/a/b:latest")),
+            ("r.io/a@sha256:ab", Some("r.io/a@sha256:ab")),
+            ("UPPER", None),
+            ("", None),
+            ("a//b", None),
+            ("a:", None),
+            ("b b", None),
+        ] {
+            assert_eq!(with_tag(name).as_deref(), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The sign of life: a lease renewed every ten seconds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Api;
+use kube::api::PostParams;
+
+use crate::context::Context;
+
+const NAMESPACE: &str = "kube-node-lease";
+const DURATION_SECONDS: i32 = 40;
+const RENEWAL: Duration = Duration::from_secs(10);
+/// A failed renewal is tried again soon: three lost ones and the node counts as dead.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Runs for as long as the node does.
+pub async fn keep_lease(context: Arc<Context>) {
+    let leases: Api<Lease> = Api::namespaced(context.client.clone(), NAMESPACE);
+    let mut known: Option<Lease> = None;
+    loop {
+        let renewed = renew(&context, &leases, known.take()).await;
+        let pause = match renewed {
+            Ok(lease) => {
+                known = Some(lease);
+                RENEWAL
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the node's lease can't be renewed");
+                RETRY
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn renew(context: &Context, leases: &Api<Lease>, known: Option<Lease>) -> Result<Lease, kube::Error> {
+    let name = &context.settings.node_name;
+    let current = match known {
+        Some(lease) => Some(lease),
+        None => leases.get_opt(name).await?,
+    };
+    let parameters = PostParams::default();
+    let Some(mut lease) = current else {
+        return leases.create(&parameters, &fresh(context, name)).await;
+    };
+    let spec = lease.spec.get_or_insert_default();
+    spec.renew_time = Some(knarr_client::time::now_micro());
+    spec.holder_identity = Some(name.clone());
+    spec.lease_duration_seconds = Some(DURATION_SECONDS);
+    if lease.metadata.owner_references.as_ref().is_none_or(Vec::is_empty) {
+        lease.metadata.owner_references = owner(context.node.get("", name).as_deref());
+    }
+    lease.metadata.managed_fields = None;
+    leases.replace(name, &parameters, &lease).await
+}
+
+fn fresh(context: &Context, name: &str) -> Lease {
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(name.to_string()),
+            namespace: Some(NAMESPACE.to_string()),
+            owner_references: owner(context.node.get("", name).as_deref()),
+            ..Default::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(name.to_string()),
+            lease_duration_seconds: Some(DURATION_SECONDS),
+            renew_time: Some(knarr_client::time::now_micro()),
+            ..Default::default()
+        }),
+    }
+}
+
+/// The lease goes with its node.
+fn owner(node: Option<&Node>) -> Option<Vec<OwnerReference>> {
+    let node = node?;
+    Some(vec![OwnerReference {
+        api_version: "v1".into(),
+        kind: "Node".into(),
+        name: node.metadata.name.clone()?,
+        uid: node.metadata.uid.clone()?,
+        ..Default::default()
+    }])
+}

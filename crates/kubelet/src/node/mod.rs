@@ -1,0 +1,16 @@
+//! The node itself: who it is, what it has, how it is, and that it lives.
+
+mod addresses;
+pub mod devices;
+pub mod eviction;
+pub mod filesystem;
+mod lease;
+pub mod machine;
+mod object;
+mod register;
+pub mod runtime_class;
+
+pub use addresses::node_addresses;
+pub use lease::keep_lease;
+pub use object::allocatable;
+pub use register::{keep_status, register};

@@ -1,0 +1,235 @@
+//! The node as the API shows it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    ContainerImage, DaemonEndpoint, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures, NodeStatus, NodeSystemInfo,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::jiff::Timestamp;
+use knarr_client::quantity::{Format, Quantity as Amount};
+use knarr_client::time::truncated;
+use knarr_cri::messages::{Image, StatusResponse};
+
+use super::eviction::Pressure;
+use super::filesystem::usage_of;
+use super::machine::Machine;
+use crate::context::Context;
+use crate::settings::Settings;
+
+/// More would make the object large without telling the scheduler more.
+const MOST_IMAGES: usize = 50;
+const MOST_NAMES: usize = 5;
+
+type Amounts = BTreeMap<String, Quantity>;
+
+fn binary(bytes: u64) -> Quantity {
+    Amount::new(i64::try_from(bytes).unwrap_or(i64::MAX), Format::BinarySi).to_api()
+}
+
+pub fn capacity(settings: &Settings, machine: &Machine) -> Amounts {
+    let mut amounts = Amounts::from([
+        ("cpu".to_string(), Quantity(machine.cpus.to_string())),
+        ("memory".to_string(), Quantity(format!("{}Ki", machine.memory / 1024))),
+        ("pods".to_string(), Quantity(settings.max_pods.to_string())),
+    ]);
+    if let Some(usage) = usage_of(&settings.root) {
+        amounts.insert("ephemeral-storage".into(), Quantity(format!("{}Ki", usage.capacity / 1024)));
+    }
+    for (size, bytes) in &machine.hugepages {
+        amounts.insert(format!("hugepages-{size}"), binary(*bytes));
+    }
+    amounts
+}
+
+/// What pods may have: the capacity without what is reserved and without what eviction keeps free.
+pub fn allocatable(settings: &Settings, machine: &Machine) -> Amounts {
+    let mut amounts = capacity(settings, machine);
+    for (name, amount) in &mut amounts {
+        let whole = Amount::of(amount);
+        let mut rest = whole;
+        if let Some(reserved) = settings.reserved.get(name).and_then(|text| Amount::parse(text).ok()) {
+            rest = rest - reserved;
+        }
+        let kept = match name.as_str() {
+            "memory" => settings.eviction.memory_available.amount(whole.value()),
+            "ephemeral-storage" => settings.eviction.nodefs_available.amount(whole.value()),
+            _ => 0,
+        };
+        if kept > 0 {
+            rest = rest - Amount::new(kept, whole.format());
+        }
+        if name == "memory" {
+            // Pages of fixed size are taken out of the memory there is.
+            let huge: u64 = machine.hugepages.values().sum();
+            rest = rest - Amount::new(i64::try_from(huge).unwrap_or(i64::MAX), whole.format());
+        }
+        if rest.is_negative() {
+            rest = Amount::ZERO;
+        }
+        *amount = if name == "ephemeral-storage" { Quantity(rest.value().to_string()) } else { rest.to_api() };
+    }
+    amounts
+}
+
+pub struct Observed {
+    pub runtime: Option<StatusResponse>,
+    pub images: Vec<Image>,
+    pub pressure: Pressure,
+    pub serving_port: u16,
+    pub previous: Vec<NodeCondition>,
+    /// Why the node is not ready although the runtime is.
+    pub shutting_down: bool,
+}
+
+pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeStatus {
+    let (settings, machine) = (&context.settings, &context.machine);
+    let address = |kind: &str, address: &str| NodeAddress { type_: kind.to_string(), address: address.to_string() };
+    let mut addresses: Vec<NodeAddress> = context.addresses.iter().map(|ip| address("InternalIP", ip)).collect();
+    addresses.push(address("Hostname", &settings.node_name));
+    NodeStatus {
+        addresses: Some(addresses),
+        capacity: Some(capacity(settings, machine)),
+        allocatable: Some(context.allocatable.read().clone()),
+        conditions: Some(conditions(observed, now)),
+        daemon_endpoints: Some(NodeDaemonEndpoints {
+            kubelet_endpoint: Some(DaemonEndpoint { port: observed.serving_port.into() }),
+        }),
+        images: Some(images(&observed.images)),
+        node_info: Some(NodeSystemInfo {
+            architecture: machine.architecture.to_string(),
+            boot_id: machine.boot_id.clone(),
+            container_runtime_version: format!("{}://{}", context.runtime_name, context.runtime_version),
+            kernel_version: machine.kernel.clone(),
+            kube_proxy_version: String::new(),
+            kubelet_version: "v1.36.4".to_string(),
+            machine_id: machine.machine_id.clone(),
+            operating_system: "linux".to_string(),
+            os_image: machine.operating_system.clone(),
+            system_uuid: machine.system_uuid.clone(),
+            swap: None,
+        }),
+        runtime_handlers: observed.runtime.as_ref().map(handlers).filter(|list| !list.is_empty()),
+        ..NodeStatus::default()
+    }
+}
+
+fn handlers(runtime: &StatusResponse) -> Vec<NodeRuntimeHandler> {
+    let one = |handler: &knarr_cri::messages::RuntimeHandler| NodeRuntimeHandler {
+        name: Some(handler.name.clone()),
+        features: handler.features.map(|features| NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: Some(features.recursive_read_only_mounts),
+            user_namespaces: Some(features.user_namespaces),
+        }),
+    };
+    runtime.runtime_handlers.iter().map(one).collect()
+}
+
+/// The largest first, each by a few of its names.
+fn images(images: &[Image]) -> Vec<ContainerImage> {
+    let mut sorted: Vec<&Image> = images.iter().collect();
+    sorted.sort_by_key(|image| (std::cmp::Reverse(image.size), image.id.clone()));
+    sorted
+        .into_iter()
+        .take(MOST_IMAGES)
+        .map(|image| ContainerImage {
+            names: Some(image.repo_digests.iter().chain(&image.repo_tags).take(MOST_NAMES).cloned().collect()),
+            size_bytes: i64::try_from(image.size).ok(),
+        })
+        .collect()
+}
+
+fn conditions(observed: &Observed, now: Timestamp) -> Vec<NodeCondition> {
+    let pressure = &observed.pressure;
+    let mut list = vec![
+        verdict(
+            "MemoryPressure",
+            pressure.memory,
+            ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+            ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ),
+        verdict(
+            "DiskPressure",
+            pressure.disk,
+            ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+            ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ),
+        verdict(
+            "PIDPressure",
+            pressure.processes,
+            ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+            ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ),
+    ];
+    let problems = problems(observed);
+    let text = problems.join(", ");
+    list.push(verdict(
+        "Ready",
+        problems.is_empty(),
+        ("KubeletReady", "kubelet is posting ready status"),
+        ("KubeletNotReady", &text),
+    ));
+    for condition in &mut list {
+        let known = observed.previous.iter().find(|known| known.type_ == condition.type_);
+        let since = known.filter(|known| known.status == condition.status);
+        condition.last_transition_time =
+            since.and_then(|known| known.last_transition_time.clone()).or_else(|| Some(truncated(now)));
+        condition.last_heartbeat_time = Some(truncated(now));
+    }
+    list
+}
+
+fn verdict(kind: &str, holds: bool, yes: (&str, &str), no: (&str, &str)) -> NodeCondition {
+    let (reason, message) = if holds { yes } else { no };
+    NodeCondition {
+        type_: kind.to_string(),
+        status: if holds { "True" } else { "False" }.to_string(),
+        reason: Some(reason.to_string()),
+        message: Some(message.to_string()),
+        ..Default::default()
+    }
+}
+
+/// Why the node can't take pods.
+fn problems(observed: &Observed) -> Vec<String> {
+    let mut problems = Vec::new();
+    if observed.shutting_down {
+        problems.push("node is shutting down".to_string());
+    }
+    match &observed.runtime {
+        None => problems.push("container runtime is down".to_string()),
+        Some(answer) => {
+            let conditions = answer.status.iter().flat_map(|status| &status.conditions);
+            for condition in conditions.filter(|condition| !condition.status) {
+                let title = if condition.kind == "NetworkReady" {
+                    "container runtime network not ready"
+                } else {
+                    "container runtime not ready"
+                };
+                problems.push(format!(
+                    "{title}: {}=false reason:{} message:{}",
+                    condition.kind, condition.reason, condition.message
+                ));
+            }
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_amounts_are_kept_back() {
+        let mut settings = Settings::new("n", "/", "/x".into());
+        settings.reserved = BTreeMap::from([("cpu".to_string(), "500m".to_string())]);
+        settings.eviction.memory_available = super::super::eviction::Threshold::Bytes(100 << 20);
+        let machine = Machine { cpus: 2, memory: 1 << 30, ..Default::default() };
+        let amounts = allocatable(&settings, &machine);
+        assert_eq!(amounts["cpu"].0, "1500m");
+        assert_eq!(amounts["memory"].0, "924Mi");
+        assert_eq!(amounts["pods"].0, "110");
+    }
+}

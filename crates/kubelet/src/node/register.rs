@@ -1,0 +1,129 @@
+//! Making the node known and keeping what is known of it true.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use super::object::{Observed, status};
+use crate::context::Context;
+use crate::pods::Pods;
+
+/// How often the node looks at itself, and how long an unchanged status may stay unwritten: the lease tells that it lives.
+const LOOK: Duration = Duration::from_secs(10);
+const LONGEST_SILENCE: SignedDuration = SignedDuration::from_mins(5);
+
+/// Creates the node, or brings labels and endpoints of an earlier life up to date.
+pub async fn register(context: &Context) -> Result<(), kube::Error> {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let name = &context.settings.node_name;
+    let labels = labels(context);
+    if nodes.get_opt(name).await?.is_some() {
+        let change = json!({ "metadata": { "labels": labels } });
+        nodes.patch(name, &PatchParams::default(), &Patch::Merge(change)).await?;
+        return Ok(());
+    }
+    let node = Node {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            labels: Some(labels),
+            annotations: Some(
+                [("volumes.kubernetes.io/controller-managed-attach-detach".to_string(), "true".to_string())].into(),
+            ),
+            ..Default::default()
+        },
+        spec: Some(NodeSpec {
+            taints: Some(context.settings.taints.clone()).filter(|taints| !taints.is_empty()),
+            ..Default::default()
+        }),
+        status: None,
+    };
+    match nodes.create(&PostParams::default(), &node).await {
+        Err(kube::Error::Api(answer)) if answer.code == 409 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn labels(context: &Context) -> std::collections::BTreeMap<String, String> {
+    let mut labels = context.settings.labels.clone();
+    let architecture = context.machine.architecture;
+    for (key, value) in [
+        ("kubernetes.io/hostname", context.settings.node_name.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", architecture),
+        ("beta.kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", architecture),
+    ] {
+        labels.insert(key.to_string(), value.to_string());
+    }
+    labels
+}
+
+/// Runs for as long as the node does.
+pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u16) {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let mut written: Option<(NodeStatus, Timestamp)> = None;
+    let changed = pods.node_changed();
+    loop {
+        let previous = match &written {
+            Some((status, _)) => status.conditions.clone(),
+            None => {
+                let known = context.node.get("", &context.settings.node_name);
+                known.and_then(|node| node.status.as_ref().and_then(|status| status.conditions.clone()))
+            }
+        };
+        let observed = Observed {
+            runtime: context.runtime.status(false).await.ok(),
+            images: context.runtime.list_images().await.unwrap_or_default(),
+            pressure: pods.pressure(),
+            serving_port,
+            previous: previous.unwrap_or_default(),
+            shutting_down: pods.is_shutting_down(),
+        };
+        let now = Timestamp::now();
+        let new = status(&context, &observed, now);
+        let stale = written.as_ref().is_none_or(|(old, at)| {
+            now.duration_since(*at) >= LONGEST_SILENCE || without_heartbeat(old) != without_heartbeat(&new)
+        });
+        if stale {
+            match write(&nodes, &context.settings.node_name, &new).await {
+                Ok(()) => written = Some((new, now)),
+                Err(kube::Error::Api(answer)) if answer.code == 404 && context.settings.register => {
+                    if let Err(error) = register(&context).await {
+                        tracing::warn!(%error, "the node can't be registered again");
+                    }
+                    written = None;
+                }
+                Err(error) => tracing::warn!(%error, "the node's status can't be written"),
+            }
+        }
+        let pause = if written.is_some() { LOOK } else { Duration::from_millis(500) };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = changed.notified() => {}
+        }
+    }
+}
+
+fn without_heartbeat(status: &NodeStatus) -> NodeStatus {
+    let mut status = status.clone();
+    for condition in status.conditions.iter_mut().flatten() {
+        condition.last_heartbeat_time = None;
+    }
+    status
+}
+
+async fn write(nodes: &Api<Node>, name: &str, status: &NodeStatus) -> Result<(), kube::Error> {
+    let mut value = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
+    // Addresses are merged by type where they are not replaced, which would keep an old one for ever.
+    if let Some(addresses) = value.get_mut("addresses").and_then(Value::as_array_mut) {
+        addresses.insert(0, json!({ "$patch": "replace" }));
+    }
+    let change = json!({ "status": value });
+    nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(change)).await.map(drop)
+}

@@ -1,0 +1,166 @@
+//! Whether a pod may run here: the scheduler decides by what it knows, the node by what is true.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use knarr_client::quantity::{milli_value, value};
+
+use crate::cgroup::amounts::requested;
+use crate::cgroup::qos::{QosClass, qos_class};
+use crate::context::Context;
+use crate::node::eviction::Pressure;
+use crate::pod;
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: String,
+    pub message: String,
+}
+
+fn refusal_of(reason: &str, message: impl Into<String>) -> Option<Refusal> {
+    Some(Refusal { reason: reason.to_string(), message: message.into() })
+}
+
+/// Sysctls that touch nothing beyond the pod.
+const SAFE_SYSCTLS: [&str; 12] = [
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+
+/// None if the pod may run.
+pub fn refusal(
+    context: &Context,
+    pod: &Pod,
+    others: &[(Arc<Pod>, PodStatus)],
+    pressure: Pressure,
+    shutting_down: bool,
+) -> Option<Refusal> {
+    if shutting_down {
+        return refusal_of("NodeShutdown", "Pod was rejected as the node is shutting down.");
+    }
+    let critical = pod::is_critical(pod);
+    if !critical && pressure != Pressure::default() {
+        let best_effort = qos_class(pod) == QosClass::BestEffort;
+        let tolerates = pod::spec(pod)
+            .tolerations
+            .iter()
+            .flatten()
+            .any(|toleration| toleration.key.as_deref() == Some("node.kubernetes.io/memory-pressure"));
+        let only_memory = Pressure { memory: true, ..Default::default() } == pressure;
+        if !(only_memory && (!best_effort || tolerates)) {
+            let names = names(pressure);
+            return refusal_of("Evicted", format!("The node had condition: [{names}]. "));
+        }
+    }
+    if let Some(name) = forbidden_sysctl(context, pod) {
+        return refusal_of("SysctlForbidden", format!("forbidden sysctl: \"{name}\" not allowlisted"));
+    }
+    if let Some(refusal) = wrong_node(context, pod) {
+        return Some(refusal);
+    }
+    if critical { None } else { no_room(context, pod, others) }.or_else(|| port_taken(pod, others))
+}
+
+fn names(pressure: Pressure) -> String {
+    let all =
+        [("MemoryPressure", pressure.memory), ("DiskPressure", pressure.disk), ("PIDPressure", pressure.processes)];
+    all.iter().filter(|(_, holds)| *holds).map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
+}
+
+fn forbidden_sysctl(context: &Context, pod: &Pod) -> Option<String> {
+    let wanted = pod::spec(pod).security_context.iter().flat_map(|context| context.sysctls.iter().flatten());
+    let allowed = |name: &str| {
+        let name = name.replace('/', ".");
+        SAFE_SYSCTLS.contains(&name.as_str())
+            || context.settings.allowed_unsafe_sysctls.iter().any(|pattern| match pattern.strip_suffix('*') {
+                Some(prefix) => name.starts_with(prefix),
+                None => *pattern == name,
+            })
+    };
+    wanted.map(|sysctl| &sysctl.name).find(|name| !allowed(name)).cloned()
+}
+
+/// The node's labels may have changed since the pod was bound.
+fn wrong_node(context: &Context, pod: &Pod) -> Option<Refusal> {
+    let node = context.node.get("", &context.settings.node_name)?;
+    let labels = node.metadata.labels.as_ref();
+    let has = |key: &str, wanted: &str| labels.and_then(|labels| labels.get(key)).is_some_and(|found| found == wanted);
+    let fits = pod::spec(pod).node_selector.iter().flatten().all(|(key, wanted)| has(key, wanted));
+    if fits {
+        return None;
+    }
+    refusal_of("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector")
+}
+
+fn no_room(context: &Context, pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {
+    let allocatable = context.allocatable.read();
+    let most = allocatable.get("pods").map_or(0, value);
+    let count = i64::try_from(others.len()).unwrap_or(i64::MAX);
+    if count + 1 > most {
+        return refusal_of(
+            "OutOfpods",
+            format!("Node didn't have enough resource: pods, requested: 1, used: {count}, capacity: {most}"),
+        );
+    }
+    for (name, amount) in allocatable.iter().filter(|(name, _)| *name != "pods") {
+        let read = if name == "cpu" { milli_value } else { value };
+        let wanted = requested(pod, name, read);
+        if wanted == 0 {
+            continue;
+        }
+        let used: i64 = others.iter().map(|(other, _)| requested(other, name, read)).sum();
+        let whole = read(amount);
+        if wanted + used > whole {
+            return refusal_of(
+                &format!("OutOf{name}"),
+                format!(
+                    "Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: {whole}"
+                ),
+            );
+        }
+    }
+    None
+}
+
+fn port_taken(pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {
+    let wanted: Vec<_> = host_ports(pod).collect();
+    if wanted.is_empty() {
+        return None;
+    }
+    let taken: HashSet<_> = others.iter().flat_map(|(other, _)| host_ports(other)).collect();
+    let clash = |(port, protocol, address): &(i32, String, String)| {
+        taken.iter().any(|(other_port, other_protocol, other_address)| {
+            let any = |address: &str| address.is_empty() || address == "0.0.0.0" || address == "::";
+            other_port == port
+                && other_protocol == protocol
+                && (any(address) || any(other_address) || address == other_address)
+        })
+    };
+    if wanted.iter().any(clash) {
+        return refusal_of(
+            "NodePorts",
+            "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+        );
+    }
+    None
+}
+
+fn host_ports(pod: &Pod) -> impl Iterator<Item = (i32, String, String)> {
+    let containers = pod::init_containers(pod).map(|(_, c)| c).chain(pod::main_containers(pod));
+    containers.flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
+        let number = port.host_port.filter(|port| *port > 0)?;
+        let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".into());
+        Some((number, protocol, port.host_ip.clone().unwrap_or_default()))
+    })
+}

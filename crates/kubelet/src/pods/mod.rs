@@ -1,0 +1,189 @@
+//! All pods of the node: who is admitted, who works for whom, and what the node as a whole tells them.
+
+mod admit;
+pub mod evict;
+mod orphans;
+
+pub use orphans::clear_leftovers;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::context::Context;
+use crate::node::eviction::Pressure;
+use crate::pod;
+use crate::runtime::RuntimePod;
+use crate::worker::memory::Ending;
+use crate::worker::{Handle, Message, Worker};
+
+pub struct Pods {
+    context: Arc<Context>,
+    workers: Mutex<HashMap<String, Handle>>,
+    /// What an earlier life left in the runtime, until its pod is seen.
+    leftovers: Mutex<HashMap<String, RuntimePod>>,
+    /// The API's pictures of static pods, by namespace and name.
+    mirrors: Mutex<HashMap<(String, String), Arc<Pod>>>,
+    pressure: Mutex<Pressure>,
+    node_changed: Arc<Notify>,
+    shutting_down: AtomicBool,
+    emptied: Notify,
+}
+
+impl Pods {
+    pub fn new(context: Arc<Context>, leftovers: HashMap<String, RuntimePod>) -> Arc<Self> {
+        Arc::new(Self {
+            context,
+            workers: Mutex::default(),
+            leftovers: Mutex::new(leftovers),
+            mirrors: Mutex::default(),
+            pressure: Mutex::default(),
+            node_changed: Arc::default(),
+            shutting_down: AtomicBool::new(false),
+            emptied: Notify::new(),
+        })
+    }
+
+    /// A pod is wanted as it is here. One not seen before must be admitted first.
+    pub fn desire(self: &Arc<Self>, pod: Arc<Pod>) {
+        let uid = pod::uid(&pod).to_string();
+        let known = self.workers.lock().get(&uid).cloned();
+        if let Some(worker) = known {
+            *worker.pod.lock() = pod.clone();
+            // A worker that has just ended is on its way out of the map.
+            let _ = worker.sender.send(Message::Desired(pod));
+            return;
+        }
+        let runtime = self.leftovers.lock().remove(&uid);
+        let refused = match (&runtime, is_over(&pod)) {
+            // What runs already was admitted once.
+            (None, false) => {
+                admit::refusal(&self.context, &pod, &self.active(), self.pressure(), self.is_shutting_down())
+            }
+            _ => None,
+        };
+        let worker = self.start(&uid, pod.clone(), runtime.unwrap_or_default());
+        if let Some(refusal) = refused {
+            self.context.pod_event(&pod, true, &refusal.reason, refusal.message.clone());
+            let ending = Ending::Rejected { reason: refusal.reason, message: refusal.message };
+            let _ = worker.sender.send(Message::Stop(ending));
+        }
+        if pod::is_static(&pod) {
+            let mirror = self.mirrors.lock().get(&key(&pod)).cloned();
+            let _ = worker.sender.send(Message::Mirror(mirror));
+        }
+        self.weigh();
+    }
+
+    fn start(self: &Arc<Self>, uid: &str, pod: Arc<Pod>, runtime: RuntimePod) -> Handle {
+        let (pods, ended) = (self.clone(), uid.to_string());
+        let mut workers = self.workers.lock();
+        let handle = Worker::spawn(self.context.clone(), pod, runtime, move || {
+            pods.workers.lock().remove(&ended);
+            pods.weigh();
+            pods.emptied.notify_waiters();
+        });
+        workers.insert(uid.to_string(), handle.clone());
+        handle
+    }
+
+    /// The API, or the manifest folder, no longer has the pod.
+    pub fn remove(&self, uid: &str) {
+        if let Some(worker) = self.workers.lock().get(uid) {
+            let _ = worker.sender.send(Message::Removed);
+        }
+    }
+
+    /// The API's picture of a static pod came, changed or went.
+    pub fn mirror(&self, pod: &Arc<Pod>, present: bool) {
+        let mirror = present.then(|| pod.clone());
+        match &mirror {
+            Some(mirror) => self.mirrors.lock().insert(key(pod), mirror.clone()),
+            None => self.mirrors.lock().remove(&key(pod)),
+        };
+        for worker in self.workers.lock().values() {
+            let own = worker.pod.lock().clone();
+            if pod::is_static(&own) && key(&own) == key(pod) {
+                let _ = worker.sender.send(Message::Mirror(mirror.clone()));
+            }
+        }
+    }
+
+    pub fn has_mirror(&self, pod: &Pod) -> Option<Arc<Pod>> {
+        self.mirrors.lock().get(&key(pod)).cloned()
+    }
+
+    pub fn knows(&self, uid: &str) -> bool {
+        self.workers.lock().contains_key(uid)
+    }
+
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Handle> {
+        let workers = self.workers.lock();
+        let mut found = workers.values().filter(|worker| {
+            let pod = worker.pod.lock();
+            pod::namespace(&pod) == namespace && pod::name(&pod) == name
+        });
+        let first = found.next()?;
+        // Of two with one name, the one that is not being deleted.
+        let alive = |worker: &Handle| worker.pod.lock().metadata.deletion_timestamp.is_none();
+        Some(found.find(|worker| alive(worker)).unwrap_or(first).clone())
+    }
+
+    pub fn all(&self) -> Vec<Handle> {
+        self.workers.lock().values().cloned().collect()
+    }
+
+    /// Pods that take part of the node's room, with the status the node knows.
+    pub fn active(&self) -> Vec<(Arc<Pod>, PodStatus)> {
+        let all = self.all().into_iter().map(|worker| (worker.pod.lock().clone(), worker.status.lock().clone()));
+        all.filter(|(_, status)| !matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))).collect()
+    }
+
+    pub fn pressure(&self) -> Pressure {
+        *self.pressure.lock()
+    }
+
+    pub fn set_pressure(&self, pressure: Pressure) {
+        let old = std::mem::replace(&mut *self.pressure.lock(), pressure);
+        if old != pressure {
+            self.node_changed.notify_one();
+        }
+    }
+
+    /// Told when the node's own status should be looked at before its time.
+    pub fn node_changed(&self) -> Arc<Notify> {
+        self.node_changed.clone()
+    }
+
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutting_down.load(Ordering::Relaxed)
+    }
+
+    pub fn begin_shutdown(&self) {
+        self.shutting_down.store(true, Ordering::Relaxed);
+        self.node_changed.notify_one();
+    }
+
+    /// Burstable pods as a class weigh what they request.
+    fn weigh(&self) {
+        use crate::cgroup::{amounts::pod_amounts, qos::QosClass, qos::qos_class};
+        let Some(cgroups) = &self.context.cgroups else { return };
+        let burstable = self.active().into_iter().filter(|(pod, _)| qos_class(pod) == QosClass::Burstable);
+        let sum = burstable.map(|(pod, _)| pod_amounts(&pod).cpu_request).sum();
+        if let Err(error) = cgroups.weigh_burstable(sum) {
+            tracing::debug!(%error, "the cgroup of burstable pods can't be weighed");
+        }
+    }
+}
+
+fn key(pod: &Pod) -> (String, String) {
+    (pod::namespace(pod).to_string(), pod::name(pod).to_string())
+}
+
+fn is_over(pod: &Pod) -> bool {
+    knarr_client::pod::is_terminal(pod) || pod.metadata.deletion_timestamp.is_some()
+}

@@ -1,0 +1,53 @@
+//! What an earlier life of the node left behind and nobody wants any more.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::Pods;
+use crate::runtime::PodName;
+use crate::volumes;
+use crate::worker::Message;
+
+/// To be called when every wanted pod has been seen: containers in the runtime, folders and cgroups without a pod go.
+pub fn clear_leftovers(pods: &Arc<Pods>, names: &HashMap<String, PodName>) {
+    let leftovers = std::mem::take(&mut *pods.leftovers.lock());
+    for (uid, runtime) in leftovers {
+        let name = names.get(&uid).cloned().unwrap_or_default();
+        tracing::info!(uid, pod = format!("{}/{}", name.namespace, name.name), "a pod nobody wants any more is ended");
+        let pod = stand_in(&uid, &name);
+        let worker = pods.start(&uid, Arc::new(pod), runtime);
+        let _ = worker.sender.send(Message::Removed);
+    }
+    let context = pods.context.clone();
+    let mut without_pod = volumes::pods_with_folders(&context.settings);
+    without_pod.extend(context.cgroups.iter().flat_map(|cgroups| cgroups.pods()));
+    without_pod.sort();
+    without_pod.dedup();
+    without_pod.retain(|uid| !pods.knows(uid));
+    for uid in without_pod {
+        if let Some(cgroups) = &context.cgroups
+            && let Err(error) = cgroups.remove(&uid)
+        {
+            tracing::warn!(%error, uid, "a cgroup left behind can't be removed");
+        }
+        if let Err(error) = volumes::remove_all(&context.settings, &uid) {
+            tracing::warn!(%error, uid, "volumes left behind can't be removed");
+        }
+    }
+}
+
+fn stand_in(uid: &str, name: &PodName) -> Pod {
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(name.name.clone()),
+            namespace: Some(name.namespace.clone()),
+            uid: Some(uid.to_string()),
+            ..Default::default()
+        },
+        spec: Some(PodSpec { termination_grace_period_seconds: Some(1), ..Default::default() }),
+        status: None,
+    }
+}

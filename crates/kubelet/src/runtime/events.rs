@@ -1,0 +1,82 @@
+//! Leading what the runtime tells to the pod it concerns.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use knarr_cri::Runtime;
+use knarr_cri::events::{ContainerEvent, EventError, subscribe};
+use parking_lot::Mutex;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::worker::Message;
+
+/// Which worker is to hear of which container or sandbox.
+#[derive(Clone, Default)]
+pub struct Index(Arc<Mutex<HashMap<String, UnboundedSender<Message>>>>);
+
+impl Index {
+    pub fn insert(&self, id: &str, worker: UnboundedSender<Message>) {
+        self.0.lock().insert(id.to_string(), worker);
+    }
+
+    pub fn remove(&self, id: &str) {
+        self.0.lock().remove(id);
+    }
+
+    fn tell(&self, id: &str, message: Message) {
+        let worker = self.0.lock().get(id).cloned();
+        // A worker that has ended needs no news.
+        worker.map(|worker| worker.send(message));
+    }
+
+    fn tell_all(&self) {
+        for worker in self.0.lock().values() {
+            let _ = worker.send(Message::Relist);
+        }
+    }
+}
+
+/// Without events, looking is all that is left.
+const RELIST_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
+/// With events, a rare look guards against one lost on the way.
+const RELIST_WITH_EVENTS: Duration = Duration::from_secs(300);
+
+/// Runs for as long as the node does.
+pub async fn follow(runtime: Runtime, index: Index) {
+    let mut pause = Duration::from_millis(100);
+    loop {
+        match subscribe(&runtime).await {
+            Ok(mut stream) => {
+                // What happened while nobody listened is found by looking once.
+                index.tell_all();
+                pause = Duration::from_millis(100);
+                loop {
+                    match tokio::time::timeout(RELIST_WITH_EVENTS, stream.next()).await {
+                        Ok(Some(Ok(ContainerEvent::Exited { id }))) => index.tell(&id, Message::Exited(id.clone())),
+                        Ok(Some(Ok(ContainerEvent::Changed { id }))) => index.tell(&id, Message::Changed(id.clone())),
+                        Ok(Some(Err(error))) => {
+                            tracing::warn!(%error, "the runtime's events stopped");
+                            break;
+                        }
+                        Ok(None) => break,
+                        Err(_) => index.tell_all(),
+                    }
+                }
+            }
+            Err(EventError::Unsupported) => {
+                tracing::warn!("the runtime tells no events: its containers are listed every second");
+                loop {
+                    tokio::time::sleep(RELIST_WITHOUT_EVENTS).await;
+                    index.tell_all();
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the runtime's events can't be had");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(2));
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Reading sandboxes and containers from the runtime.
+
+use std::collections::HashMap;
+
+use k8s_openapi::jiff::Timestamp;
+use knarr_cri::messages::{
+    ContainerFilter, ContainerState, ContainerStatus, PodSandboxFilter, PodSandboxState, PodSandboxStatus,
+};
+use knarr_cri::{CallError, Runtime};
+
+use super::{ContainerView, RuntimePod, Sandbox, State, label};
+
+/// Everything the runtime holds, by pod uid: what a starting node adopts.
+pub async fn inventory(runtime: &Runtime) -> Result<HashMap<String, (RuntimePod, PodName)>, CallError> {
+    let mut pods: HashMap<String, (RuntimePod, PodName)> = HashMap::new();
+    for sandbox in runtime.list_pod_sandboxes(PodSandboxFilter::default()).await? {
+        let Some(metadata) = sandbox.metadata else { continue };
+        let entry = pods.entry(metadata.uid).or_default();
+        entry.1 = PodName { namespace: metadata.namespace, name: metadata.name };
+        match observe_sandbox(runtime, &sandbox.id).await {
+            Ok(view) => entry.0.put_sandbox(view),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    for container in runtime.list_containers(ContainerFilter::default()).await? {
+        let Some(uid) = container.labels.get(label::POD_UID) else { continue };
+        match observe_container(runtime, &container.id, &container.pod_sandbox_id).await {
+            Ok(view) => pods.entry(uid.clone()).or_default().0.put_container(view),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(pods)
+}
+
+/// Whom a pod in the runtime belonged to, for those the API no longer knows.
+#[derive(Clone, Debug, Default)]
+pub struct PodName {
+    pub namespace: String,
+    pub name: String,
+}
+
+pub async fn observe_sandbox(runtime: &Runtime, id: &str) -> Result<Sandbox, CallError> {
+    let answer = runtime.pod_sandbox_status(id, false).await?;
+    let status = answer.status.ok_or(CallError::Incomplete { method: "PodSandboxStatus", what: "the status" })?;
+    Ok(sandbox_view(status))
+}
+
+/// `sandbox` is not part of the status the runtime gives, and so must be known.
+pub async fn observe_container(runtime: &Runtime, id: &str, sandbox: &str) -> Result<ContainerView, CallError> {
+    let answer = runtime.container_details(id).await?;
+    let status = answer.status.ok_or(CallError::Incomplete { method: "ContainerStatus", what: "the status" })?;
+    let mut view = container_view(status, sandbox);
+    view.1.process = answer.info.get("info").and_then(|info| first_process(info));
+    if view.1.state == State::Exited
+        && let Some(message) = termination_message(&view.0, view.1.exit_code).await
+    {
+        view.1.message = message;
+    }
+    Ok(view.1)
+}
+
+fn sandbox_view(status: PodSandboxStatus) -> Sandbox {
+    let network = status.network.unwrap_or_default();
+    let first = (!network.ip.is_empty()).then_some(network.ip);
+    Sandbox {
+        id: status.id,
+        attempt: status.metadata.map_or(0, |metadata| metadata.attempt),
+        ready: status.state == PodSandboxState::Ready as i32,
+        created_at: status.created_at,
+        addresses: first.into_iter().chain(network.additional_ips.into_iter().map(|ip| ip.ip)).collect(),
+    }
+}
+
+/// What is needed to find the last words of a container.
+struct LastWords {
+    file: Option<String>,
+    log: String,
+    fall_back_to_log: bool,
+}
+
+fn container_view(status: ContainerStatus, sandbox: &str) -> (LastWords, ContainerView) {
+    let annotation = |key: &str| status.annotations.get(key).cloned().unwrap_or_default();
+    let path = annotation(label::TERMINATION_PATH);
+    let mount = status.mounts.iter().find(|mount| !path.is_empty() && mount.container_path == path);
+    let words = LastWords {
+        file: mount.map(|mount| mount.host_path.clone()),
+        log: status.log_path.clone(),
+        fall_back_to_log: annotation(label::TERMINATION_POLICY) == "FallbackToLogsOnError",
+    };
+    let asked = annotation(label::IMAGE);
+    let view = ContainerView {
+        name: status.labels.get(label::CONTAINER_NAME).cloned().unwrap_or_default(),
+        sandbox: sandbox.to_string(),
+        state: match ContainerState::try_from(status.state) {
+            Ok(ContainerState::Created) => State::Created,
+            Ok(ContainerState::Running) => State::Running,
+            Ok(ContainerState::Exited) => State::Exited,
+            _ => State::Unknown,
+        },
+        created_at: status.created_at,
+        started_at: moment(status.started_at),
+        finished_at: moment(status.finished_at),
+        exit_code: status.exit_code,
+        reason: status.reason,
+        message: status.message,
+        image: if asked.is_empty() { status.image.map(|image| image.image).unwrap_or_default() } else { asked },
+        image_id: status.image_ref,
+        restart_count: annotation(label::RESTART_COUNT).parse().unwrap_or(0),
+        log_path: status.log_path,
+        resources: status.resources.and_then(|resources| resources.linux),
+        user: status.user.and_then(|user| user.linux).map(|user| (user.uid, user.gid, user.supplemental_groups)),
+        annotations: status.annotations,
+        process: None,
+        id: status.id,
+    };
+    (words, view)
+}
+
+/// containerd tells more than the protocol asks for, as JSON.
+fn first_process(info: &str) -> Option<u32> {
+    #[derive(serde::Deserialize)]
+    struct Info {
+        pid: u32,
+    }
+    serde_json::from_str::<Info>(info).ok().map(|info| info.pid).filter(|pid| *pid > 0)
+}
+
+fn moment(nanoseconds: i64) -> Option<Timestamp> {
+    if nanoseconds <= 0 { None } else { Timestamp::from_nanosecond(nanoseconds.into()).ok() }
+}
+
+const LONGEST_MESSAGE: usize = 4096;
+const LONGEST_LOG_MESSAGE: usize = 2048;
+const LONGEST_LOG_LINES: usize = 80;
+
+/// What the container left in its termination file, or the end of its log when it failed without a word.
+async fn termination_message(words: &LastWords, exit_code: i32) -> Option<String> {
+    if let Some(file) = &words.file {
+        let content = read_head(file, LONGEST_MESSAGE).await;
+        if !content.is_empty() {
+            return Some(String::from_utf8_lossy(&content).into_owned());
+        }
+    }
+    if words.fall_back_to_log && exit_code != 0 && !words.log.is_empty() {
+        return Some(crate::server::logs::last_lines(&words.log, LONGEST_LOG_LINES, LONGEST_LOG_MESSAGE).await);
+    }
+    None
+}
+
+async fn read_head(path: &str, limit: usize) -> Vec<u8> {
+    use tokio::io::AsyncReadExt;
+    let mut content = Vec::new();
+    if let Ok(file) = tokio::fs::File::open(path).await {
+        // A file that vanishes while it is read leaves what was read: there is no better message to be had.
+        let _ = file.take(limit as u64).read_to_end(&mut content).await;
+    }
+    content
+}

@@ -1,0 +1,288 @@
+//! Container logs: lines of `TIME STREAM FLAG TEXT`, where the flag tells whether the line ends there (`F`) or goes on in
+//! the next (`P`).
+
+use std::io::SeekFrom;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use k8s_openapi::jiff::Timestamp;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, BufReader};
+use tokio::sync::mpsc;
+
+use crate::inotify::Watcher;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogOptions {
+    pub follow: bool,
+    pub tail: Option<u64>,
+    pub since: Option<Timestamp>,
+    pub timestamps: bool,
+    pub limit: Option<u64>,
+    /// `stdout` or `stderr` alone.
+    pub stream: Option<String>,
+}
+
+struct Line<'a> {
+    time: &'a str,
+    stream: &'a str,
+    complete: bool,
+    text: &'a [u8],
+}
+
+fn parse(line: &[u8]) -> Option<Line<'_>> {
+    let mut parts = line.splitn(4, |byte| *byte == b' ');
+    let time = std::str::from_utf8(parts.next()?).ok()?;
+    let stream = std::str::from_utf8(parts.next()?).ok()?;
+    let flag = parts.next()?;
+    Some(Line { time, stream, complete: flag != b"P", text: parts.next().unwrap_or_default() })
+}
+
+/// Sends the log piece by piece until its end, or, when following, until `ended` says that nothing will come any more.
+/// A reader that is slow slows this task down; one that is gone ends it.
+pub async fn send(
+    path: PathBuf,
+    options: LogOptions,
+    sender: mpsc::Sender<Result<Bytes, std::io::Error>>,
+    ended: impl Fn() -> bool + Send,
+) {
+    let result = send_all(&path, &options, &sender, ended).await;
+    if let Err(error) = result {
+        // Nobody may be left to hear it.
+        let _ = sender.send(Err(error)).await;
+    }
+}
+
+async fn send_all(
+    path: &Path,
+    options: &LogOptions,
+    sender: &mpsc::Sender<Result<Bytes, std::io::Error>>,
+    ended: impl Fn() -> bool + Send,
+) -> std::io::Result<()> {
+    let mut writer = Writer { options, left: options.limit, at_line_start: true, buffer: Vec::with_capacity(16 << 10) };
+    let mut file = tokio::fs::File::open(path).await?;
+    let mut watcher = if options.follow { Watcher::new(path).ok() } else { None };
+    let start = match options.tail {
+        Some(lines) => tail_start(&mut file, lines, options.stream.as_deref()).await?,
+        None => 0,
+    };
+    file.seek(SeekFrom::Start(start)).await?;
+    let mut reader = BufReader::with_capacity(32 << 10, file);
+    let mut partial = Vec::new();
+    loop {
+        let over = ended();
+        loop {
+            let read = reader.read_until(b'\n', &mut partial).await?;
+            if read == 0 || partial.last() != Some(&b'\n') {
+                break;
+            }
+            partial.pop();
+            if !writer.line(&partial) {
+                writer.flush(sender).await;
+                return Ok(());
+            }
+            partial.clear();
+            if writer.buffer.len() >= 16 << 10 && !writer.flush(sender).await {
+                return Ok(());
+            }
+        }
+        if !writer.flush(sender).await {
+            return Ok(());
+        }
+        if !options.follow || over {
+            return Ok(());
+        }
+        if rotated(path, reader.get_ref()).await {
+            if let Ok(file) = tokio::fs::File::open(path).await {
+                watcher = Watcher::new(path).ok();
+                reader = BufReader::with_capacity(32 << 10, file);
+                partial.clear();
+            }
+            continue;
+        }
+        let pause = std::time::Duration::from_secs(1);
+        tokio::select! {
+            () = sender.closed() => return Ok(()),
+            () = wait(watcher.as_ref()) => {}
+            // The end of the container shows in no file, so it is looked for now and then.
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+async fn wait(watcher: Option<&Watcher>) {
+    match watcher {
+        Some(watcher) => {
+            // A broken watch is as good as a change: the reader looks again.
+            let _ = watcher.changed().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// The name stands for another file than the open one.
+async fn rotated(path: &Path, open: &tokio::fs::File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (tokio::fs::metadata(path).await, open.metadata().await) {
+        (Ok(named), Ok(open)) => named.ino() != open.ino(),
+        _ => false,
+    }
+}
+
+struct Writer<'a> {
+    options: &'a LogOptions,
+    left: Option<u64>,
+    at_line_start: bool,
+    buffer: Vec<u8>,
+}
+
+impl Writer<'_> {
+    /// False when the limit is reached.
+    fn line(&mut self, raw: &[u8]) -> bool {
+        let Some(line) = parse(raw) else { return true };
+        if let Some(wanted) = &self.options.stream
+            && line.stream != wanted
+        {
+            return true;
+        }
+        if let Some(since) = self.options.since
+            && line.time.parse::<Timestamp>().is_ok_and(|time| time < since)
+        {
+            return true;
+        }
+        if self.options.timestamps && self.at_line_start {
+            self.put(line.time.as_bytes());
+            self.put(b" ");
+        }
+        self.put(line.text);
+        self.at_line_start = line.complete;
+        if line.complete {
+            self.put(b"\n");
+        }
+        self.left != Some(0)
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        let take = match &mut self.left {
+            Some(left) => {
+                let take = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= take as u64;
+                take
+            }
+            None => bytes.len(),
+        };
+        self.buffer.extend_from_slice(&bytes[..take]);
+    }
+
+    /// False when nobody reads any more.
+    async fn flush(&mut self, sender: &mpsc::Sender<Result<Bytes, std::io::Error>>) -> bool {
+        if self.buffer.is_empty() {
+            return !sender.is_closed();
+        }
+        let bytes = Bytes::from(std::mem::take(&mut self.buffer));
+        sender.send(Ok(bytes)).await.is_ok()
+    }
+}
+
+/// Where the last so many lines begin. A line in parts counts once, at its end.
+async fn tail_start(file: &mut tokio::fs::File, lines: u64, stream: Option<&str>) -> std::io::Result<u64> {
+    const BLOCK: u64 = 64 << 10;
+    let end = file.metadata().await?.len();
+    if lines == 0 {
+        return Ok(end);
+    }
+    let mut position = end;
+    let mut found = 0;
+    // The bytes from `position` to the first line break behind it that has been looked at.
+    let mut carry: Vec<u8> = Vec::new();
+    while position > 0 {
+        let size = BLOCK.min(position);
+        position -= size;
+        file.seek(SeekFrom::Start(position)).await?;
+        let mut block = vec![0; usize::try_from(size).unwrap_or(0)];
+        file.read_exact(&mut block).await?;
+        block.extend_from_slice(&carry);
+        let mut stop = block.len();
+        while let Some(line_break) = block[..stop].iter().rposition(|byte| *byte == b'\n') {
+            let line = &block[line_break + 1..stop];
+            if counts(line, stream) {
+                found += 1;
+                if found > lines {
+                    return Ok(position + stop as u64 + 1);
+                }
+            }
+            stop = line_break;
+        }
+        carry = block[..stop].to_vec();
+    }
+    if counts(&carry, stream) && found + 1 > lines {
+        return Ok(carry.len() as u64 + 1);
+    }
+    Ok(0)
+}
+
+fn counts(line: &[u8], stream: Option<&str>) -> bool {
+    parse(line).is_some_and(|line| line.complete && stream.is_none_or(|wanted| line.stream == wanted))
+}
+
+/// The end of a log as one text, for the last words of a container.
+pub async fn last_lines(path: &str, lines: usize, longest: usize) -> String {
+    let (sender, mut receiver) = mpsc::channel(16);
+    let options = LogOptions { tail: Some(lines as u64), ..Default::default() };
+    let path = PathBuf::from(path);
+    let reading = tokio::spawn(async move { send(path, options, sender, || true).await });
+    let mut text = Vec::new();
+    while let Some(Ok(piece)) = receiver.recv().await {
+        text.extend_from_slice(&piece);
+    }
+    reading.abort();
+    let skip = text.len().saturating_sub(longest);
+    String::from_utf8_lossy(&text[skip..]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "2026-01-01T00:00:01.000000000Z stdout F one\n\
+                       2026-01-01T00:00:02.000000000Z stderr F two\n\
+                       2026-01-01T00:00:03.000000000Z stdout P thr\n\
+                       2026-01-01T00:00:03.000000000Z stdout F ee\n\
+                       2026-01-01T00:00:04.000000000Z stdout F four\n";
+
+    async fn read(options: LogOptions) -> String {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), LOG).expect("written");
+        let (sender, mut receiver) = mpsc::channel(16);
+        let path = file.path().to_path_buf();
+        tokio::spawn(async move { send(path, options, sender, || true).await });
+        let mut text = Vec::new();
+        while let Some(piece) = receiver.recv().await {
+            text.extend_from_slice(&piece.expect("a piece"));
+        }
+        String::from_utf8(text).expect("text")
+    }
+
+    #[tokio::test]
+    async fn options_choose_what_is_shown() {
+        let since = Some("2026-01-01T00:00:03Z".parse().expect("a moment"));
+        let cases = [
+            (LogOptions::default(), "one\ntwo\nthree\nfour\n"),
+            (LogOptions { tail: Some(2), ..Default::default() }, "three\nfour\n"),
+            (LogOptions { tail: Some(0), ..Default::default() }, ""),
+            (LogOptions { tail: Some(9), ..Default::default() }, "one\ntwo\nthree\nfour\n"),
+            (LogOptions { tail: Some(4), ..Default::default() }, "one\ntwo\nthree\nfour\n"),
+            (LogOptions { tail: Some(3), ..Default::default() }, "two\nthree\nfour\n"),
+            (LogOptions { since, ..Default::default() }, "three\nfour\n"),
+            (LogOptions { limit: Some(5), ..Default::default() }, "one\nt"),
+            (LogOptions { stream: Some("stderr".into()), ..Default::default() }, "two\n"),
+            (
+                LogOptions { timestamps: true, tail: Some(1), ..Default::default() },
+                "2026-01-01T00:00:04.000000000Z four\n",
+            ),
+        ];
+        for (options, expected) in cases {
+            let title = format!("{options:?}");
+            assert_eq!(read(options).await, expected, "{title}");
+        }
+    }
+}

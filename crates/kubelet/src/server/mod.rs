@@ -1,0 +1,131 @@
+//! The node's HTTPS endpoints: logs, streams into containers, statistics and metrics.
+//!
+//! Every request is authenticated by client certificate or token and authorized by the API server before anything else.
+
+mod auth;
+pub mod logs;
+pub mod metrics;
+mod route;
+mod stats;
+mod streams;
+mod tls;
+
+pub use auth::Access;
+pub use tls::ServingCertificate;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
+
+use crate::context::Context;
+use crate::pods::Pods;
+
+pub type Body = BoxBody<Bytes, std::io::Error>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("{address} can't be listened on")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
+}
+
+/// What a request handler needs.
+pub struct Server {
+    pub context: Arc<Context>,
+    pub pods: Arc<Pods>,
+    pub access: Access,
+    /// What was used at the last look, for rates.
+    pub samples: stats::Samples,
+}
+
+/// Listens, and returns the bound port with the task that serves.
+pub async fn serve(
+    server: Arc<Server>,
+    certificate: ServingCertificate,
+) -> Result<(u16, impl Future<Output = ()> + Send + 'static), ServeError> {
+    let settings = &server.context.settings;
+    let address = settings.serving;
+    let config = tls::server_config(certificate, settings.client_ca.as_deref())?;
+    let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
+    let port = listener.local_addr().map(|address| address.port()).unwrap_or(address.port());
+    let acceptor = tokio_rustls::TlsAcceptor::from(config);
+    Ok((port, accept(listener, acceptor, server)))
+}
+
+async fn accept(listener: TcpListener, acceptor: tokio_rustls::TlsAcceptor, server: Arc<Server>) {
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection can't be accepted");
+                // Out of descriptors, most likely: others must end first.
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let (acceptor, server) = (acceptor.clone(), server.clone());
+        tokio::spawn(async move {
+            // Keystrokes of a terminal must not wait for more of them.
+            let _ = stream.set_nodelay(true);
+            let handshake = tokio::time::timeout(std::time::Duration::from_secs(10), acceptor.accept(stream)).await;
+            let Ok(Ok(stream)) = handshake else { return };
+            let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).cloned();
+            let certificate = Arc::new(certificate);
+            let service = service_fn(move |request: Request<Incoming>| {
+                let (server, certificate) = (server.clone(), certificate.clone());
+                async move {
+                    Ok::<_, std::convert::Infallible>(answer(&server, request, certificate.as_ref().as_ref()).await)
+                }
+            });
+            let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+            builder.http1().half_close(true);
+            if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
+                tracing::debug!(%error, "a connection broke");
+            }
+        });
+    }
+}
+
+async fn answer(
+    server: &Arc<Server>,
+    request: Request<Incoming>,
+    certificate: Option<&rustls_pki_types::CertificateDer<'static>>,
+) -> Response<Body> {
+    match server.access.check(&request, certificate).await {
+        Ok(()) => route::route(server, request).await,
+        Err(denied) => denied,
+    }
+}
+
+pub fn text(status: StatusCode, body: impl Into<String>) -> Response<Body> {
+    let mut response = Response::new(full(body.into()));
+    *response.status_mut() = status;
+    let kind = http::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
+}
+
+pub fn json<T: serde::Serialize>(value: &T) -> Response<Body> {
+    match serde_json::to_vec(value) {
+        Ok(body) => {
+            let mut response = Response::new(full(body));
+            let kind = http::HeaderValue::from_static("application/json");
+            response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+            response
+        }
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+pub fn full(body: impl Into<Bytes>) -> Body {
+    Full::new(body.into()).map_err(|never| match never {}).boxed()
+}

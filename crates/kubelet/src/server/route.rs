@@ -1,0 +1,334 @@
+//! From a path to what serves it.
+
+use std::sync::Arc;
+
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_cri::messages::{AttachRequest, ExecRequest};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::logs::{LogOptions, send};
+use super::{Body, Server, json, metrics, stats, streams, text};
+use crate::runtime::{ContainerView, State};
+use crate::worker::Handle;
+
+/// The parameters of a query; a name may come more than once.
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    fn of<B>(request: &Request<B>) -> Self {
+        let query = request.uri().query().unwrap_or_default();
+        Self(query.split('&').filter(|part| !part.is_empty()).map(pair).collect())
+    }
+
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    fn all(&self, name: &str) -> Vec<String> {
+        self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.clone()).collect()
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| matches!(value, "1" | "true" | "True" | "TRUE"))
+    }
+}
+
+fn pair(part: &str) -> (String, String) {
+    let (key, value) = part.split_once('=').unwrap_or((part, ""));
+    (decode(key, true), decode(value, true))
+}
+
+fn decode(text: &str, plus_is_blank: bool) -> String {
+    let bytes = text.as_bytes();
+    let mut result = Vec::with_capacity(bytes.len());
+    let mut position = 0;
+    while position < bytes.len() {
+        let hex = (bytes[position] == b'%').then(|| text.get(position + 1..position + 3)).flatten();
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                result.push(byte);
+                position += 3;
+            }
+            None => {
+                result.push(if plus_is_blank && bytes[position] == b'+' { b' ' } else { bytes[position] });
+                position += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&result).into_owned()
+}
+
+pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response<Body> {
+    let query = Query::of(&request);
+    let path: Vec<String> =
+        request.uri().path().split('/').filter(|part| !part.is_empty()).map(|part| decode(part, false)).collect();
+    let parts: Vec<&str> = path.iter().map(String::as_str).collect();
+    match (request.method(), parts.as_slice()) {
+        (&Method::GET, ["healthz"]) | (&Method::GET, ["healthz", _]) => text(StatusCode::OK, "ok"),
+        (&Method::GET, ["pods"]) => pods(server),
+        (&Method::GET, ["runningpods"]) => pods(server),
+        (&Method::GET, ["stats", "summary"]) => json(&stats::summary(server).await),
+        (&Method::GET, ["metrics"]) => metrics::own(server),
+        (&Method::GET, ["metrics", "resource"]) => metrics::resource(server).await,
+        (&Method::GET, ["metrics", "cadvisor"]) => metrics::cadvisor(server).await,
+        (&Method::GET, ["metrics", "probes"]) => metrics::probes(server),
+        (&Method::GET, ["configz"]) => configz(server),
+        (&Method::GET, ["containerLogs", namespace, pod, container]) => {
+            logs(server, namespace, pod, container, &query).await
+        }
+        (_, ["exec", namespace, pod, container]) | (_, ["exec", namespace, pod, _, container]) => {
+            let (namespace, pod, container) = (namespace.to_string(), pod.to_string(), container.to_string());
+            exec(server, request, &namespace, &pod, &container, &query).await
+        }
+        (_, ["attach", namespace, pod, container]) | (_, ["attach", namespace, pod, _, container]) => {
+            let (namespace, pod, container) = (namespace.to_string(), pod.to_string(), container.to_string());
+            attach(server, request, &namespace, &pod, &container, &query).await
+        }
+        (_, ["portForward", namespace, pod]) | (_, ["portForward", namespace, pod, _]) => {
+            let (namespace, pod) = (namespace.to_string(), pod.to_string());
+            port_forward(server, request, &namespace, &pod, &query).await
+        }
+        (&Method::POST, ["run", namespace, pod, container])
+        | (&Method::POST, ["run", namespace, pod, _, container]) => {
+            run(server, namespace, pod, container, &query).await
+        }
+        (&Method::POST, ["checkpoint", ..]) => {
+            text(StatusCode::NOT_FOUND, "this node does not make checkpoints of containers\n")
+        }
+        _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+    }
+}
+
+fn pods(server: &Server) -> Response<Body> {
+    let items: Vec<Pod> = server
+        .pods
+        .all()
+        .into_iter()
+        .map(|worker| {
+            let mut pod = (**worker.pod.lock()).clone();
+            let status: PodStatus = worker.status.lock().clone();
+            pod.status = Some(status);
+            pod
+        })
+        .collect();
+    json(&serde_json::json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items }))
+}
+
+fn configz(server: &Server) -> Response<Body> {
+    let settings = &server.context.settings;
+    json(&serde_json::json!({ "kubeletconfig": {
+        "maxPods": settings.max_pods,
+        "clusterDomain": settings.cluster_domain,
+        "clusterDNS": settings.cluster_dns.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "staticPodPath": settings.manifests,
+        "containerLogMaxSize": settings.log_max_size.to_string(),
+        "containerLogMaxFiles": settings.log_max_files,
+        "imageGCHighThresholdPercent": settings.image_gc_high_percent,
+        "imageGCLowThresholdPercent": settings.image_gc_low_percent,
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": settings.cgroup_root,
+        "nodeLeaseDurationSeconds": 40,
+        "evictionHard": { "memory.available": "100Mi", "nodefs.available": "10%", "imagefs.available": "15%" },
+    } }))
+}
+
+fn not_found(namespace: &str, pod: &str) -> Response<Body> {
+    text(StatusCode::NOT_FOUND, format!("pod {pod}_{namespace} does not exist\n"))
+}
+
+/// The newest instance of a container, or the one before it.
+fn instance(worker: &Handle, container: &str, previous: bool) -> Option<ContainerView> {
+    let runtime = worker.runtime.lock();
+    let mut all = runtime.all_of(container);
+    if !previous {
+        return all.next().cloned();
+    }
+    // Of a container that backs off, the last end is the newest instance.
+    let newest = all.next()?;
+    match all.next() {
+        Some(before) => Some(before.clone()),
+        None if newest.state == State::Exited && worker_waits(worker, container) => Some(newest.clone()),
+        None => None,
+    }
+}
+
+fn worker_waits(worker: &Handle, container: &str) -> bool {
+    let status = worker.status.lock();
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    all.into_iter()
+        .filter(|status| status.name == container)
+        .any(|status| status.state.as_ref().is_some_and(|state| state.waiting.is_some()))
+}
+
+async fn logs(server: &Arc<Server>, namespace: &str, pod: &str, container: &str, query: &Query) -> Response<Body> {
+    let Some(worker) = server.pods.find(namespace, pod) else { return not_found(namespace, pod) };
+    let known = crate::pod::roles(&worker.pod.lock()).any(|(_, name)| name == container);
+    if !known {
+        return text(StatusCode::NOT_FOUND, format!("container \"{container}\" not found in pod \"{pod}\"\n"));
+    }
+    let previous = query.flag("previous");
+    let Some(view) = instance(&worker, container, previous) else {
+        let message = if previous {
+            format!("previous terminated container \"{container}\" in pod \"{pod}\" not found")
+        } else {
+            format!(
+                "container \"{container}\" in pod \"{pod}\" is waiting to start: {}",
+                waiting_reason(&worker, container)
+            )
+        };
+        return text(StatusCode::BAD_REQUEST, message);
+    };
+    let options = match log_options(query) {
+        Ok(options) => options,
+        Err(message) => return text(StatusCode::BAD_REQUEST, message),
+    };
+    if !std::path::Path::new(&view.log_path).exists() && view.state == State::Created {
+        let message = format!("container \"{container}\" in pod \"{pod}\" is waiting to start: ContainerCreating");
+        return text(StatusCode::BAD_REQUEST, message);
+    }
+    let (sender, receiver) = tokio::sync::mpsc::channel(4);
+    let (path, id) = (view.log_path.clone(), view.id.clone());
+    tokio::spawn(async move {
+        let ended = || !worker.runtime.lock().by_id(&id).is_some_and(ContainerView::is_running);
+        send(path.into(), options, sender, ended).await;
+    });
+    let stream = ReceiverStream::new(receiver).map(|piece| piece.map(Frame::data));
+    let mut response = Response::new(BodyExt::boxed(StreamBody::new(stream)));
+    let kind = http::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
+}
+
+fn waiting_reason(worker: &Handle, container: &str) -> String {
+    let status = worker.status.lock();
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let found = all.into_iter().find(|status| status.name == container);
+    let reason = found.and_then(|status| status.state.as_ref()?.waiting.as_ref()?.reason.clone());
+    reason.unwrap_or_else(|| "ContainerCreating".to_string())
+}
+
+fn log_options(query: &Query) -> Result<LogOptions, String> {
+    let number = |name: &str| match query.get(name) {
+        Some(text) => text.parse::<u64>().map(Some).map_err(|_| format!("{name} must be a number")),
+        None => Ok(None),
+    };
+    let since_seconds = number("sinceSeconds")?.and_then(|seconds| i64::try_from(seconds).ok());
+    let since = match (since_seconds, query.get("sinceTime")) {
+        (Some(seconds), _) => Timestamp::now().checked_sub(SignedDuration::from_secs(seconds)).ok(),
+        (None, Some(time)) => Some(time.parse().map_err(|_| "sinceTime must be a time".to_string())?),
+        (None, None) => None,
+    };
+    Ok(LogOptions {
+        follow: query.flag("follow"),
+        tail: number("tailLines")?,
+        since,
+        timestamps: query.flag("timestamps"),
+        limit: number("limitBytes")?,
+        stream: query.get("stream").filter(|stream| *stream != "All").map(str::to_lowercase),
+    })
+}
+
+fn running_id(server: &Server, namespace: &str, pod: &str, container: &str) -> Result<String, Response<Body>> {
+    let worker = server.pods.find(namespace, pod).ok_or_else(|| not_found(namespace, pod))?;
+    let view = instance(&worker, container, false);
+    let view = view.ok_or_else(|| {
+        text(StatusCode::NOT_FOUND, format!("container {container} not found in pod {pod}_{namespace}\n"))
+    })?;
+    Ok(view.id)
+}
+
+/// Clients of old name the streams `input`, `output` and `error`.
+fn stream_flags(query: &Query) -> (bool, bool, bool, bool) {
+    let either = |new: &str, old: &str| query.flag(new) || query.flag(old);
+    (either("stdin", "input"), either("stdout", "output"), either("stderr", "error"), query.flag("tty"))
+}
+
+async fn exec(
+    server: &Arc<Server>,
+    request: Request<Incoming>,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+    query: &Query,
+) -> Response<Body> {
+    let id = match running_id(server, namespace, pod, container) {
+        Ok(id) => id,
+        Err(response) => return response,
+    };
+    let (stdin, stdout, stderr, tty) = stream_flags(query);
+    if !stdin && !stdout && !stderr {
+        return text(StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr\n");
+    }
+    let call = ExecRequest { container_id: id, cmd: query.all("command"), tty, stdin, stdout, stderr: stderr && !tty };
+    match server.context.runtime.exec(call).await {
+        Ok(url) => streams::proxy(request, &url, streams::Kind::Exec { stdin, stdout, stderr, tty }).await,
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_text()),
+    }
+}
+
+async fn attach(
+    server: &Arc<Server>,
+    request: Request<Incoming>,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+    query: &Query,
+) -> Response<Body> {
+    let id = match running_id(server, namespace, pod, container) {
+        Ok(id) => id,
+        Err(response) => return response,
+    };
+    let (stdin, stdout, stderr, _) = stream_flags(query);
+    let tty = server.pods.find(namespace, pod).is_some_and(|worker| {
+        let pod = worker.pod.lock();
+        crate::pod::find(&pod, container).is_some_and(|found| found.container.tty == Some(true))
+    });
+    let call = AttachRequest { container_id: id, stdin, tty, stdout, stderr: stderr && !tty };
+    match server.context.runtime.attach(call).await {
+        Ok(url) => streams::proxy(request, &url, streams::Kind::Exec { stdin, stdout, stderr, tty }).await,
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_text()),
+    }
+}
+
+async fn port_forward(
+    server: &Arc<Server>,
+    request: Request<Incoming>,
+    namespace: &str,
+    pod: &str,
+    query: &Query,
+) -> Response<Body> {
+    let Some(worker) = server.pods.find(namespace, pod) else { return not_found(namespace, pod) };
+    let sandbox = worker.runtime.lock().current_sandbox().filter(|sandbox| sandbox.ready).map(|s| s.id.clone());
+    let Some(sandbox) = sandbox else {
+        return text(StatusCode::NOT_FOUND, format!("pod {pod}_{namespace} has no running sandbox\n"));
+    };
+    let ports =
+        query.all("port").iter().flat_map(|list| list.split(',')).filter_map(|port| port.parse().ok()).collect();
+    match server.context.runtime.port_forward(&sandbox, ports).await {
+        Ok(url) => streams::proxy(request, &url, streams::Kind::PortForward).await,
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_text()),
+    }
+}
+
+/// Runs a command to its end and answers with its output.
+async fn run(server: &Arc<Server>, namespace: &str, pod: &str, container: &str, query: &Query) -> Response<Body> {
+    let id = match running_id(server, namespace, pod, container) {
+        Ok(id) => id,
+        Err(response) => return response,
+    };
+    let command = query.get("cmd").unwrap_or_default().split(' ').map(ToString::to_string).collect();
+    match server.context.runtime.exec_sync(&id, command, None).await {
+        Ok(answer) => {
+            let mut output = answer.stdout;
+            output.extend_from_slice(&answer.stderr);
+            let status = if answer.exit_code == 0 { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+            text(status, String::from_utf8_lossy(&output).into_owned())
+        }
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_text()),
+    }
+}

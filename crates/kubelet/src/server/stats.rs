@@ -1,0 +1,320 @@
+//! What the node, its pods and its containers use, in the form of /stats/summary.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::jiff::Timestamp;
+use knarr_cri::messages::{ContainerStats, ContainerStatsFilter};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+
+use super::Server;
+use crate::cgroup::Usage;
+use crate::node::filesystem::{folder_usage, usage_of};
+use crate::node::machine;
+use crate::pod;
+use crate::runtime::label;
+use crate::worker::Handle;
+
+/// CPU seconds at the last look, by what they belong to, from which the rate follows.
+#[derive(Default)]
+pub struct Samples(Mutex<HashMap<String, Sample>>);
+
+#[derive(Clone, Copy)]
+struct Sample {
+    at: Timestamp,
+    nanoseconds: u64,
+    rate: Option<u64>,
+}
+
+impl Samples {
+    /// Billionths of a CPU used since the look before this one. Two looks in quick succession share a rate.
+    pub fn rate(&self, key: &str, nanoseconds: u64, now: Timestamp) -> Option<u64> {
+        let mut samples = self.0.lock();
+        let last = samples.get(key).copied();
+        let (rate, replace) = match last {
+            Some(last) => {
+                let passed = now.duration_since(last.at).as_nanos();
+                if passed < 500_000_000 {
+                    (last.rate, false)
+                } else {
+                    let used = i128::from(nanoseconds.saturating_sub(last.nanoseconds));
+                    (u64::try_from(used * 1_000_000_000 / passed).ok(), true)
+                }
+            }
+            None => (None, true),
+        };
+        if replace {
+            samples.insert(key.to_string(), Sample { at: now, nanoseconds, rate });
+        }
+        rate
+    }
+
+    /// What was not looked at for long is gone.
+    pub fn forget_old(&self, now: Timestamp) {
+        self.0.lock().retain(|_, sample| now.duration_since(sample.at).as_secs() < 600);
+    }
+}
+
+pub async fn containers(server: &Server) -> HashMap<String, Vec<ContainerStats>> {
+    let all = server.context.runtime.list_container_stats(ContainerStatsFilter::default()).await;
+    let mut by_pod: HashMap<String, Vec<ContainerStats>> = HashMap::new();
+    for stats in all.unwrap_or_default() {
+        let uid = stats.attributes.as_ref().and_then(|attributes| attributes.labels.get(label::POD_UID)).cloned();
+        if let Some(uid) = uid {
+            by_pod.entry(uid).or_default().push(stats);
+        }
+    }
+    by_pod
+}
+
+pub async fn summary(server: &Arc<Server>) -> Value {
+    let now = Timestamp::now();
+    server.samples.forget_old(now);
+    let mut by_pod = containers(server).await;
+    let workers = server.pods.all();
+    let pods: Vec<Value> = workers
+        .iter()
+        .filter(|worker| worker.runtime.lock().current_sandbox().is_some())
+        .map(|worker| {
+            let uid = pod::uid(&worker.pod.lock()).to_string();
+            one_pod(server, worker, by_pod.remove(&uid).unwrap_or_default(), now)
+        })
+        .collect();
+    json!({ "node": node(server, now), "pods": pods })
+}
+
+fn time(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
+
+/// The node as a whole, from the root cgroup where the kernel keeps sums there, else from its own tables.
+pub fn node_usage(server: &Server) -> Usage {
+    let context = &server.context;
+    let mut usage = context.cgroups.as_ref().map(|cgroups| cgroups.usage("/")).unwrap_or_default();
+    let memory = &context.machine.memory;
+    let available = machine::available_memory();
+    usage.working_set = Some(memory.saturating_sub(available));
+    usage.memory.get_or_insert(memory.saturating_sub(available));
+    if usage.cpu_nanoseconds.is_none() {
+        usage.cpu_nanoseconds = cpu_of_machine();
+    }
+    usage
+}
+
+/// The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in hundredths of a second.
+fn cpu_of_machine() -> Option<u64> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    let fields: Vec<u64> = stat.lines().next()?.split_whitespace().skip(1).filter_map(|f| f.parse().ok()).collect();
+    let busy: u64 =
+        fields.iter().enumerate().filter(|(index, _)| ![3, 4].contains(index)).take(6).map(|(_, v)| v).sum();
+    Some(busy * 10_000_000)
+}
+
+fn node(server: &Server, now: Timestamp) -> Value {
+    let context = &server.context;
+    let usage = node_usage(server);
+    let mut value = json!({
+        "nodeName": context.settings.node_name,
+        "startTime": time(Timestamp::from_second(context.machine.booted_at).unwrap_or(now)),
+        "cpu": cpu(server, "node", usage.cpu_nanoseconds, now),
+        "memory": memory(&usage, Some(machine::available_memory()), now),
+        "network": network("/proc/net/dev", now),
+        "rlimit": { "time": time(now), "maxpid": number("/proc/sys/kernel/pid_max"), "curproc": processes() },
+    });
+    if let Some(fs) = filesystem(&context.settings.root, now) {
+        value["fs"] = fs.clone();
+        value["runtime"] = json!({ "imageFs": fs });
+    }
+    let pods = context.cgroups.as_ref().map(|cgroups| cgroups.pods_usage()).unwrap_or_default();
+    value["systemContainers"] = json!([{
+        "name": "pods",
+        "startTime": time(Timestamp::from_second(context.machine.booted_at).unwrap_or(now)),
+        "cpu": cpu(server, "pods", pods.cpu_nanoseconds, now),
+        "memory": memory(&pods, None, now),
+    }]);
+    value
+}
+
+fn number(path: &str) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn processes() -> Option<u64> {
+    let loadavg = std::fs::read_to_string("/proc/loadavg").ok()?;
+    loadavg.split_whitespace().nth(3)?.split('/').nth(1)?.parse().ok()
+}
+
+fn filesystem(path: &std::path::Path, now: Timestamp) -> Option<Value> {
+    let usage = usage_of(path)?;
+    Some(json!({
+        "time": time(now),
+        "availableBytes": usage.available,
+        "capacityBytes": usage.capacity,
+        "usedBytes": usage.capacity.saturating_sub(usage.available),
+        "inodesFree": usage.inodes_free,
+        "inodes": usage.inodes,
+        "inodesUsed": usage.inodes.saturating_sub(usage.inodes_free),
+    }))
+}
+
+fn cpu(server: &Server, key: &str, nanoseconds: Option<u64>, now: Timestamp) -> Value {
+    let mut value = Map::from_iter([("time".to_string(), json!(time(now)))]);
+    if let Some(nanoseconds) = nanoseconds {
+        let rate = server.samples.rate(key, nanoseconds, now);
+        value.insert("usageNanoCores".into(), json!(rate.unwrap_or(0)));
+        value.insert("usageCoreNanoSeconds".into(), json!(nanoseconds));
+    }
+    Value::Object(value)
+}
+
+fn memory(usage: &Usage, available: Option<u64>, now: Timestamp) -> Value {
+    let mut value = Map::from_iter([("time".to_string(), json!(time(now)))]);
+    for (name, amount) in [
+        ("availableBytes", available),
+        ("usageBytes", usage.memory),
+        ("workingSetBytes", usage.working_set),
+        ("rssBytes", usage.resident),
+        ("pageFaults", usage.page_faults),
+        ("majorPageFaults", usage.major_page_faults),
+    ] {
+        if let Some(amount) = amount {
+            value.insert(name.into(), json!(amount));
+        }
+    }
+    Value::Object(value)
+}
+
+/// Bytes and errors of each interface but the loopback; the first stands for all.
+fn network(path: &str, now: Timestamp) -> Value {
+    let table = std::fs::read_to_string(path).unwrap_or_default();
+    let mut interfaces: Vec<Value> = table
+        .lines()
+        .filter_map(|line| {
+            let (name, counters) = line.split_once(':')?;
+            let counters: Vec<u64> = counters.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+            let name = name.trim();
+            if name == "lo" || counters.len() < 11 {
+                return None;
+            }
+            Some(json!({ "name": name, "rxBytes": counters[0], "rxErrors": counters[2], "txBytes": counters[8],
+                "txErrors": counters[10] }))
+        })
+        .collect();
+    interfaces.sort_by_key(|interface| interface["name"] != "eth0");
+    let mut value = json!({ "time": time(now), "interfaces": interfaces });
+    if let (Some(first), Some(map)) = (interfaces.first().and_then(Value::as_object).cloned(), value.as_object_mut()) {
+        map.extend(first);
+    }
+    value
+}
+
+fn one_pod(server: &Server, worker: &Handle, stats: Vec<ContainerStats>, now: Timestamp) -> Value {
+    let pod = worker.pod.lock().clone();
+    let context = &server.context;
+    let uid = pod::uid(&pod);
+    let usage = context.cgroups.as_ref().map(|cgroups| cgroups.pod_usage(&pod)).unwrap_or_default();
+    let containers: Vec<Value> = stats.iter().map(|stats| one_container(server, worker, &pod, stats, now)).collect();
+    let settings = &context.settings;
+    let folder = folder_usage(&settings.pod_directory(uid));
+    let logs = folder_usage(&settings.log_directory(pod::namespace(&pod), pod::name(&pod), uid));
+    let layers: u64 = stats.iter().filter_map(|stats| Some(stats.writable_layer.as_ref()?.used_bytes?.value)).sum();
+    let started = worker.status.lock().start_time.as_ref().map(|at| time(at.0));
+    let mut value = json!({
+        "podRef": { "name": pod::name(&pod), "namespace": pod::namespace(&pod), "uid": uid },
+        "startTime": started,
+        "containers": containers,
+        "cpu": cpu(server, &format!("pod-{uid}"), usage.cpu_nanoseconds, now),
+        "memory": memory(&usage, None, now),
+        "volume": volumes(server, &pod, now),
+        "process_stats": { "process_count": usage.processes.unwrap_or(0) },
+    });
+    if let Some(mut fs) = filesystem(&settings.root, now) {
+        fs["usedBytes"] = json!(folder.0 + logs.0 + layers);
+        fs["inodesUsed"] = json!(folder.1 + logs.1);
+        value["ephemeral-storage"] = fs;
+    }
+    if let Some(path) = crate::runtime::network_table(worker) {
+        value["network"] = network(&path, now);
+    }
+    value
+}
+
+fn volumes(server: &Server, pod: &k8s_openapi::api::core::v1::Pod, now: Timestamp) -> Vec<Value> {
+    let settings = &server.context.settings;
+    let root = settings.pod_directory(pod::uid(pod)).join("volumes");
+    let memory = crate::volumes::memory_directory(settings).join(pod::uid(pod));
+    let mut result = Vec::new();
+    for volume in pod::spec(pod).volumes.iter().flatten() {
+        let kinds = ["empty-dir", "configmap", "downward-api"];
+        let on_disk = kinds.iter().map(|kind| root.join(format!("kubernetes.io~{kind}")).join(&volume.name));
+        let Some(path) = on_disk.chain([memory.join(&volume.name)]).find(|path| path.is_dir()) else { continue };
+        let (used, inodes) = folder_usage(&path);
+        if let Some(mut fs) = filesystem(&path, now) {
+            fs["usedBytes"] = json!(used);
+            fs["inodesUsed"] = json!(inodes);
+            fs["name"] = json!(volume.name);
+            result.push(fs);
+        }
+    }
+    result
+}
+
+fn one_container(
+    server: &Server,
+    worker: &Handle,
+    pod: &k8s_openapi::api::core::v1::Pod,
+    stats: &ContainerStats,
+    now: Timestamp,
+) -> Value {
+    let attributes = stats.attributes.clone().unwrap_or_default();
+    let name = attributes.metadata.map(|metadata| metadata.name).unwrap_or_default();
+    let started = worker.runtime.lock().by_id(&attributes.id).and_then(|view| view.started_at).map(time);
+    let usage = usage_of_container(stats);
+    let settings = &server.context.settings;
+    let logs = settings.log_directory(pod::namespace(pod), pod::name(pod), pod::uid(pod)).join(&name);
+    let mut value = json!({
+        "name": name,
+        "startTime": started,
+        "cpu": cpu(server, &attributes.id, usage.cpu_nanoseconds, now),
+        "memory": memory(&usage, None, now),
+    });
+    if let Some(mut fs) = filesystem(&settings.root, now) {
+        let layer = stats.writable_layer.clone().unwrap_or_default();
+        fs["usedBytes"] = json!(layer.used_bytes.map_or(0, |bytes| bytes.value));
+        fs["inodesUsed"] = json!(layer.inodes_used.map_or(0, |inodes| inodes.value));
+        value["rootfs"] = fs.clone();
+        let (used, inodes) = folder_usage(&logs);
+        fs["usedBytes"] = json!(used);
+        fs["inodesUsed"] = json!(inodes);
+        value["logs"] = fs;
+    }
+    value
+}
+
+pub fn usage_of_container(stats: &ContainerStats) -> Usage {
+    let memory = stats.memory.unwrap_or_default();
+    Usage {
+        cpu_nanoseconds: stats.cpu.and_then(|cpu| cpu.usage_core_nano_seconds).map(|value| value.value),
+        memory: memory.usage_bytes.map(|value| value.value),
+        working_set: memory.working_set_bytes.map(|value| value.value),
+        resident: memory.rss_bytes.map(|value| value.value),
+        page_faults: memory.page_faults.map(|value| value.value),
+        major_page_faults: memory.major_page_faults.map(|value| value.value),
+        processes: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_come_from_two_looks() {
+        let samples = Samples::default();
+        let at = |second| Timestamp::from_second(second).expect("a moment");
+        assert_eq!(samples.rate("a", 1_000_000_000, at(0)), None);
+        assert_eq!(samples.rate("a", 3_000_000_000, at(4)), Some(500_000_000));
+        assert_eq!(samples.rate("a", 3_000_000_000, at(4)), Some(500_000_000), "the same moment, the same rate");
+    }
+}

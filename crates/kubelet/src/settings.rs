@@ -1,0 +1,109 @@
+//! How one node is set up.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Taint;
+
+use crate::node::eviction::Thresholds;
+
+/// Everything an operator may choose. [`Settings::new`] gives the values a stock node has.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub node_name: String,
+    /// Volumes, certificates and checkpoints of the node; kept over a restart.
+    pub root: PathBuf,
+    /// Container logs, one folder a pod.
+    pub log_root: PathBuf,
+    /// The CRI socket, as a path or `unix://` address.
+    pub runtime_endpoint: String,
+    pub cluster_dns: Vec<IpAddr>,
+    pub cluster_domain: String,
+    /// The resolver configuration pods with `dnsPolicy: Default` inherit; none means an empty one.
+    pub resolv_conf: Option<PathBuf>,
+    /// Manifests of static pods.
+    pub manifests: Option<PathBuf>,
+    /// The address to report; found from the default route otherwise.
+    pub node_ip: Option<IpAddr>,
+    pub register: bool,
+    pub labels: BTreeMap<String, String>,
+    pub taints: Vec<Taint>,
+    pub max_pods: u32,
+    pub pod_pids_limit: Option<u64>,
+    /// Kept from pods for the system and for Knarr, added up: quantities by resource name.
+    pub reserved: BTreeMap<String, String>,
+    pub eviction: Thresholds,
+    /// Where the node's HTTPS endpoints listen.
+    pub serving: SocketAddr,
+    pub serving_certificate: Option<CertificateFiles>,
+    /// Authorities whose client certificates are accepted.
+    pub client_ca: Option<PathBuf>,
+    /// The cgroup below which all pods live.
+    pub cgroup_root: String,
+    pub log_max_size: u64,
+    pub log_max_files: u32,
+    pub image_gc_high_percent: u8,
+    pub image_gc_low_percent: u8,
+    /// Seccomp profiles named by pods with type `Localhost`.
+    pub seccomp_profiles: PathBuf,
+    /// Pods without a seccomp profile get the runtime's instead of none.
+    pub seccomp_default: bool,
+    /// Namespaced sysctls beyond the safe ones that pods may set; a trailing `*` matches any rest.
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// How long pods get to end when the machine shuts down, and how much of it is kept for critical ones.
+    pub shutdown_grace: Duration,
+    pub shutdown_grace_critical: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct CertificateFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Settings {
+    pub fn new(node_name: impl Into<String>, data_directory: impl Into<PathBuf>, runtime_endpoint: String) -> Self {
+        let root = data_directory.into();
+        Self {
+            node_name: node_name.into(),
+            seccomp_profiles: root.join("seccomp"),
+            root,
+            log_root: PathBuf::from("/var/log/pods"),
+            runtime_endpoint,
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".to_string(),
+            resolv_conf: Some(PathBuf::from("/etc/resolv.conf")),
+            manifests: None,
+            node_ip: None,
+            register: true,
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            max_pods: 110,
+            pod_pids_limit: None,
+            reserved: BTreeMap::new(),
+            eviction: Thresholds::default(),
+            serving: SocketAddr::from(([0, 0, 0, 0], 10250)),
+            serving_certificate: None,
+            client_ca: None,
+            cgroup_root: "/".to_string(),
+            log_max_size: 10 << 20,
+            log_max_files: 5,
+            image_gc_high_percent: 85,
+            image_gc_low_percent: 80,
+            seccomp_default: false,
+            allowed_unsafe_sysctls: Vec::new(),
+            shutdown_grace: Duration::ZERO,
+            shutdown_grace_critical: Duration::ZERO,
+        }
+    }
+
+    pub fn pod_directory(&self, uid: &str) -> PathBuf {
+        self.root.join("pods").join(uid)
+    }
+
+    pub fn log_directory(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
+        self.log_root.join(format!("{namespace}_{name}_{uid}"))
+    }
+}

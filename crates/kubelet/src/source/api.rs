@@ -1,0 +1,25 @@
+//! Pods bound to this node in the API.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use knarr_client::{Change, Informer};
+
+use crate::pod;
+use crate::pods::Pods;
+
+/// Hands every pod of the node to its worker, from the informer's own task.
+pub fn follow_api(informer: &Informer<Pod>, pods: &Arc<Pods>) {
+    let pods = pods.clone();
+    informer.on_change(move |change| {
+        let latest = change.latest();
+        let present = !matches!(change, Change::Deleted(_));
+        if pod::is_mirror(latest) {
+            pods.mirror(latest, present);
+        } else if present {
+            pods.desire(latest.clone());
+        } else {
+            pods.remove(pod::uid(latest));
+        }
+    });
+}

@@ -1,0 +1,173 @@
+//! Static pods: manifests in a folder, run whether the API is there or not, and shown in it by mirror pods.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use sha2::{Digest, Sha256};
+
+use crate::context::Context;
+use crate::pod;
+use crate::pods::Pods;
+
+/// Where the kernel can't tell of changes, looking now and then finds them.
+const LOOK: Duration = Duration::from_secs(20);
+
+/// Runs for as long as the node does.
+pub async fn follow_manifests(context: Arc<Context>, pods: Arc<Pods>, folder: std::path::PathBuf) {
+    let watcher = crate::inotify::Watcher::new(&folder);
+    if let Err(error) = &watcher {
+        tracing::warn!(%error, folder = %folder.display(), "changes of manifests are found by looking, not at once");
+    }
+    let mut known: HashMap<String, Arc<Pod>> = HashMap::new();
+    loop {
+        let wanted = read_folder(&folder, &context.settings.node_name);
+        for uid in known.keys().filter(|uid| !wanted.contains_key(*uid)) {
+            pods.remove(uid);
+        }
+        for (uid, pod) in &wanted {
+            if !known.contains_key(uid) {
+                pods.desire(pod.clone());
+            }
+        }
+        known = wanted;
+        let shown = show(&context, &pods, &known).await;
+        let pause = if shown { LOOK } else { Duration::from_secs(1) };
+        match &watcher {
+            Ok(watcher) => {
+                // Either way the folder is read again.
+                let _ = tokio::time::timeout(pause, watcher.changed()).await;
+            }
+            Err(_) => tokio::time::sleep(pause).await,
+        }
+    }
+}
+
+/// A file that can't be read or understood is reported and leaves the others alone.
+fn read_folder(folder: &Path, node: &str) -> HashMap<String, Arc<Pod>> {
+    let mut found = HashMap::new();
+    let mut paths: Vec<_> =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if hidden || !path.is_file() {
+            continue;
+        }
+        let parsed =
+            std::fs::read_to_string(&path).map_err(|error| error.to_string()).and_then(|text| parse(&text, node));
+        match parsed {
+            Ok(pod) => {
+                found.insert(pod::uid(&pod).to_string(), Arc::new(pod));
+            }
+            Err(error) => tracing::warn!(error, file = %path.display(), "a manifest can't be used"),
+        }
+    }
+    found
+}
+
+/// The manifest with what every static pod has: a name that holds the node's, a uid made of its content, and marks of
+/// where it came from.
+fn parse(text: &str, node: &str) -> Result<Pod, String> {
+    let mut pod: Pod = serde_yaml_ng::from_str(text).map_err(|error| error.to_string())?;
+    let name = pod.metadata.name.clone().filter(|name| !name.is_empty()).ok_or("the pod has no name")?;
+    pod.metadata.name = Some(format!("{name}-{}", node.to_lowercase()));
+    pod.metadata.namespace.get_or_insert_with(|| "default".to_string());
+    let hash: String = Sha256::digest(format!("{node}\0{text}")).iter().take(16).map(|b| format!("{b:02x}")).collect();
+    if pod.metadata.uid.is_none() {
+        pod.metadata.uid = Some(hash.clone());
+    }
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(pod::CONFIG_HASH.into(), hash);
+    annotations.insert(pod::CONFIG_SOURCE.into(), "file".into());
+    annotations.insert(pod::CONFIG_SEEN.into(), k8s_openapi::jiff::Timestamp::now().to_string());
+    let spec = pod.spec.get_or_insert_default();
+    spec.node_name = Some(node.to_string());
+    spec.termination_grace_period_seconds.get_or_insert(30);
+    let tolerates_all =
+        Toleration { operator: Some("Exists".into()), effect: Some("NoExecute".into()), ..Default::default() };
+    spec.tolerations.get_or_insert_default().push(tolerates_all);
+    for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
+        container.termination_message_path.get_or_insert_with(|| "/dev/termination-log".into());
+        container.termination_message_policy.get_or_insert_with(|| "File".into());
+    }
+    pod.status = None;
+    Ok(pod)
+}
+
+/// Makes the API show exactly these pods. Whether all of it could be done.
+async fn show(context: &Context, pods: &Pods, wanted: &HashMap<String, Arc<Pod>>) -> bool {
+    let mut complete = true;
+    for pod in wanted.values() {
+        let hash = pod::annotation(pod, pod::CONFIG_HASH);
+        let api: Api<Pod> = Api::namespaced(context.client.clone(), pod::namespace(pod));
+        if let Some(mirror) = pods.has_mirror(pod) {
+            let current =
+                pod::annotation(&mirror, pod::CONFIG_MIRROR) == hash && mirror.metadata.deletion_timestamp.is_none();
+            if current {
+                continue;
+            }
+            // Of an older manifest, or deleted by someone: it gives way to the new one.
+            let parameters = DeleteParams {
+                grace_period_seconds: Some(0),
+                preconditions: Some(Preconditions { uid: mirror.metadata.uid.clone(), resource_version: None }),
+                ..Default::default()
+            };
+            if let Err(error) = api.delete(pod::name(pod), &parameters).await {
+                tracing::debug!(%error, pod = pod::title(pod), "an old mirror pod can't be deleted");
+            }
+        }
+        match api.create(&PostParams::default(), &mirror_of(context, pod)).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(answer)) if answer.code == 409 => complete = false,
+            Err(error) => {
+                tracing::debug!(%error, pod = pod::title(pod), "a mirror pod can't be created");
+                complete = false;
+            }
+        }
+    }
+    complete
+}
+
+fn mirror_of(context: &Context, pod: &Pod) -> Pod {
+    let mut mirror = pod.clone();
+    mirror.metadata.uid = None;
+    mirror.metadata.resource_version = None;
+    let hash = pod::annotation(pod, pod::CONFIG_HASH).unwrap_or_default().to_string();
+    mirror.metadata.annotations.get_or_insert_with(BTreeMap::new).insert(pod::CONFIG_MIRROR.into(), hash);
+    let node = context.node.get("", &context.settings.node_name);
+    if let Some(uid) = node.as_ref().and_then(|node| node.metadata.uid.clone()) {
+        mirror.metadata.owner_references = Some(vec![OwnerReference {
+            api_version: "v1".into(),
+            kind: "Node".into(),
+            name: context.settings.node_name.clone(),
+            uid,
+            controller: Some(true),
+            ..Default::default()
+        }]);
+    }
+    mirror
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_becomes_a_pod_of_the_node() {
+        let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\nspec:\n  containers:\n  - name: c\n    image: i\n";
+        let pod = parse(text, "Node1").expect("a pod");
+        assert_eq!((pod::namespace(&pod), pod::name(&pod)), ("default", "a-node1"));
+        assert!(pod::is_static(&pod) && !pod::uid(&pod).is_empty());
+        assert_ne!(
+            parse(&text.replace("image: i", "image: j"), "Node1").expect("a pod").metadata.uid,
+            pod.metadata.uid
+        );
+        assert!(parse("kind: Pod\nmetadata: {}\n", "n").is_err());
+    }
+}

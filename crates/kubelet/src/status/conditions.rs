@@ -1,0 +1,157 @@
+//! The conditions of a pod.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
+use knarr_client::time::truncated;
+
+use super::Input;
+use crate::pod::{self, Role};
+use crate::runtime::RuntimePod;
+use crate::worker::memory::Ending;
+
+/// What the node itself says; conditions of others are left alone.
+pub(super) const OWN: [&str; 6] =
+    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", "DisruptionTarget"];
+
+struct Verdict {
+    kind: &'static str,
+    holds: bool,
+    reason: &'static str,
+    message: String,
+}
+
+pub fn conditions(input: &Input<'_>, status: &PodStatus, runtime: &RuntimePod) -> Vec<PodCondition> {
+    let containers_ready = containers_ready(input, status);
+    let ready = ready(input, &containers_ready);
+    let mut verdicts = vec![sandbox_ready(input, runtime), initialized(input, status), ready, containers_ready];
+    verdicts.push(Verdict { kind: "PodScheduled", holds: true, reason: "", message: String::new() });
+    let mut result: Vec<PodCondition> = verdicts.into_iter().map(|verdict| dated(input, verdict)).collect();
+    if let Some(Ending::Stopped { condition: Some((reason, message)), .. }) = &input.memory.ending {
+        let mut target =
+            dated(input, Verdict { kind: "DisruptionTarget", holds: true, reason: "", message: message.clone() });
+        target.reason = Some(reason.clone());
+        result.push(target);
+    } else {
+        let kept = input.previous.conditions.iter().flatten().filter(|known| known.type_ == "DisruptionTarget");
+        result.extend(kept.cloned());
+    }
+    let foreign = input.previous.conditions.iter().flatten().filter(|known| !OWN.contains(&known.type_.as_str()));
+    result.extend(foreign.cloned());
+    result
+}
+
+/// The moment of the last change stays as long as nothing changes.
+fn dated(input: &Input<'_>, verdict: Verdict) -> PodCondition {
+    let status = if verdict.holds { "True" } else { "False" };
+    let known = input.previous.conditions.iter().flatten().find(|known| known.type_ == verdict.kind);
+    let since = known.filter(|known| known.status == status).and_then(|known| known.last_transition_time.clone());
+    PodCondition {
+        type_: verdict.kind.to_string(),
+        status: status.to_string(),
+        reason: Some(verdict.reason.to_string()).filter(|reason| !reason.is_empty()),
+        message: Some(verdict.message).filter(|message| !message.is_empty()),
+        last_transition_time: since.or_else(|| Some(truncated(input.now))),
+        last_probe_time: None,
+        observed_generation: input.pod.metadata.generation,
+    }
+}
+
+fn sandbox_ready(input: &Input<'_>, runtime: &RuntimePod) -> Verdict {
+    let sandbox = runtime.current_sandbox().filter(|sandbox| sandbox.ready);
+    let holds = sandbox.is_some_and(|sandbox| pod::host_network(input.pod) || !sandbox.addresses.is_empty());
+    Verdict { kind: "PodReadyToStartContainers", holds, reason: "", message: String::new() }
+}
+
+fn names(list: &[&str]) -> String {
+    format!("[{}]", list.join(" "))
+}
+
+fn initialized(input: &Input<'_>, status: &PodStatus) -> Verdict {
+    let kind = "Initialized";
+    let succeeded = status.phase.as_deref() == Some("Succeeded");
+    let none =
+        Verdict { kind, holds: true, reason: if succeeded { "PodCompleted" } else { "" }, message: String::new() };
+    if succeeded || super::was_initialized(input.previous) && main_began(status) {
+        return none;
+    }
+    let statuses = status.init_container_statuses.as_deref().unwrap_or_default();
+    let mut missing = Vec::new();
+    for (role, container) in pod::init_containers(input.pod) {
+        let found = statuses.iter().find(|status| status.name == container.name);
+        let done = match role {
+            Role::Sidecar => found.is_some_and(|status| status.started == Some(true)),
+            _ => found.is_some_and(|status| status.ready),
+        };
+        if !done {
+            missing.push(container.name.as_str());
+        }
+    }
+    if missing.is_empty() {
+        return none;
+    }
+    let message = format!("containers with incomplete status: {}", names(&missing));
+    Verdict { kind, holds: false, reason: "ContainersNotInitialized", message }
+}
+
+fn main_began(status: &PodStatus) -> bool {
+    status.container_statuses.iter().flatten().any(|container| container.container_id.is_some())
+}
+
+fn containers_ready(input: &Input<'_>, status: &PodStatus) -> Verdict {
+    let kind = "ContainersReady";
+    match status.phase.as_deref() {
+        Some("Succeeded") => {
+            return Verdict { kind, holds: false, reason: "PodCompleted", message: String::new() };
+        }
+        Some("Failed") => {
+            return Verdict { kind, holds: false, reason: "PodFailed", message: String::new() };
+        }
+        _ => {}
+    }
+    let is_ready = |list: &Option<Vec<ContainerStatus>>, name: &str| {
+        list.iter().flatten().any(|status| status.name == name && status.ready)
+    };
+    let mut unready = Vec::new();
+    for (role, container) in pod::init_containers(input.pod) {
+        if role == Role::Sidecar && !is_ready(&status.init_container_statuses, &container.name) {
+            unready.push(container.name.as_str());
+        }
+    }
+    for container in pod::main_containers(input.pod) {
+        if !is_ready(&status.container_statuses, &container.name) {
+            unready.push(container.name.as_str());
+        }
+    }
+    if unready.is_empty() {
+        return Verdict { kind, holds: true, reason: "", message: String::new() };
+    }
+    let message = format!("containers with unready status: {}", names(&unready));
+    Verdict { kind, holds: false, reason: "ContainersNotReady", message }
+}
+
+fn ready(input: &Input<'_>, containers: &Verdict) -> Verdict {
+    let kind = "Ready";
+    if !containers.holds {
+        return Verdict { kind, holds: false, reason: containers.reason, message: containers.message.clone() };
+    }
+    let mut unmet = Vec::new();
+    // Gates are set by others in the API, so the API's own status is asked and not the one last reported.
+    let reported = input.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    for gate in pod::spec(input.pod).readiness_gates.iter().flatten() {
+        let found = reported.into_iter().flatten().find(|condition| condition.type_ == gate.condition_type);
+        match found {
+            Some(condition) if condition.status == "True" => {}
+            Some(condition) => unmet.push(format!(
+                "the status of pod readiness gate \"{}\" is not \"True\", but {}",
+                gate.condition_type, condition.status
+            )),
+            None => unmet.push(format!(
+                "corresponding condition of pod readiness gate \"{}\" does not exist.",
+                gate.condition_type
+            )),
+        }
+    }
+    if unmet.is_empty() {
+        return Verdict { kind, holds: true, reason: "", message: String::new() };
+    }
+    Verdict { kind, holds: false, reason: "ReadinessGatesNotReady", message: unmet.join(", ") }
+}

@@ -1,0 +1,231 @@
+//! The status of each container.
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+    ContainerUser, LinuxContainerUser, VolumeMount, VolumeMountStatus,
+};
+use knarr_client::time::truncated;
+
+use super::Input;
+use crate::pod::{self, Role};
+use crate::runtime::{ContainerView, State};
+use crate::worker::restart::{Phase, will_restart};
+
+pub fn init(input: &Input<'_>, phase: Phase) -> Vec<ContainerStatus> {
+    pod::init_containers(input.pod).map(|(role, container)| one(input, role, container, phase)).collect()
+}
+
+pub fn main(input: &Input<'_>, phase: Phase) -> Vec<ContainerStatus> {
+    pod::main_containers(input.pod).map(|container| one(input, Role::Main, container, phase)).collect()
+}
+
+pub fn ephemeral(input: &Input<'_>) -> Vec<ContainerStatus> {
+    let names: Vec<&str> = pod::ephemeral_containers(input.pod).map(|container| container.name.as_str()).collect();
+    let found = names.into_iter().filter_map(|name| pod::find(input.pod, name));
+    found.map(|found| one(input, Role::Ephemeral, &found.container, Phase::Running)).collect()
+}
+
+fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> ContainerStatus {
+    let latest = input.runtime.latest(&container.name);
+    let previous = reported(input, role, &container.name);
+    let mut status = ContainerStatus {
+        name: container.name.clone(),
+        image: container.image.clone().unwrap_or_default(),
+        ..Default::default()
+    };
+    match latest {
+        Some(view) => {
+            status.image_id = view.image_id.clone();
+            status.container_id = Some(view.shown_id(input.runtime_name));
+            status.restart_count = i32::try_from(view.restart_count).unwrap_or(i32::MAX);
+            let (state, last) = states(input, role, container, view);
+            status.state = Some(state);
+            status.last_state = last;
+            status.user = view.user.clone().map(|(uid, gid, groups)| ContainerUser {
+                linux: Some(LinuxContainerUser { uid, gid, supplemental_groups: Some(groups) }),
+            });
+        }
+        None => lost_or_waiting(input, role, container, previous, phase, &mut status),
+    }
+    if phase.is_final() && input.plan.ended {
+        settle(&mut status);
+    }
+    let running = status.state.as_ref().is_some_and(|state| state.running.is_some());
+    let probes = latest.and_then(|view| input.memory.probes.get(&view.id)).copied().unwrap_or_default();
+    let started = running && (container.startup_probe.is_none() || probes.started == Some(true));
+    status.started = Some(started);
+    status.ready = match role {
+        Role::Init => {
+            let done = status.state.as_ref().and_then(|state| state.terminated.as_ref());
+            done.is_some_and(|terminated| terminated.exit_code == 0)
+        }
+        Role::Ephemeral => false,
+        _ => started && (container.readiness_probe.is_none() || probes.ready == Some(true)),
+    };
+    if running && role != Role::Ephemeral {
+        status.resources = container.resources.clone();
+        status.allocated_resources = pod::requests(container).clone();
+    }
+    status.volume_mounts = mounts(container);
+    status
+}
+
+fn reported<'a>(input: &'a Input<'_>, role: Role, name: &str) -> Option<&'a ContainerStatus> {
+    let list = match role {
+        Role::Main => &input.previous.container_statuses,
+        Role::Ephemeral => &input.previous.ephemeral_container_statuses,
+        _ => &input.previous.init_container_statuses,
+    };
+    list.iter().flatten().find(|status| status.name == name)
+}
+
+/// What it is now, and how the instance before ended.
+fn states(
+    input: &Input<'_>,
+    role: Role,
+    container: &Container,
+    view: &ContainerView,
+) -> (ContainerState, Option<ContainerState>) {
+    let before = input.runtime.all_of(&container.name).nth(1).filter(|before| before.state == State::Exited);
+    let before = before.map(|before| ended(before, input.runtime_name));
+    match view.state {
+        State::Running => (running(view), before),
+        State::Exited => {
+            let restarts = will_restart(input.pod, role, container, view) && input.memory.ending.is_none();
+            let waiting = input
+                .plan
+                .backing_off
+                .get(&container.name)
+                .or_else(|| input.memory.waiting.get(&container.name))
+                .filter(|_| restarts);
+            match waiting {
+                Some(why) => {
+                    (waiting_state(&why.reason, Some(why.message.clone())), Some(ended(view, input.runtime_name)))
+                }
+                None => (ended(view, input.runtime_name), before),
+            }
+        }
+        State::Created | State::Unknown => (waiting_for(input, role, container), before),
+    }
+}
+
+fn running(view: &ContainerView) -> ContainerState {
+    let started_at = view.started_at.map(truncated);
+    ContainerState { running: Some(ContainerStateRunning { started_at }), ..Default::default() }
+}
+
+fn ended(view: &ContainerView, runtime_name: &str) -> ContainerState {
+    let reason = match (view.reason.as_str(), view.exit_code) {
+        ("", 0) => "Completed",
+        ("", _) => "Error",
+        (reason, _) => reason,
+    };
+    let terminated = ContainerStateTerminated {
+        container_id: Some(view.shown_id(runtime_name)),
+        exit_code: view.exit_code,
+        reason: Some(reason.to_string()),
+        message: Some(view.message.clone()).filter(|message| !message.is_empty()),
+        started_at: view.started_at.map(truncated),
+        finished_at: view.finished_at.map(truncated),
+        signal: None,
+    };
+    ContainerState { terminated: Some(terminated), ..Default::default() }
+}
+
+fn waiting_state(reason: &str, message: Option<String>) -> ContainerState {
+    let waiting = ContainerStateWaiting {
+        reason: Some(reason.to_string()),
+        message: message.filter(|message| !message.is_empty()),
+    };
+    ContainerState { waiting: Some(waiting), ..Default::default() }
+}
+
+fn waiting_for(input: &Input<'_>, role: Role, container: &Container) -> ContainerState {
+    // While a failed start is tried again its last failure stays visible, so that the status does not flicker.
+    if let Some(why) = input.memory.waiting.get(&container.name) {
+        return waiting_state(&why.reason, Some(why.message.clone()));
+    }
+    let has_init = pod::init_containers(input.pod).next().is_some();
+    let reason = if has_init && role != Role::Ephemeral { "PodInitializing" } else { "ContainerCreating" };
+    waiting_state(reason, None)
+}
+
+/// The runtime knows nothing of it: it has not been made yet, or its remains are gone.
+fn lost_or_waiting(
+    input: &Input<'_>,
+    role: Role,
+    container: &Container,
+    previous: Option<&ContainerStatus>,
+    phase: Phase,
+    status: &mut ContainerStatus,
+) {
+    let known = previous.filter(|previous| previous.container_id.is_some());
+    let Some(known) = known else {
+        status.state = Some(waiting_for(input, role, container));
+        return;
+    };
+    status.image_id = known.image_id.clone();
+    status.restart_count = known.restart_count;
+    let was_terminated = known.state.as_ref().and_then(|state| state.terminated.clone());
+    let settled = phase.is_final() || role == Role::Init || input.memory.ending.is_some();
+    match was_terminated {
+        Some(terminated) if settled => {
+            status.container_id = known.container_id.clone();
+            status.state = Some(ContainerState { terminated: Some(terminated), ..Default::default() });
+            status.last_state = known.last_state.clone();
+        }
+        Some(terminated) => {
+            status.state = Some(waiting_for(input, role, container));
+            status.last_state = Some(ContainerState { terminated: Some(terminated), ..Default::default() });
+        }
+        None if known.state.as_ref().is_some_and(|state| state.running.is_some()) => {
+            status.container_id = known.container_id.clone();
+            status.state = Some(waiting_for(input, role, container));
+            status.last_state = Some(unknown_end(
+                "The container could not be located when the pod was deleted.  \
+                The container used to be Running",
+            ));
+        }
+        None => {
+            status.state = known.state.clone();
+            status.last_state = known.last_state.clone();
+        }
+    }
+}
+
+fn unknown_end(message: &str) -> ContainerState {
+    let terminated = ContainerStateTerminated {
+        exit_code: 137,
+        reason: Some("ContainerStatusUnknown".to_string()),
+        message: Some(message.to_string()),
+        ..Default::default()
+    };
+    ContainerState { terminated: Some(terminated), ..Default::default() }
+}
+
+/// In a pod that has ended no container may look as if it could still run.
+fn settle(status: &mut ContainerStatus) {
+    if status.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
+        return;
+    }
+    match status.last_state.take() {
+        Some(last) if last.terminated.is_some() => status.state = Some(last),
+        _ => {
+            status.state = Some(unknown_end("The container could not be located when the pod was terminated"));
+        }
+    }
+}
+
+fn mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
+    let one = |mount: &VolumeMount| VolumeMountStatus {
+        mount_path: mount.mount_path.clone(),
+        name: mount.name.clone(),
+        read_only: mount.read_only.filter(|read_only| *read_only),
+        recursive_read_only: mount.read_only.filter(|read_only| *read_only).map(|_| {
+            if mount.recursive_read_only.as_deref() == Some("Enabled") { "Enabled" } else { "Disabled" }.to_string()
+        }),
+        ..Default::default()
+    };
+    let list: Vec<_> = container.volume_mounts.iter().flatten().map(one).collect();
+    if list.is_empty() { None } else { Some(list) }
+}

@@ -1,0 +1,197 @@
+//! Writing the files of a volume so that whoever reads them sees either all old ones or all new ones.
+//!
+//! ```text
+//! volume/..2026_11_15_04_30_00.123456/name   the files themselves
+//! volume/..data -> ..2026_11_15_04_30_00.123456   swapped by one rename
+//! volume/name   -> ..data/name
+//! ```
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+use std::path::{Path, PathBuf};
+
+use super::VolumeError;
+
+const DATA: &str = "..data";
+
+/// One file: its bytes and mode, and the user it belongs to if not root.
+#[derive(Clone, PartialEq, Eq)]
+pub struct File {
+    pub content: Vec<u8>,
+    pub mode: u32,
+    pub owner: Option<u32>,
+}
+
+/// Names are paths within the volume and never lead out of it: the API allows no `..` in them, and a name that has one
+/// all the same is refused.
+pub fn write(volume: &Path, files: &BTreeMap<String, File>, group: Option<i64>) -> Result<(), VolumeError> {
+    if let Some(name) = files.keys().find(|name| Path::new(name).components().any(is_unsafe)) {
+        return Err(VolumeError::Path(format!("invalid path in volume: {name}")));
+    }
+    let group = group.and_then(|group| u32::try_from(group).ok());
+    std::fs::create_dir_all(volume).map_err(VolumeError::file(volume))?;
+    std::fs::set_permissions(volume, std::fs::Permissions::from_mode(if group.is_some() { 0o2777 } else { 0o777 }))
+        .map_err(VolumeError::file(volume))?;
+    if let Some(group) = group {
+        lchown(volume, None, Some(group)).map_err(VolumeError::file(volume))?;
+    }
+    let old = std::fs::read_link(volume.join(DATA)).ok();
+    if let Some(old) = &old
+        && holds(&volume.join(old), files)
+    {
+        return link_names(volume, files);
+    }
+    let new = format!("..{}", k8s_openapi::jiff::Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S.%f"));
+    let folder = volume.join(&new);
+    make_folder(&folder, group)?;
+    for (name, file) in files {
+        write_file(&folder, name, file, group)?;
+    }
+    let next = volume.join("..data_tmp");
+    remove_if_there(&next)?;
+    symlink(&new, &next).map_err(VolumeError::file(&next))?;
+    std::fs::rename(&next, volume.join(DATA)).map_err(VolumeError::file(&next))?;
+    link_names(volume, files)?;
+    remove_other_names(volume, files)?;
+    if let Some(old) = old {
+        let old = volume.join(old);
+        std::fs::remove_dir_all(&old).map_err(VolumeError::file(&old))?;
+    }
+    Ok(())
+}
+
+fn is_unsafe(part: std::path::Component<'_>) -> bool {
+    !matches!(part, std::path::Component::Normal(_) | std::path::Component::CurDir)
+}
+
+fn make_folder(folder: &Path, group: Option<u32>) -> Result<(), VolumeError> {
+    std::fs::create_dir_all(folder).map_err(VolumeError::file(folder))?;
+    let mode = if group.is_some() { 0o2755 } else { 0o755 };
+    if let Some(group) = group {
+        lchown(folder, None, Some(group)).map_err(VolumeError::file(folder))?;
+    }
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).map_err(VolumeError::file(folder))
+}
+
+fn write_file(folder: &Path, name: &str, file: &File, group: Option<u32>) -> Result<(), VolumeError> {
+    let path = folder.join(name);
+    let mut parent = folder.to_path_buf();
+    for part in Path::new(name).parent().into_iter().flat_map(Path::iter) {
+        parent.push(part);
+        if !parent.is_dir() {
+            make_folder(&parent, group)?;
+        }
+    }
+    std::fs::write(&path, &file.content).map_err(VolumeError::file(&path))?;
+    if file.owner.is_some() || group.is_some() {
+        lchown(&path, file.owner, group).map_err(VolumeError::file(&path))?;
+    }
+    // The group must be able to read what was made for it.
+    let mode = if group.is_some() { file.mode | 0o440 } else { file.mode };
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).map_err(VolumeError::file(&path))
+}
+
+/// The volume shows exactly these files already.
+fn holds(folder: &Path, files: &BTreeMap<String, File>) -> bool {
+    let mut found = Vec::new();
+    if list(folder, Path::new(""), &mut found).is_err() || found.len() != files.len() {
+        return false;
+    }
+    files.iter().all(|(name, file)| {
+        let path = folder.join(name);
+        let same_owner = |owner: u32| std::fs::metadata(&path).is_ok_and(|metadata| metadata.uid() == owner);
+        std::fs::read(&path).is_ok_and(|content| content == file.content) && file.owner.is_none_or(same_owner)
+    })
+}
+
+fn list(folder: &Path, below: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder.join(below))? {
+        let entry = entry?;
+        let name = below.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            list(folder, &name, found)?;
+        } else {
+            found.push(name);
+        }
+    }
+    Ok(())
+}
+
+fn first_part(name: &str) -> Option<PathBuf> {
+    let part = Path::new(name).components().find(|part| matches!(part, std::path::Component::Normal(_)))?;
+    Some(PathBuf::from(part.as_os_str()))
+}
+
+fn link_names(volume: &Path, files: &BTreeMap<String, File>) -> Result<(), VolumeError> {
+    for name in files.keys().filter_map(|name| first_part(name)) {
+        let link = volume.join(&name);
+        let target = Path::new(DATA).join(&name);
+        if std::fs::read_link(&link).is_ok_and(|known| known == target) {
+            continue;
+        }
+        remove_if_there(&link)?;
+        symlink(&target, &link).map_err(VolumeError::file(&link))?;
+    }
+    Ok(())
+}
+
+fn remove_other_names(volume: &Path, files: &BTreeMap<String, File>) -> Result<(), VolumeError> {
+    let wanted: std::collections::HashSet<PathBuf> = files.keys().filter_map(|name| first_part(name)).collect();
+    for entry in std::fs::read_dir(volume).map_err(VolumeError::file(volume))? {
+        let name = PathBuf::from(entry.map_err(VolumeError::file(volume))?.file_name());
+        if !name.to_string_lossy().starts_with("..") && !wanted.contains(&name) {
+            remove_if_there(&volume.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_if_there(path: &Path) -> Result<(), VolumeError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(VolumeError::file(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(list: &[(&str, &str, u32)]) -> BTreeMap<String, File> {
+        list.iter()
+            .map(|(name, content, mode)| {
+                (name.to_string(), File { content: content.as_bytes().to_vec(), mode: *mode, owner: None })
+            })
+            .collect()
+    }
+
+    fn shown(volume: &Path) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(volume)
+            .expect("a folder")
+            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+            .filter(|name| !name.starts_with("..2"))
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn files_change_all_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let volume = folder.path().join("v");
+        write(&volume, &files(&[("a", "1", 0o400), ("dir/b", "2", 0o644)]), None).expect("written");
+        assert_eq!(shown(&volume), ["..data", "a", "dir"]);
+        assert_eq!(std::fs::read_to_string(volume.join("dir/b")).expect("readable"), "2");
+        let mode = std::fs::metadata(volume.join("a")).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o400);
+        let before = std::fs::read_link(volume.join(DATA)).expect("a link");
+        write(&volume, &files(&[("a", "1", 0o400), ("dir/b", "2", 0o644)]), None).expect("written");
+        assert_eq!(std::fs::read_link(volume.join(DATA)).expect("a link"), before, "nothing changed");
+        write(&volume, &files(&[("a", "3", 0o400)]), None).expect("written");
+        assert_eq!(shown(&volume), ["..data", "a"]);
+        assert_eq!(std::fs::read_to_string(volume.join("a")).expect("readable"), "3");
+        assert!(!volume.join(before).exists(), "the old files are gone");
+        assert!(write(&volume, &files(&[("../x", "", 0)]), None).is_err());
+    }
+}

@@ -1,0 +1,167 @@
+//! What files a config map, secret, downward API or projected volume shows.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, VolumeProjection};
+use k8s_openapi::jiff::Timestamp;
+
+use super::atomic::File;
+use super::{Mounting, VolumeError};
+use crate::container::env::{field_value, resource_value};
+use crate::objects::Kind;
+use crate::pod;
+
+pub struct Collected {
+    pub kind: &'static str,
+    pub files: BTreeMap<String, File>,
+    pub renew_at: Option<Timestamp>,
+}
+
+const DEFAULT_MODE: i32 = 0o644;
+
+/// None when the volume is of another kind.
+pub async fn collect(mounting: &Mounting<'_>) -> Result<Option<Collected>, VolumeError> {
+    let volume = mounting.volume;
+    let mut files = BTreeMap::new();
+    let mut renew_at = None;
+    let kind = if let Some(source) = &volume.config_map {
+        let wanted = Wanted { items: source.items.as_deref(), optional: source.optional, mode: source.default_mode };
+        keys(mounting, Kind::ConfigMap, &source.name, &wanted, &mut files).await?;
+        "configmap"
+    } else if let Some(source) = &volume.secret {
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        let wanted = Wanted { items: source.items.as_deref(), optional: source.optional, mode: source.default_mode };
+        keys(mounting, Kind::Secret, name, &wanted, &mut files).await?;
+        "secret"
+    } else if let Some(source) = &volume.downward_api {
+        fields(mounting, source.items.as_deref(), source.default_mode, &mut files)?;
+        "downward-api"
+    } else if let Some(source) = &volume.projected {
+        for part in source.sources.iter().flatten() {
+            let renew = project(mounting, part, source.default_mode, &mut files).await?;
+            renew_at = [renew_at, renew].into_iter().flatten().min();
+        }
+        "projected"
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(Collected { kind, files, renew_at }))
+}
+
+struct Wanted<'a> {
+    items: Option<&'a [KeyToPath]>,
+    optional: Option<bool>,
+    mode: Option<i32>,
+}
+
+async fn project(
+    mounting: &Mounting<'_>,
+    part: &VolumeProjection,
+    mode: Option<i32>,
+    files: &mut BTreeMap<String, File>,
+) -> Result<Option<Timestamp>, VolumeError> {
+    if let Some(source) = &part.config_map {
+        let wanted = Wanted { items: source.items.as_deref(), optional: source.optional, mode };
+        keys(mounting, Kind::ConfigMap, &source.name, &wanted, files).await?;
+    }
+    if let Some(source) = &part.secret {
+        let wanted = Wanted { items: source.items.as_deref(), optional: source.optional, mode };
+        keys(mounting, Kind::Secret, &source.name, &wanted, files).await?;
+    }
+    if let Some(source) = &part.downward_api {
+        fields(mounting, source.items.as_deref(), mode, files)?;
+    }
+    if let Some(source) = &part.cluster_trust_bundle {
+        let content = super::tokens::trust_bundle(mounting.context, source).await?;
+        files.insert(source.path.clone(), file(content.into_bytes(), None, mode));
+    }
+    if let Some(source) = &part.service_account_token {
+        let audience = source.audience.as_deref().unwrap_or_default();
+        let tokens = &mounting.context.tokens;
+        let token = tokens.get(mounting.pod, audience, source.expiration_seconds.unwrap_or(3600)).await?;
+        let mut content = file(token.value.clone().into_bytes(), None, mode);
+        let (token_mode, owner) = token_access(mounting, content.mode);
+        content.mode = token_mode;
+        content.owner = owner;
+        files.insert(source.path.clone(), content);
+        return Ok(Some(token.renew_at));
+    }
+    Ok(None)
+}
+
+/// A token is for the pod's user alone: if all containers run as one user, that user owns the file; with a group for
+/// volumes the group may read it; otherwise, nobody being known, everyone inside may.
+fn token_access(mounting: &Mounting<'_>, mode: u32) -> (u32, Option<u32>) {
+    if mounting.group().is_some() {
+        return (0o600, None);
+    }
+    let spec = pod::spec(mounting.pod);
+    let shared = spec.security_context.as_ref().and_then(|context| context.run_as_user);
+    let plain = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let mut users =
+        plain.map(|container| container.security_context.as_ref().and_then(|own| own.run_as_user).or(shared));
+    let first = users.next().flatten().and_then(|user| u32::try_from(user).ok());
+    match first {
+        Some(user) if users.all(|other| other == Some(user.into())) => (0o600, Some(user)),
+        _ => (mode, None),
+    }
+}
+
+fn file(content: Vec<u8>, own: Option<i32>, default: Option<i32>) -> File {
+    let mode = own.or(default).unwrap_or(DEFAULT_MODE);
+    File { content, mode: u32::try_from(mode).unwrap_or(0o644) & 0o777, owner: None }
+}
+
+async fn keys(
+    mounting: &Mounting<'_>,
+    kind: Kind,
+    name: &str,
+    wanted: &Wanted<'_>,
+    files: &mut BTreeMap<String, File>,
+) -> Result<(), VolumeError> {
+    let optional = wanted.optional == Some(true);
+    let Some(object) = mounting.objects.get(kind, pod::namespace(mounting.pod), name).await? else {
+        if optional {
+            return Ok(());
+        }
+        return Err(VolumeError::Missing { kind: kind.lower(), name: name.to_string() });
+    };
+    match wanted.items.filter(|items| !items.is_empty()) {
+        None => {
+            for (key, content) in &object.data {
+                files.insert(key.clone(), file(content.clone(), None, wanted.mode));
+            }
+        }
+        Some(items) => {
+            for item in items {
+                match object.data.get(&item.key) {
+                    Some(content) => {
+                        files.insert(item.path.clone(), file(content.clone(), item.mode, wanted.mode));
+                    }
+                    None if optional => {}
+                    None => return Err(VolumeError::MissingKey { kind: kind.lower(), key: item.key.clone() }),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn fields(
+    mounting: &Mounting<'_>,
+    items: Option<&[DownwardAPIVolumeFile]>,
+    mode: Option<i32>,
+    files: &mut BTreeMap<String, File>,
+) -> Result<(), VolumeError> {
+    for item in items.into_iter().flatten() {
+        let text = if let Some(field) = &item.field_ref {
+            field_value(mounting.pod, &field.field_path, mounting.surroundings)?
+        } else if let Some(resource) = &item.resource_field_ref {
+            resource_value(mounting.pod, None, resource, mounting.surroundings)?
+        } else {
+            continue;
+        };
+        files.insert(item.path.clone(), file(text.into_bytes(), item.mode, mode));
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! Space that lives as long as its pod, on disk or in memory.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::EmptyDirVolumeSource;
+use knarr_client::quantity::value;
+
+use super::{VolumeError, mount, ownership};
+
+/// `memory_limit` bounds what a volume in memory without a limit of its own may take.
+pub fn make(
+    path: &Path,
+    source: &EmptyDirVolumeSource,
+    group: Option<i64>,
+    memory_limit: Option<i64>,
+) -> Result<(), VolumeError> {
+    if path.is_dir() && (!is_mounted_kind(source) || mount::is_mount_point(path)) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(path).map_err(VolumeError::file(path))?;
+    let limit = source.size_limit.as_ref().map(value).filter(|limit| *limit > 0);
+    match source.medium.as_deref().unwrap_or_default() {
+        "Memory" => {
+            let smallest = [limit, memory_limit].into_iter().flatten().min();
+            let options = smallest.map_or_else(String::new, |bytes| format!("size={bytes}"));
+            mount::tmpfs(path, &options)?;
+        }
+        medium if medium.starts_with("HugePages") => {
+            let size = medium.strip_prefix("HugePages-").map(|size| format!("pagesize={}", size.trim_end_matches('i')));
+            mount::hugetlbfs(path, &size.unwrap_or_default())?;
+        }
+        _ => {}
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).map_err(VolumeError::file(path))?;
+    if let Some(group) = group {
+        ownership::give_to_group(path, group, true)?;
+    }
+    Ok(())
+}
+
+fn is_mounted_kind(source: &EmptyDirVolumeSource) -> bool {
+    source.medium.as_deref().is_some_and(|medium| !medium.is_empty())
+}

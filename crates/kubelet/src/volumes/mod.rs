@@ -1,0 +1,257 @@
+//! The volumes of a pod: made before its containers start, kept up to date while they run, and taken away after them.
+//!
+//! Everything of a pod lies under its own folder. What holds secrets lies on a file system in memory that all pods share,
+//! so that no secret reaches the disk and a node with a hundred pods needs one mount for it instead of a hundred.
+
+mod atomic;
+mod claim;
+mod content;
+mod empty_dir;
+mod host_path;
+mod image;
+mod mount;
+mod ownership;
+pub mod subpath;
+mod tokens;
+
+pub use mount::{mounts_below, unmount};
+pub use tokens::Tokens;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::jiff::Timestamp;
+
+use crate::container::env::{EnvError, Surroundings};
+use crate::context::Context;
+use crate::objects::{Interest, ObjectError};
+use crate::pod;
+use crate::settings::Settings;
+
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    #[error("{path}: {source}")]
+    File { path: PathBuf, source: io::Error },
+    #[error("mount of {path}: {source}")]
+    Mount { path: PathBuf, source: nix::Error },
+    #[error("{kind} \"{name}\" not found")]
+    Missing { kind: &'static str, name: String },
+    #[error("references non-existent {kind} key: {key}")]
+    MissingKey { kind: &'static str, key: String },
+    #[error("{0}")]
+    Path(String),
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    #[error(transparent)]
+    Field(#[from] EnvError),
+    #[error("failed to fetch token: {0}")]
+    Token(String),
+    #[error("{0}")]
+    Claim(String),
+    #[error("image volume: {0}")]
+    Image(String),
+    #[error("volume {name} is of kind {kind}, which this node does not mount")]
+    Unsupported { name: String, kind: &'static str },
+}
+
+impl VolumeError {
+    fn file(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self::File { path: path.to_path_buf(), source }
+    }
+}
+
+/// A volume as containers mount it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    pub path: PathBuf,
+    /// Holds whatever the container asks for.
+    pub read_only: bool,
+    /// Relabelled for the pod where SELinux is on.
+    pub relabel: bool,
+    /// An image to be mounted by the runtime itself.
+    pub image: Option<String>,
+}
+
+/// All volumes of a pod, and the moment the first of its tokens should be renewed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountedVolumes {
+    pub volumes: HashMap<String, Mounted>,
+    pub renew_at: Option<Timestamp>,
+}
+
+/// The folder on the file system in memory.
+pub fn memory_directory(settings: &Settings) -> PathBuf {
+    settings.root.join("memory")
+}
+
+/// To be called once before any pod.
+pub fn prepare(settings: &Settings) -> Result<(), VolumeError> {
+    let pods = settings.root.join("pods");
+    std::fs::create_dir_all(&pods).map_err(VolumeError::file(&pods))?;
+    let memory = memory_directory(settings);
+    std::fs::create_dir_all(&memory).map_err(VolumeError::file(&memory))?;
+    if !mount::is_mount_point(&memory) {
+        mount::tmpfs(&memory, "mode=0750")?;
+    }
+    Ok(())
+}
+
+/// Makes all volumes, or brings them up to date: what is right already stays untouched.
+pub async fn mount_all(
+    context: &Context,
+    pod: &Pod,
+    surroundings: &Surroundings,
+    objects: &Interest,
+) -> Result<MountedVolumes, (String, VolumeError)> {
+    let mut mounted = MountedVolumes::default();
+    let used = used_names(pod);
+    for volume in pod::spec(pod).volumes.iter().flatten() {
+        if !used.contains(volume.name.as_str()) {
+            continue;
+        }
+        let one = Mounting { context, pod, surroundings, objects, volume };
+        let (result, renew_at) = one.mount().await.map_err(|error| (volume.name.clone(), error))?;
+        mounted.volumes.insert(volume.name.clone(), result);
+        mounted.renew_at = [mounted.renew_at, renew_at].into_iter().flatten().min();
+    }
+    Ok(mounted)
+}
+
+/// Volumes no container mounts are not made.
+fn used_names(pod: &Pod) -> std::collections::HashSet<&str> {
+    let spec = pod::spec(pod);
+    let plain = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let mounts = plain.clone().flat_map(|container| container.volume_mounts.iter().flatten());
+    let more = ephemeral.flat_map(|container| container.volume_mounts.iter().flatten());
+    let devices = plain.clone().flat_map(|container| container.volume_devices.iter().flatten());
+    let files = plain.flat_map(|container| container.env.iter().flatten());
+    let files =
+        files.filter_map(|variable| Some(variable.value_from.as_ref()?.file_key_ref.as_ref()?.volume_name.as_str()));
+    mounts
+        .chain(more)
+        .map(|mount| mount.name.as_str())
+        .chain(devices.map(|device| device.name.as_str()))
+        .chain(files)
+        .collect()
+}
+
+struct Mounting<'a> {
+    context: &'a Context,
+    pod: &'a Pod,
+    surroundings: &'a Surroundings,
+    objects: &'a Interest,
+    volume: &'a Volume,
+}
+
+impl Mounting<'_> {
+    async fn mount(&self) -> Result<(Mounted, Option<Timestamp>), VolumeError> {
+        let volume = self.volume;
+        let writable = |path: PathBuf| Mounted { path, read_only: false, relabel: true, image: None };
+        if let Some(source) = &volume.empty_dir {
+            let path = self.directory("empty-dir");
+            empty_dir::make(&path, source, self.group(), self.context.memory_limit_for(self.pod))?;
+            return Ok((writable(path), None));
+        }
+        if let Some(source) = &volume.host_path {
+            let path = host_path::check(&source.path, source.type_.as_deref().unwrap_or_default())?;
+            return Ok((Mounted { path, read_only: false, relabel: false, image: None }, None));
+        }
+        if let Some(source) = &volume.image {
+            return Ok((image::mount(self.context, self.pod, &self.volume.name, source).await?, None));
+        }
+        if let Some(source) = &volume.persistent_volume_claim {
+            let claimed = claim::resolve(self.context, self.pod, &source.claim_name).await?;
+            return self.mount_claimed(claimed, source.read_only.unwrap_or(false));
+        }
+        if volume.ephemeral.is_some() {
+            let name = format!("{}-{}", pod::name(self.pod), volume.name);
+            let claimed = claim::resolve_owned(self.context, self.pod, &name).await?;
+            return self.mount_claimed(claimed, false);
+        }
+        if let Some(content) = content::collect(self).await? {
+            let path = self.content_directory(content.kind);
+            atomic::write(&path, &content.files, self.group())?;
+            return Ok((Mounted { path, read_only: true, relabel: true, image: None }, content.renew_at));
+        }
+        Err(VolumeError::Unsupported { name: volume.name.clone(), kind: kind_of(volume) })
+    }
+
+    fn mount_claimed(
+        &self,
+        claimed: claim::Claimed,
+        read_only: bool,
+    ) -> Result<(Mounted, Option<Timestamp>), VolumeError> {
+        if claimed.owned_by_pod
+            && !read_only
+            && let Some(group) = self.group()
+        {
+            let always = self.change_policy() != Some("OnRootMismatch");
+            ownership::give_to_group(&claimed.path, group, always)?;
+        }
+        let read_only = read_only || claimed.read_only;
+        Ok((Mounted { path: claimed.path, read_only, relabel: true, image: None }, None))
+    }
+
+    fn group(&self) -> Option<i64> {
+        pod::spec(self.pod).security_context.as_ref().and_then(|context| context.fs_group)
+    }
+
+    fn change_policy(&self) -> Option<&str> {
+        pod::spec(self.pod).security_context.as_ref()?.fs_group_change_policy.as_deref()
+    }
+
+    fn directory(&self, kind: &str) -> PathBuf {
+        let directory = self.context.settings.pod_directory(pod::uid(self.pod));
+        directory.join("volumes").join(format!("kubernetes.io~{kind}")).join(&self.volume.name)
+    }
+
+    fn content_directory(&self, kind: &str) -> PathBuf {
+        if matches!(kind, "secret" | "projected") {
+            return memory_directory(&self.context.settings).join(pod::uid(self.pod)).join(&self.volume.name);
+        }
+        self.directory(kind)
+    }
+}
+
+fn kind_of(volume: &Volume) -> &'static str {
+    if volume.csi.is_some() {
+        "csi"
+    } else if volume.nfs.is_some() {
+        "nfs"
+    } else if volume.iscsi.is_some() {
+        "iscsi"
+    } else {
+        "unknown"
+    }
+}
+
+/// Takes away everything of a pod: mounts first, and files only where no mount is left that could lead elsewhere.
+pub fn remove_all(settings: &Settings, uid: &str) -> Result<(), VolumeError> {
+    let directory = settings.pod_directory(uid);
+    let memory = memory_directory(settings).join(uid);
+    for below in [&directory, &memory] {
+        for point in mounts_below(below) {
+            unmount(&point)?;
+        }
+    }
+    for folder in [directory, memory] {
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(VolumeError::file(&folder)(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The uids of pods that left folders behind.
+pub fn pods_with_folders(settings: &Settings) -> Vec<String> {
+    let mut found = std::collections::BTreeSet::new();
+    for folder in [settings.root.join("pods"), memory_directory(settings)] {
+        let Ok(entries) = std::fs::read_dir(folder) else { continue };
+        found.extend(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()));
+    }
+    found.into_iter().collect()
+}

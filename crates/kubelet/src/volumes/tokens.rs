@@ -1,0 +1,148 @@
+//! Tokens by which pods prove who they are, renewed well before they run out.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
+use k8s_openapi::api::core::v1::{ClusterTrustBundleProjection, Pod, ServiceAccount};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client};
+use parking_lot::Mutex;
+
+use super::VolumeError;
+use crate::context::Context;
+use crate::pod;
+
+/// It has no `Debug`, so that no log can show it.
+#[derive(Clone)]
+pub struct Token {
+    pub value: String,
+    pub renew_at: Timestamp,
+    expires_at: Timestamp,
+}
+
+type Key = (String, String, i64);
+
+#[derive(Clone)]
+pub struct Tokens {
+    client: Client,
+    known: Arc<Mutex<HashMap<Key, Token>>>,
+}
+
+/// However long a token lives, it is renewed once a day.
+const LONGEST_USE: SignedDuration = SignedDuration::from_hours(24);
+
+impl Tokens {
+    pub fn new(client: Client) -> Self {
+        Self { client, known: Arc::default() }
+    }
+
+    /// A token bound to the pod: a known one while it is fresh, else a new one. An old one still valid is better than
+    /// none when the API can't be reached.
+    pub async fn get(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, VolumeError> {
+        let key = (pod::uid(pod).to_string(), audience.to_string(), seconds);
+        let known = self.known.lock().get(&key).cloned();
+        let now = Timestamp::now();
+        if let Some(known) = &known
+            && known.renew_at > now
+        {
+            return Ok(known.clone());
+        }
+        match self.request(pod, audience, seconds).await {
+            Ok(token) => {
+                self.known.lock().insert(key, token.clone());
+                Ok(token)
+            }
+            Err(error) => match known.filter(|known| known.expires_at > now) {
+                Some(known) => {
+                    tracing::warn!(%error, pod = pod::title(pod), "a token could not be renewed");
+                    let later = now.saturating_add(SignedDuration::from_mins(1)).unwrap_or(now);
+                    Ok(Token { renew_at: later, ..known })
+                }
+                None => Err(error),
+            },
+        }
+    }
+
+    pub fn forget(&self, uid: &str) {
+        self.known.lock().retain(|(owner, ..), _| owner != uid);
+    }
+
+    async fn request(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, VolumeError> {
+        let account =
+            pod::spec(pod).service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default");
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), pod::namespace(pod));
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: (!audience.is_empty()).then(|| vec![audience.to_string()]),
+                bound_object_ref: Some(BoundObjectReference {
+                    api_version: Some("v1".into()),
+                    kind: Some("Pod".into()),
+                    name: pod.metadata.name.clone(),
+                    uid: pod.metadata.uid.clone(),
+                }),
+                expiration_seconds: Some(seconds),
+            }),
+            ..Default::default()
+        };
+        let asked_at = Timestamp::now();
+        let answer = accounts
+            .create_token_request(account, &PostParams::default(), &request)
+            .await
+            .map_err(|error| VolumeError::Token(error.to_string()))?;
+        let status = answer.status.unwrap_or_default();
+        let (Some(value), Some(expires)) = (status.token, status.expiration_timestamp) else {
+            return Err(VolumeError::Token("the answer holds no token".into()));
+        };
+        Ok(Token { value, renew_at: renew_at(asked_at, expires.0), expires_at: expires.0 })
+    }
+}
+
+/// At four fifths of its life, and once a day at the latest.
+fn renew_at(from: Timestamp, expires: Timestamp) -> Timestamp {
+    let life = expires.duration_since(from);
+    let wait = (life * 4 / 5).min(LONGEST_USE);
+    from.saturating_add(wait).unwrap_or(expires)
+}
+
+/// The certificates of one bundle by name, or of all of a signer.
+pub async fn trust_bundle(context: &Context, source: &ClusterTrustBundleProjection) -> Result<String, VolumeError> {
+    let bundles: Api<ClusterTrustBundle> = Api::all(context.client.clone());
+    let failed = |error: kube::Error| VolumeError::Path(format!("cluster trust bundle: {error}"));
+    let optional = source.optional == Some(true);
+    let mut found: Vec<String> = if let Some(name) = source.name.as_deref().filter(|name| !name.is_empty()) {
+        bundles.get_opt(name).await.map_err(failed)?.into_iter().map(|bundle| bundle.spec.trust_bundle).collect()
+    } else {
+        let signer = source.signer_name.as_deref().unwrap_or_default();
+        let parameters = ListParams::default().fields(&format!("spec.signerName={signer}"));
+        let selector = knarr_client::selector::Selector::of_option(source.label_selector.as_ref())
+            .map_err(|error| VolumeError::Path(error.to_string()))?;
+        let all = bundles.list(&parameters).await.map_err(failed)?;
+        all.items
+            .into_iter()
+            .filter(|bundle| selector.matches(bundle.metadata.labels.as_ref()))
+            .map(|bundle| bundle.spec.trust_bundle)
+            .collect()
+    };
+    if found.is_empty() && !optional {
+        let name = source.name.clone().or_else(|| source.signer_name.clone()).unwrap_or_default();
+        return Err(VolumeError::Missing { kind: "clustertrustbundle", name });
+    }
+    found.sort();
+    found.dedup();
+    Ok(found.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_renewed_in_time() {
+        let at = |second| Timestamp::from_second(second).expect("a moment");
+        assert_eq!(renew_at(at(0), at(1000)), at(800));
+        assert_eq!(renew_at(at(0), at(10_000_000)), at(86_400));
+    }
+}

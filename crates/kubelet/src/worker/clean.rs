@@ -1,0 +1,45 @@
+//! Clearing away what a pod leaves behind.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::context::Context;
+use crate::pod;
+use crate::volumes;
+
+/// Volumes and cgroups go as soon as nothing of the pod runs; its containers stay, so that their logs can be read.
+pub async fn release(context: &Arc<Context>, uid: &str) -> Result<(), String> {
+    let (context, uid) = (context.clone(), uid.to_string());
+    let work = tokio::task::spawn_blocking(move || {
+        if let Some(cgroups) = &context.cgroups {
+            cgroups.remove(&uid).map_err(|error| match std::error::Error::source(&error) {
+                Some(source) => format!("{error}: {source}"),
+                None => error.to_string(),
+            })?;
+        }
+        volumes::remove_all(&context.settings, &uid).map_err(|error| error.to_string())
+    });
+    work.await.map_err(|error| error.to_string())?
+}
+
+pub async fn remove_from_runtime(context: &Context, id: &str, is_sandbox: bool) -> Result<(), String> {
+    let result = if is_sandbox {
+        context.runtime.remove_pod_sandbox(id).await
+    } else {
+        context.runtime.remove_container(id).await
+    };
+    match result {
+        Err(error) if !error.is_not_found() => Err(error.message()),
+        _ => Ok(()),
+    }
+}
+
+pub fn remove_logs(context: &Context, pod: &Pod) {
+    let folder = context.settings.log_directory(pod::namespace(pod), pod::name(pod), pod::uid(pod));
+    if let Err(error) = std::fs::remove_dir_all(&folder)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, folder = %folder.display(), "the logs of a pod can't be removed");
+    }
+}

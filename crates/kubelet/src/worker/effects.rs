@@ -1,0 +1,392 @@
+//! Carrying out what was planned: each action runs in a task of its own and comes back as a message.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+
+use super::memory::{Operation, Waiting};
+use super::plan::Action;
+use super::start::{Start, StartFailure};
+use super::stop::Stop;
+use super::{Message, Worker, clean};
+use crate::container::sandbox::sandbox_config;
+use crate::context::Context;
+use crate::pod;
+use crate::runtime::{ContainerView, Sandbox, State, observe_sandbox};
+use crate::status;
+use crate::volumes::{self, MountedVolumes};
+
+/// What came of an operation.
+pub enum Outcome {
+    Volumes(Result<MountedVolumes, String>),
+    Sandbox(Result<Sandbox, String>),
+    Started(Result<ContainerView, StartFailure>),
+    Stopped(Result<(), String>),
+    SandboxStopped(Result<(), String>),
+    Removed(Result<(), String>),
+    /// The status the API holds now, with the version of the object.
+    Status(Result<(Box<PodStatus>, Option<String>), StatusError>),
+    Deleted(Result<(), String>),
+    Cleaned(Result<(), String>),
+}
+
+pub enum StatusError {
+    /// The pod, or this one of its name, is gone: there is nothing to write to.
+    Gone,
+    Refused(String),
+}
+
+const VOLUME_RETRY: SignedDuration = SignedDuration::from_secs(2);
+const SANDBOX_RETRY: SignedDuration = SignedDuration::from_secs(2);
+const CLEAN_RETRY: SignedDuration = SignedDuration::from_secs(2);
+
+impl Worker {
+    fn launch<F>(&mut self, operation: Operation, work: F)
+    where
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        self.memory.operations.insert(operation.clone());
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            let outcome = work.await;
+            // A worker that has ended needs no answer.
+            let _ = sender.send(Message::Done(operation, outcome));
+        });
+    }
+
+    pub(super) fn perform(&mut self, action: Action, now: Timestamp) {
+        let context = self.context.clone();
+        let pod = self.pod.clone();
+        match action {
+            Action::MountVolumes => {
+                let objects = self.objects.clone();
+                let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
+                let surroundings = context.surroundings(&pod, addresses);
+                self.launch(Operation::Volumes, async move {
+                    Outcome::Volumes(mount(&context, &pod, &surroundings, &objects).await)
+                });
+            }
+            Action::CreateSandbox { attempt } => {
+                if attempt > 0 {
+                    context.pod_event(
+                        &pod,
+                        false,
+                        "SandboxChanged",
+                        "Pod sandbox changed, it will be killed and re-created.",
+                    );
+                }
+                let sender = self.sender.clone();
+                self.launch(Operation::Sandbox, async move {
+                    Outcome::Sandbox(create_sandbox(&context, &pod, attempt, sender).await)
+                });
+            }
+            Action::StopSandbox { id } => {
+                self.launch(Operation::StopSandbox(id.clone()), async move {
+                    Outcome::SandboxStopped(match context.runtime.stop_pod_sandbox(&id).await {
+                        Err(error) if !error.is_not_found() => Err(error.message()),
+                        _ => Ok(()),
+                    })
+                });
+            }
+            Action::Start { container, sandbox, attempt, restart } => {
+                let Some(sandbox) = self.runtime.sandboxes.iter().find(|s| s.id == sandbox).cloned() else { return };
+                if restart {
+                    self.memory.note_restart(&container, now);
+                }
+                let target = pod::find(&pod, &container)
+                    .and_then(|found| found.target)
+                    .and_then(|target| self.runtime.latest(&target).map(|view| view.id.clone()));
+                let start = Start {
+                    context,
+                    pod,
+                    name: container.clone(),
+                    sandbox,
+                    attempt,
+                    volumes: self.volumes.clone(),
+                    objects: self.objects.clone(),
+                    target,
+                    worker: self.sender.clone(),
+                };
+                self.launch(Operation::Start(container), async move { Outcome::Started(start.run().await) });
+            }
+            Action::Stop { id, container, grace, why } => {
+                let kill_at = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(now);
+                let hurried = self.memory.stopping.insert(id.clone(), kill_at).is_some();
+                let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
+                let stop = Stop { context, pod, id: id.clone(), name: container, addresses, grace, why, hurried };
+                self.launch(Operation::Stop(id), async move {
+                    Outcome::Stopped(stop.run().await.map_err(|error| error.message()))
+                });
+            }
+            Action::Remove { id } => {
+                let is_sandbox = self.runtime.sandboxes.iter().any(|sandbox| sandbox.id == id);
+                self.launch(Operation::Remove(id.clone()), async move {
+                    Outcome::Removed(clean::remove_from_runtime(&context, &id, is_sandbox).await)
+                });
+            }
+        }
+    }
+
+    pub(super) fn conclude(&mut self, operation: Operation, outcome: Outcome) {
+        self.memory.operations.remove(&operation);
+        let now = Timestamp::now();
+        let later = |wait: SignedDuration| Some(now.saturating_add(wait).unwrap_or(now));
+        match (operation, outcome) {
+            (_, Outcome::Volumes(Ok(volumes))) => {
+                self.volumes = Arc::new(volumes);
+                self.memory.volumes_ready = true;
+                self.memory.volumes_retry_at = None;
+            }
+            (_, Outcome::Volumes(Err(_))) => {
+                // Volumes that were whole stay in use while a refresh fails.
+                self.memory.volumes_ready = !self.volumes.volumes.is_empty();
+                self.memory.volumes_retry_at = later(VOLUME_RETRY);
+            }
+            (_, Outcome::Sandbox(Ok(sandbox))) => {
+                self.memory.sandbox_retry_at = None;
+                self.runtime.put_sandbox(sandbox);
+            }
+            (_, Outcome::Sandbox(Err(_))) => self.memory.sandbox_retry_at = later(SANDBOX_RETRY),
+            (Operation::Start(name), Outcome::Started(result)) => self.conclude_start(name, result),
+            (Operation::Stop(id), Outcome::Stopped(result)) => {
+                if let Err(error) = result {
+                    tracing::warn!(error, pod = pod::title(&self.pod), "a container can't be stopped");
+                    self.memory.stopping.remove(&id);
+                }
+                // The exit itself is told by the runtime; asking makes sure of it.
+                let _ = self.sender.send(Message::Exited(id));
+            }
+            (Operation::StopSandbox(id), Outcome::SandboxStopped(result)) => match result {
+                Ok(()) => {
+                    self.memory.stopped_sandboxes.insert(id.clone());
+                    if let Some(sandbox) = self.runtime.sandboxes.iter_mut().find(|sandbox| sandbox.id == id) {
+                        sandbox.ready = false;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(error, pod = pod::title(&self.pod), "a sandbox can't be stopped");
+                    self.wake_later(CLEAN_RETRY);
+                }
+            },
+            (Operation::Remove(id), Outcome::Removed(result)) => match result {
+                Ok(()) => {
+                    self.context.index.remove(&id);
+                    self.runtime.forget(&id);
+                    self.memory.probes.remove(&id);
+                }
+                Err(error) => {
+                    tracing::warn!(error, pod = pod::title(&self.pod), "what is left of a container can't be removed");
+                    self.wake_later(CLEAN_RETRY);
+                }
+            },
+            (_, Outcome::Status(result)) => self.conclude_status(result, now),
+            (_, Outcome::Deleted(Err(error))) => {
+                tracing::warn!(error, pod = pod::title(&self.pod), "the pod can't be deleted in the API");
+                self.wake_later(CLEAN_RETRY);
+            }
+            (_, Outcome::Deleted(Ok(()))) => self.deleted = true,
+            (_, Outcome::Cleaned(Ok(()))) => self.memory.cleaned = true,
+            (_, Outcome::Cleaned(Err(error))) => {
+                tracing::warn!(error, pod = pod::title(&self.pod), "what is left of a pod can't be cleared away");
+                self.wake_later(CLEAN_RETRY);
+            }
+            _ => {}
+        }
+    }
+
+    /// An operation that failed is tried again, but not at once.
+    fn wake_later(&mut self, wait: SignedDuration) {
+        let now = Timestamp::now();
+        let at = now.saturating_add(wait).unwrap_or(now);
+        self.retry_at = Some(self.retry_at.map_or(at, |known| known.max(at)));
+    }
+
+    fn conclude_start(&mut self, name: String, result: Result<ContainerView, StartFailure>) {
+        match result {
+            Ok(view) => {
+                self.memory.waiting.remove(&name);
+                self.memory.start_retry_at.remove(&name);
+                self.memory.started.insert(view.id.clone());
+                // The exit may have been seen before the start was over.
+                let exited = self.runtime.by_id(&view.id).is_some_and(|known| known.state == State::Exited);
+                if !exited {
+                    self.runtime.put_container(view);
+                }
+            }
+            Err(failure) => {
+                tracing::debug!(
+                    pod = pod::title(&self.pod),
+                    container = name,
+                    reason = failure.reason,
+                    message = failure.message,
+                    "a container did not start"
+                );
+                let waiting = Waiting { reason: failure.reason, message: failure.message };
+                self.memory.waiting.insert(name.clone(), waiting);
+                self.memory.start_retry_at.insert(name, failure.retry_at);
+                if let Some(view) = failure.remains {
+                    self.runtime.put_container(view);
+                }
+            }
+        }
+    }
+
+    fn conclude_status(&mut self, result: Result<(Box<PodStatus>, Option<String>), StatusError>, now: Timestamp) {
+        match result {
+            Ok((status, version)) => {
+                self.reported = *status;
+                self.reported_version = version.and_then(|version| version.parse().ok());
+                self.status_retry_at = None;
+            }
+            Err(StatusError::Gone) => {
+                // Its removal is on its way to us.
+                self.reported = self.status.clone();
+            }
+            Err(StatusError::Refused(error)) => {
+                tracing::warn!(error, pod = pod::title(&self.pod), "the status of a pod can't be written");
+                self.status_retry_at = Some(now.saturating_add(SignedDuration::from_secs(1)).unwrap_or(now));
+            }
+        }
+    }
+
+    /// Writes the status if the API's differs and no write is under way.
+    pub(super) fn send_status(&mut self, now: Timestamp) {
+        let target = if pod::is_static(&self.pod) { self.mirror.clone() } else { Some(self.pod.clone()) };
+        let Some(target) = target else { return };
+        let waits = self.status_retry_at.is_some_and(|at| at > now);
+        if waits || self.memory.is_busy(&Operation::Status) || !status::differs(&self.reported, &self.status) {
+            return;
+        }
+        if self.memory.ending == Some(super::memory::Ending::Removed) {
+            return;
+        }
+        let (client, old, new) = (self.context.client.clone(), self.reported.clone(), self.status.clone());
+        self.launch(Operation::Status, async move { Outcome::Status(write_status(client, &target, &old, new).await) });
+    }
+
+    /// What remains to be done when nothing of the pod runs any more.
+    pub(super) fn finish(&mut self) {
+        if self.retry_at.is_some_and(|at| at > Timestamp::now()) {
+            return;
+        }
+        self.retry_at = None;
+        if !self.memory.cleaned {
+            if !self.memory.is_busy(&Operation::Clean) && !self.memory.is_busy(&Operation::Volumes) {
+                let (context, uid) = (self.context.clone(), pod::uid(&self.pod).to_string());
+                self.launch(Operation::Clean, async move { Outcome::Cleaned(clean::release(&context, &uid).await) });
+            }
+            return;
+        }
+        if self.memory.ending == Some(super::memory::Ending::Removed) {
+            self.remove_remains();
+            return;
+        }
+        let deleting = self.pod.metadata.deletion_timestamp.is_some() && !pod::is_static(&self.pod);
+        let told = !status::differs(&self.reported, &self.status);
+        if deleting && told && !self.deleted && !self.memory.is_busy(&Operation::Delete) {
+            let (client, pod) = (self.context.client.clone(), self.pod.clone());
+            self.launch(Operation::Delete, async move { Outcome::Deleted(delete(client, &pod).await) });
+        }
+    }
+
+    fn remove_remains(&mut self) {
+        let containers: Vec<String> = self.runtime.containers.iter().map(|container| container.id.clone()).collect();
+        let ids = if containers.is_empty() {
+            self.runtime.sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect()
+        } else {
+            containers
+        };
+        for id in ids {
+            if !self.memory.is_busy(&Operation::Remove(id.clone())) {
+                self.perform(Action::Remove { id }, Timestamp::now());
+            }
+        }
+    }
+
+    /// Nothing is left anywhere: the worker may end.
+    pub(super) fn is_gone(&self) -> bool {
+        self.memory.ending == Some(super::memory::Ending::Removed)
+            && self.plan.ended
+            && self.memory.cleaned
+            && self.runtime.is_empty()
+            && self.memory.operations.is_empty()
+    }
+
+    pub(super) fn forget(&self) {
+        let uid = pod::uid(&self.pod);
+        self.context.tokens.forget(uid);
+        self.context.images.forget_pod(uid);
+        clean::remove_logs(&self.context, &self.pod);
+    }
+}
+
+async fn mount(
+    context: &Context,
+    pod: &Pod,
+    surroundings: &crate::container::env::Surroundings,
+    objects: &crate::objects::Interest,
+) -> Result<MountedVolumes, String> {
+    if let Some(cgroups) = &context.cgroups
+        && let Err(error) = cgroups.ensure(pod)
+    {
+        let message = format!("Failed to create the pod's cgroup: {error}");
+        context.pod_event(pod, true, "FailedCreatePodContainer", message.clone());
+        return Err(message);
+    }
+    volumes::mount_all(context, pod, surroundings, objects).await.map_err(|(name, error)| {
+        let message = format!("MountVolume.SetUp failed for volume \"{name}\" : {error}");
+        context.pod_event(pod, true, "FailedMount", message.clone());
+        message
+    })
+}
+
+async fn create_sandbox(
+    context: &Context,
+    pod: &Pod,
+    attempt: u32,
+    worker: tokio::sync::mpsc::UnboundedSender<Message>,
+) -> Result<Sandbox, String> {
+    let failed = |message: String| {
+        context.pod_event(pod, true, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}"));
+        message
+    };
+    let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
+    let config = sandbox_config(pod, attempt, &context.settings, &context.node_dns, &context.cgroup_parent(pod));
+    std::fs::create_dir_all(&config.log_directory).map_err(|error| failed(error.to_string()))?;
+    let id = context.runtime.run_pod_sandbox(config, &handler).await.map_err(|error| failed(error.rpc_text()))?;
+    context.index.insert(&id, worker);
+    observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_text()))
+}
+
+async fn write_status(
+    client: kube::Client,
+    pod: &Pod,
+    old: &PodStatus,
+    new: PodStatus,
+) -> Result<(Box<PodStatus>, Option<String>), StatusError> {
+    let pods: Api<Pod> = Api::namespaced(client, pod::namespace(pod));
+    let change = status::patch(pod, old, &new).map_err(|error| StatusError::Refused(error.to_string()))?;
+    match pods.patch_status(pod::name(pod), &PatchParams::default(), &Patch::Strategic(change)).await {
+        Ok(answer) => Ok((Box::new(new), answer.metadata.resource_version)),
+        Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => Err(StatusError::Gone),
+        Err(error) => Err(StatusError::Refused(error.to_string())),
+    }
+}
+
+async fn delete(client: kube::Client, pod: &Pod) -> Result<(), String> {
+    let pods: Api<Pod> = Api::namespaced(client, pod::namespace(pod));
+    let parameters = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    match pods.delete(pod::name(pod), &parameters).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}

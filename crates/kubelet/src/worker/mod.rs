@@ -1,0 +1,371 @@
+//! One task a pod. It looks at what is wanted, what the runtime holds and what it remembers, lets [`plan`] say what to do,
+//! starts that beside itself, and reports the status. Nothing here waits for another pod, and nothing slow runs inline.
+
+mod clean;
+mod effects;
+mod hooks;
+pub mod memory;
+pub mod plan;
+pub mod restart;
+mod start;
+mod stop;
+
+pub use effects::Outcome;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_client::time::until;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use crate::context::Context;
+use crate::objects::Interest;
+use crate::pod;
+use crate::probes::{ProbeKind, ProbeTasks};
+use crate::runtime::{ContainerView, RuntimePod, State, observe_container, observe_sandbox};
+use crate::status;
+use crate::volumes::MountedVolumes;
+use memory::{Ending, Memory, Operation};
+use plan::{Plan, Situation};
+
+/// What a worker is told.
+pub enum Message {
+    /// The pod as it is wanted now.
+    Desired(Arc<Pod>),
+    /// The API no longer knows the pod.
+    Removed,
+    /// The API's picture of a static pod, to which its status is written.
+    Mirror(Option<Arc<Pod>>),
+    Exited(String),
+    Changed(String),
+    /// Look at everything again: events may have been missed.
+    Relist,
+    ObjectsChanged,
+    Running(ContainerView),
+    Probe {
+        id: String,
+        kind: ProbeKind,
+        success: bool,
+    },
+    /// The node ends the pod.
+    Stop(Ending),
+    Done(Operation, Outcome),
+}
+
+pub struct Worker {
+    context: Arc<Context>,
+    pod: Arc<Pod>,
+    /// For static pods, where the status goes.
+    mirror: Option<Arc<Pod>>,
+    runtime: RuntimePod,
+    memory: Memory,
+    volumes: Arc<MountedVolumes>,
+    objects: Arc<Interest>,
+    probes: ProbeTasks,
+    /// What the API holds of our status.
+    reported: PodStatus,
+    /// What was computed last, on which the next is built.
+    status: PodStatus,
+    shared_status: Arc<parking_lot::Mutex<PodStatus>>,
+    /// The version of the object that holds it.
+    reported_version: Option<u64>,
+    status_retry_at: Option<Timestamp>,
+    /// Not before this moment what failed at the end is tried again.
+    retry_at: Option<Timestamp>,
+    /// The API was told to forget the pod.
+    deleted: bool,
+    sender: UnboundedSender<Message>,
+    receiver: UnboundedReceiver<Message>,
+    plan: Plan,
+}
+
+/// How others reach a worker.
+#[derive(Clone)]
+pub struct Handle {
+    pub sender: UnboundedSender<Message>,
+    pub pod: Arc<parking_lot::Mutex<Arc<Pod>>>,
+    /// The status as the node knows it, ahead of the API's.
+    pub status: Arc<parking_lot::Mutex<PodStatus>>,
+    pub runtime: Arc<parking_lot::Mutex<RuntimePod>>,
+}
+
+impl Worker {
+    /// `runtime` is what an earlier life of the node left in the runtime.
+    pub fn spawn(
+        context: Arc<Context>,
+        pod: Arc<Pod>,
+        runtime: RuntimePod,
+        ended: impl FnOnce() + Send + 'static,
+    ) -> Handle {
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+        for id in runtime.containers.iter().map(|c| &c.id).chain(runtime.sandboxes.iter().map(|s| &s.id)) {
+            context.index.insert(id, sender.clone());
+        }
+        let objects = Arc::new(context.objects.interest(sender.clone()));
+        let status = if pod::is_static(&pod) { PodStatus::default() } else { pod.status.clone().unwrap_or_default() };
+        let handle = Handle {
+            sender: sender.clone(),
+            pod: Arc::new(parking_lot::Mutex::new(pod.clone())),
+            status: Arc::new(parking_lot::Mutex::new(status.clone())),
+            runtime: Arc::new(parking_lot::Mutex::new(runtime.clone())),
+        };
+        let memory = Memory { first_seen: Some(Timestamp::now()), ..Default::default() };
+        let worker = Self {
+            context,
+            pod,
+            mirror: None,
+            runtime,
+            memory,
+            volumes: Arc::default(),
+            objects,
+            probes: ProbeTasks::default(),
+            reported: status.clone(),
+            status,
+            shared_status: handle.status.clone(),
+            reported_version: None,
+            status_retry_at: None,
+            retry_at: None,
+            deleted: false,
+            sender,
+            receiver,
+            plan: Plan::default(),
+        };
+        let shared = handle.clone();
+        tokio::spawn(async move {
+            worker.run(&shared).await;
+            ended();
+        });
+        handle
+    }
+
+    async fn run(mut self, shared: &Handle) {
+        loop {
+            let wake_at = self.step();
+            *shared.runtime.lock() = self.runtime.clone();
+            *shared.pod.lock() = self.pod.clone();
+            if self.is_gone() {
+                self.forget();
+                return;
+            }
+            let pause = async {
+                match wake_at {
+                    Some(at) => tokio::time::sleep(until(Timestamp::now(), at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                message = self.receiver.recv() => {
+                    let Some(message) = message else { return };
+                    self.hear(message).await;
+                }
+                () = pause => {}
+            }
+            // What else has come meanwhile is taken in before the next plan.
+            while let Ok(message) = self.receiver.try_recv() {
+                self.hear(message).await;
+            }
+        }
+    }
+
+    async fn hear(&mut self, message: Message) {
+        match message {
+            Message::Desired(pod) => self.take(pod),
+            Message::Removed => {
+                self.memory.ending = Some(Ending::Removed);
+            }
+            Message::Mirror(mirror) => {
+                let fresh = mirror.as_ref().map(|mirror| pod::uid(mirror)) != self.mirror.as_ref().map(|m| pod::uid(m));
+                if fresh {
+                    self.reported = mirror.as_ref().and_then(|mirror| mirror.status.clone()).unwrap_or_default();
+                }
+                self.mirror = mirror;
+            }
+            Message::Exited(id) => self.refresh(&id, true).await,
+            Message::Changed(id) => self.refresh(&id, false).await,
+            Message::Relist => {
+                let containers = self.runtime.containers.iter().filter(|c| c.state != State::Exited);
+                let ids: Vec<String> =
+                    containers.map(|c| &c.id).chain(self.runtime.sandboxes.iter().map(|s| &s.id)).cloned().collect();
+                for id in ids {
+                    self.refresh(&id, false).await;
+                }
+            }
+            Message::ObjectsChanged => {
+                self.memory.volumes_ready = false;
+                self.memory.volumes_retry_at = None;
+                self.memory.start_retry_at.retain(|name, _| {
+                    !self.memory.waiting.get(name).is_some_and(|why| why.reason == "CreateContainerConfigError")
+                });
+            }
+            Message::Running(view) => self.runtime.put_container(view),
+            Message::Probe { id, kind, success } => {
+                let results = self.memory.probes.entry(id).or_default();
+                match kind {
+                    ProbeKind::Readiness => results.ready = Some(success),
+                    ProbeKind::Startup if success => results.started = Some(true),
+                    ProbeKind::Startup => results.startup_failed = true,
+                    ProbeKind::Liveness => results.liveness_failed = !success,
+                }
+            }
+            Message::Stop(ending) => {
+                self.memory.ending.get_or_insert(ending);
+            }
+            Message::Done(operation, outcome) => self.conclude(operation, outcome),
+        }
+    }
+
+    /// A pod that someone else changed after our last write is taken as what the API holds; an echo of our own write, or
+    /// of something before it, is not.
+    fn take(&mut self, pod: Arc<Pod>) {
+        let version: Option<u64> = pod.metadata.resource_version.as_deref().and_then(|version| version.parse().ok());
+        let newer = self.reported_version.zip(version).is_some_and(|(known, version)| version > known);
+        if newer && !self.memory.is_busy(&Operation::Status) && !pod::is_static(&pod) {
+            self.reported = pod.status.clone().unwrap_or_default();
+        }
+        let fields_changed = pod.metadata.labels != self.pod.metadata.labels
+            || pod.metadata.annotations != self.pod.metadata.annotations;
+        if fields_changed {
+            self.memory.volumes_ready = false;
+        }
+        self.pod = pod;
+    }
+
+    /// Reads one container or sandbox anew. After an exit the runtime may need a moment to record it.
+    async fn refresh(&mut self, id: &str, exited: bool) {
+        if self.runtime.sandboxes.iter().any(|sandbox| sandbox.id == id) {
+            self.refresh_sandbox(id, exited).await;
+            return;
+        }
+        let Some(sandbox) = self.runtime.by_id(id).map(|container| container.sandbox.clone()) else { return };
+        let mut pause = std::time::Duration::from_millis(2);
+        loop {
+            match observe_container(&self.context.runtime, id, &sandbox).await {
+                Ok(view) if exited && view.state == State::Running && pause < std::time::Duration::from_secs(2) => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                Ok(view) => {
+                    self.runtime.put_container(view);
+                    return;
+                }
+                Err(error) if error.is_not_found() => {
+                    self.runtime.forget(id);
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, pod = pod::title(&self.pod), "a container can't be read");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn refresh_sandbox(&mut self, id: &str, exited: bool) {
+        let mut pause = std::time::Duration::from_millis(2);
+        loop {
+            match observe_sandbox(&self.context.runtime, id).await {
+                Ok(view) if exited && view.ready && pause < std::time::Duration::from_secs(2) => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                Ok(view) => {
+                    self.runtime.put_sandbox(view);
+                    return;
+                }
+                Err(error) if error.is_not_found() => {
+                    self.runtime.forget(id);
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, pod = pod::title(&self.pod), "a sandbox can't be read");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One look: plans, starts what is to be done, reports. Returns when to look again if nothing happens.
+    fn step(&mut self) -> Option<Timestamp> {
+        let now = Timestamp::now();
+        if self.memory.ending.is_none() {
+            self.memory.ending = self.reason_to_end(now);
+        }
+        if self.memory.ending.is_some() && self.memory.ending_since.is_none() {
+            self.memory.ending_since = Some(now);
+        }
+        let situation = Situation { pod: &self.pod, runtime: &self.runtime, memory: &self.memory, now };
+        self.plan = plan::plan(&situation);
+        for action in std::mem::take(&mut self.plan.actions) {
+            self.perform(action, now);
+        }
+        self.probes.sync(&self.context, &self.pod, &self.runtime, &self.memory, &self.sender);
+        self.report(now);
+        if self.plan.ended {
+            self.finish();
+        }
+        let renew = self.volumes.renew_at.filter(|_| self.memory.ending.is_none());
+        if renew.is_some_and(|at| at <= now) && self.memory.volumes_ready {
+            self.memory.volumes_ready = false;
+            return Some(now);
+        }
+        [self.plan.wake_at, self.status_retry_at.filter(|at| *at > now), self.retry_at.filter(|at| *at > now), renew]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn reason_to_end(&self, now: Timestamp) -> Option<Ending> {
+        if self.pod.metadata.deletion_timestamp.is_some() {
+            return Some(Ending::Deleted);
+        }
+        if matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+            return Some(Ending::Finished);
+        }
+        if let Some(seconds) = pod::spec(&self.pod).active_deadline_seconds
+            && let Some(start) = &self.status.start_time
+            && start.0.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX) <= now
+        {
+            let message = "Pod was active on the node longer than the specified deadline".to_string();
+            self.context.pod_event(&self.pod, false, "DeadlineExceeded", message.clone());
+            return Some(Ending::Stopped { reason: "DeadlineExceeded".into(), message, grace: None, condition: None });
+        }
+        let phase = restart::phase(&self.pod, &self.runtime, status::was_initialized(&self.status));
+        phase.is_final().then_some(Ending::Finished)
+    }
+
+    fn report(&mut self, now: Timestamp) {
+        let input = status::Input {
+            pod: &self.pod,
+            previous: &self.status,
+            runtime: &self.runtime,
+            memory: &self.memory,
+            plan: &self.plan,
+            node_addresses: &self.context.addresses,
+            runtime_name: &self.context.runtime_name,
+            now,
+        };
+        // What others wrote into the API's status is carried along.
+        let mut previous = self.status.clone();
+        carry_foreign(&self.pod, &mut previous);
+        let status = status::compute(&status::Input { previous: &previous, ..input });
+        self.status = status;
+        *self.shared_status.lock() = self.status.clone();
+        self.send_status(now);
+    }
+}
+
+/// Conditions and fields of the status that belong to other components.
+fn carry_foreign(pod: &Pod, status: &mut PodStatus) {
+    const OWN: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+    let Some(api) = &pod.status else { return };
+    let conditions = status.conditions.get_or_insert_default();
+    conditions.retain(|condition| OWN.contains(&condition.type_.as_str()));
+    let foreign = api.conditions.iter().flatten().filter(|condition| !OWN.contains(&condition.type_.as_str()));
+    conditions.extend(foreign.cloned());
+    if let Some(scheduled) = api.conditions.iter().flatten().find(|condition| condition.type_ == "PodScheduled")
+        && let Some(own) = conditions.iter_mut().find(|condition| condition.type_ == "PodScheduled")
+    {
+        *own = scheduled.clone();
+    }
+}

@@ -1,0 +1,378 @@
+//! What to do next for a pod: a pure function of the pod, what the runtime holds, what the worker remembers, and the time.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use super::memory::{Ending, Memory, Operation, Waiting};
+use super::restart::{AfterExit, after_exit};
+use crate::pod::{self, Role};
+use crate::runtime::{ContainerView, RuntimePod, Sandbox, State};
+
+pub struct Situation<'a> {
+    pub pod: &'a Pod,
+    pub runtime: &'a RuntimePod,
+    pub memory: &'a Memory,
+    pub now: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    MountVolumes,
+    CreateSandbox { attempt: u32 },
+    StopSandbox { id: String },
+    Start { container: String, sandbox: String, attempt: u32, restart: bool },
+    Stop { id: String, container: String, grace: i64, why: Why },
+    Remove { id: String },
+}
+
+/// Why a running container is stopped, which its event tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    PodEnds,
+    Liveness,
+    Startup,
+    ImageChanged,
+    SandboxGone,
+    RestartAll,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub actions: Vec<Action>,
+    /// Look again at this moment even if nothing happens.
+    pub wake_at: Option<Timestamp>,
+    /// Containers kept from starting by their back-off.
+    pub backing_off: BTreeMap<String, Waiting>,
+    /// Nothing of the pod runs and nothing will.
+    pub ended: bool,
+}
+
+impl Plan {
+    fn wake(&mut self, at: Timestamp) {
+        self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
+    }
+}
+
+pub fn plan(situation: &Situation<'_>) -> Plan {
+    let mut plan = Plan::default();
+    if situation.memory.ending.is_some() {
+        end(situation, &mut plan);
+    } else {
+        run(situation, &mut plan);
+        remove_remains(situation, &mut plan);
+    }
+    plan
+}
+
+/// Main containers first, then sidecars from the last to the first, then the sandbox.
+fn end(situation: &Situation<'_>, plan: &mut Plan) {
+    let Situation { pod, runtime, memory, now } = situation;
+    if memory.is_starting() || memory.is_busy(&Operation::Sandbox) {
+        // A start under way ends by itself; it is stopped when it is known what it made.
+        for container in runtime.running() {
+            stop(situation, plan, container, ending_grace(pod, memory, *now), Why::PodEnds);
+        }
+        return;
+    }
+    let grace = ending_grace(pod, memory, *now);
+    let is_sidecar = |name: &str| pod::init_containers(pod).any(|(role, c)| role == Role::Sidecar && c.name == name);
+    let mut waits = false;
+    for container in runtime.running().filter(|container| !is_sidecar(&container.name)) {
+        stop(situation, plan, container, grace, Why::PodEnds);
+        waits = true;
+    }
+    for (role, sidecar) in pod::init_containers(pod).rev() {
+        if waits || role != Role::Sidecar {
+            continue;
+        }
+        for container in runtime.running().filter(|container| container.name == sidecar.name) {
+            stop(situation, plan, container, grace, Why::PodEnds);
+            waits = true;
+        }
+    }
+    if waits {
+        return;
+    }
+    for sandbox in &runtime.sandboxes {
+        if sandbox.ready || !memory.stopped_sandboxes.contains(&sandbox.id) {
+            waits = true;
+            if !memory.is_busy(&Operation::StopSandbox(sandbox.id.clone())) {
+                plan.actions.push(Action::StopSandbox { id: sandbox.id.clone() });
+            }
+        }
+    }
+    plan.ended = !waits;
+}
+
+/// What is left of the grace the pod as a whole gets.
+fn ending_grace(pod: &Pod, memory: &Memory, now: Timestamp) -> i64 {
+    let whole = match &memory.ending {
+        Some(Ending::Stopped { grace: Some(grace), .. }) => *grace,
+        _ => pod::grace_seconds(pod),
+    };
+    let passed = memory.ending_since.map_or(0, |since| now.duration_since(since).as_secs());
+    (whole - passed).max(if passed > 0 { 2.min(whole) } else { 0 }).max(1)
+}
+
+fn stop(situation: &Situation<'_>, plan: &mut Plan, container: &ContainerView, grace: i64, why: Why) {
+    let Situation { memory, now, .. } = situation;
+    let kill_at = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
+    // Told again only when the time became notably shorter.
+    if let Some(known) = memory.stopping.get(&container.id)
+        && known.duration_since(kill_at) < SignedDuration::from_secs(2)
+    {
+        return;
+    }
+    plan.actions.push(Action::Stop { id: container.id.clone(), container: container.name.clone(), grace, why });
+}
+
+fn run(situation: &Situation<'_>, plan: &mut Plan) {
+    let Situation { pod, runtime, memory, now } = situation;
+    if !memory.volumes_ready {
+        if !memory.is_busy(&Operation::Volumes) {
+            match memory.volumes_retry_at {
+                Some(at) if at > *now => plan.wake(at),
+                _ => plan.actions.push(Action::MountVolumes),
+            }
+        }
+        return;
+    }
+    match runtime.current_sandbox().filter(|sandbox| sandbox.ready) {
+        Some(sandbox) => run_containers(situation, plan, sandbox),
+        None => renew_sandbox(situation, plan),
+    }
+    if let Some(seconds) = pod::spec(pod).active_deadline_seconds
+        && let Some(start) = pod.status.as_ref().and_then(|status| status.start_time.as_ref())
+    {
+        plan.wake(start.0.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX));
+    }
+}
+
+fn renew_sandbox(situation: &Situation<'_>, plan: &mut Plan) {
+    let Situation { pod, runtime, memory, now } = situation;
+    if memory.is_busy(&Operation::Sandbox) || memory.is_starting() {
+        return;
+    }
+    let mut waits = false;
+    for container in runtime.running() {
+        stop(situation, plan, container, pod::grace_seconds(pod), Why::SandboxGone);
+        waits = true;
+    }
+    for sandbox in runtime.sandboxes.iter().filter(|sandbox| !memory.stopped_sandboxes.contains(&sandbox.id)) {
+        waits = true;
+        if !memory.is_busy(&Operation::StopSandbox(sandbox.id.clone())) {
+            plan.actions.push(Action::StopSandbox { id: sandbox.id.clone() });
+        }
+    }
+    if waits {
+        return;
+    }
+    let attempt = runtime.current_sandbox().map_or(0, |sandbox| sandbox.attempt + 1);
+    let may_restart = pod::restart_policy(pod) != "Never";
+    if attempt > 0 && !may_restart && !runtime.containers.is_empty() {
+        return;
+    }
+    match memory.sandbox_retry_at {
+        Some(at) if at > *now => plan.wake(at),
+        _ => plan.actions.push(Action::CreateSandbox { attempt }),
+    }
+}
+
+fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox) {
+    let Situation { pod, runtime, .. } = situation;
+    for container in pod::ephemeral_containers(pod) {
+        if runtime.latest(&container.name).is_none() {
+            start(situation, plan, sandbox, &container.name, None);
+        }
+    }
+    if restarts_all(situation) {
+        for container in runtime.running().filter(|container| container.sandbox == sandbox.id) {
+            stop(situation, plan, container, pod::grace_seconds(pod), Why::RestartAll);
+        }
+        if runtime.running().next().is_none() {
+            plan.actions.push(Action::StopSandbox { id: sandbox.id.clone() });
+        }
+        return;
+    }
+    let initialized = pod::main_containers(pod).any(|c| runtime.latest_in(&sandbox.id, &c.name).is_some());
+    for (role, container) in pod::init_containers(pod) {
+        let done = match role {
+            Role::Sidecar => run_sidecar(situation, plan, sandbox, container),
+            _ => initialized || run_init(situation, plan, sandbox, container),
+        };
+        if !done && !initialized {
+            return;
+        }
+    }
+    for container in pod::main_containers(pod) {
+        run_main(situation, plan, sandbox, container);
+    }
+}
+
+/// A container of this pod ended in a way that its rules answer with a restart of everything.
+fn restarts_all(situation: &Situation<'_>) -> bool {
+    let Situation { pod, runtime, .. } = situation;
+    let Some(sandbox) = runtime.current_sandbox() else { return false };
+    pod::init_containers(pod).chain(pod::main_containers(pod).map(|c| (Role::Main, c))).any(|(role, container)| {
+        let view = runtime.latest_in(&sandbox.id, &container.name);
+        view.is_some_and(|view| {
+            view.state == State::Exited && after_exit(pod, role, container, view.exit_code) == AfterExit::RestartAll
+        })
+    })
+}
+
+/// Whether the next container in the row may follow.
+fn run_init(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, container: &Container) -> bool {
+    let Situation { pod, runtime, .. } = situation;
+    let Some(view) = runtime.latest_in(&sandbox.id, &container.name) else {
+        start(situation, plan, sandbox, &container.name, runtime.latest(&container.name));
+        return false;
+    };
+    match view.state {
+        State::Running => false,
+        State::Exited if view.exit_code == 0 => true,
+        State::Exited => {
+            if after_exit(pod, Role::Init, container, view.exit_code) == AfterExit::Restart {
+                start(situation, plan, sandbox, &container.name, Some(view));
+            }
+            false
+        }
+        State::Created | State::Unknown => {
+            start(situation, plan, sandbox, &container.name, Some(view));
+            false
+        }
+    }
+}
+
+fn run_sidecar(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, container: &Container) -> bool {
+    let Situation { runtime, memory, .. } = situation;
+    match runtime.latest_in(&sandbox.id, &container.name) {
+        Some(view) if view.is_running() => {
+            stop_if_unwell(situation, plan, container, view);
+            let results = memory.probes.get(&view.id).copied().unwrap_or_default();
+            let over = !memory.is_busy(&Operation::Start(container.name.clone()));
+            over && (container.startup_probe.is_none() || results.started == Some(true))
+        }
+        Some(view) => {
+            start(situation, plan, sandbox, &container.name, Some(view));
+            false
+        }
+        None => {
+            start(situation, plan, sandbox, &container.name, runtime.latest(&container.name));
+            false
+        }
+    }
+}
+
+fn run_main(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, container: &Container) {
+    let Situation { pod, runtime, .. } = situation;
+    let Some(view) = runtime.latest(&container.name) else {
+        start(situation, plan, sandbox, &container.name, None);
+        return;
+    };
+    match view.state {
+        State::Running => stop_if_unwell(situation, plan, container, view),
+        State::Exited => {
+            if after_exit(pod, Role::Main, container, view.exit_code) != AfterExit::Stay {
+                start(situation, plan, sandbox, &container.name, Some(view));
+            }
+        }
+        State::Created | State::Unknown => start(situation, plan, sandbox, &container.name, Some(view)),
+    }
+}
+
+fn stop_if_unwell(situation: &Situation<'_>, plan: &mut Plan, container: &Container, view: &ContainerView) {
+    let Situation { pod, memory, .. } = situation;
+    let results = memory.probes.get(&view.id).copied().unwrap_or_default();
+    let grace_of = |probe: &Option<k8s_openapi::api::core::v1::Probe>| {
+        let own = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
+        own.unwrap_or_else(|| pod::grace_seconds(pod)).max(1)
+    };
+    if results.startup_failed {
+        stop(situation, plan, view, grace_of(&container.startup_probe), Why::Startup);
+    } else if results.liveness_failed {
+        stop(situation, plan, view, grace_of(&container.liveness_probe), Why::Liveness);
+    } else if container.image.as_deref().is_some_and(|image| image != view.image)
+        && view.annotations.contains_key(crate::runtime::label::IMAGE)
+    {
+        stop(situation, plan, view, pod::grace_seconds(pod), Why::ImageChanged);
+    }
+}
+
+/// Starts a container if nothing stands against it. Containers of a pod start one after the other, as their order and
+/// their post-start hooks may matter to them.
+fn start(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, name: &str, previous: Option<&ContainerView>) {
+    let Situation { pod, memory, now, .. } = situation;
+    if memory.is_busy(&Operation::Start(name.to_string())) {
+        return;
+    }
+    if let Some(at) = memory.start_retry_at.get(name)
+        && at > now
+    {
+        plan.wake(*at);
+        return;
+    }
+    let restart = previous.is_some_and(|view| view.state == State::Exited && view.sandbox == sandbox.id);
+    if restart && let Some(finished) = previous.and_then(|view| view.finished_at) {
+        let allowed = memory.restart_allowed_at(name, finished);
+        if allowed > *now {
+            plan.wake(allowed);
+            let delay = k8s_duration(memory.restart_delay(name));
+            let message = format!(
+                "back-off {delay} restarting failed container={name} pod={}_{}({})",
+                pod::name(pod),
+                pod::namespace(pod),
+                pod::uid(pod)
+            );
+            plan.backing_off.insert(name.to_string(), Waiting { reason: "CrashLoopBackOff".into(), message });
+            return;
+        }
+    }
+    let another = plan.actions.iter().any(|action| matches!(action, Action::Start { .. }));
+    if another || memory.is_starting() {
+        return;
+    }
+    let attempt = previous.map_or_else(|| reported_restarts(pod, name), |view| view.restart_count + 1);
+    plan.actions.push(Action::Start { container: name.to_string(), sandbox: sandbox.id.clone(), attempt, restart });
+}
+
+/// A container the runtime has lost while the API remembers it counts as restarted.
+fn reported_restarts(pod: &Pod, name: &str) -> u32 {
+    let Some(status) = &pod.status else { return 0 };
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let known = all.filter(|container| container.name == name).find(|container| container.container_id.is_some());
+    known.map_or(0, |container| u32::try_from(container.restart_count).unwrap_or(0) + 1)
+}
+
+/// "10s", "1m20s", "5m0s": how durations are written in messages.
+pub fn k8s_duration(duration: std::time::Duration) -> String {
+    let seconds = duration.as_secs();
+    if seconds >= 60 { format!("{}m{}s", seconds / 60, seconds % 60) } else { format!("{seconds}s") }
+}
+
+/// Of each container the newest and the one before are kept; the rest goes, but never what runs.
+fn remove_remains(situation: &Situation<'_>, plan: &mut Plan) {
+    let Situation { pod, runtime, memory, .. } = situation;
+    for (_, name) in pod::roles(pod) {
+        for old in runtime.all_of(name).skip(2) {
+            let busy = memory.is_busy(&Operation::Remove(old.id.clone()));
+            if old.state == State::Exited && !busy {
+                plan.actions.push(Action::Remove { id: old.id.clone() });
+            }
+        }
+    }
+    if memory.is_busy(&Operation::Sandbox) || memory.is_starting() {
+        return;
+    }
+    for old in runtime.sandboxes.iter().skip(1) {
+        let used = runtime.containers.iter().any(|container| container.sandbox == old.id);
+        if !used && memory.stopped_sandboxes.contains(&old.id) && !memory.is_busy(&Operation::Remove(old.id.clone())) {
+            plan.actions.push(Action::Remove { id: old.id.clone() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+use super::*;
+use serde_json::json;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).expect("a moment")
+}
+
+fn pod(spec: serde_json::Value) -> Pod {
+    serde_json::from_value(json!({ "metadata": { "name": "p", "namespace": "n", "uid": "u" }, "spec": spec }))
+        .expect("a pod")
+}
+
+fn view(name: &str, state: State, exit_code: i32) -> ContainerView {
+    ContainerView {
+        id: format!("id-{name}"),
+        name: name.into(),
+        sandbox: "s".into(),
+        state,
+        exit_code,
+        finished_at: (state == State::Exited).then(|| at(100)),
+        ..Default::default()
+    }
+}
+
+fn runtime(containers: Vec<ContainerView>) -> RuntimePod {
+    let sandbox = Sandbox { id: "s".into(), ready: true, ..Default::default() };
+    RuntimePod { sandboxes: vec![sandbox], containers }
+}
+
+fn mounted() -> Memory {
+    Memory { volumes_ready: true, ..Default::default() }
+}
+
+fn actions(pod: &Pod, runtime: &RuntimePod, memory: &Memory, second: i64) -> Vec<String> {
+    let plan = plan(&Situation { pod, runtime, memory, now: at(second) });
+    let mut shown: Vec<String> = plan
+        .actions
+        .iter()
+        .map(|action| match action {
+            Action::MountVolumes => "mount".into(),
+            Action::CreateSandbox { attempt } => format!("sandbox {attempt}"),
+            Action::StopSandbox { id } => format!("stop sandbox {id}"),
+            Action::Start { container, attempt, .. } => format!("start {container} {attempt}"),
+            Action::Stop { container, grace, why, .. } => format!("stop {container} {grace} {why:?}"),
+            Action::Remove { id } => format!("remove {id}"),
+        })
+        .collect();
+    shown.extend(plan.backing_off.keys().map(|name| format!("back off {name}")));
+    if plan.ended {
+        shown.push("ended".into());
+    }
+    shown
+}
+
+#[test]
+fn a_pod_starts_step_by_step() {
+    let pod = pod(json!({ "initContainers": [{ "name": "i" }, { "name": "side", "restartPolicy": "Always" }],
+        "containers": [{ "name": "a" }, { "name": "b" }] }));
+    use State::*;
+    let done = || view("i", Exited, 0);
+    let side = || view("side", Running, 0);
+    let cases = [
+        ("volumes first", RuntimePod::default(), Memory::default(), vec!["mount"]),
+        ("then the sandbox", RuntimePod::default(), mounted(), vec!["sandbox 0"]),
+        ("then the first init", runtime(vec![]), mounted(), vec!["start i 0"]),
+        ("which must end", runtime(vec![view("i", Running, 0)]), mounted(), vec![]),
+        ("then the sidecar", runtime(vec![done()]), mounted(), vec!["start side 0"]),
+        ("then one main", runtime(vec![done(), side()]), mounted(), vec!["start a 0"]),
+        ("then the other", runtime(vec![done(), side(), view("a", Running, 0)]), mounted(), vec!["start b 0"]),
+    ];
+    for (title, runtime, memory, expected) in cases {
+        assert_eq!(actions(&pod, &runtime, &memory, 200), expected, "{title}");
+    }
+}
+
+#[test]
+fn restarts_wait_longer_each_time() {
+    let pod = pod(json!({ "containers": [{ "name": "a" }] }));
+    let ended = runtime(vec![view("a", State::Exited, 1)]);
+    let mut memory = mounted();
+    assert_eq!(actions(&pod, &ended, &memory, 100), ["start a 1"]);
+    memory.note_restart("a", at(100));
+    assert_eq!(actions(&pod, &ended, &memory, 109), ["back off a"]);
+    assert_eq!(actions(&pod, &ended, &memory, 110), ["start a 1"]);
+    for _ in 0..10 {
+        memory.note_restart("a", at(100));
+    }
+    assert_eq!(actions(&pod, &ended, &memory, 399), ["back off a"]);
+    assert_eq!(actions(&pod, &ended, &memory, 400), ["start a 1"]);
+}
+
+#[test]
+fn a_pod_ends_in_order() {
+    let pod = pod(json!({ "terminationGracePeriodSeconds": 30,
+        "initContainers": [{ "name": "x", "restartPolicy": "Always" }, { "name": "y", "restartPolicy": "Always" }],
+        "containers": [{ "name": "a" }] }));
+    let memory = |second: i64| Memory { ending: Some(Ending::Deleted), ending_since: Some(at(second)), ..mounted() };
+    use State::*;
+    let (x, y) = (|state| view("x", state, 0), |state| view("y", state, 0));
+    let gone = RuntimePod::default();
+    let cases = [
+        ("mains", runtime(vec![view("a", Running, 0), x(Running), y(Running)]), vec!["stop a 20 PodEnds"]),
+        ("last sidecar", runtime(vec![view("a", Exited, 0), x(Running), y(Running)]), vec!["stop y 20 PodEnds"]),
+        ("first sidecar", runtime(vec![x(Running), y(Exited)]), vec!["stop x 20 PodEnds"]),
+        ("sandbox", runtime(vec![x(Exited)]), vec!["stop sandbox s"]),
+        ("nothing", gone, vec!["ended"]),
+    ];
+    for (title, runtime, expected) in cases {
+        assert_eq!(actions(&pod, &runtime, &memory(90), 100), expected, "{title}");
+    }
+}
+
+#[test]
+fn unwell_containers_are_stopped_and_a_lost_sandbox_renewed() {
+    let pod = pod(json!({ "containers": [{ "name": "a", "livenessProbe": { "terminationGracePeriodSeconds": 3 } }] }));
+    let mut memory = mounted();
+    let running = runtime(vec![view("a", State::Running, 0)]);
+    memory.probes.entry("id-a".into()).or_default().liveness_failed = true;
+    assert_eq!(actions(&pod, &running, &memory, 100), ["stop a 3 Liveness"]);
+    memory.stopping.insert("id-a".into(), at(103));
+    assert!(actions(&pod, &running, &memory, 100).is_empty(), "it is told once");
+
+    let mut lost = runtime(vec![view("a", State::Exited, 1)]);
+    lost.sandboxes[0].ready = false;
+    let mut memory = mounted();
+    assert_eq!(actions(&pod, &lost, &memory, 100), ["stop sandbox s"]);
+    memory.stopped_sandboxes.insert("s".into());
+    assert_eq!(actions(&pod, &lost, &memory, 100), ["sandbox 1"]);
+}

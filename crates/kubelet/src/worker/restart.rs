@@ -1,0 +1,192 @@
+//! Whether a container that ended is started again, and what that makes of its pod.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use crate::pod::{self, Role};
+use crate::runtime::{ContainerView, RuntimePod, State};
+
+/// What a container's end calls for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterExit {
+    Restart,
+    /// The whole pod begins anew, init containers included.
+    RestartAll,
+    Stay,
+}
+
+/// By the container's own rules if one fits, else by its own policy, else by the pod's.
+pub fn after_exit(pod: &Pod, role: Role, container: &Container, exit_code: i32) -> AfterExit {
+    if role == Role::Ephemeral {
+        return AfterExit::Stay;
+    }
+    if role == Role::Sidecar {
+        return AfterExit::Restart;
+    }
+    for rule in container.restart_policy_rules.iter().flatten() {
+        let Some(codes) = &rule.exit_codes else { continue };
+        let listed = codes.values.iter().flatten().any(|value| *value == exit_code);
+        let fits = if codes.operator == "NotIn" { !listed } else { listed };
+        if fits {
+            return if rule.action == "RestartAllContainers" { AfterExit::RestartAll } else { AfterExit::Restart };
+        }
+    }
+    let policy = container.restart_policy.as_deref().unwrap_or_else(|| pod::restart_policy(pod));
+    let restart = match policy {
+        "Never" => false,
+        "OnFailure" => exit_code != 0,
+        // An init container that succeeded is done whatever the policy says.
+        _ => role != Role::Init || exit_code != 0,
+    };
+    if restart { AfterExit::Restart } else { AfterExit::Stay }
+}
+
+/// How the pod stands, judged by its containers alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+}
+
+impl Phase {
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+/// `was_initialized` says that init containers need not be found any more: their remains may have been removed.
+pub fn phase(pod: &Pod, runtime: &RuntimePod, was_initialized: bool) -> Phase {
+    let mut main_started = false;
+    let (mut running, mut waiting, mut succeeded, mut failed) = (0, 0, 0, 0);
+    for container in pod::main_containers(pod) {
+        let Some(view) = runtime.latest(&container.name) else {
+            waiting += 1;
+            continue;
+        };
+        match view.state {
+            State::Running => {
+                main_started = true;
+                running += 1;
+            }
+            State::Exited => {
+                main_started = true;
+                match after_exit(pod, Role::Main, container, view.exit_code) {
+                    AfterExit::Restart | AfterExit::RestartAll => running += 1,
+                    AfterExit::Stay if view.exit_code == 0 => succeeded += 1,
+                    AfterExit::Stay => failed += 1,
+                }
+            }
+            State::Created | State::Unknown => waiting += 1,
+        }
+    }
+    if !was_initialized && !main_started {
+        match init_progress(pod, runtime) {
+            InitProgress::Failed => return Phase::Failed,
+            InitProgress::Pending => return Phase::Pending,
+            InitProgress::Done => {}
+        }
+    }
+    if waiting > 0 {
+        return if main_started && running > 0 { Phase::Running } else { Phase::Pending };
+    }
+    if running > 0 {
+        return Phase::Running;
+    }
+    if failed > 0 {
+        return Phase::Failed;
+    }
+    if succeeded > 0 { Phase::Succeeded } else { Phase::Pending }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InitProgress {
+    Pending,
+    Done,
+    Failed,
+}
+
+/// Whether all init containers are through; a sidecar is when it has been running.
+fn init_progress(pod: &Pod, runtime: &RuntimePod) -> InitProgress {
+    for (role, container) in pod::init_containers(pod) {
+        let Some(view) = runtime.latest(&container.name) else { return InitProgress::Pending };
+        match (role, view.state) {
+            (Role::Sidecar, State::Running | State::Exited) => {}
+            (Role::Init, State::Exited) if view.exit_code == 0 => {}
+            (Role::Init, State::Exited) => {
+                return match after_exit(pod, role, container, view.exit_code) {
+                    AfterExit::Stay => InitProgress::Failed,
+                    _ => InitProgress::Pending,
+                };
+            }
+            _ => return InitProgress::Pending,
+        }
+    }
+    InitProgress::Done
+}
+
+/// The container's latest instance ended and will be started again.
+pub fn will_restart(pod: &Pod, role: Role, container: &Container, view: &ContainerView) -> bool {
+    view.state == State::Exited && after_exit(pod, role, container, view.exit_code) != AfterExit::Stay
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(spec: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({ "metadata": { "name": "p" }, "spec": spec })).expect("a pod")
+    }
+
+    fn view(name: &str, state: State, exit_code: i32) -> ContainerView {
+        ContainerView { id: format!("id-{name}"), name: name.into(), state, exit_code, ..Default::default() }
+    }
+
+    #[test]
+    fn phases_follow_the_containers() {
+        let two =
+            |policy: &str| pod(json!({ "restartPolicy": policy, "containers": [{ "name": "a" }, { "name": "b" }] }));
+        let init = |policy: &str| {
+            pod(
+                json!({ "restartPolicy": policy, "initContainers": [{ "name": "i" }], "containers": [{ "name": "a" }] }),
+            )
+        };
+        use State::*;
+        let cases = [
+            ("nothing yet", two("Always"), vec![], Phase::Pending),
+            ("half", two("Always"), vec![view("a", Running, 0)], Phase::Running),
+            ("both", two("Always"), vec![view("a", Running, 0), view("b", Exited, 1)], Phase::Running),
+            ("done", two("Never"), vec![view("a", Exited, 0), view("b", Exited, 0)], Phase::Succeeded),
+            ("failed", two("Never"), vec![view("a", Exited, 0), view("b", Exited, 3)], Phase::Failed),
+            ("one left", two("Never"), vec![view("a", Exited, 3), view("b", Running, 0)], Phase::Running),
+            ("again", two("OnFailure"), vec![view("a", Exited, 3), view("b", Exited, 0)], Phase::Running),
+            ("init runs", init("Always"), vec![view("i", Running, 0)], Phase::Pending),
+            ("init failed", init("Never"), vec![view("i", Exited, 1)], Phase::Failed),
+            ("init again", init("Always"), vec![view("i", Exited, 1)], Phase::Pending),
+            ("init done", init("Always"), vec![view("i", Exited, 0)], Phase::Pending),
+        ];
+        for (title, pod, containers, expected) in cases {
+            let runtime = RuntimePod { containers, ..Default::default() };
+            assert_eq!(phase(&pod, &runtime, false), expected, "{title}");
+        }
+    }
+
+    #[test]
+    fn rules_come_before_policies() {
+        let pod = pod(json!({ "restartPolicy": "Never", "containers": [{ "name": "a", "restartPolicy": "Never",
+            "restartPolicyRules": [{ "action": "Restart", "exitCodes": { "operator": "In", "values": [42] } }] }] }));
+        let container = &pod::spec(&pod).containers[0];
+        assert_eq!(after_exit(&pod, Role::Main, container, 42), AfterExit::Restart);
+        assert_eq!(after_exit(&pod, Role::Main, container, 1), AfterExit::Stay);
+    }
+}

@@ -1,0 +1,250 @@
+//! Starting one container, from its image to its post-start hook.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_cri::messages::PodSandboxConfig;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::Message;
+use super::hooks::{HookTarget, run_hook};
+use crate::container::config::{Parts, container_config};
+use crate::container::env::environment;
+use crate::container::hosts::hosts_file;
+use crate::container::mounts::Mounting;
+use crate::container::resources::linux_resources;
+use crate::container::sandbox::sandbox_config;
+use crate::container::security::container_security;
+use crate::context::Context;
+use crate::objects::Interest;
+use crate::pod::{self, Found};
+use crate::runtime::{ContainerView, Sandbox, observe_container};
+use crate::volumes::MountedVolumes;
+
+/// Why a container did not start, as its status shows it.
+#[derive(Debug)]
+pub struct StartFailure {
+    pub reason: String,
+    pub message: String,
+    pub retry_at: Timestamp,
+    /// What the runtime keeps of the attempt.
+    pub remains: Option<ContainerView>,
+}
+
+pub struct Start {
+    pub context: Arc<Context>,
+    pub pod: Arc<Pod>,
+    pub name: String,
+    pub sandbox: Sandbox,
+    pub attempt: u32,
+    pub volumes: Arc<MountedVolumes>,
+    pub objects: Arc<Interest>,
+    /// The container an ephemeral one aims at.
+    pub target: Option<String>,
+    pub worker: UnboundedSender<Message>,
+}
+
+const RETRY: SignedDuration = SignedDuration::from_secs(10);
+
+impl Start {
+    pub async fn run(self) -> Result<ContainerView, StartFailure> {
+        let Some(found) = pod::find(&self.pod, &self.name) else {
+            return Err(self.failed("CreateContainerConfigError", "the container is not part of the pod".into()));
+        };
+        let context = &self.context;
+        let sandbox_config = sandbox_config(
+            &self.pod,
+            self.sandbox.attempt,
+            &context.settings,
+            &context.node_dns,
+            &context.cgroup_parent(&self.pod),
+        );
+        let image = context
+            .images
+            .ensure(context, &self.pod, &found.container, Some(&self.objects), sandbox_config.clone())
+            .await
+            .map_err(|failure| {
+                context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {}", failure.reason));
+                StartFailure {
+                    reason: failure.reason.to_string(),
+                    message: failure.message,
+                    retry_at: failure.retry_at,
+                    remains: None,
+                }
+            })?;
+        let config = self.config(&found, &image).await.map_err(|message| {
+            context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
+            self.failed("CreateContainerConfigError", message)
+        })?;
+        let id = self.create(config, sandbox_config).await?;
+        self.start(&id).await?;
+        let view = self.observe(&id).await?;
+        self.post_start(&found, &id, view).await
+    }
+
+    fn failed(&self, reason: &str, message: String) -> StartFailure {
+        let now = Timestamp::now();
+        let retry_at = now.saturating_add(RETRY).unwrap_or(now);
+        StartFailure { reason: reason.to_string(), message, retry_at, remains: None }
+    }
+
+    async fn config(
+        &self,
+        found: &Found,
+        image: &knarr_cri::messages::Image,
+    ) -> Result<knarr_cri::messages::ContainerConfig, String> {
+        let Found { container, .. } = found;
+        let context = &self.context;
+        let settings = &context.settings;
+        let surroundings = context.surroundings(&self.pod, self.sandbox.addresses.clone());
+        context.services.synced().await;
+        let services = context.services.list();
+        let volumes = self.volumes.clone();
+        let read_file = move |volume: &str, path: &str, key: &str| read_variable(&volumes, volume, path, key);
+        let environment = environment(&self.pod, container, &surroundings, &self.objects, &services, read_file)
+            .await
+            .map_err(|error| error.to_string())?;
+        let known: BTreeMap<String, String> = environment.iter().cloned().collect();
+        let hosts = self.hosts_file().map_err(|error| format!("the hosts file can't be written: {error}"))?;
+        let mounting = Mounting {
+            settings,
+            pod: &self.pod,
+            container,
+            volumes: &self.volumes,
+            environment: &known,
+            hosts_file: Some(hosts),
+            attempt: self.attempt,
+            recursive_read_only: false,
+        };
+        let mounts = mounting.mounts().map_err(|error| error.to_string())?;
+        let security = container_security(&self.pod, container, image, self.target.as_deref(), settings)
+            .map_err(|error| error.to_string())?;
+        let unified = context.cgroups.as_ref().is_some_and(|cgroups| cgroups.is_unified());
+        let resources = linux_resources(&self.pod, container, context.machine.memory, unified);
+        let devices = crate::node::devices::devices_for(&self.volumes, container);
+        let parts = Parts {
+            pod: &self.pod,
+            container,
+            image,
+            attempt: self.attempt,
+            environment,
+            mounts,
+            devices,
+            resources,
+            security,
+        };
+        let folder = settings.log_directory(pod::namespace(&self.pod), pod::name(&self.pod), pod::uid(&self.pod));
+        std::fs::create_dir_all(folder.join(&container.name))
+            .map_err(|error| format!("the log folder can't be made: {error}"))?;
+        Ok(container_config(parts))
+    }
+
+    fn hosts_file(&self) -> std::io::Result<PathBuf> {
+        let settings = &self.context.settings;
+        let folder = settings.pod_directory(pod::uid(&self.pod));
+        std::fs::create_dir_all(&folder)?;
+        let path = folder.join("etc-hosts");
+        let node_file = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+        let text = hosts_file(&self.pod, &self.sandbox.addresses, &settings.cluster_domain, &node_file);
+        if std::fs::read_to_string(&path).ok().as_deref() != Some(text.as_str()) {
+            std::fs::write(&path, text)?;
+        }
+        Ok(path)
+    }
+
+    async fn create(
+        &self,
+        config: knarr_cri::messages::ContainerConfig,
+        sandbox: PodSandboxConfig,
+    ) -> Result<String, StartFailure> {
+        let context = &self.context;
+        match context.runtime.create_container(&self.sandbox.id, config, sandbox).await {
+            Ok(id) => {
+                context.index.insert(&id, self.worker.clone());
+                context.container_event(&self.pod, &self.name, false, "Created", "Container created".to_string());
+                Ok(id)
+            }
+            Err(error) => {
+                let message = error.message();
+                context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
+                Err(self.failed("CreateContainerError", message))
+            }
+        }
+    }
+
+    async fn start(&self, id: &str) -> Result<(), StartFailure> {
+        let context = &self.context;
+        match context.runtime.start_container(id).await {
+            Ok(()) => {
+                context.container_event(&self.pod, &self.name, false, "Started", "Container started".to_string());
+                Ok(())
+            }
+            Err(error) => {
+                let message = error.message();
+                context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
+                let mut failure = self.failed("RunContainerError", message);
+                failure.remains = self.observe(id).await.ok();
+                // What is left of it counts as an end, after which restarts have a back-off of their own.
+                failure.retry_at = Timestamp::now();
+                Err(failure)
+            }
+        }
+    }
+
+    async fn observe(&self, id: &str) -> Result<ContainerView, StartFailure> {
+        observe_container(&self.context.runtime, id, &self.sandbox.id)
+            .await
+            .map_err(|error| self.failed("RunContainerError", error.message()))
+    }
+
+    async fn post_start(&self, found: &Found, id: &str, view: ContainerView) -> Result<ContainerView, StartFailure> {
+        let hook = found.container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
+        let Some(hook) = hook else { return Ok(view) };
+        // The container already runs, and its status may say so while the hook does.
+        let _ = self.worker.send(Message::Running(view.clone()));
+        let target = HookTarget { container: &found.container, id, addresses: &self.sandbox.addresses };
+        if let Err(why) = run_hook(&self.context, hook, &target, None).await {
+            let context = &self.context;
+            context.container_event(
+                &self.pod,
+                &self.name,
+                true,
+                "FailedPostStartHook",
+                format!("PostStartHook failed: {why}"),
+            );
+            context.container_event(&self.pod, &self.name, false, "Killing", "FailedPostStartHook".to_string());
+            let grace = u64::try_from(pod::grace_seconds(&self.pod)).unwrap_or(30);
+            if let Err(error) = context.runtime.stop_container(id, std::time::Duration::from_secs(grace)).await {
+                tracing::warn!(%error, pod = pod::title(&self.pod), "a container whose hook failed can't be stopped");
+            }
+            let mut failure = self.failed("PostStartHookError", why);
+            failure.remains = self.observe(id).await.ok();
+            failure.retry_at = Timestamp::now();
+            return Err(failure);
+        }
+        self.observe(id).await
+    }
+}
+
+/// One variable of a file in the form `NAME=value`, a line each.
+fn read_variable(volumes: &MountedVolumes, volume: &str, path: &str, key: &str) -> Result<Option<String>, String> {
+    let Some(mounted) = volumes.volumes.get(volume) else {
+        return Err(format!("cannot find the volume \"{volume}\" referenced by FileKeyRef"));
+    };
+    let text = match std::fs::read_to_string(mounted.path.join(path)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("file {path} can't be read: {error}")),
+    };
+    Ok(text.lines().find_map(|line| {
+        let line = line.trim();
+        let (name, value) = line.split_once('=').filter(|_| !line.starts_with('#'))?;
+        let value = value.trim();
+        let quoted = value.len() >= 2 && value.starts_with('\'') && value.ends_with('\'');
+        let value = if quoted { &value[1..value.len() - 1] } else { value };
+        (name.trim() == key).then(|| value.to_string())
+    }))
+}
