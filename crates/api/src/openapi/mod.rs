@@ -20,10 +20,15 @@ pub use custom::{CustomSchema, custom_type_name};
 pub use v2::{v2_json, v2_protobuf};
 pub use v3::{v3_hash, v3_index, v3_json, v3_names, v3_protobuf};
 
-/// The media types of the protobuf forms.
-pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// The media types of the protobuf forms, as answers name them.
+pub const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 /// See [`V2_PROTOBUF`].
-pub const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+pub const V3_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+
+/// The same as many clients still ask for them. It is no valid media type, so an answer must never carry it.
+pub const V2_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// See [`V2_PROTOBUF_ASKED`].
+pub const V3_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
 const VERSION: &str = "1.36";
 
