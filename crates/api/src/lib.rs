@@ -5,6 +5,7 @@
 
 pub mod apply;
 pub mod catalogue;
+pub mod cel;
 pub mod custom;
 pub mod decode;
 pub mod discovery;

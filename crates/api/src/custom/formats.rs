@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
 /// A format by its name, without dashes; names that are not known ask for nothing.
-pub(super) fn by_name(name: &str) -> Option<fn(&str) -> bool> {
+pub(crate) fn by_name(name: &str) -> Option<fn(&str) -> bool> {
     Some(match name.replace('-', "").as_str() {
         "bsonobjectid" => |text| text.len() == 24 && text.bytes().all(|byte| byte.is_ascii_hexdigit()),
         "uri" => is_uri,

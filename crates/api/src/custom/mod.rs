@@ -1,8 +1,8 @@
 //! Schemas of custom resources.
 //!
 //! In: a version's `openAPIV3Schema`. Out: a [`CustomSchema`] that decodes, prunes, defaults and validates objects by it,
-//! and the same kind of [`crate::schema::Schema`] that built-in kinds have, for ownership and apply. [`check`] says
-//! whether a schema is structural in the first place.
+//! and the same kind of [`crate::schema::Schema`] that built-in kinds have, for ownership and apply. [`check_rules`] says
+//! whether the rules in a schema make sense.
 
 mod blocking;
 mod coerce;
@@ -15,11 +15,14 @@ mod pattern;
 mod props;
 mod prune;
 mod resource;
+mod rule_checks;
+mod rules;
 mod scale;
-mod structural;
 mod validate;
 
-pub use props::{Props, Rule};
+pub(crate) use formats::by_name as format_named;
+pub(crate) use pattern::compile as compile_pattern;
+pub use props::{Additional, Props, Rule};
 pub use resource::CustomSchema;
+pub use rule_checks::check_rules;
 pub use scale::ScalePaths;
-pub use structural::{check, unsupported};

@@ -3,7 +3,7 @@
 use regex::Regex;
 
 /// Compiles a pattern in which `\d`, `\w`, `\s` and `\b` speak of ASCII alone.
-pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
+pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
     Regex::new(&translate(pattern)).map_err(|error| error.to_string())
 }
 

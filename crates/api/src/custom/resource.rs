@@ -8,6 +8,7 @@ use super::embedded::check_embedded;
 use super::list_type::check_lists;
 use super::props::Props;
 use super::prune::{prune, prune_nulls};
+use super::rules::Rules;
 use super::scale::ScalePaths;
 use super::validate::{Validator, validate};
 use crate::decode::{self, DecodeError, Decoded, StrictProblem};
@@ -25,6 +26,7 @@ pub struct CustomSchema {
     preserve_unknown: bool,
     scale: Option<ScalePaths>,
     validator: Validator,
+    rules: Option<Rules>,
 }
 
 impl CustomSchema {
@@ -33,7 +35,8 @@ impl CustomSchema {
         let props = Props::read(open_api_schema);
         let (schema, root) = convert(&props);
         let validator = Validator::new(&props);
-        CustomSchema { props, schema, root, preserve_unknown, scale, validator }
+        let rules = Rules::compile(&props, true);
+        CustomSchema { props, schema, root, preserve_unknown, scale, validator, rules }
     }
 
     /// The root node, for ownership, apply and whatever else goes by schema.
@@ -120,9 +123,11 @@ impl CustomSchema {
         }
     }
 
-    fn check_rules(&self, _object: &Value, _old: Option<&Value>, errors: &mut Errors) {
-        if self.validator.has_rules() {
-            note_unchecked_rules(errors);
+    fn check_rules(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
+        if let Some(rules) = &self.rules
+            && !note_unchecked_rules(errors)
+        {
+            rules.check(object, old, errors);
         }
     }
 

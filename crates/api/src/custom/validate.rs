@@ -36,7 +36,6 @@ pub(super) struct Validator {
     items: Option<Box<Validator>>,
     /// The keys by which elements before and after an update belong together.
     keys: Vec<String>,
-    has_rules: bool,
 }
 
 #[derive(Debug)]
@@ -89,12 +88,7 @@ impl Validator {
             closed: props.additional == Some(Additional::Allowed(false)),
             items: props.items.as_deref().map(|items| Box::new(Validator::new(items))),
             keys: if props.list_type.as_deref() == Some("map") { props.list_map_keys.clone() } else { Vec::new() },
-            has_rules: has_rules(props),
         }
-    }
-
-    pub fn has_rules(&self) -> bool {
-        self.has_rules
     }
 
     pub fn property(&self, name: &str) -> Option<&Validator> {
@@ -519,11 +513,6 @@ fn supported_format(props: &Props) -> String {
         _ => false,
     };
     if supported { props.format.clone() } else { String::new() }
-}
-
-fn has_rules(props: &Props) -> bool {
-    let below = props.properties.values().chain(props.additional_schema()).chain(props.items.as_deref());
-    !props.rules.is_empty() || below.into_iter().any(has_rules) || props.all_of.iter().any(has_rules)
 }
 
 fn shown_number(number: f64) -> String {

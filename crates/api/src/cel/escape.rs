@@ -1,0 +1,110 @@
+//! Names of properties that expressions cannot write as they are.
+
+use std::borrow::Cow;
+
+/// Words that mean something in the language.
+const RESERVED: [&str; 22] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+    "__unused__",
+];
+
+const PARTS: [(&str, &str); 4] = [("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__")];
+
+/// How an expression writes the property; none where it cannot.
+pub fn escape(name: &str) -> Option<Cow<'_, str>> {
+    let mut characters = name.chars();
+    let first = characters.next()?;
+    if !(first.is_ascii_alphabetic() || first == '_')
+        || !characters.all(|c| c.is_ascii_alphanumeric() || "_.-/".contains(c))
+    {
+        return None;
+    }
+    if RESERVED.contains(&name) {
+        return Some(format!("__{name}__").into());
+    }
+    if !PARTS.iter().any(|(plain, _)| name.contains(plain)) {
+        return Some(name.into());
+    }
+    let mut escaped = String::new();
+    let mut rest = name;
+    while let Some(c) = rest.chars().next() {
+        match PARTS.iter().find(|(plain, _)| rest.starts_with(plain)) {
+            Some((plain, written)) => {
+                escaped.push_str(written);
+                rest = &rest[plain.len()..];
+            }
+            None => {
+                escaped.push(c);
+                rest = &rest[c.len_utf8()..];
+            }
+        }
+    }
+    Some(escaped.into())
+}
+
+/// The property that an expression means.
+pub fn unescape(written: &str) -> Cow<'_, str> {
+    if !written.contains("__") {
+        return written.into();
+    }
+    if let Some(inner) = written.strip_prefix("__").and_then(|rest| rest.strip_suffix("__"))
+        && RESERVED.contains(&inner)
+    {
+        return inner.to_owned().into();
+    }
+    let mut name = String::new();
+    let mut rest = written;
+    while let Some(c) = rest.chars().next() {
+        match PARTS.iter().find(|(_, written)| rest.starts_with(written)) {
+            Some((plain, written)) => {
+                name.push_str(plain);
+                rest = &rest[written.len()..];
+            }
+            None => {
+                name.push(c);
+                rest = &rest[c.len_utf8()..];
+            }
+        }
+    }
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_survive_the_round_trip() {
+        for (name, written) in [
+            ("plain", "plain"),
+            ("a.b-c/d", "a__dot__b__dash__c__slash__d"),
+            ("a__b", "a__underscores__b"),
+            ("namespace", "__namespace__"),
+        ] {
+            assert_eq!(escape(name).as_deref(), Some(written));
+            assert_eq!(unescape(written), name);
+        }
+        assert_eq!(escape("1x"), None);
+        assert_eq!(escape("a b"), None);
+    }
+}

@@ -1,0 +1,196 @@
+//! What an expression may cost at most, judged from how large its values may be.
+
+use super::ast::{Kind, Macro, MacroName, Node};
+use crate::custom::Props;
+
+/// No value of a request can be larger.
+const MAX_REQUEST: u64 = 3 * 1024 * 1024;
+
+/// How large a value may be, and what it holds.
+#[derive(Clone, Debug)]
+enum Size<'p> {
+    /// A value of a schema.
+    Of(&'p Props),
+    /// Anything else, with at most so many elements or characters.
+    AtMost(u64),
+}
+
+/// The highest cost of the expression, where `self` and `oldSelf` are values of the schema.
+pub(super) fn estimate(node: &Node, props: &Props) -> u64 {
+    let mut estimator = Estimator { variables: vec![("self", Size::Of(props)), ("oldSelf", Size::Of(props))] };
+    estimator.cost(node).0
+}
+
+struct Estimator<'p> {
+    variables: Vec<(&'p str, Size<'p>)>,
+}
+
+impl<'p> Estimator<'p> {
+    /// What evaluating costs at most, and how large the outcome may be.
+    fn cost(&mut self, node: &'p Node) -> (u64, Size<'p>) {
+        match &node.kind {
+            Kind::Text(text) => (0, Size::AtMost(text.chars().count() as u64)),
+            Kind::Bytes(bytes) => (0, Size::AtMost(bytes.len() as u64)),
+            Kind::Name(name) => {
+                let found = self.variables.iter().rev().find(|(other, _)| other == name);
+                (1, found.map_or(Size::AtMost(1), |(_, size)| size.clone()))
+            }
+            Kind::Select { operand, field, .. } => {
+                let (cost, size) = self.cost(operand);
+                (cost.saturating_add(1), size.field(field))
+            }
+            Kind::Has { operand, .. } => (self.cost(operand).0, Size::AtMost(1)),
+            Kind::Call { function, target, arguments } => self.call(function, target.as_deref(), arguments),
+            Kind::List(elements) => {
+                let cost = elements.iter().fold(10u64, |sum, (element, _)| sum.saturating_add(self.cost(element).0));
+                (cost, Size::AtMost(elements.len() as u64))
+            }
+            Kind::Map(entries) => {
+                let cost = entries.iter().fold(30u64, |sum, (key, value, _)| {
+                    sum.saturating_add(self.cost(key).0).saturating_add(self.cost(value).0)
+                });
+                (cost, Size::AtMost(entries.len() as u64))
+            }
+            Kind::Macro(all) => self.unfold(all),
+            Kind::Bind { name, value, body } => {
+                let (cost, size) = self.cost(value);
+                self.variables.push((name, size));
+                let (body, size) = self.cost(body);
+                self.variables.pop();
+                (cost.saturating_add(body), size)
+            }
+            _ => (0, Size::AtMost(1)),
+        }
+    }
+
+    fn call(&mut self, function: &str, target: Option<&'p Node>, arguments: &'p [Node]) -> (u64, Size<'p>) {
+        let mut cost = 0u64;
+        let mut sizes = Vec::new();
+        for node in target.into_iter().chain(arguments) {
+            let (spent, size) = self.cost(node);
+            cost = cost.saturating_add(spent);
+            sizes.push(size);
+        }
+        let count = |at: usize| sizes.get(at).map_or(1, Size::count);
+        let tenth = |size: u64| size.div_ceil(10).max(1);
+        let own = match function {
+            "_&&_" | "_||_" | "_?_:_" => 0,
+            "matches" | "find" | "findAll" => (1 + tenth(count(0))).saturating_mul(1 + count(1).div_ceil(4)),
+            "contains" => tenth(count(0)).saturating_mul(tenth(count(1))),
+            "startsWith" | "endsWith" | "lowerAscii" | "upperAscii" | "trim" | "replace" | "split" | "substring"
+            | "join" | "format" | "quantity" | "url" | "isURL" | "isQuantity" | "ip" | "isIP" | "cidr" | "isCIDR" => {
+                tenth(count(0))
+            }
+            "@in" => count(1),
+            "isSorted" | "sum" | "min" | "max" | "indexOf" | "lastIndexOf" | "distinct" | "sort" => count(0),
+            "sets.contains" | "sets.equivalent" | "sets.intersects" => count(0).saturating_mul(count(1)),
+            "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" | "_+_" => tenth(count(0).min(count(1))),
+            _ => 1,
+        };
+        let size = match (function, sizes.first()) {
+            ("_[_]" | "_[?_]", Some(container)) => container.element(),
+            ("_?_:_", _) => Size::AtMost(count(1).max(count(2))),
+            ("_+_", _) => Size::AtMost(count(0).saturating_add(count(1))),
+            ("size" | "int" | "double" | "sum" | "_==_" | "_&&_", _) => Size::AtMost(1),
+            (_, Some(first)) => Size::AtMost(first.count()),
+            _ => Size::AtMost(1),
+        };
+        (cost.saturating_add(own), size)
+    }
+
+    fn unfold(&mut self, all: &'p Macro) -> (u64, Size<'p>) {
+        let (range_cost, range) = self.cost(&all.range);
+        let count = match all.name {
+            MacroName::OptionalMap | MacroName::OptionalFlatMap => 1,
+            _ => range.count(),
+        };
+        let before = self.variables.len();
+        match &all.variables {
+            (name, None) => self.variables.push((name, range.key_or_element())),
+            (name, Some(second)) => {
+                self.variables.push((name, Size::AtMost(range.key_or_element().count())));
+                self.variables.push((second, range.element()));
+            }
+        }
+        let filter = all.filter.as_ref().map_or(0, |filter| self.cost(filter).0);
+        let (body, _) = self.cost(&all.body);
+        self.variables.truncate(before);
+        let each = body.saturating_add(filter).saturating_add(1);
+        (range_cost.saturating_add(1).saturating_add(count.saturating_mul(each)), Size::AtMost(count))
+    }
+}
+
+impl<'p> Size<'p> {
+    /// How many elements, entries or characters there can be.
+    fn count(&self) -> u64 {
+        match self {
+            Size::AtMost(count) => *count,
+            Size::Of(props) => count_of(props),
+        }
+    }
+
+    fn field(&self, name: &str) -> Size<'p> {
+        match self {
+            Size::Of(props) => props.child(&super::unescape(name)).map_or(Size::AtMost(1), Size::Of),
+            Size::AtMost(_) => Size::AtMost(1),
+        }
+    }
+
+    fn element(&self) -> Size<'p> {
+        match self {
+            Size::Of(props) => {
+                props.items.as_deref().or_else(|| props.additional_schema()).map_or(Size::AtMost(1), Size::Of)
+            }
+            Size::AtMost(_) => Size::AtMost(1),
+        }
+    }
+
+    /// What a macro with one variable goes through.
+    fn key_or_element(&self) -> Size<'p> {
+        match self {
+            Size::Of(props) if props.items.is_none() => Size::AtMost(MAX_REQUEST),
+            other => other.element(),
+        }
+    }
+}
+
+fn count_of(props: &Props) -> u64 {
+    let stated = |limit: Option<i64>| limit.and_then(|limit| u64::try_from(limit).ok());
+    match props.kind.as_str() {
+        "string" => match (stated(props.max_length), props.format.as_str()) {
+            (Some(limit), _) => limit.saturating_mul(4).min(MAX_REQUEST),
+            (None, "date") => 10,
+            (None, "date-time") => 35,
+            (None, "duration") => 128,
+            (None, _) if !props.values.is_empty() => {
+                props.values.iter().filter_map(serde_json::Value::as_str).map(str::len).max().unwrap_or(1) as u64
+            }
+            _ => MAX_REQUEST - 2,
+        },
+        "array" => {
+            stated(props.max_items).unwrap_or_else(|| MAX_REQUEST / (props.items.as_deref().map_or(1, smallest) + 1))
+        }
+        "object" if props.properties.is_empty() => stated(props.max_properties)
+            .unwrap_or_else(|| MAX_REQUEST / (props.additional_schema().map_or(2, smallest) + 6)),
+        _ if props.int_or_string => stated(props.max_length).unwrap_or(MAX_REQUEST),
+        _ => 1,
+    }
+}
+
+/// How many bytes a value takes at least in a request.
+pub(crate) fn smallest(props: &Props) -> u64 {
+    match props.kind.as_str() {
+        "string" => match props.format.as_str() {
+            "date" => 12,
+            "date-time" => 22,
+            _ => 2,
+        },
+        "boolean" => 4,
+        "object" => {
+            let required = props.required.iter().filter_map(|name| Some((name, props.properties.get(name)?)));
+            required.fold(2, |sum, (name, property)| sum + name.len() as u64 + 4 + smallest(property))
+        }
+        "array" => 2,
+        _ => 1,
+    }
+}

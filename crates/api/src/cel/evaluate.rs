@@ -1,0 +1,318 @@
+//! Expressions evaluated.
+
+use super::ast::{Kind, Macro, MacroName, Node};
+use super::cost::Meter;
+use super::error::EvaluateError;
+use super::functions;
+use super::signatures::is_library;
+use super::value::Value;
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+pub(super) type Outcome<'a> = Result<Value<'a>, EvaluateError>;
+
+/// Evaluates expressions over variables, for as long as they may cost.
+pub(super) struct Evaluator<'a> {
+    /// Innermost last.
+    variables: Vec<(&'a str, Value<'a>)>,
+    pub meter: Meter,
+}
+
+impl<'a> Evaluator<'a> {
+    pub fn new(variables: Vec<(&'a str, Value<'a>)>, limit: u64) -> Self {
+        Evaluator { variables, meter: Meter::new(limit) }
+    }
+
+    pub fn evaluate(&mut self, node: &'a Node) -> Outcome<'a> {
+        match &node.kind {
+            Kind::Null => Ok(Value::Null),
+            Kind::Bool(flag) => Ok(Value::Bool(*flag)),
+            Kind::Int(number) => Ok(Value::Int(*number)),
+            Kind::Uint(number) => Ok(Value::Uint(*number)),
+            Kind::Double(number) => Ok(Value::Double(*number)),
+            Kind::Text(text) => Ok(Value::text(text.as_str())),
+            Kind::Bytes(bytes) => Ok(Value::Bytes(bytes.as_slice().into())),
+            Kind::Name(name) => self.name(name),
+            Kind::Select { operand, field, optional } => self.select(operand, field, *optional),
+            Kind::Has { operand, field } => {
+                let operand = self.evaluate(operand)?;
+                self.has(&operand, field)
+            }
+            Kind::Call { function, target, arguments } => self.call(function, target.as_deref(), arguments),
+            Kind::List(elements) => self.list(elements),
+            Kind::Map(entries) => self.map(entries),
+            Kind::Macro(all) => self.unfold(all),
+            Kind::Bind { name, value, body } => {
+                let value = self.evaluate(value)?;
+                self.with(&[(name, value)], |evaluator| evaluator.evaluate(body))
+            }
+        }
+    }
+
+    fn name(&mut self, name: &'a str) -> Outcome<'a> {
+        self.meter.spend(1)?;
+        if let Some((_, value)) = self.variables.iter().rev().find(|(other, _)| *other == name) {
+            return Ok(value.clone());
+        }
+        let kind = match name {
+            "bool" | "int" | "uint" | "double" | "string" | "bytes" | "list" | "map" | "null_type" | "type" => name,
+            _ => return Err(EvaluateError::new(format!("no such attribute(s): {name}"))),
+        };
+        Ok(Value::Type(kind.to_owned().into()))
+    }
+
+    fn select(&mut self, operand: &'a Node, field: &'a str, optional: bool) -> Outcome<'a> {
+        let operand = self.evaluate(operand)?;
+        self.meter.spend(1)?;
+        match operand {
+            Value::Optional(None) => Ok(Value::Optional(None)),
+            Value::Optional(Some(inner)) => Ok(inner.field(field).map_or(Value::Optional(None), Value::some)),
+            Value::JsonMap(..) | Value::Map(_) => match (operand.field(field), optional) {
+                (Some(value), true) => Ok(Value::some(value)),
+                (None, true) => Ok(Value::Optional(None)),
+                (Some(value), false) => Ok(value),
+                (None, false) => Err(EvaluateError::new(format!("no such key: {field}"))),
+            },
+            _ => Err(EvaluateError::no_such_overload()),
+        }
+    }
+
+    fn has(&self, operand: &Value<'a>, field: &str) -> Outcome<'a> {
+        match operand {
+            Value::Optional(inner) => Ok(Value::Bool(inner.as_ref().is_some_and(|inner| inner.field(field).is_some()))),
+            Value::JsonMap(..) | Value::Map(_) => Ok(Value::Bool(operand.field(field).is_some())),
+            _ => Err(EvaluateError::no_such_overload()),
+        }
+    }
+
+    fn call(&mut self, function: &'a str, target: Option<&'a Node>, arguments: &'a [Node]) -> Outcome<'a> {
+        match (function, arguments) {
+            ("_&&_", [left, right]) => return self.junction(left, right, false),
+            ("_||_", [left, right]) => return self.junction(left, right, true),
+            ("_?_:_", [condition, then, otherwise]) => {
+                return match self.evaluate(condition)? {
+                    Value::Bool(true) => self.evaluate(then),
+                    Value::Bool(false) => self.evaluate(otherwise),
+                    _ => Err(EvaluateError::no_such_overload()),
+                };
+            }
+            _ => {}
+        }
+        let mut values = Vec::with_capacity(arguments.len() + 1);
+        let mut library = None;
+        if let Some(target) = target {
+            match &target.kind {
+                Kind::Name(name) if is_library(name) && !self.variables.iter().any(|(other, _)| other == name) => {
+                    library = Some(format!("{name}.{function}"));
+                }
+                _ => values.push(self.evaluate(target)?),
+            }
+        }
+        // The other value of an optional is only looked at where it is needed.
+        if let (Some(Value::Optional(Some(inner))), "orValue" | "or") = (values.first(), function) {
+            return Ok(if function == "or" { values[0].clone() } else { (**inner).clone() });
+        }
+        for argument in arguments {
+            values.push(self.evaluate(argument)?);
+        }
+        let function = library.as_deref().unwrap_or(function);
+        self.meter.spend_call(function, &values)?;
+        functions::call(function, &values)
+    }
+
+    /// `&&` and `||`: one side can decide alone, whichever comes first, and whatever becomes of the other.
+    fn junction(&mut self, left: &'a Node, right: &'a Node, decisive: bool) -> Outcome<'a> {
+        let left = self.evaluate(left);
+        if matches!(left, Err(EvaluateError::TooExpensive)) || matches!(left, Ok(Value::Bool(flag)) if flag == decisive)
+        {
+            return left;
+        }
+        let right = self.evaluate(right);
+        match (left, right) {
+            (_, Err(EvaluateError::TooExpensive)) => Err(EvaluateError::TooExpensive),
+            (_, Ok(Value::Bool(flag))) if flag == decisive => Ok(Value::Bool(decisive)),
+            (Ok(Value::Bool(_)), Ok(Value::Bool(_))) => Ok(Value::Bool(!decisive)),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+            _ => Err(EvaluateError::no_such_overload()),
+        }
+    }
+
+    fn list(&mut self, elements: &'a [(Node, bool)]) -> Outcome<'a> {
+        self.meter.spend(10)?;
+        let mut items = Vec::with_capacity(elements.len());
+        for (element, optional) in elements {
+            match (self.evaluate(element)?, optional) {
+                (Value::Optional(inner), true) => items.extend(inner.map(|inner| (*inner).clone())),
+                (value, _) => items.push(value),
+            }
+        }
+        Ok(Value::list(items))
+    }
+
+    fn map(&mut self, entries: &'a [(Node, Node, bool)]) -> Outcome<'a> {
+        self.meter.spend(30)?;
+        let mut made: Vec<(Value<'a>, Value<'a>)> = Vec::with_capacity(entries.len());
+        for (key, value, optional) in entries {
+            let key = self.evaluate(key)?;
+            let value = match (self.evaluate(value)?, optional) {
+                (Value::Optional(None), true) => continue,
+                (Value::Optional(Some(inner)), true) => (*inner).clone(),
+                (value, _) => value,
+            };
+            insert(&mut made, key, value)?;
+        }
+        Ok(Value::Map(Arc::new(made)))
+    }
+
+    fn with<T>(
+        &mut self,
+        variables: &[(&'a str, Value<'a>)],
+        then: impl FnOnce(&mut Self) -> Result<T, EvaluateError>,
+    ) -> Result<T, EvaluateError> {
+        let before = self.variables.len();
+        self.variables.extend(variables.iter().cloned());
+        let outcome = then(self);
+        self.variables.truncate(before);
+        outcome
+    }
+
+    fn unfold(&mut self, all: &'a Macro) -> Outcome<'a> {
+        let range = self.evaluate(&all.range)?;
+        self.meter.spend(1)?;
+        if let MacroName::OptionalMap | MacroName::OptionalFlatMap = all.name {
+            let Value::Optional(inner) = range else { return Err(EvaluateError::no_such_overload()) };
+            let Some(inner) = inner else { return Ok(Value::Optional(None)) };
+            let variable = (all.variables.0.as_str(), (*inner).clone());
+            let value = self.with(&[variable], |evaluator| evaluator.evaluate(&all.body))?;
+            return Ok(if all.name == MacroName::OptionalMap { Value::some(value) } else { value });
+        }
+        let pairs = pairs(&range, all.variables.1.is_some()).ok_or_else(EvaluateError::no_such_overload)?;
+        match all.name {
+            MacroName::All => self.quantify(all, pairs, false),
+            MacroName::Exists => self.quantify(all, pairs, true),
+            MacroName::ExistsOne => {
+                let mut count = 0;
+                for pair in pairs {
+                    count += usize::from(self.test(all, pair, &all.body)?);
+                }
+                Ok(Value::Bool(count == 1))
+            }
+            MacroName::Filter => {
+                let mut kept = Vec::new();
+                for pair in pairs {
+                    let element = pair.0.clone();
+                    if self.test(all, pair, &all.body)? {
+                        kept.push(element);
+                    }
+                }
+                Ok(Value::list(kept))
+            }
+            MacroName::SortBy => self.sort_by(all, pairs),
+            _ => self.transform(all, pairs),
+        }
+    }
+
+    /// `all` and `exists`: an element can decide alone, whatever becomes of the others.
+    fn quantify(&mut self, all: &'a Macro, pairs: Vec<Pair<'a>>, decisive: bool) -> Outcome<'a> {
+        let mut failure = None;
+        for pair in pairs {
+            match self.test(all, pair, &all.body) {
+                Ok(flag) if flag == decisive => return Ok(Value::Bool(decisive)),
+                Ok(_) => {}
+                Err(EvaluateError::TooExpensive) => return Err(EvaluateError::TooExpensive),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        failure.map_or(Ok(Value::Bool(!decisive)), Err)
+    }
+
+    fn test(&mut self, all: &'a Macro, pair: Pair<'a>, body: &'a Node) -> Result<bool, EvaluateError> {
+        match self.within(all, pair, body)? {
+            Value::Bool(flag) => Ok(flag),
+            _ => Err(EvaluateError::no_such_overload()),
+        }
+    }
+
+    fn within(&mut self, all: &'a Macro, (first, second): Pair<'a>, body: &'a Node) -> Outcome<'a> {
+        self.meter.spend(1)?;
+        let mut variables = vec![(all.variables.0.as_str(), first)];
+        if let (Some(name), Some(value)) = (&all.variables.1, second) {
+            variables.push((name, value));
+        }
+        self.with(&variables, |evaluator| evaluator.evaluate(body))
+    }
+
+    fn transform(&mut self, all: &'a Macro, pairs: Vec<Pair<'a>>) -> Outcome<'a> {
+        let mut items = Vec::new();
+        let mut entries = Vec::new();
+        for pair in pairs {
+            if let Some(filter) = &all.filter
+                && !self.test(all, pair.clone(), filter)?
+            {
+                continue;
+            }
+            let key = pair.0.clone();
+            let value = self.within(all, pair, &all.body)?;
+            match all.name {
+                MacroName::TransformMap => insert(&mut entries, key, value)?,
+                MacroName::TransformMapEntry => {
+                    let made = value.entries().ok_or_else(EvaluateError::no_such_overload)?;
+                    for (key, value) in made.iter() {
+                        insert(&mut entries, key.clone(), value.clone())?;
+                    }
+                }
+                _ => items.push(value),
+            }
+        }
+        Ok(match all.name {
+            MacroName::TransformMap | MacroName::TransformMapEntry => Value::Map(Arc::new(entries)),
+            _ => Value::list(items),
+        })
+    }
+
+    fn sort_by(&mut self, all: &'a Macro, pairs: Vec<Pair<'a>>) -> Outcome<'a> {
+        let mut keyed = Vec::with_capacity(pairs.len());
+        for pair in pairs {
+            let element = pair.0.clone();
+            keyed.push((self.within(all, pair, &all.body)?, element));
+        }
+        let mut failure = None;
+        keyed.sort_by(|(a, _), (b, _)| {
+            a.compare(b).unwrap_or_else(|error| {
+                failure = Some(error);
+                Ordering::Equal
+            })
+        });
+        failure.map_or_else(|| Ok(Value::list(keyed.into_iter().map(|(_, element)| element).collect())), Err)
+    }
+}
+
+type Pair<'a> = (Value<'a>, Option<Value<'a>>);
+
+/// What a macro goes through: elements or keys, or with two variables indices or keys and what is there.
+fn pairs<'a>(range: &Value<'a>, two: bool) -> Option<Vec<Pair<'a>>> {
+    if let Some(elements) = range.elements() {
+        let elements = elements.iter().cloned().enumerate();
+        return Some(match two {
+            true => elements.map(|(at, element)| (Value::Int(at as i64), Some(element))).collect(),
+            false => elements.map(|(_, element)| (element, None)).collect(),
+        });
+    }
+    let entries = range.entries()?;
+    Some(entries.iter().map(|(key, value)| (key.clone(), two.then(|| value.clone()))).collect())
+}
+
+fn insert<'a>(
+    entries: &mut Vec<(Value<'a>, Value<'a>)>,
+    key: Value<'a>,
+    value: Value<'a>,
+) -> Result<(), EvaluateError> {
+    if !matches!(key, Value::Bool(_) | Value::Int(_) | Value::Uint(_) | Value::String(_)) {
+        return Err(EvaluateError::new(format!("unsupported key type: {}", key.type_name())));
+    }
+    if entries.iter().any(|(other, _)| other.equals(&key)) {
+        return Err(EvaluateError::new(format!("Failed with repeated key: {}", functions::shown(&key))));
+    }
+    entries.push((key, value));
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! Operators: equality, order, arithmetic, membership and indices.
+
+use super::super::error::EvaluateError;
+use super::super::value::Value;
+use super::{Outcome, conversions, flag};
+use jiff::SignedDuration;
+use std::cmp::Ordering;
+
+pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'a>> {
+    match (function, values) {
+        ("_==_", [a, b]) => flag(a.equals(b)),
+        ("_!=_", [a, b]) => flag(!a.equals(b)),
+        ("_<_", [a, b]) => Some(a.compare(b).map(|order| Value::Bool(order == Ordering::Less))),
+        ("_<=_", [a, b]) => Some(a.compare(b).map(|order| Value::Bool(order != Ordering::Greater))),
+        ("_>_", [a, b]) => Some(a.compare(b).map(|order| Value::Bool(order == Ordering::Greater))),
+        ("_>=_", [a, b]) => Some(a.compare(b).map(|order| Value::Bool(order != Ordering::Less))),
+        ("!_", [Value::Bool(value)]) => flag(!value),
+        ("-_", [Value::Int(number)]) => Some(number.checked_neg().map(Value::Int).ok_or_else(overflow)),
+        ("-_", [Value::Double(number)]) => Some(Ok(Value::Double(-number))),
+        ("-_", [Value::Duration(duration)]) => Some(Ok(Value::Duration(-*duration))),
+        ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [a, b]) => Some(calculate(function, a, b)),
+        ("@in", [item, list]) => contains(item, list).map(|found| Ok(Value::Bool(found))),
+        ("_[_]", [container, index]) => Some(at(container, index)),
+        ("_[?_]", [Value::Optional(None), _]) => Some(Ok(Value::Optional(None))),
+        ("_[?_]", [Value::Optional(Some(inner)), index]) => Some(Ok(optional_at(inner, index))),
+        ("_[?_]", [container, index]) => Some(Ok(optional_at(container, index))),
+        _ => None,
+    }
+}
+
+fn optional_at<'a>(container: &Value<'a>, index: &Value<'a>) -> Value<'a> {
+    at(container, index).map_or(Value::Optional(None), Value::some)
+}
+
+fn contains(item: &Value<'_>, list: &Value<'_>) -> Option<bool> {
+    if let Some(elements) = list.elements() {
+        return Some(elements.iter().any(|element| element.equals(item)));
+    }
+    list.entries()?;
+    Some(list.get(item).is_some())
+}
+
+fn at<'a>(container: &Value<'a>, index: &Value<'a>) -> Outcome<'a> {
+    match container {
+        Value::Optional(None) => Ok(Value::Optional(None)),
+        Value::Optional(Some(inner)) => Ok(optional_at(inner, index)),
+        Value::List(_) | Value::JsonList(..) => {
+            let number = match index {
+                Value::Int(number) => *number,
+                Value::Uint(number) => i64::try_from(*number).unwrap_or(i64::MAX),
+                Value::Double(number) if number.fract() == 0.0 => *number as i64,
+                _ => return Err(EvaluateError::new(format!("unsupported index type '{}' in list", index.type_name()))),
+            };
+            let elements = container.elements().unwrap_or_default();
+            let found = usize::try_from(number).ok().and_then(|at| elements.get(at).cloned());
+            found.ok_or_else(|| EvaluateError::new(format!("index out of bounds: {number}")))
+        }
+        Value::Map(_) | Value::JsonMap(..) => container
+            .get(index)
+            .ok_or_else(|| EvaluateError::new(format!("no such key: {}", conversions::shown(index)))),
+        _ => Err(EvaluateError::no_such_overload()),
+    }
+}
+
+fn calculate<'a>(operator: &str, a: &Value<'a>, b: &Value<'a>) -> Outcome<'a> {
+    match (operator, a, b) {
+        (_, Value::Int(a), Value::Int(b)) => whole(operator, *a, *b),
+        (_, Value::Uint(a), Value::Uint(b)) => unsigned(operator, *a, *b),
+        ("_+_", Value::Double(a), Value::Double(b)) => Ok(Value::Double(a + b)),
+        ("_-_", Value::Double(a), Value::Double(b)) => Ok(Value::Double(a - b)),
+        ("_*_", Value::Double(a), Value::Double(b)) => Ok(Value::Double(a * b)),
+        ("_/_", Value::Double(a), Value::Double(b)) => Ok(Value::Double(a / b)),
+        ("_+_", Value::String(a), Value::String(b)) => Ok(Value::text(format!("{a}{b}"))),
+        ("_+_", Value::Bytes(a), Value::Bytes(b)) => Ok(Value::Bytes([&**a, &**b].concat().into())),
+        ("_+_", Value::Timestamp(time), Value::Duration(duration))
+        | ("_+_", Value::Duration(duration), Value::Timestamp(time)) => {
+            time.checked_add(*duration).map(Value::Timestamp).map_err(|_| EvaluateError::new("timestamp overflow"))
+        }
+        ("_-_", Value::Timestamp(time), Value::Duration(duration)) => {
+            time.checked_sub(*duration).map(Value::Timestamp).map_err(|_| EvaluateError::new("timestamp overflow"))
+        }
+        ("_-_", Value::Timestamp(a), Value::Timestamp(b)) => Ok(Value::Duration(a.duration_since(*b))),
+        ("_+_", Value::Duration(a), Value::Duration(b)) => durations(a.checked_add(*b)),
+        ("_-_", Value::Duration(a), Value::Duration(b)) => durations(a.checked_sub(*b)),
+        ("_+_", a, b) => match (a.elements(), b.elements()) {
+            (Some(first), Some(second)) => Ok(Value::list(joined(a, &first, &second))),
+            _ => Err(EvaluateError::no_such_overload()),
+        },
+        _ => Err(EvaluateError::no_such_overload()),
+    }
+}
+
+/// Lists that are sets or maps take in what they do not have yet, and maps let the second win.
+fn joined<'a>(list: &Value<'a>, first: &[Value<'a>], second: &[Value<'a>]) -> Vec<Value<'a>> {
+    let mut items = first.to_vec();
+    let props = match list {
+        Value::JsonList(_, props) => *props,
+        _ => None,
+    };
+    match props.and_then(|props| Some((props.list_type.as_deref()?, props))) {
+        Some(("set", _)) => {
+            for item in second {
+                if !items.iter().any(|other| other.equals(item)) {
+                    items.push(item.clone());
+                }
+            }
+        }
+        Some(("map", props)) => {
+            let same = |a: &Value<'a>, b: &Value<'a>| {
+                props.list_map_keys.iter().all(|key| match (a.field(key), b.field(key)) {
+                    (Some(a), Some(b)) => a.equals(&b),
+                    (a, b) => a.is_none() && b.is_none(),
+                })
+            };
+            for item in second {
+                match items.iter_mut().find(|other| same(other, item)) {
+                    Some(other) => *other = item.clone(),
+                    None => items.push(item.clone()),
+                }
+            }
+        }
+        _ => items.extend(second.iter().cloned()),
+    }
+    items
+}
+
+fn durations<'a>(duration: Option<SignedDuration>) -> Outcome<'a> {
+    duration.map(Value::Duration).ok_or_else(|| EvaluateError::new("duration overflow"))
+}
+
+fn whole<'a>(operator: &str, a: i64, b: i64) -> Outcome<'a> {
+    if b == 0 && operator == "_/_" {
+        return Err(EvaluateError::new("division by zero"));
+    }
+    if b == 0 && operator == "_%_" {
+        return Err(EvaluateError::new("modulus by zero"));
+    }
+    let number = match operator {
+        "_+_" => a.checked_add(b),
+        "_-_" => a.checked_sub(b),
+        "_*_" => a.checked_mul(b),
+        "_/_" => a.checked_div(b),
+        _ => a.checked_rem(b),
+    };
+    number.map(Value::Int).ok_or_else(overflow)
+}
+
+fn unsigned<'a>(operator: &str, a: u64, b: u64) -> Outcome<'a> {
+    if b == 0 && operator == "_/_" {
+        return Err(EvaluateError::new("division by zero"));
+    }
+    if b == 0 && operator == "_%_" {
+        return Err(EvaluateError::new("modulus by zero"));
+    }
+    let number = match operator {
+        "_+_" => a.checked_add(b),
+        "_-_" => a.checked_sub(b),
+        "_*_" => a.checked_mul(b),
+        "_/_" => a.checked_div(b),
+        _ => a.checked_rem(b),
+    };
+    number.map(Value::Uint).ok_or_else(|| EvaluateError::new("unsigned integer overflow"))
+}
+
+fn overflow() -> EvaluateError {
+    EvaluateError::new("integer overflow")
+}

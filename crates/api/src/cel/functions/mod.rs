@@ -1,0 +1,50 @@
+//! What functions and operators do.
+
+mod addresses;
+mod arithmetic;
+mod conversions;
+mod format_text;
+mod kubernetes;
+mod lists;
+mod optionals;
+mod texts;
+mod times;
+
+pub(super) use conversions::shown;
+pub(super) use times::parse_duration;
+
+use super::error::EvaluateError;
+use super::value::Value;
+
+type Outcome<'a> = Result<Value<'a>, EvaluateError>;
+
+/// Calls a function. The value it is called on, where there is one, comes first.
+pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Outcome<'a> {
+    let libraries: [for<'v> fn(&str, &[Value<'v>]) -> Option<Outcome<'v>>; 9] = [
+        arithmetic::call,
+        conversions::call,
+        texts::call,
+        lists::call,
+        times::call,
+        optionals::call,
+        kubernetes::call,
+        addresses::call,
+        format_text::call,
+    ];
+    libraries
+        .iter()
+        .find_map(|library| library(function, values))
+        .unwrap_or_else(|| Err(EvaluateError::no_such_overload()))
+}
+
+fn flag<'a>(flag: bool) -> Option<Outcome<'a>> {
+    Some(Ok(Value::Bool(flag)))
+}
+
+fn count<'a>(count: usize) -> Option<Outcome<'a>> {
+    Some(Ok(Value::Int(count as i64)))
+}
+
+fn failed<'a>(message: impl Into<String>) -> Option<Outcome<'a>> {
+    Some(Err(EvaluateError::new(message)))
+}

@@ -1,0 +1,351 @@
+//! Tokens as trees, with macros unfolded on the way.
+
+use super::ast::{Kind, Macro, MacroName, Node};
+use super::error::Problem;
+use super::lexer::{Token, tokens};
+
+/// Deeper expressions are refused.
+const MAX_DEPTH: usize = 100;
+
+pub(super) fn parse(source: &str) -> Result<Node> {
+    let mut parser = Parser { tokens: tokens(source)?, next: 0, depth: 0 };
+    let node = parser.expression()?;
+    match parser.peek() {
+        Token::End => Ok(node),
+        _ => Err(parser.unexpected("<EOF>")),
+    }
+}
+
+struct Parser {
+    tokens: Vec<(Token, usize)>,
+    next: usize,
+    depth: usize,
+}
+
+type Result<T> = std::result::Result<T, Problem>;
+
+/// Operators by how tightly they bind, loosest first, with the functions they stand for.
+const BINARY: [&[(&str, &str)]; 5] = [
+    &[("||", "_||_")],
+    &[("&&", "_&&_")],
+    &[("<", "_<_"), ("<=", "_<=_"), (">", "_>_"), (">=", "_>=_"), ("==", "_==_"), ("!=", "_!=_"), ("in", "@in")],
+    &[("+", "_+_"), ("-", "_-_")],
+    &[("*", "_*_"), ("/", "_/_"), ("%", "_%_")],
+];
+
+impl Parser {
+    fn peek(&self) -> &Token {
+        &self.tokens[self.next.min(self.tokens.len() - 1)].0
+    }
+
+    fn at(&self) -> usize {
+        self.tokens[self.next.min(self.tokens.len() - 1)].1
+    }
+
+    fn advance(&mut self) -> Token {
+        let token = self.peek().clone();
+        self.next += 1;
+        token
+    }
+
+    fn is(&self, sign: &str) -> bool {
+        matches!(self.peek(), Token::Sign(other) if *other == sign)
+    }
+
+    fn take(&mut self, sign: &str) -> bool {
+        let found = self.is(sign);
+        self.next += usize::from(found);
+        found
+    }
+
+    fn expect(&mut self, sign: &str) -> Result<()> {
+        if self.take(sign) { Ok(()) } else { Err(self.unexpected(&format!("'{sign}'"))) }
+    }
+
+    fn unexpected(&self, expected: &str) -> Problem {
+        let found = match self.peek() {
+            Token::Name(name) => name.clone(),
+            Token::Int(number) => number.to_string(),
+            Token::Uint(number) => format!("{number}u"),
+            Token::Double(number) => number.to_string(),
+            Token::Text(text) => format!("\"{text}\""),
+            Token::Bytes(_) => "bytes".to_owned(),
+            Token::Sign(sign) => (*sign).to_owned(),
+            Token::End => "<EOF>".to_owned(),
+        };
+        self.problem(format!("Syntax error: mismatched input '{found}' expecting {expected}"))
+    }
+
+    fn problem(&self, message: String) -> Problem {
+        Problem { at: self.at(), message }
+    }
+
+    fn expression(&mut self) -> Result<Node> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(self.problem(format!("expression recursion limit exceeded: {MAX_DEPTH}")));
+        }
+        let condition = self.binary(0)?;
+        let at = self.at();
+        let node = if self.take("?") {
+            let then = self.binary(0)?;
+            self.expect(":")?;
+            let otherwise = self.expression()?;
+            Node::call(at, "_?_:_", vec![condition, then, otherwise])
+        } else {
+            condition
+        };
+        self.depth -= 1;
+        Ok(node)
+    }
+
+    /// Operands joined by operators that bind at least as tightly as the level says.
+    fn binary(&mut self, level: usize) -> Result<Node> {
+        let mut left = self.unary()?;
+        while let Some((found, function)) = self.operator().filter(|(found, _)| *found >= level) {
+            let at = self.at();
+            self.next += 1;
+            let right = self.binary(found + 1)?;
+            left = Node::call(at, function, vec![left, right]);
+        }
+        Ok(left)
+    }
+
+    /// The operator that comes next: how tightly it binds, and its function.
+    fn operator(&self) -> Option<(usize, &'static str)> {
+        let written = match self.peek() {
+            Token::Sign(sign) => *sign,
+            Token::Name(name) if name == "in" => "in",
+            _ => return None,
+        };
+        BINARY.iter().enumerate().find_map(|(level, operators)| {
+            operators.iter().find(|(sign, _)| *sign == written).map(|(_, function)| (level, *function))
+        })
+    }
+
+    fn unary(&mut self) -> Result<Node> {
+        let at = self.at();
+        for (sign, function) in [("!", "!_"), ("-", "-_")] {
+            if self.is(sign) {
+                let mut count = 0;
+                while self.take(sign) {
+                    count += 1;
+                }
+                if sign == "-" && count % 2 == 1 {
+                    return self.negative(at);
+                }
+                let operand = self.member()?;
+                return Ok(if count % 2 == 1 { Node::call(at, function, vec![operand]) } else { operand });
+            }
+        }
+        self.member()
+    }
+
+    /// A minus and a number are one number, so that the smallest can be written.
+    fn negative(&mut self, at: usize) -> Result<Node> {
+        match self.peek() {
+            Token::Int(number) => {
+                let number = -i128::from(*number);
+                let kind =
+                    i64::try_from(number).map(Kind::Int).map_err(|_| self.problem("invalid int literal".to_owned()))?;
+                self.next += 1;
+                self.suffixes(Node { at, kind })
+            }
+            Token::Double(number) => {
+                let kind = Kind::Double(-number);
+                self.next += 1;
+                self.suffixes(Node { at, kind })
+            }
+            _ => {
+                let operand = self.member()?;
+                Ok(Node::call(at, "-_", vec![operand]))
+            }
+        }
+    }
+
+    fn member(&mut self) -> Result<Node> {
+        let node = self.primary()?;
+        self.suffixes(node)
+    }
+
+    fn suffixes(&mut self, mut node: Node) -> Result<Node> {
+        loop {
+            let at = self.at();
+            if self.take(".") {
+                let optional = self.take("?");
+                let Token::Name(field) = self.advance() else {
+                    self.next -= 1;
+                    return Err(self.unexpected("IDENTIFIER"));
+                };
+                let call_at = self.at();
+                if !optional && self.take("(") {
+                    let arguments = self.arguments(")")?;
+                    node = member_call(node, field, arguments, call_at)?;
+                } else {
+                    node = Node { at, kind: Kind::Select { operand: Box::new(node), field, optional } };
+                }
+            } else if self.take("[") {
+                let function = if self.take("?") { "_[?_]" } else { "_[_]" };
+                let index = self.expression()?;
+                self.expect("]")?;
+                node = Node::call(at, function, vec![node, index]);
+            } else {
+                return Ok(node);
+            }
+        }
+    }
+
+    fn arguments(&mut self, end: &str) -> Result<Vec<Node>> {
+        let mut arguments = Vec::new();
+        while !self.take(end) {
+            arguments.push(self.expression()?);
+            if !self.take(",") {
+                self.expect(end)?;
+                break;
+            }
+        }
+        Ok(arguments)
+    }
+
+    fn primary(&mut self) -> Result<Node> {
+        let at = self.at();
+        let kind = match self.advance() {
+            Token::Int(number) => Kind::Int(
+                i64::try_from(number)
+                    .map_err(|_| Problem { at, message: "Syntax error: invalid int literal".to_owned() })?,
+            ),
+            Token::Uint(number) => Kind::Uint(number),
+            Token::Double(number) => Kind::Double(number),
+            Token::Text(text) => Kind::Text(text),
+            Token::Bytes(bytes) => Kind::Bytes(bytes),
+            Token::Name(name) => match name.as_str() {
+                "true" => Kind::Bool(true),
+                "false" => Kind::Bool(false),
+                "null" => Kind::Null,
+                "in" => {
+                    self.next -= 1;
+                    return Err(self.unexpected("an expression"));
+                }
+                _ => return self.name(name, at),
+            },
+            Token::Sign(".") => match self.advance() {
+                Token::Name(name) => return self.name(name, at),
+                _ => {
+                    self.next -= 1;
+                    return Err(self.unexpected("IDENTIFIER"));
+                }
+            },
+            Token::Sign("(") => {
+                let node = self.expression()?;
+                self.expect(")")?;
+                return Ok(node);
+            }
+            Token::Sign("[") => Kind::List(self.elements()?),
+            Token::Sign("{") => Kind::Map(self.entries()?),
+            _ => {
+                self.next -= 1;
+                return Err(self.unexpected(
+                    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, \
+                                            NUM_UINT, STRING, BYTES, IDENTIFIER}",
+                ));
+            }
+        };
+        Ok(Node { at, kind })
+    }
+
+    fn name(&mut self, name: String, at: usize) -> Result<Node> {
+        let call_at = self.at();
+        if !self.take("(") {
+            return Ok(Node { at, kind: Kind::Name(name) });
+        }
+        let mut arguments = self.arguments(")")?;
+        if name == "has" {
+            return match (arguments.pop().map(|node| node.kind), arguments.is_empty()) {
+                (Some(Kind::Select { operand, field, .. }), true) => {
+                    Ok(Node { at: call_at, kind: Kind::Has { operand, field } })
+                }
+                _ => Err(Problem { at: call_at, message: "invalid argument to has() macro".to_owned() }),
+            };
+        }
+        Ok(Node::call(call_at, &name, arguments))
+    }
+
+    fn elements(&mut self) -> Result<Vec<(Node, bool)>> {
+        let mut elements = Vec::new();
+        while !self.take("]") {
+            let optional = self.take("?");
+            elements.push((self.expression()?, optional));
+            if !self.take(",") {
+                self.expect("]")?;
+                break;
+            }
+        }
+        Ok(elements)
+    }
+
+    fn entries(&mut self) -> Result<Vec<(Node, Node, bool)>> {
+        let mut entries = Vec::new();
+        while !self.take("}") {
+            let optional = self.take("?");
+            let key = self.expression()?;
+            self.expect(":")?;
+            entries.push((key, self.expression()?, optional));
+            if !self.take(",") {
+                self.expect("}")?;
+                break;
+            }
+        }
+        Ok(entries)
+    }
+}
+
+/// A call on a value, or the macro that it stands for.
+fn member_call(target: Node, name: String, mut arguments: Vec<Node>, at: usize) -> Result<Node> {
+    if name == "bind" && arguments.len() == 3 && matches!(&target.kind, Kind::Name(library) if library == "cel") {
+        let mut parts = arguments.drain(..);
+        if let (Some(variable), Some(value), Some(body)) = (parts.next(), parts.next(), parts.next()) {
+            let name = variable_name(&variable)?;
+            return Ok(Node { at, kind: Kind::Bind { name, value: Box::new(value), body: Box::new(body) } });
+        }
+    }
+    use MacroName::{
+        All, Exists, ExistsOne, Filter, Map, OptionalFlatMap, OptionalMap, SortBy, TransformMap, TransformMapEntry,
+    };
+    let (macro_name, variables, filters) = match (name.as_str(), arguments.len()) {
+        ("all", 2) => (All, 1, false),
+        ("all", 3) => (All, 2, false),
+        ("exists", 2) => (Exists, 1, false),
+        ("exists", 3) => (Exists, 2, false),
+        ("exists_one" | "existsOne", 2) => (ExistsOne, 1, false),
+        ("exists_one" | "existsOne", 3) => (ExistsOne, 2, false),
+        ("map", 2) => (Map, 1, false),
+        ("map", 3) => (Map, 1, true),
+        ("filter", 2) => (Filter, 1, false),
+        ("transformList", 3) => (Map, 2, false),
+        ("transformList", 4) => (Map, 2, true),
+        ("transformMap", 3) => (TransformMap, 2, false),
+        ("transformMap", 4) => (TransformMap, 2, true),
+        ("transformMapEntry", 3) => (TransformMapEntry, 2, false),
+        ("transformMapEntry", 4) => (TransformMapEntry, 2, true),
+        ("optMap", 2) => (OptionalMap, 1, false),
+        ("optFlatMap", 2) => (OptionalFlatMap, 1, false),
+        ("sortBy", 2) => (SortBy, 1, false),
+        _ => {
+            return Ok(Node { at, kind: Kind::Call { function: name, target: Some(Box::new(target)), arguments } });
+        }
+    };
+    let mut parts = arguments.into_iter();
+    let first = parts.next().map(|node| variable_name(&node)).transpose()?.unwrap_or_default();
+    let second = if variables == 2 { parts.next().map(|node| variable_name(&node)).transpose()? } else { None };
+    let filter = if filters { parts.next() } else { None };
+    let Some(body) = parts.next() else { return Err(Problem { at, message: "argument missing".to_owned() }) };
+    let all = Macro { name: macro_name, range: target, variables: (first, second), filter, body };
+    Ok(Node { at, kind: Kind::Macro(Box::new(all)) })
+}
+
+fn variable_name(node: &Node) -> Result<String> {
+    match &node.kind {
+        Kind::Name(name) => Ok(name.clone()),
+        _ => Err(Problem { at: node.at, message: "argument must be a simple name".to_owned() }),
+    }
+}

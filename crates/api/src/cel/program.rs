@@ -1,0 +1,206 @@
+//! Expressions ready to be evaluated.
+
+use super::ast::Node;
+use super::check::check;
+use super::error::{CompileError, EvaluateError, describe};
+use super::estimate::estimate;
+use super::evaluate::Evaluator;
+use super::parser::parse;
+use super::types::Type;
+use super::value::Value;
+use crate::custom::Props;
+
+/// A compiled expression.
+#[derive(Debug)]
+pub struct Program {
+    pub(super) root: Node,
+    kind: Type,
+}
+
+/// A variable's name and type.
+pub type Variable = (String, Type);
+
+impl Program {
+    /// Reads an expression and checks it against the variables it may use.
+    pub fn compile(source: &str, variables: &[Variable]) -> Result<Self, CompileError> {
+        let root = parse(source).map_err(|problem| describe(source, &[problem]))?;
+        let (kind, problems) = check(&root, variables);
+        if problems.is_empty() { Ok(Program { root, kind }) } else { Err(describe(source, &problems)) }
+    }
+
+    /// The type of what the expression comes to.
+    pub fn kind(&self) -> &Type {
+        &self.kind
+    }
+
+    /// Whether the expression uses a variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.root.mentions(variable)
+    }
+
+    /// What the expression may cost at most, where `self` is a value of the schema.
+    pub fn highest_cost(&self, props: &Props) -> u64 {
+        estimate(&self.root, props)
+    }
+
+    /// Evaluates the expression; gives its value and what it cost.
+    pub fn evaluate<'a>(
+        &'a self,
+        variables: Vec<(&'a str, Value<'a>)>,
+        cost_limit: u64,
+    ) -> (Result<Value<'a>, EvaluateError>, u64) {
+        let mut evaluator = Evaluator::new(variables, cost_limit);
+        let outcome = evaluator.evaluate(&self.root);
+        (outcome, evaluator.meter.spent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Evaluates an expression over nothing; gives its value or the error as text.
+    fn shown(source: &str) -> String {
+        let program = match Program::compile(source, &[]) {
+            Ok(program) => program,
+            Err(error) => return error.to_string().lines().next().unwrap_or_default().to_owned(),
+        };
+        let (outcome, _) = program.evaluate(Vec::new(), 1_000_000);
+        outcome.map_or_else(|error| format!("error: {error}"), |value| super::super::functions::shown(&value))
+    }
+
+    #[test]
+    fn expressions_come_to_their_values() {
+        for (source, expected) in [
+            ("1 + 2 * 3", "7"),
+            ("-5 % 3", "-2"),
+            ("(1 + 2) * 3 == 9 && !(2 > 3)", "true"),
+            ("1 / 0", "error: division by zero"),
+            ("9223372036854775807 + 1", "error: integer overflow"),
+            ("true || 1 / 0 == 1", "true"),
+            ("1 / 0 == 1 || true", "true"),
+            ("1 / 0 == 1 && true", "error: division by zero"),
+            ("1 < 2.5 && 3u > 2", "true"),
+            ("true ? 'a' : 'b'", "a"),
+            ("[1, 2, 3].all(x, x > 0)", "true"),
+            ("[1, 2, 3].exists(x, x > 2)", "true"),
+            ("[1, 2, 3].exists_one(x, x > 1)", "false"),
+            ("[1, 2, 3].map(x, x * 2)", "[2, 4, 6]"),
+            ("[1, 2, 3].map(x, x > 1, x * 2)", "[4, 6]"),
+            ("[1, 2, 3].filter(x, x != 2)", "[1, 3]"),
+            ("{'a': 1, 'b': 2}.all(k, k < 'c')", "true"),
+            ("[5, 6].all(i, v, v == i + 5)", "true"),
+            ("[1, 2].transformList(i, v, v * 10 + i)", "[10, 21]"),
+            ("{'a': 1}.transformMap(k, v, v + 1)", "{a: 2}"),
+            ("2 in [1, 2] && 'a' in {'a': 1}", "true"),
+            ("[1, 2][5]", "error: index out of bounds: 5"),
+            ("{'a': 1}['b']", "error: no such key: b"),
+            ("has({'a': 1}.a) && !has({'a': 1}.b)", "true"),
+            ("{'a': 1}.?b.orValue(7)", "7"),
+            ("optional.of(3).optMap(x, x + 1).value()", "4"),
+            ("[?optional.none(), ?optional.of(1)]", "[1]"),
+            ("cel.bind(x, 3, x * x)", "9"),
+            ("'hello'.contains('ell') && 'hello'.startsWith('he') && 'hello'.endsWith('lo')", "true"),
+            ("'foo123'.matches('^[a-z]+[0-9]+$')", "true"),
+            ("'a,b,c'.split(',').join('-')", "a-b-c"),
+            ("'abc'.substring(1) + 'abc'.upperAscii() + 'abc'.charAt(1)", "bcABCb"),
+            ("'tacocat'.lastIndexOf('c')", "4"),
+            ("'%s has %d items, %.2f%%'.format(['x', 3, 1.5])", "x has 3 items, 1.50%"),
+            ("'abc 12 de 3'.findAll('[0-9]+')", "[12, 3]"),
+            ("size('été') == 3 && [1].size() == 1", "true"),
+            ("int('42') + int(2.9)", "44"),
+            ("string(1.5) + string(true)", "1.5true"),
+            ("duration('1h30m') > duration('89m')", "true"),
+            ("string(duration('1h30m'))", "5400s"),
+            ("timestamp('2026-01-02T03:04:05Z').getHours()", "3"),
+            ("timestamp('2026-01-02T03:04:05Z') + duration('1h') == timestamp('2026-01-02T04:04:05Z')", "true"),
+            ("[1, 2, 3].isSorted() && [1, 2].sum() == 3 && [3, 1].min() == 1", "true"),
+            ("[3, 1, 2].sort()", "[1, 2, 3]"),
+            ("sets.contains([1, 2, 3], [2]) && sets.equivalent([1, 2], [2, 1, 1])", "true"),
+            ("quantity('1Gi').isGreaterThan(quantity('1G'))", "true"),
+            ("quantity('1').add(quantity('2')).asInteger()", "3"),
+            ("url('https://user@example.com:80/p?a=b').getHostname()", "example.com"),
+            ("isURL('no')", "false"),
+            ("ip('127.0.0.1').isLoopback() && cidr('10.0.0.0/8').containsIP('10.1.2.3')", "true"),
+            ("ip.isCanonical('::1')", "true"),
+            ("semver('1.2.3').isLessThan(semver('1.10.0'))", "true"),
+            ("!format.dns1123Label().validate('my-name').hasValue()", "true"),
+            ("type(1) == int", "true"),
+            ("b'abc' == bytes('abc')", "true"),
+        ] {
+            assert_eq!(shown(source), expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn expressions_that_make_no_sense_are_refused() {
+        for (source, expected) in [
+            ("self = 42", "ERROR: <input>:1:6: Syntax error: mismatched input '=' expecting <EOF>"),
+            (
+                "1 +",
+                "ERROR: <input>:1:4: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', \
+                'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
+            ),
+            ("nope", "ERROR: <input>:1:1: undeclared reference to 'nope' (in container '')"),
+            ("fly(1)", "ERROR: <input>:1:4: undeclared reference to 'fly' (in container '')"),
+            ("1 + 'a'", "ERROR: <input>:1:3: found no matching overload for '_+_' applied to '(int, string)'"),
+            ("1 == 'a'", "ERROR: <input>:1:3: found no matching overload for '_==_' applied to '(int, string)'"),
+            (
+                "'a'.startsWith(1)",
+                "ERROR: <input>:1:15: found no matching overload for 'startsWith' applied to 'string.(int)'",
+            ),
+            ("[1, 'a']", "ERROR: <input>:1:5: expected type 'int' but found 'string'"),
+            (
+                "1.all(x, true)",
+                "ERROR: <input>:1:1: expression of type 'int' cannot be range of a comprehension (must be \
+                list, map, or dynamic)",
+            ),
+        ] {
+            assert_eq!(shown(source), expected, "{source}");
+        }
+        let deep = format!("{}1{}", "(".repeat(5_000), ")".repeat(5_000));
+        assert!(shown(&deep).contains("recursion limit"), "{}", shown(&deep));
+    }
+
+    #[test]
+    fn objects_are_typed_by_their_schema() {
+        let props = Props::read(&json!({"type": "object", "properties": {"a-b": {"type": "integer"},
+            "when": {"type": "string", "format": "date-time"}, "list": {"type": "array", "x-kubernetes-list-type": "set",
+                "items": {"type": "string"}}, "port": {"x-kubernetes-int-or-string": true},
+            "ratio": {"type": "number"}, "map": {"type": "object", "additionalProperties": {"type": "integer"}}}}));
+        let variables = [("self".to_owned(), Type::of_props(&props, false).expect("type"))];
+        let object = json!({"a-b": 3, "when": "2026-01-02T03:04:05Z", "list": ["x", "y"], "port": "http", "ratio": 2,
+            "map": {"k-1": 4}});
+        for (source, expected) in [
+            ("self.a__dash__b == 3", Ok(true)),
+            ("self.when < timestamp('2027-01-01T00:00:00Z')", Ok(true)),
+            ("self.list == ['y', 'x']", Ok(true)),
+            ("type(self.port) == string ? self.port == 'http' : self.port > 0", Ok(true)),
+            ("self.ratio == 2.0", Ok(true)),
+            ("self.map['k-1'] == 4 && self.map.all(k, self.map[k] > 3)", Ok(true)),
+            ("self.z == 100", Err("ERROR: <input>:1:5: undefined field 'z'\n | self.z == 100\n | ....^")),
+        ] {
+            let program = match Program::compile(source, &variables) {
+                Ok(program) => program,
+                Err(error) => {
+                    assert_eq!(Err(error.to_string().as_str()), expected, "{source}");
+                    continue;
+                }
+            };
+            let self_value = Value::of_json(&object, Some(&props));
+            let (outcome, _) = program.evaluate(vec![("self", self_value)], 1_000_000);
+            assert!(matches!(outcome, Ok(Value::Bool(flag)) if Ok(flag) == expected), "{source}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn costs_are_limited() {
+        let numbers: Vec<i64> = vec![1; 725];
+        let object = json!({"list": numbers});
+        let variables = [("self".to_owned(), Type::Dyn)];
+        let program = Program::compile("self.list.all(x, self.list.all(y, y == x))", &variables).expect("program");
+        let (outcome, _) = program.evaluate(vec![("self", Value::of_json(&object, None))], 1_000_000);
+        assert_eq!(outcome.expect_err("too expensive"), EvaluateError::TooExpensive);
+    }
+}

@@ -1,0 +1,129 @@
+//! The types of expressions.
+
+use crate::custom::{Additional, Props};
+use std::fmt;
+use std::sync::Arc;
+
+/// What an expression can come to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Type {
+    /// Anything; only the value itself will tell.
+    Dyn,
+    Null,
+    Bool,
+    Int,
+    Uint,
+    Double,
+    String,
+    Bytes,
+    Timestamp,
+    Duration,
+    List(Arc<Type>),
+    Map(Arc<Type>, Arc<Type>),
+    Object(Arc<ObjectType>),
+    Optional(Arc<Type>),
+    Type,
+    /// A type of one of Kubernetes' libraries, by name.
+    Opaque(&'static str),
+    /// Stands for the same type wherever it occurs in a signature.
+    Parameter(char),
+}
+
+/// An object whose fields are known.
+#[derive(Debug, PartialEq)]
+pub struct ObjectType {
+    pub name: String,
+    /// By the name an expression writes.
+    pub fields: Vec<(String, Type)>,
+}
+
+impl ObjectType {
+    pub fn field(&self, name: &str) -> Option<&Type> {
+        self.fields.iter().find(|(other, _)| other == name).map(|(_, kind)| kind)
+    }
+}
+
+impl Type {
+    pub fn list(element: Type) -> Self {
+        Type::List(Arc::new(element))
+    }
+
+    pub fn map(key: Type, value: Type) -> Self {
+        Type::Map(Arc::new(key), Arc::new(value))
+    }
+
+    /// The type of the values of a schema; none where rules cannot look inside.
+    pub fn of_props(props: &Props, is_resource: bool) -> Option<Type> {
+        let is_resource = is_resource || props.embedded;
+        if props.int_or_string {
+            return Some(Type::Dyn);
+        }
+        match props.kind.as_str() {
+            "array" => props.items.as_deref().and_then(|items| Type::of_props(items, false)).map(Type::list),
+            "object" => match (&props.additional, props.properties.is_empty()) {
+                (Some(Additional::Schema(schema)), true) if !is_resource => {
+                    Type::of_props(schema, false).map(|value| Type::map(Type::String, value))
+                }
+                (None, true) if props.preserve_unknown && !is_resource => None,
+                _ => Some(object_type(props, is_resource)),
+            },
+            "string" => Some(match props.format.as_str() {
+                "byte" => Type::Bytes,
+                "date" | "date-time" => Type::Timestamp,
+                "duration" => Type::Duration,
+                _ => Type::String,
+            }),
+            "boolean" => Some(Type::Bool),
+            "number" => Some(Type::Double),
+            "integer" => Some(Type::Int),
+            _ => None,
+        }
+    }
+}
+
+fn object_type(props: &Props, is_resource: bool) -> Type {
+    let mut fields = Vec::with_capacity(props.properties.len());
+    for (name, property) in &props.properties {
+        if is_resource && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+            continue;
+        }
+        if let (Some(written), Some(kind)) = (super::escape(name), Type::of_props(property, false)) {
+            fields.push((written.into_owned(), kind));
+        }
+    }
+    if is_resource {
+        let metadata = ObjectType {
+            name: "ObjectMeta".to_owned(),
+            fields: vec![("name".to_owned(), Type::String), ("generateName".to_owned(), Type::String)],
+        };
+        fields.push(("apiVersion".to_owned(), Type::String));
+        fields.push(("kind".to_owned(), Type::String));
+        fields.push(("metadata".to_owned(), Type::Object(Arc::new(metadata))));
+    }
+    Type::Object(Arc::new(ObjectType { name: "object".to_owned(), fields }))
+}
+
+/// As messages name it.
+impl fmt::Display for Type {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Type::Dyn => out.write_str("dyn"),
+            Type::Null => out.write_str("null"),
+            Type::Bool => out.write_str("bool"),
+            Type::Int => out.write_str("int"),
+            Type::Uint => out.write_str("uint"),
+            Type::Double => out.write_str("double"),
+            Type::String => out.write_str("string"),
+            Type::Bytes => out.write_str("bytes"),
+            Type::Timestamp => out.write_str("timestamp"),
+            Type::Duration => out.write_str("duration"),
+            Type::List(element) => write!(out, "list({element})"),
+            Type::Map(key, value) => write!(out, "map({key}, {value})"),
+            Type::Object(object) => out.write_str(&object.name),
+            Type::Optional(inner) => write!(out, "optional_type({inner})"),
+            Type::Type => out.write_str("type"),
+            Type::Opaque(name) => out.write_str(name),
+            Type::Parameter(name) => write!(out, "{name}"),
+        }
+    }
+}

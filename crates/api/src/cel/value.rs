@@ -1,0 +1,272 @@
+//! What expressions come to.
+
+use super::error::EvaluateError;
+use super::escape::unescape;
+use crate::custom::Props;
+use crate::quantity::Quantity;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Map, Value as Json};
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A value. JSON is looked at where it lies.
+#[derive(Clone, Debug)]
+pub enum Value<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    String(Cow<'a, str>),
+    Bytes(Arc<[u8]>),
+    Timestamp(Timestamp),
+    Duration(SignedDuration),
+    List(Arc<Vec<Value<'a>>>),
+    Map(Arc<Vec<(Value<'a>, Value<'a>)>>),
+    /// A list or an object of JSON, with its schema where there is one.
+    JsonList(&'a [Json], Option<&'a Props>),
+    JsonMap(&'a Map<String, Json>, Option<&'a Props>),
+    Optional(Option<Arc<Value<'a>>>),
+    Type(Cow<'static, str>),
+    Quantity(Arc<Quantity>),
+    Url(Arc<str>),
+    Ip(IpAddr),
+    Cidr(IpAddr, u8),
+    Semver(Arc<Semver>),
+    Format(&'static str),
+}
+
+/// A semantic version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Semver {
+    pub numbers: [u64; 3],
+    pub before: Vec<String>,
+}
+
+impl<'a> Value<'a> {
+    /// Takes a value of JSON by its schema: texts may stand for times, whole numbers for fractions.
+    pub fn of_json(json: &'a Json, props: Option<&'a Props>) -> Self {
+        match json {
+            Json::Null => Value::Null,
+            Json::Bool(flag) => Value::Bool(*flag),
+            Json::Number(number) => match (number.as_i64(), props.map(|props| props.kind.as_str())) {
+                (_, Some("number")) | (None, _) => Value::Double(number.as_f64().unwrap_or_default()),
+                (Some(whole), _) => Value::Int(whole),
+            },
+            Json::String(text) => of_text(text, props),
+            Json::Array(items) => Value::JsonList(items, props),
+            Json::Object(fields) => Value::JsonMap(fields, props),
+        }
+    }
+
+    pub fn text(text: impl Into<Cow<'a, str>>) -> Self {
+        Value::String(text.into())
+    }
+
+    pub fn list(items: Vec<Value<'a>>) -> Self {
+        Value::List(Arc::new(items))
+    }
+
+    pub fn some(value: Value<'a>) -> Self {
+        Value::Optional(Some(Arc::new(value)))
+    }
+
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Value::Null => "null_type",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int",
+            Value::Uint(_) => "uint",
+            Value::Double(_) => "double",
+            Value::String(_) => "string",
+            Value::Bytes(_) => "bytes",
+            Value::Timestamp(_) => "google.protobuf.Timestamp",
+            Value::Duration(_) => "google.protobuf.Duration",
+            Value::List(_) | Value::JsonList(..) => "list",
+            Value::Map(_) | Value::JsonMap(..) => "map",
+            Value::Optional(_) => "optional_type",
+            Value::Type(_) => "type",
+            Value::Quantity(_) => "kubernetes.Quantity",
+            Value::Url(_) => "kubernetes.URL",
+            Value::Ip(_) => "net.IP",
+            Value::Cidr(..) => "net.CIDR",
+            Value::Semver(_) => "kubernetes.Semver",
+            Value::Format(_) => "kubernetes.NamedFormat",
+        }
+    }
+
+    /// The elements of a list; none where it is no list.
+    pub fn elements(&self) -> Option<Cow<'_, [Value<'a>]>> {
+        match self {
+            Value::List(items) => Some(Cow::Borrowed(items)),
+            Value::JsonList(items, props) => {
+                let element = props.and_then(|props| props.items.as_deref());
+                Some(items.iter().map(|item| Value::of_json(item, element)).collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// The entries of a map; none where it is no map.
+    pub fn entries(&self) -> Option<Cow<'_, [(Value<'a>, Value<'a>)]>> {
+        match self {
+            Value::Map(entries) => Some(Cow::Borrowed(entries)),
+            Value::JsonMap(fields, props) => {
+                let entry = |(name, value): (&'a String, &'a Json)| {
+                    (Value::text(name.as_str()), Value::of_json(value, props.and_then(|props| props.child(name))))
+                };
+                Some(fields.iter().map(entry).collect())
+            }
+            _ => None,
+        }
+    }
+
+    /// How many elements, entries or characters there are.
+    pub fn size(&self) -> Option<usize> {
+        match self {
+            Value::String(text) => Some(text.chars().count()),
+            Value::Bytes(bytes) => Some(bytes.len()),
+            Value::List(items) => Some(items.len()),
+            Value::JsonList(items, _) => Some(items.len()),
+            Value::Map(entries) => Some(entries.len()),
+            Value::JsonMap(fields, _) => Some(fields.len()),
+            _ => None,
+        }
+    }
+
+    /// A field by the name an expression writes.
+    pub fn field(&self, written: &str) -> Option<Value<'a>> {
+        match self {
+            Value::JsonMap(fields, props) => {
+                let is_object = props.is_some_and(|props| !props.properties.is_empty());
+                let name = if is_object { unescape(written) } else { Cow::Borrowed(written) };
+                let value = fields.get(&*name)?;
+                Some(Value::of_json(value, props.and_then(|props| props.child(&name))))
+            }
+            Value::Map(entries) => {
+                let found = entries.iter().find(|(key, _)| matches!(key, Value::String(key) if key == written));
+                found.map(|(_, value)| value.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// What a map holds under a key.
+    pub fn get(&self, key: &Value<'_>) -> Option<Value<'a>> {
+        match (self, key) {
+            (Value::JsonMap(fields, props), Value::String(key)) => {
+                let value = fields.get(&**key)?;
+                Some(Value::of_json(value, props.and_then(|props| props.child(key))))
+            }
+            (Value::Map(entries), key) => {
+                entries.iter().find(|(other, _)| other.equals(key)).map(|(_, value)| value.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Equal as the language sees it; values of different types are different, numbers compare by value.
+    pub fn equals(&self, other: &Value<'_>) -> bool {
+        match (self, other) {
+            (Value::Null, Value::Null) => true,
+            (Value::Bool(a), Value::Bool(b)) => a == b,
+            (Value::String(a), Value::String(b)) => a == b,
+            (Value::Bytes(a), Value::Bytes(b)) => a == b,
+            (Value::Timestamp(a), Value::Timestamp(b)) => a == b,
+            (Value::Duration(a), Value::Duration(b)) => a == b,
+            (Value::Type(a), Value::Type(b)) => a == b,
+            (Value::Quantity(a), Value::Quantity(b)) => a == b,
+            (Value::Url(a), Value::Url(b)) => a == b,
+            (Value::Ip(a), Value::Ip(b)) => a == b,
+            (Value::Cidr(a, x), Value::Cidr(b, y)) => a == b && x == y,
+            (Value::Semver(a), Value::Semver(b)) => a == b,
+            (Value::Format(a), Value::Format(b)) => a == b,
+            (Value::Optional(a), Value::Optional(b)) => match (a, b) {
+                (Some(a), Some(b)) => a.equals(b),
+                (None, None) => true,
+                _ => false,
+            },
+            _ => {
+                if let Some(order) = self.compare_numbers(other) {
+                    return order == Some(Ordering::Equal);
+                }
+                if let (Some(a), Some(b)) = (self.elements(), other.elements()) {
+                    return equal_lists(self, &a, &b);
+                }
+                match (self.entries(), other.entries()) {
+                    (Some(a), Some(b)) => {
+                        a.len() == b.len()
+                            && a.iter().all(|(key, value)| other.get(key).is_some_and(|other| value.equals(&other)))
+                    }
+                    _ => false,
+                }
+            }
+        }
+    }
+
+    /// The order of two values where their types have one.
+    pub fn compare(&self, other: &Value<'_>) -> Result<Ordering, EvaluateError> {
+        let order = match (self, other) {
+            (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
+            (Value::String(a), Value::String(b)) => Some(a.cmp(b)),
+            (Value::Bytes(a), Value::Bytes(b)) => Some(a.cmp(b)),
+            (Value::Timestamp(a), Value::Timestamp(b)) => Some(a.cmp(b)),
+            (Value::Duration(a), Value::Duration(b)) => Some(a.cmp(b)),
+            _ => match self.compare_numbers(other) {
+                Some(order) => return order.ok_or_else(|| EvaluateError::new("NaN values cannot be ordered")),
+                None => None,
+            },
+        };
+        order.ok_or_else(EvaluateError::no_such_overload)
+    }
+
+    /// The order of two numbers of any kind; none where one is no number, none within where there is no order.
+    fn compare_numbers(&self, other: &Value<'_>) -> Option<Option<Ordering>> {
+        let wide = |value: &Value<'_>| match value {
+            Value::Int(number) => Some(i128::from(*number)),
+            Value::Uint(number) => Some(i128::from(*number)),
+            _ => None,
+        };
+        let float = |value: &Value<'_>| match value {
+            Value::Int(number) => Some(*number as f64),
+            Value::Uint(number) => Some(*number as f64),
+            Value::Double(number) => Some(*number),
+            _ => None,
+        };
+        match (wide(self), wide(other)) {
+            (Some(a), Some(b)) => Some(Some(a.cmp(&b))),
+            _ => Some(float(self)?.partial_cmp(&float(other)?)),
+        }
+    }
+}
+
+/// Lists that are sets or maps are equal in any order.
+fn equal_lists(list: &Value<'_>, a: &[Value<'_>], b: &[Value<'_>]) -> bool {
+    let any_order =
+        matches!(list, Value::JsonList(_, Some(props)) if matches!(props.list_type.as_deref(), Some("set" | "map")));
+    if a.len() != b.len() {
+        return false;
+    }
+    if any_order {
+        return a.iter().all(|item| b.iter().any(|other| item.equals(other)));
+    }
+    a.iter().zip(b).all(|(a, b)| a.equals(b))
+}
+
+fn of_text<'a>(text: &'a str, props: Option<&'a Props>) -> Value<'a> {
+    let plain = || Value::text(text);
+    let Some(props) = props.filter(|props| props.kind == "string") else { return plain() };
+    match props.format.as_str() {
+        "byte" => {
+            use base64::Engine;
+            let decoded = base64::engine::general_purpose::STANDARD.decode(text);
+            decoded.map_or_else(|_| plain(), |bytes| Value::Bytes(bytes.into()))
+        }
+        "date-time" => text.parse().map_or_else(|_| plain(), Value::Timestamp),
+        "date" => format!("{text}T00:00:00Z").parse().map_or_else(|_| plain(), Value::Timestamp),
+        "duration" => super::functions::parse_duration(text).map_or_else(plain, Value::Duration),
+        _ => plain(),
+    }
+}

@@ -1,0 +1,219 @@
+//! Whether the rules of a definition make sense and are cheap enough.
+
+use super::props::{Additional, Props, Rule};
+use super::rules::declared;
+use crate::cel::{Program, Type, smallest};
+use crate::field::{Error, Errors, Fault, Path, quoted};
+use serde_json::Value;
+
+/// What one rule may be estimated to cost, and all rules of a schema together.
+const RULE_LIMIT: u64 = 10_000_000;
+const SCHEMA_LIMIT: u64 = 100_000_000;
+
+/// No request is larger.
+const MAX_REQUEST: u64 = 3 * 1024 * 1024;
+
+/// Checks the rules of a version's `openAPIV3Schema`, which must be sound otherwise.
+pub fn check_rules(path: &Path<'_>, open_api_schema: &Value) -> Errors {
+    let mut checks = Checks { errors: Errors::new(), total: 0, expensive: Vec::new() };
+    checks.check(
+        &Props::read(open_api_schema),
+        path,
+        Place { is_root: true, occurrences: Some(1), uncorrelated: None },
+    );
+    checks.check_total(path);
+    checks.errors
+}
+
+/// What is known of where a schema stands.
+#[derive(Clone)]
+struct Place {
+    is_root: bool,
+    /// How many such values one object may hold; none where nothing limits them.
+    occurrences: Option<u64>,
+    /// The list within which values before and after an update cannot be told to belong together.
+    uncorrelated: Option<String>,
+}
+
+struct Checks {
+    errors: Errors,
+    total: u64,
+    /// The rules that cost most, with their paths.
+    expensive: Vec<(u64, String)>,
+}
+
+impl Checks {
+    fn check(&mut self, props: &Props, path: &Path<'_>, place: Place) {
+        let occurrences = place.occurrences.and_then(|count| Some(count.saturating_mul(elements(props)?)));
+        let below = Place { is_root: false, occurrences, uncorrelated: place.uncorrelated.clone() };
+        if let Some(schema) = props.additional_schema() {
+            self.check(schema, &path.child("additionalProperties"), below.clone());
+        }
+        let properties = path.child("properties");
+        for (name, property) in &props.properties {
+            self.check(property, &properties.key(name), below.clone());
+        }
+        if let Some(items) = props.items.as_deref() {
+            let keyed = props.list_type.as_deref() == Some("map");
+            let uncorrelated = below.uncorrelated.clone().or_else(|| (!keyed).then(|| path.to_string()));
+            self.check(items, &path.child("items"), Place { uncorrelated, ..below });
+        }
+        let rules = path.child("x-kubernetes-validations");
+        for (at, rule) in props.rules.iter().enumerate() {
+            self.check_rule(rule, props, &rules.index(at), &place);
+        }
+    }
+
+    fn check_rule(&mut self, rule: &Rule, props: &Props, path: &Path<'_>, place: &Place) {
+        if rule.rule.trim().is_empty() {
+            return;
+        }
+        let variables = declared(rule, props, place.is_root || props.embedded);
+        let occurrences = place.occurrences.unwrap_or_else(|| MAX_REQUEST / (smallest(props) + 1));
+        let rule_path = path.child("rule");
+        let program = match Program::compile(&rule.rule, &variables) {
+            Ok(program) if matches!(program.kind(), Type::Bool | Type::Dyn) => program,
+            Ok(_) => return self.invalid(&rule_path, rule, "cel expression must evaluate to a bool".to_owned()),
+            Err(error) => return self.invalid(&rule_path, rule, format!("compilation failed: {error}")),
+        };
+        self.note_cost(program.highest_cost(props).saturating_mul(occurrences), "estimated rule cost", &rule_path);
+        if !rule.message_expression.is_empty() {
+            let message_path = path.child("messageExpression");
+            match Program::compile(&rule.message_expression, &variables) {
+                Ok(program) if matches!(program.kind(), Type::String | Type::Dyn) => {
+                    self.note_cost(program.highest_cost(props), "estimated messageExpression cost", &message_path);
+                }
+                Ok(_) => self.invalid(&message_path, rule, "messageExpression must evaluate to a string".to_owned()),
+                Err(error) => {
+                    self.invalid(&message_path, rule, format!("messageExpression compilation failed: {error}"));
+                }
+            }
+        }
+        match (program.uses("oldSelf"), &place.uncorrelated, rule.optional_old_self) {
+            (true, Some(within), _) => {
+                let detail =
+                    format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {within}");
+                self.errors.invalid(&rule_path, rule.rule.as_str(), detail);
+            }
+            (false, _, Some(flag)) => {
+                let detail = "may not be set if oldSelf is not used in rule";
+                self.errors.invalid(&path.child("optionalOldSelf"), flag, detail);
+            }
+            _ => {}
+        }
+    }
+
+    fn note_cost(&mut self, cost: u64, what: &str, path: &Path<'_>) {
+        if cost > RULE_LIMIT {
+            self.errors.forbidden(path, over_budget(what, cost, RULE_LIMIT));
+        }
+        self.total = self.total.saturating_add(cost);
+        if cost >= SCHEMA_LIMIT / 100 {
+            self.expensive.push((cost, path.to_string()));
+        }
+    }
+
+    fn check_total(&mut self, path: &Path<'_>) {
+        if self.total <= SCHEMA_LIMIT {
+            return;
+        }
+        self.expensive.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+        for (_, path) in self.expensive.iter().take(4) {
+            let detail = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+            self.errors.forbidden(&Path::root(path), detail);
+        }
+        let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+        self.errors.forbidden(path, over_budget(what, self.total, SCHEMA_LIMIT));
+    }
+
+    /// The rule as a whole is shown, by the names its parts have inside Kubernetes.
+    fn invalid(&mut self, path: &Path<'_>, rule: &Rule, detail: String) {
+        let text = |text: &str| Value::from(text).to_string();
+        let reason = if rule.reason.is_empty() { "null".to_owned() } else { quoted(&rule.reason) };
+        let optional = rule.optional_old_self.map_or("null".to_owned(), |flag| flag.to_string());
+        let shown = format!(
+            r#"{{"Rule":{},"Message":{},"MessageExpression":{},"Reason":{reason},"FieldPath":{},"OptionalOldSelf":{optional}}}"#,
+            text(&rule.rule),
+            text(&rule.message),
+            text(&rule.message_expression),
+            text(&rule.field_path),
+        );
+        self.errors.push(Error { field: path.to_string(), fault: Fault::Invalid, shown: Some(shown), detail });
+    }
+}
+
+/// How many values an object or list may hold below it; none where nothing limits them.
+fn elements(props: &Props) -> Option<u64> {
+    let limit = |limit: Option<i64>| limit.map(|limit| u64::try_from(limit).unwrap_or_default());
+    match props.kind.as_str() {
+        "object" if matches!(props.additional, Some(Additional::Schema(_) | Additional::Allowed(_))) => {
+            limit(props.max_properties)
+        }
+        "array" => limit(props.max_items),
+        _ => Some(1),
+    }
+}
+
+fn over_budget(what: &str, cost: u64, limit: u64) -> String {
+    let times = cost as f64 / limit as f64;
+    let factor = if times > 100.0 {
+        "more than 100x".to_owned()
+    } else if times < 1.5 {
+        format!("{times:.6}x")
+    } else {
+        format!("{times:.1}x")
+    };
+    format!(
+        "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and \
+         maxLength where arrays, maps, and strings are declared)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn problems(spec: Value) -> Vec<String> {
+        let schema = json!({"type": "object", "properties": {"spec": spec}});
+        check_rules(&Path::root("s"), &schema).0.iter().map(Error::to_string).collect()
+    }
+
+    #[test]
+    fn sound_rules_pass() {
+        let spec = json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.x + self.y > 0"},
+                {"rule": "self.a.isSorted() && self.a.sum() % 2 == 0"}, {"rule": "self.l.all(x, self.l.all(y, y == x))"}],
+            "properties": {"x": {"type": "integer"}, "y": {"type": "integer"},
+                "a": {"type": "array", "maxItems": 1000, "items": {"type": "integer"}},
+                "l": {"type": "array", "maxItems": 725, "items": {"type": "integer"}}}});
+        assert_eq!(problems(spec), [""; 0]);
+    }
+
+    #[test]
+    fn rules_that_make_no_sense_are_refused() {
+        let found = problems(json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.z == 100"}],
+            "properties": {"x": {"type": "integer"}}}));
+        assert_eq!(
+            found,
+            [
+                "s.properties[spec].x-kubernetes-validations[0].rule: Invalid value: {\"Rule\":\"self.z == 100\",\"Message\":\"\",\
+              \"MessageExpression\":\"\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}: compilation failed: \
+              ERROR: <input>:1:5: undefined field 'z'\n | self.z == 100\n | ....^"
+            ]
+        );
+        let found = problems(json!({"type": "object", "x-kubernetes-validations": [{"rule": "self = 42"}]}));
+        assert!(found[0].contains("Syntax error"), "{found:?}");
+        let found = problems(json!({"type": "integer", "x-kubernetes-validations": [{"rule": "self + 1"}]}));
+        assert!(found[0].ends_with("cel expression must evaluate to a bool"), "{found:?}");
+        let found = problems(json!({"type": "array", "maxItems": 2, "items": {"type": "integer",
+            "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}}));
+        assert!(found[0].contains("oldSelf cannot be used on the uncorrelatable portion"), "{found:?}");
+    }
+
+    #[test]
+    fn expensive_rules_are_refused() {
+        let found = problems(json!({"type": "object", "properties": {"x": {"type": "array", "items": {"type": "array",
+            "items": {"type": "string"}, "x-kubernetes-validations": [{"rule": "self.all(s, s == 'string constant')"}]}}}}));
+        assert!(found[0].contains("estimated rule cost exceeds budget by factor of more than 100x"), "{found:?}");
+    }
+}
