@@ -82,7 +82,7 @@ impl property::Subject for EmbeddedSubject {
 
 #[test]
 fn random_histories_of_the_embedded_store_are_those_of_the_model() {
-    compare(300, &runtime(), || {
+    compare(200, &runtime(), || {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store = EmbeddedSubject::open(directory.path().to_owned());
         EmbeddedSubject { directory, store }
