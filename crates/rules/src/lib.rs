@@ -3,6 +3,7 @@
 //! In: a decoded object. Out: the object with defaults set, or all that is wrong with it. One file a kind; what is the
 //! same for all kinds is in the API server's one path and never here.
 
+pub mod admissionregistration;
 pub mod apiextensions;
 pub mod apiregistration;
 pub mod apps;

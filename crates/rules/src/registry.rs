@@ -2,8 +2,8 @@
 
 use crate::KindRules;
 use crate::{
-    apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch, certificates,
-    coordination, core, discovery, flowcontrol, networking, node, policy, rbac, scheduling, storage,
+    admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
+    certificates, coordination, core, discovery, flowcontrol, networking, node, policy, rbac, scheduling, storage,
 };
 
 /// A kind with nothing special about it.
@@ -15,6 +15,7 @@ impl KindRules for Plain {}
 pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {
     let rules = match group {
         "" => core::rules_of(kind),
+        "admissionregistration.k8s.io" => admissionregistration::rules_of(kind),
         "apiextensions.k8s.io" => apiextensions::rules_of(kind),
         "apiregistration.k8s.io" => apiregistration::rules_of(kind),
         "apps" => apps::rules_of(kind),

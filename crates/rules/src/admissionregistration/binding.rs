@@ -1,0 +1,76 @@
+//! What both kinds of policy bindings have in common.
+
+use jiff::Timestamp;
+use knarr_api::field::{Errors, Path};
+use knarr_api::names;
+use knarr_api::value::{Read, Write};
+use serde_json::Value;
+
+use super::matching;
+use crate::common::checks;
+use crate::common::columns::{self, AGE, NAME, text};
+use crate::kind::Column;
+
+const POLICY: &str = "PolicyName indicates the policy definition which the policy binding binded to";
+const PARAMETERS: &str = "ParamRef indicates the param resource which sets the configuration param";
+pub const COLUMNS: &[Column] =
+    &[NAME, text("PolicyName", "string", POLICY), text("ParamRef", "string", PARAMETERS), AGE];
+
+pub fn set_defaults(object: &mut Value) {
+    if let Some(resources) = object.find(&["spec", "matchResources"]).filter(|value| value.is_object()) {
+        matching::set_resource_defaults(resources);
+    }
+}
+
+pub fn validate(errors: &mut Errors, spec: &Value) {
+    let path = Path::root("spec");
+    checks::required_name(errors, &path.child("policyName"), spec.text(&["policyName"]), names::dns_subdomain);
+    if spec.has(&["paramRef"]) {
+        matching::validate_parameter_reference(errors, &path.child("paramRef"), &spec["paramRef"]);
+    }
+    if spec.has(&["matchResources"]) {
+        matching::validate_resources(errors, &path.child("matchResources"), &spec["matchResources"]);
+    }
+}
+
+pub fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
+    let spec = &object["spec"];
+    vec![
+        columns::name(object),
+        spec.text(&["policyName"]).into(),
+        shown_parameter(&spec["paramRef"]).into(),
+        columns::age(object, now),
+    ]
+}
+
+fn shown_parameter(reference: &Value) -> String {
+    let (namespace, name) = (reference.text(&["namespace"]), reference.text(&["name"]));
+    match (name, namespace) {
+        ("", _) if reference.has(&["selector"]) => shown_selector(&reference["selector"]),
+        ("", _) => "<unset>".to_owned(),
+        (name, "") => format!("*/{name}"),
+        (name, namespace) => format!("{namespace}/{name}"),
+    }
+}
+
+/// A selector in the debugging form that Kubernetes puts into this cell.
+fn shown_selector(selector: &Value) -> String {
+    let labels = selector.fields(&["matchLabels"]).into_iter().flatten();
+    let labels: String = labels.map(|(k, v)| format!("{k}: {},", v.as_str().unwrap_or_default())).collect();
+    let expressions: String = selector
+        .items(&["matchExpressions"])
+        .iter()
+        .map(|expression| {
+            let values: Vec<&str> = expression.items(&["values"]).iter().filter_map(Value::as_str).collect();
+            format!(
+                "LabelSelectorRequirement{{Key:{},Operator:{},Values:[{}],}},",
+                expression.text(&["key"]),
+                expression.text(&["operator"]),
+                values.join(" ")
+            )
+        })
+        .collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    )
+}

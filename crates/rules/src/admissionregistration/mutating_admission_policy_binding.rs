@@ -1,0 +1,67 @@
+//! MutatingAdmissionPolicyBinding: where a mutating policy applies, with which parameters.
+
+use jiff::Timestamp;
+use knarr_api::field::{Errors, Path};
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use super::{binding, matching, name_warnings};
+use crate::kind::{Column, Context, KindRules};
+
+pub struct MutatingAdmissionPolicyBinding;
+
+impl KindRules for MutatingAdmissionPolicyBinding {
+    fn set_defaults(&self, object: &mut Value, _version: &str) {
+        binding::set_defaults(object);
+    }
+
+    fn validate(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        let spec = &object["spec"];
+        binding::validate(&mut errors, spec);
+        if spec.has(&["matchResources"]) {
+            let path = Path::root("spec.matchResources");
+            matching::validate_mutating_operations(&mut errors, &path, &spec["matchResources"]);
+        }
+        errors
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Vec<String> {
+        name_warnings(object)
+    }
+
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
+    fn has_generation(&self) -> bool {
+        true
+    }
+
+    fn allows_unconditional_update(&self) -> bool {
+        false
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        binding::COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        binding::cells(object, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::messages;
+    use serde_json::json;
+
+    #[test]
+    fn bindings_need_a_policy() {
+        assert_eq!(
+            messages(&MutatingAdmissionPolicyBinding, &json!({"spec": {}}), None),
+            ["spec.policyName: Required value"]
+        );
+    }
+}

@@ -1,0 +1,50 @@
+//! ValidatingWebhookConfiguration: webhooks that may refuse objects.
+
+use jiff::Timestamp;
+use knarr_api::field::Errors;
+use serde_json::Value;
+
+use super::{name_warnings, webhooks};
+use crate::kind::{Column, Context, KindRules};
+
+pub struct ValidatingWebhookConfiguration;
+
+impl KindRules for ValidatingWebhookConfiguration {
+    fn set_defaults(&self, object: &mut Value, _version: &str) {
+        webhooks::set_defaults(object, false);
+    }
+
+    fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        webhooks::validate(&mut errors, object, old, false);
+        errors
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Vec<String> {
+        name_warnings(object)
+    }
+
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
+    fn has_generation(&self) -> bool {
+        true
+    }
+
+    fn counts_change(&self, object: &Value, old: &Value) -> bool {
+        object["webhooks"] != old["webhooks"]
+    }
+
+    fn allows_unconditional_update(&self) -> bool {
+        false
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        webhooks::COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        webhooks::cells(object, now)
+    }
+}
