@@ -13,6 +13,7 @@ pub mod error;
 mod registry;
 mod settings;
 
+pub mod daemon_set;
 pub mod deployment;
 pub mod endpoint_slice;
 pub mod endpoints;

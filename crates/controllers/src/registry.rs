@@ -19,6 +19,7 @@ macro_rules! controllers {
 }
 
 pub const CONTROLLERS: &[Controller] = controllers![
+    "daemonset-controller" => daemon_set::run,
     "deployment-controller" => deployment::run,
     "replicaset-controller" => replica_set::run,
     "endpoints-controller" => endpoints::run,

@@ -1,0 +1,90 @@
+//! ControllerRevisions: the templates a workload has had, numbered.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use knarr_client::{Informer, owner};
+use serde_json::{Value, json};
+
+use super::hash;
+use super::key::{name, namespace};
+use super::pods::{BY_CONTROLLER, ORPHANS};
+
+pub const REVISION_HASH: &str = "controller-revision-hash";
+
+pub fn index(revisions: &Informer<ControllerRevision>) {
+    revisions.add_index(BY_CONTROLLER, |revision| {
+        owner::controller_uid(&revision.metadata).map(str::to_owned).into_iter().collect()
+    });
+    revisions.add_index(ORPHANS, |revision| {
+        let orphan = owner::controller_of(&revision.metadata).is_none();
+        orphan.then(|| namespace(revision).to_owned()).into_iter().collect()
+    });
+}
+
+/// A template as a patch that puts it back.
+pub fn patch_of(template: &PodTemplateSpec) -> serde_json::Result<Value> {
+    let mut template = serde_json::to_value(template)?;
+    template["$patch"] = json!("replace");
+    Ok(json!({"spec": {"template": template}}))
+}
+
+/// The template a revision holds.
+pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
+    let mut template = revision.data.as_ref()?.0.get("spec")?.get("template")?.clone();
+    template.as_object_mut()?.remove("$patch");
+    serde_json::from_value(template).ok()
+}
+
+pub fn holds(revision: &ControllerRevision, patch: &Value) -> bool {
+    revision.data.as_ref().is_some_and(|data| data.0 == *patch)
+}
+
+pub fn data(patch: &Value) -> Option<RawExtension> {
+    Some(RawExtension(patch.clone()))
+}
+
+/// A short name for a patch; the collision count makes another one when two share it.
+pub fn hash_of(patch: &Value, collisions: Option<i32>) -> String {
+    let bytes = patch.to_string().into_bytes();
+    let count = collisions.map(|count| count.to_string().into_bytes()).unwrap_or_default();
+    hash::safe(&hash::fnv1(&[&bytes, &count]).to_string())
+}
+
+pub fn name_of(owner: &str, hash: &str) -> String {
+    const LONGEST: usize = 223;
+    format!("{}-{hash}", &owner[..owner.len().min(LONGEST)])
+}
+
+/// Oldest first: by number, then age, then name.
+pub fn sort(revisions: &mut [Arc<ControllerRevision>]) {
+    revisions.sort_by(|a, b| {
+        let key = |each: &ControllerRevision| (each.revision, each.metadata.creation_timestamp.clone());
+        key(a).cmp(&key(b)).then_with(|| name(&**a).cmp(name(&**b)))
+    });
+}
+
+pub fn next_number(revisions: &[Arc<ControllerRevision>]) -> i64 {
+    revisions.iter().map(|revision| revision.revision).max().unwrap_or(0) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_kept_whole() {
+        let template: PodTemplateSpec = serde_json::from_value(
+            json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}}),
+        )
+        .unwrap();
+        let patch = patch_of(&template).unwrap();
+        let revision = ControllerRevision { data: data(&patch), revision: 3, ..ControllerRevision::default() };
+        assert_eq!(template_of(&revision), Some(template));
+        assert!(holds(&revision, &patch));
+        assert_ne!(hash_of(&patch, None), hash_of(&patch, Some(1)));
+        assert_eq!(next_number(&[Arc::new(revision)]), 4);
+    }
+}
