@@ -24,6 +24,7 @@ pub mod replica_set;
 pub mod resource_quota;
 pub mod root_ca;
 pub mod service_account;
+pub mod stateful_set;
 pub mod volume_binder;
 pub mod volume_protection;
 

@@ -34,6 +34,7 @@ pub const CONTROLLERS: &[Controller] = controllers![
     "persistentvolumeclaim-protection-controller" => volume_protection::run_claims,
     "persistentvolume-protection-controller" => volume_protection::run_volumes,
     "resourcequota-controller" => resource_quota::run,
+    "statefulset-controller" => stateful_set::run,
     "replicationcontroller-controller" => replica_set::run_replication_controllers,
 ];
 

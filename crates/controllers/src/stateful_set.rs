@@ -1,0 +1,267 @@
+//! Runs pods that each have a name, a place in an order, and volumes of their own.
+//!
+//! [`plan`] decides over pods, [`identity`] makes them, [`claims`] keeps their volume claims, [`revision`] their history.
+
+mod claims;
+mod identity;
+mod plan;
+mod revision;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::jiff::Timestamp;
+use knarr_client::selector::Selector;
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod, run_workers, time};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+
+use crate::Context;
+use crate::common::adoption::{claim_all, is_alive};
+use crate::common::key::{name, namespace, uid};
+use crate::common::pods::{BY_CONTROLLER, ORPHANS, index_by_controller, slow_start};
+use crate::common::requests::{replace, replace_status};
+use crate::common::{Key, history};
+use crate::error::{Error, Result, ignore_not_found, is_already_there, is_conflict, message};
+
+use plan::{Action, Observed};
+
+pub async fn run(context: Context) {
+    let sets = context.informers.of::<StatefulSet>();
+    let pods = context.informers.of::<Pod>();
+    let claims = context.informers.of::<PersistentVolumeClaim>();
+    let revisions = context.informers.of::<ControllerRevision>();
+    index_by_controller(&pods);
+    history::index(&revisions);
+    let recorder = context.recorder("statefulset-controller");
+    let controller = Arc::new(Controller { context, sets, pods, claims, revisions, queue: WorkQueue::new(), recorder });
+    controller.follow();
+    controller.sets.synced().await;
+    controller.pods.synced().await;
+    controller.claims.synced().await;
+    controller.revisions.synced().await;
+    let workers = controller.context.settings.concurrent_syncs;
+    run_workers(controller.queue.clone(), workers, move |key| {
+        let controller = controller.clone();
+        async move { controller.reconcile(key).await }
+    })
+    .await;
+}
+
+struct Controller {
+    context: Context,
+    sets: Arc<Informer<StatefulSet>>,
+    pods: Arc<Informer<Pod>>,
+    claims: Arc<Informer<PersistentVolumeClaim>>,
+    revisions: Arc<Informer<ControllerRevision>>,
+    queue: Arc<WorkQueue<Key>>,
+    recorder: EventRecorder,
+}
+
+impl Controller {
+    fn follow(self: &Arc<Self>) {
+        let queue = self.queue.clone();
+        self.sets.on_change(move |change| queue.add(Key::of(&**change.latest())));
+        let weak = Arc::downgrade(self);
+        self.pods.on_change(move |change| {
+            if let Some(controller) = weak.upgrade() {
+                controller.pod_changed(change);
+            }
+        });
+    }
+
+    fn pod_changed(&self, change: &Change<Pod>) {
+        let pod = change.latest();
+        if let Some(former) = change.previous().and_then(|old| self.owner_key(old)) {
+            self.queue.add(former);
+        }
+        if let Some(key) = self.owner_key(pod) {
+            return self.queue.add(key);
+        }
+        let same = change.previous().is_some_and(|old| old.metadata.labels == pod.metadata.labels);
+        if same || matches!(change, Change::Deleted(_)) || owner::controller_of(&pod.metadata).is_some() {
+            return;
+        }
+        let Some((parent, _)) = identity::parent_and_ordinal(name(&**pod)) else { return };
+        if let Some(set) = self.sets.get(namespace(&**pod), parent) {
+            self.queue.add(Key::of(&*set));
+        }
+    }
+
+    fn owner_key(&self, pod: &Pod) -> Option<Key> {
+        let reference = owner::controller_of(&pod.metadata).filter(|owner| owner.kind == "StatefulSet")?;
+        let set = self.sets.get(namespace(pod), &reference.name)?;
+        (uid(&*set) == reference.uid).then(|| Key::of(&*set))
+    }
+
+    async fn reconcile(&self, key: Key) -> Result<()> {
+        let Some(set) = self.sets.get(&key.namespace, &key.name) else { return Ok(()) };
+        let Some(spec) = &set.spec else { return Ok(()) };
+        let selector = Selector::of(&spec.selector).unwrap_or_else(|_| Selector::nothing());
+        let client = &self.context.client;
+        let alive = || is_alive(client, &*set);
+        let mut candidates = self.revisions.by_index(BY_CONTROLLER, uid(&*set));
+        candidates.extend(self.revisions.by_index(ORPHANS, &key.namespace));
+        let revisions = claim_all(client, &*set, &selector, candidates, &[], alive).await?;
+        let revisions = revision::find(client, &set, spec, revisions).await?;
+
+        let mut candidates = self.pods.by_index(BY_CONTROLLER, uid(&*set));
+        let orphans = self.pods.by_index(ORPHANS, &key.namespace).into_iter();
+        candidates.extend(
+            orphans.filter(|pod| {
+                identity::parent_and_ordinal(name(&**pod)).is_some_and(|(parent, _)| parent == name(&*set))
+            }),
+        );
+        let pods = claim_all(client, &*set, &selector, candidates, &[], alive).await?;
+        let now = Timestamp::now();
+        let observed = Observed { set: &set, spec, pods: &pods, revisions: &revisions };
+        let plan = plan::plan(&observed, now);
+        let outcome = self.carry_out(&set, plan.actions, plan.in_order).await;
+        let mut status = plan.status;
+        if outcome.is_err() {
+            // What was counted on may not have come to pass.
+            status = plan::status(&observed, now);
+        }
+        if set.status.as_ref() != Some(&status) {
+            let changed = StatefulSet { status: Some(status.clone()), ..(*set).clone() };
+            ignore_not_found(replace_status(client, &changed).await)?;
+        }
+        outcome?;
+        revision::clean_up(client, spec, &revisions, &pods).await?;
+        let min_ready = spec.min_ready_seconds.unwrap_or(0);
+        if min_ready > 0 && status.ready_replicas != status.available_replicas.filter(|count| *count != 0) {
+            let next = pods.iter().filter_map(|pod| pod::available_at(pod, min_ready, now)).min();
+            let wait = next.map_or(Duration::from_secs(min_ready as u64), |at| time::until(now, at));
+            self.queue.add_after(key, wait);
+        }
+        Ok(())
+    }
+
+    async fn carry_out(&self, set: &StatefulSet, actions: Vec<Action>, in_order: bool) -> Result<()> {
+        if in_order {
+            for action in actions {
+                self.act(set, &action).await?;
+            }
+            return Ok(());
+        }
+        let (_, error) = slow_start(actions.len(), 1, |at| self.act(set, &actions[at])).await;
+        error.map_or(Ok(()), Err)
+    }
+
+    async fn act(&self, set: &StatefulSet, action: &Action) -> Result<()> {
+        match action {
+            Action::Create(pod) => self.create(set, pod).await,
+            Action::Delete(pod) => self.delete(set, pod).await,
+            Action::KeepClaims { pod, create } => self.keep_claims(set, pod, *create).await,
+            Action::Correct(pod) => {
+                self.create_claims(set, pod).await?;
+                let answer = replace(&self.context.client, &**pod).await;
+                self.tell("update", set, name(&**pod), answer.as_ref().err());
+                Ok(answer.map(drop)?)
+            }
+        }
+    }
+
+    async fn create(&self, set: &StatefulSet, pod: &Pod) -> Result<()> {
+        if claims::are_leaving(set, pod, |claim| self.claims.get(namespace(set), claim)) {
+            // The claims go with a former pod of this name; new ones come after them.
+            return Ok(());
+        }
+        self.create_claims(set, pod).await?;
+        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace(set));
+        let answer = api.create(&PostParams::default(), pod).await;
+        if answer.as_ref().is_err_and(is_already_there) {
+            return Err(Error::Later("a pod of this name exists already".to_owned()));
+        }
+        self.tell("create", set, name(pod), answer.as_ref().err());
+        let created = answer?;
+        self.keep_claims(set, &created, false).await
+    }
+
+    async fn delete(&self, set: &StatefulSet, pod: &Pod) -> Result<()> {
+        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace(set));
+        let preconditions = Preconditions { uid: Some(uid(pod).to_owned()), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let answer = match ignore_not_found(api.delete(name(pod), &params).await) {
+            Err(error) if is_conflict(&error) => return Err(Error::Later("another pod has taken the name".to_owned())),
+            answer => answer,
+        };
+        self.tell("delete", set, name(pod), answer.as_ref().err());
+        Ok(answer.map(drop)?)
+    }
+
+    async fn create_claims(&self, set: &StatefulSet, pod: &Pod) -> Result<()> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.context.client.clone(), namespace(set));
+        for claim in claims::wanted(set, pod) {
+            if let Some(present) = self.claims.get(namespace(set), name(&claim)) {
+                if present.metadata.deletion_timestamp.is_some() {
+                    return Err(Error::Later(format!("pvc {} is being deleted", name(&claim))));
+                }
+                continue;
+            }
+            match api.create(&PostParams::default(), &claim).await {
+                Err(error) if is_already_there(&error) => {}
+                Err(error) => {
+                    let text = format!(
+                        "Create Claim {} for Pod {} in StatefulSet {} failed error: {}",
+                        name(&claim),
+                        name(pod),
+                        name(set),
+                        message(&error)
+                    );
+                    self.recorder.warning(set, "FailedCreate", text);
+                    return Err(error.into());
+                }
+                Ok(_) => {
+                    let text =
+                        format!("Create Claim {} Pod {} in StatefulSet {} success", name(&claim), name(pod), name(set));
+                    self.recorder.normal(set, "SuccessfulCreate", text);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes missing claims if asked to, and gives claims the owners the retention policy wants.
+    async fn keep_claims(&self, set: &StatefulSet, pod: &Pod, create: bool) -> Result<()> {
+        if create {
+            self.create_claims(set, pod).await?;
+        }
+        for claim in claims::wanted(set, pod) {
+            let Some(present) = self.claims.get(namespace(set), name(&claim)) else { continue };
+            if claims::has_other_controller(&present, set, pod) {
+                let text = format!(
+                    "PersistentVolumeClaim {} has a conflicting OwnerReference that acts as a manging controller, the \
+                     retention policy is ignored for this claim",
+                    name(&claim)
+                );
+                self.recorder.warning(set, "ConflictingController", text);
+            }
+            if let Some(changed) = claims::with_owners(&present, set, pod) {
+                replace(&self.context.client, &changed).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, verb: &str, set: &StatefulSet, pod: &str, error: Option<&kube::Error>) {
+        let title = match verb {
+            "create" => "Create",
+            "update" => "Update",
+            _ => "Delete",
+        };
+        let set_name = name(set);
+        match error {
+            None => {
+                let text = format!("{title} Pod {pod} in StatefulSet {set_name} successful");
+                self.recorder.normal(set, &format!("Successful{title}"), text);
+            }
+            Some(error) => {
+                let text = format!("{title} Pod {pod} in StatefulSet {set_name} failed error: {}", message(error));
+                self.recorder.warning(set, &format!("Failed{title}"), text);
+            }
+        }
+    }
+}
