@@ -197,8 +197,7 @@ async fn nothing_is_seen_before_it_is_durable() {
         let disk = FakeDisk::default();
         let store = open(&disk, 1 << 20).unwrap();
         let mut watch = store.watch("/r/pods/", store.revision()).unwrap();
-        let gate = disk.gate();
-        let closed = gate.lock();
+        disk.hold_syncs();
         if sync_fails {
             disk.plan(Fault { operation: Operation::Sync, nth: 0, code: EIO, written: 0 });
         }
@@ -212,7 +211,7 @@ async fn nothing_is_seen_before_it_is_durable() {
         assert!(store.peek("/r/pods/a").is_none());
         assert_eq!((store.revision(), store.count("")), (1, 0));
         assert!(futures::poll!(watch.next()).is_pending());
-        drop(closed);
+        disk.release_syncs();
         if sync_fails {
             assert!(matches!(first.await, Err(Error::Unavailable(_))));
             assert!(matches!(second.await, Err(Error::Unavailable(_))));
@@ -233,8 +232,7 @@ async fn what_was_served_after_a_kill_also_survives_lost_power() {
     let store = open(&disk, 1 << 20).unwrap();
     let path = directory().join(log_name(2));
     let before = disk.content(&path).len();
-    let gate = disk.gate();
-    let closed = gate.lock();
+    disk.hold_syncs();
     let mut write = store.create("/r/pods/a", Bytes::from(vec![b'x'; 2000]), None);
     assert!(futures::poll!(&mut write).is_pending());
     while disk.content(&path).len() == before {
@@ -242,7 +240,7 @@ async fn what_was_served_after_a_kill_also_survives_lost_power() {
     }
     // Killed here: what was written but not synced is found by the next process.
     let killed = disk.copy();
-    drop(closed);
+    disk.release_syncs();
     write.await.unwrap();
     drop(store);
     let store = open(&killed, 1 << 20).unwrap();

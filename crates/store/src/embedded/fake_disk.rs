@@ -5,7 +5,7 @@ use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rand::Rng;
 
 use super::disk::{Disk, DiskFile};
@@ -44,8 +44,9 @@ struct Inner {
     durable_names: BTreeMap<PathBuf, u64>,
     locked: HashSet<PathBuf>,
     faults: Vec<Fault>,
-    /// Whoever holds this keeps syncs from ending.
-    gate: Arc<Mutex<()>>,
+    /// Syncs wait while this is set.
+    syncs_held: bool,
+    released: Arc<Condvar>,
     /// How many operations are left before the power is cut.
     power_left: Option<usize>,
 }
@@ -61,9 +62,21 @@ impl FakeDisk {
         self.0.lock().faults.push(fault);
     }
 
-    /// What a test locks to keep syncs waiting.
-    pub fn gate(&self) -> Arc<Mutex<()>> {
-        self.0.lock().gate.clone()
+    /// Keeps syncs waiting until they are released.
+    pub fn hold_syncs(&self) {
+        self.0.lock().syncs_held = true;
+    }
+
+    pub fn release_syncs(&self) {
+        let mut inner = self.0.lock();
+        inner.syncs_held = false;
+        inner.released.notify_all();
+    }
+
+    fn await_release(&self) {
+        let mut inner = self.0.lock();
+        let released = inner.released.clone();
+        released.wait_while(&mut inner, |inner| inner.syncs_held);
     }
 
     pub fn cut_power_after(&self, operations: usize) {
@@ -273,7 +286,7 @@ impl DiskFile for FakeFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        drop(self.disk.gate().lock());
+        self.disk.await_release();
         self.change(|inner, id| {
             inner.pass(Operation::Sync)?;
             let file = inner.files.entry(id).or_default();
