@@ -21,6 +21,7 @@ pub mod networking;
 pub mod node;
 pub mod policy;
 pub mod rbac;
+pub mod resource;
 pub mod scheduling;
 pub mod storage;
 mod kind;

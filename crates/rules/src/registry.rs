@@ -3,7 +3,8 @@
 use crate::KindRules;
 use crate::{
     admissionregistration, apiextensions, apiregistration, apps, authentication, authorization, autoscaling, batch,
-    certificates, coordination, core, discovery, flowcontrol, networking, node, policy, rbac, scheduling, storage,
+    certificates, coordination, core, discovery, flowcontrol, networking, node, policy, rbac, resource, scheduling,
+    storage,
 };
 
 /// A kind with nothing special about it.
@@ -32,6 +33,7 @@ pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {
         "node.k8s.io" => node::rules_of(kind),
         "policy" => policy::rules_of(kind),
         "rbac.authorization.k8s.io" => rbac::rules_of(kind),
+        "resource.k8s.io" => resource::rules_of(kind),
         "scheduling.k8s.io" => scheduling::rules_of(kind),
         "storage.k8s.io" => storage::rules_of(kind),
         _ => None,

@@ -80,14 +80,6 @@ impl KindRules for ReplicaSet {
         true
     }
 
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &["status.replicas"]
-    }
-
-    fn selectable_field(&self, object: &Value, _field: &str) -> String {
-        object.integer(&["status", "replicas"]).unwrap_or(0).to_string()
-    }
-
     fn columns(&self) -> &'static [Column] {
         const {
             &[

@@ -19,3 +19,4 @@ pub mod resources;
 pub mod workload;
 pub mod conditions;
 pub mod webhook;
+pub mod template_metadata;

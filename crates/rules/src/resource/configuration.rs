@@ -1,0 +1,48 @@
+//! Settings that are passed to drivers unread, and selectors of devices.
+
+use knarr_api::field::{Errors, Path};
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use super::naming;
+
+const LONGEST_PARAMETERS: usize = 10 * 1024;
+const LONGEST_EXPRESSION: usize = 10 * 1024;
+const MOST_SELECTORS: usize = 32;
+
+/// `stored` settings may be longer than new ones.
+pub fn validate(errors: &mut Errors, path: &Path<'_>, config: &Value, stored: bool) {
+    let at = path.child("opaque");
+    let opaque = &config["opaque"];
+    if opaque.is_null() {
+        errors.required(&at, "");
+        return;
+    }
+    naming::validate_driver(errors, &at.child("driver"), opaque.text(&["driver"]));
+    validate_raw(errors, &at.child("parameters"), &opaque["parameters"], stored, LONGEST_PARAMETERS);
+}
+
+/// An object of someone else's form.
+pub fn validate_raw(errors: &mut Errors, path: &Path<'_>, raw: &Value, stored: bool, longest: usize) {
+    match raw {
+        Value::Null => errors.required(path, ""),
+        raw if !stored && raw.to_string().len() > longest => errors.too_long(path, longest),
+        Value::Object(_) => {}
+        _ => errors.invalid(path, "<value omitted>", "must be a valid JSON object"),
+    }
+}
+
+pub fn validate_selectors(errors: &mut Errors, path: &Path<'_>, selectors: &[Value]) {
+    if !naming::within(errors, path, selectors.len(), MOST_SELECTORS) {
+        return;
+    }
+    for (index, selector) in selectors.iter().enumerate() {
+        let path = path.index(index);
+        let at = path.child("cel");
+        if selector["cel"].is_null() {
+            errors.required(&at, "");
+        } else if selector.text(&["cel", "expression"]).len() > LONGEST_EXPRESSION {
+            errors.too_long(&at.child("expression"), LONGEST_EXPRESSION);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Names of drivers, pools, attributes and shares, and lists whose members are told apart by a name.
+
+use std::collections::BTreeSet;
+
+use knarr_api::field::{Errors, Path};
+use knarr_api::names;
+use serde_json::Value;
+
+const LONGEST_DRIVER: usize = 63;
+const LONGEST_POOL: usize = 253;
+const LONGEST_IDENTIFIER: usize = 32;
+
+pub fn validate_driver(errors: &mut Errors, path: &Path<'_>, name: &str) {
+    if name.is_empty() {
+        errors.required(path, "");
+        return;
+    }
+    if name.len() > LONGEST_DRIVER {
+        errors.too_long(path, LONGEST_DRIVER);
+    }
+    for wrong in names::dns_subdomain(&name.to_lowercase()) {
+        errors.invalid(path, name, wrong);
+    }
+}
+
+/// A pool's name: parts of a path that are each a domain.
+pub fn validate_pool(errors: &mut Errors, path: &Path<'_>, name: &str) {
+    if name.is_empty() {
+        errors.required(path, "");
+        return;
+    }
+    if name.len() > LONGEST_POOL {
+        errors.too_long(path, LONGEST_POOL);
+    }
+    for part in name.split('/') {
+        names::check(errors, path, part, names::dns_subdomain);
+    }
+}
+
+/// An attribute's or capacity's name: an identifier, perhaps after a domain.
+pub fn validate_qualified(errors: &mut Errors, path: &Path<'_>, name: &str) {
+    match name.split('/').collect::<Vec<_>>()[..] {
+        [name] => validate_identifier(errors, path, name),
+        [domain, name] => {
+            match domain {
+                "" => errors.invalid(path, "", "the domain must not be empty"),
+                domain => validate_driver(errors, path, domain),
+            }
+            match name {
+                "" => errors.invalid(path, "", "the name must not be empty"),
+                name => validate_identifier(errors, path, name),
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The same with a domain for certain.
+pub fn validate_fully_qualified(errors: &mut Errors, path: &Path<'_>, name: &str) {
+    validate_qualified(errors, path, name);
+    if !name.contains('/') {
+        errors.invalid(path, name, "a fully qualified name must be a domain and a name separated by a slash");
+    }
+}
+
+fn validate_identifier(errors: &mut Errors, path: &Path<'_>, name: &str) {
+    if name.len() > LONGEST_IDENTIFIER {
+        errors.too_long(path, LONGEST_IDENTIFIER);
+    }
+    let starts = name.starts_with(|c: char| c == '_' || c.is_ascii_alphabetic());
+    if !starts || !name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric()) {
+        let told = "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric \
+                    characters or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is \
+                    '[A-Za-z_][A-Za-z0-9_]*')";
+        errors.invalid(path, name, told);
+    }
+}
+
+/// The id of a share of a device.
+pub fn validate_share(errors: &mut Errors, path: &Path<'_>, id: &str) {
+    let is_uuid = |id: &str| {
+        id.char_indices().all(|(at, c)| if matches!(at, 8 | 13 | 18 | 23) { c == '-' } else { c.is_ascii_hexdigit() })
+    };
+    match id.len() {
+        36 if is_uuid(id) => {}
+        32 if id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {}
+        36 | 32 => {
+            errors.invalid(path, id, "error validating uid: invalid UUID format");
+            return;
+        }
+        length => {
+            errors.invalid(path, id, format!("error validating uid: invalid UUID length: {length}"));
+            return;
+        }
+    }
+    if id.len() != 36 || id != id.to_lowercase() {
+        let told = "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal \
+                    characters";
+        errors.invalid(path, id, told);
+    }
+}
+
+/// A list of limited length: too long a list is not looked at further.
+pub fn within(errors: &mut Errors, path: &Path<'_>, count: usize, most: usize) -> bool {
+    if count > most {
+        errors.too_many(path, count, most);
+    }
+    count <= most
+}
+
+/// Tells members that are there twice.
+pub fn validate_distinct(errors: &mut Errors, path: &Path<'_>, keys: &[Value]) {
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    for (index, key) in keys.iter().enumerate() {
+        if !seen.insert(key.to_string()) {
+            errors.duplicate(&path.index(index), key.clone());
+        }
+    }
+}

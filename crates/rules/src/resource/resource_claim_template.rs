@@ -1,0 +1,69 @@
+//! ResourceClaimTemplate: what claims for pods are made from.
+
+use jiff::Timestamp;
+use knarr_api::field::{Errors, Path};
+use knarr_api::value::{Read, Write};
+use serde_json::Value;
+
+use super::claim_spec;
+use crate::common::columns::{self, AGE, NAME};
+use crate::common::{checks, template_metadata};
+use crate::kind::{Column, Context, KindRules};
+
+pub struct ResourceClaimTemplate;
+
+impl KindRules for ResourceClaimTemplate {
+    fn set_defaults(&self, object: &mut Value, _version: &str) {
+        if object.has(&["spec", "spec"])
+            && let Some(spec) = object.find(&["spec", "spec"])
+        {
+            claim_spec::set_defaults(spec);
+        }
+    }
+
+    fn validate(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        let path = Path::root("spec");
+        template_metadata::validate(&mut errors, &path.child("metadata"), object.at(&["spec", "metadata"]));
+        claim_spec::validate(&mut errors, &path.child("spec"), object.at(&["spec", "spec"]));
+        errors
+    }
+
+    fn validate_update(&self, object: &Value, old: &Value, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        checks::immutable(&mut errors, &Path::root("spec"), &object["spec"], &old["spec"]);
+        errors
+    }
+
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        const { &[NAME, AGE] }
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![columns::name(object), columns::age(object, now)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::messages;
+    use serde_json::json;
+
+    #[test]
+    fn templates_are_checked() {
+        let template = json!({"spec": {"metadata": {"name": "x"}, "spec": {"devices": {"constraints": [{}]}}}});
+        assert_eq!(
+            messages(&ResourceClaimTemplate, &template, None),
+            [
+                "spec.metadata.name: Forbidden: cannot be set",
+                "spec.spec.devices.constraints[0]: Required value: exactly one of \"matchAttribute\" or \"distinctAttribute\" is \
+                 required, but multiple fields are set",
+            ]
+        );
+    }
+}
