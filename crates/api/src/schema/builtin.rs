@@ -53,6 +53,8 @@ mod tests {
         let (field, _) = volume.field("emptyDir").expect("emptyDir");
         let inlined = &volume.object().expect("object").inlined[field.inlined.expect("inlined") as usize];
         assert_eq!((inlined.number, field.number), (2, 2));
+        let rule = builtin().node_named("io.k8s.api.admissionregistration.v1.NamedRuleWithOperations").expect("rule");
+        assert!(rule.field("apiGroups").is_some() && rule.field("operations").is_some());
     }
 
     #[test]

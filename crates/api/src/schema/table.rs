@@ -285,17 +285,26 @@ impl<'t> Reader<'t> {
 
     fn flatten_inlined(&mut self) {
         for id in std::mem::take(&mut self.with_inlined) {
-            let Some(object) = self.builder.node(id).as_object().cloned() else { continue };
-            let mut fields = object.fields;
-            for (at, part) in object.inlined.iter().enumerate() {
-                let within = self.builder.node(part.node).as_object().map_or(&[][..], |object| object.fields());
-                fields.extend(within.iter().map(|field| Field { inlined: Some(at as u16), ..field.clone() }));
-            }
-            self.builder.node_mut(id).shape = Shape::Object(Object::from_fields(fields, object.inlined));
+            self.flatten(id);
         }
         for (copy, original) in std::mem::take(&mut self.copies) {
             self.builder.node_mut(copy).shape = self.builder.node(original).shape.clone();
         }
+    }
+}
+
+impl Reader<'_> {
+    /// Takes in the fields of inlined structs, and of the ones that these inline.
+    fn flatten(&mut self, id: NodeId) {
+        let Some(object) = self.builder.node(id).as_object().cloned() else { return };
+        let mut fields = object.fields;
+        fields.retain(|field| field.inlined.is_none());
+        for (at, part) in object.inlined.iter().enumerate() {
+            self.flatten(part.node);
+            let within = self.builder.node(part.node).as_object().map_or(&[][..], |object| object.fields());
+            fields.extend(within.iter().map(|field| Field { inlined: Some(at as u16), ..field.clone() }));
+        }
+        self.builder.node_mut(id).shape = Shape::Object(Object::from_fields(fields, object.inlined));
     }
 }
 
