@@ -41,7 +41,8 @@ impl KindRules for ConfigMap {
             size += decoded_length(value);
         }
         if size > SIZE_LIMIT {
-            errors.too_long(&root, SIZE_LIMIT);
+            // Kubernetes writes the path of the object itself so here.
+            errors.too_long(&Path::root("[]"), SIZE_LIMIT);
         }
         errors
     }
@@ -76,7 +77,7 @@ mod tests {
             ),
             (
                 json!({"data": {"a": "x".repeat(SIZE_LIMIT + 1)}}),
-                vec![": Too long: may not be more than 1048576 bytes".to_owned()],
+                vec!["[]: Too long: may not be more than 1048576 bytes".to_owned()],
             ),
         ] {
             assert_eq!(messages(&ConfigMap, &object, None), expected);

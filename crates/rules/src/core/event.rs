@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
-use knarr_api::names;
+use knarr_api::names::{self, Check};
 use knarr_api::value::Read;
 use serde_json::{Map, Value, json};
 
@@ -35,6 +35,10 @@ impl KindRules for Event {
         let mut errors = Errors::new();
         legacy(&mut errors, object, "reportingComponent");
         errors
+    }
+
+    fn name_check(&self) -> Check {
+        names::path_segment
     }
 
     fn creates_on_update(&self) -> bool {

@@ -1,6 +1,7 @@
 //! What a pod is given where it says nothing.
 
-use serde_json::{Map, Value};
+use knarr_api::value::Read;
+use serde_json::{Map, Value, json};
 
 use crate::common::defaults::{self as set, Fields};
 use crate::common::{image, resources};
@@ -24,6 +25,10 @@ pub fn set_pod_defaults(pod: &mut Value) {
             set::objects(spec, list).for_each(host_ports_from_container_ports);
         }
     }
+    // A negative grace period means the shortest; templates keep theirs until a pod is made from them.
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
+        spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
+    }
     set_spec_defaults(spec);
     set_status_defaults(pod);
 }
@@ -35,6 +40,7 @@ pub fn set_spec_defaults(spec: &mut Fields) {
     set::value(spec, "securityContext", Map::new());
     set::value(spec, "terminationGracePeriodSeconds", 30);
     set::text(spec, "schedulerName", "default-scheduler");
+    mirror_service_account(spec);
     set::objects(spec, "volumes").for_each(set_volume_defaults);
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         set::objects(spec, list).for_each(set_container_defaults);
@@ -43,8 +49,45 @@ pub fn set_spec_defaults(spec: &mut Fields) {
     resources::round_requirements(spec.get_mut("resources"));
 }
 
+/// The service account has two names, of which the older follows the newer where both are given.
+pub fn mirror_service_account(spec: &mut Fields) {
+    let name = |field: &str| spec.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (account, older) = (name("serviceAccountName"), name("serviceAccount"));
+    match (account, older) {
+        ("", "") => {}
+        ("", older) => {
+            let older = Value::from(older);
+            spec.insert("serviceAccountName".to_owned(), older);
+        }
+        (account, older) if account != older => {
+            let account = Value::from(account);
+            spec.insert("serviceAccount".to_owned(), account);
+        }
+        _ => {}
+    }
+}
+
+/// The one address of a pod and the list of them follow each other; the one counts where they differ.
+fn keep_addresses_together(status: &mut Fields) {
+    let one = status.get("podIP").and_then(Value::as_str).unwrap_or_default();
+    let first = status.get("podIPs").and_then(|list| list.get(0)).map(|ip| ip.text(&["ip"]));
+    match (one, first) {
+        ("", None | Some("")) => {}
+        ("", Some(first)) => {
+            let first = Value::from(first);
+            status.insert("podIP".to_owned(), first);
+        }
+        (one, first) if first != Some(one) => {
+            let list = json!([{"ip": one}]);
+            status.insert("podIPs".to_owned(), list);
+        }
+        _ => {}
+    }
+}
+
 fn set_status_defaults(pod: &mut Fields) {
     let Some(status) = set::object(pod, "status") else { return };
+    keep_addresses_together(status);
     for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
         for container in set::objects(status, list) {
             resources::round_to_milli(container.get_mut("allocatedResources"));
@@ -246,7 +289,6 @@ pub fn set_claim_spec_defaults(spec: &mut Fields) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn defaulted(spec: Value) -> Value {
         let mut pod = json!({"metadata": {"name": "p"}, "spec": spec});
@@ -310,6 +352,9 @@ mod tests {
                 "/resources/requests",
                 json!({"cpu": "500m", "memory": "1Gi"}),
             ),
+            (json!({"serviceAccount": "a"}), "/serviceAccountName", json!("a")),
+            (json!({"serviceAccount": "a", "serviceAccountName": "b"}), "/serviceAccount", json!("b")),
+            (json!({"terminationGracePeriodSeconds": -5}), "/terminationGracePeriodSeconds", json!(1)),
         ] {
             assert_eq!(defaulted(given.clone()).pointer(pointer), Some(&expected), "{given}");
         }

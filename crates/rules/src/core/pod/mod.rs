@@ -95,34 +95,6 @@ impl KindRules for Pod {
         Some(if seconds < 0 { 1 } else { seconds })
     }
 
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &[
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "spec.hostNetwork",
-            "status.phase",
-            "status.podIP",
-            "status.podIPs",
-            "status.nominatedNodeName",
-        ]
-    }
-
-    fn selectable_field(&self, object: &Value, field: &str) -> String {
-        match field {
-            "spec.hostNetwork" => object.flag(&["spec", "hostNetwork"]).unwrap_or_default().to_string(),
-            "status.podIP" => {
-                object.items(&["status", "podIPs"]).first().map(|ip| ip.text(&["ip"])).unwrap_or_default().to_owned()
-            }
-            "status.podIPs" => String::new(),
-            _ => {
-                let path: Vec<&str> = field.split('.').collect();
-                object.text(&path).to_owned()
-            }
-        }
-    }
-
     fn columns(&self) -> &'static [Column] {
         columns::COLUMNS
     }

@@ -22,6 +22,7 @@ pub struct Options {
     pub comparing_tolerations: bool,
     pub restarting_init_containers: bool,
     pub invalid_deletion_cost: bool,
+    pub any_se_linux_change_policy: bool,
 }
 
 impl Options {
@@ -56,6 +57,7 @@ impl Options {
                         .iter()
                         .any(|policy| policy.text(&["restartPolicy"]) == "RestartContainer")
             }),
+            any_se_linux_change_policy: spec.has(&["securityContext", "seLinuxChangePolicy"]),
             invalid_deletion_cost: !super::annotations::is_deletion_cost(old.at(&["metadata", "annotations"])),
         }
     }

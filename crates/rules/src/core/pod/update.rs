@@ -198,7 +198,7 @@ pub fn ephemeral_containers(errors: &mut Errors, pod: &Value, old: &Value, optio
     annotations::validate_update(errors, pod, old, &metadata.child("annotations"), options);
     if old.has(&["metadata", "annotations", MIRROR]) {
         errors.0.clear();
-        return errors.forbidden(&Path::default(), "static pods do not support ephemeral containers");
+        return errors.forbidden(&Path::root("[]"), "static pods do not support ephemeral containers");
     }
     let path = Path::root("spec");
     let path = path.child("ephemeralContainers");
@@ -224,12 +224,12 @@ pub fn ephemeral_containers(errors: &mut Errors, pod: &Value, old: &Value, optio
 pub fn resize(errors: &mut Errors, pod: &Value, old: &Value) {
     if old.has(&["metadata", "annotations", MIRROR]) {
         errors.0.clear();
-        return errors.forbidden(&Path::default(), "static pods cannot be resized");
+        return errors.forbidden(&Path::root("[]"), "static pods cannot be resized");
     }
     let (spec, old_spec) = (pod.at(&["spec"]), old.at(&["spec"]));
     if old_spec.text(&["os", "name"]) == "windows" {
         errors.0.clear();
-        return errors.forbidden(&Path::default(), "windows pods cannot be resized");
+        return errors.forbidden(&Path::root("[]"), "windows pods cannot be resized");
     }
     let path = Path::root("spec");
     let class = match old.text(&["status", "qosClass"]) {

@@ -297,7 +297,7 @@ pub fn claims(errors: &mut Errors, spec: &Value, metadata: Option<&Value>, path:
     let mut seen = BTreeSet::new();
     for (i, claim) in spec.items(&["resourceClaims"]).iter().enumerate() {
         if metadata.is_some_and(|metadata| metadata.has(&["annotations", "kubernetes.io/config.mirror"])) {
-            errors.forbidden(&Path::default(), "static pods do not support resource claims");
+            errors.forbidden(&Path::root("[]"), "static pods do not support resource claims");
             continue;
         }
         let path = path.item("resourceClaims", i);

@@ -37,13 +37,21 @@ pub fn mounts(errors: &mut Errors, container: &Value, volumes: &Volumes<'_>, pat
         if devices.iter().any(|device| device.text(&["name"]) == name) {
             errors.invalid(&path.child("name"), name, "must not already exist in volumeDevices");
         }
-        if devices.iter().any(|device| device.text(&["devicePath"]) == target) {
+        if last_of_each_name(devices, "devicePath").any(|path| path == target) {
             errors.invalid(&path.child("mountPath"), target, "must not already exist as a path in volumeDevices");
         }
         sub_paths(errors, mount, &path, &list);
         propagation(errors, mount, container, &list.child("mountPropagation"));
         recursive_read_only(errors, mount, &list.child("recursiveReadOnly"));
     }
+}
+
+/// The paths by which a volume is known to the other list; of several for one volume, the last.
+fn last_of_each_name<'a>(list: &'a [Value], path: &'a str) -> impl Iterator<Item = &'a str> {
+    list.iter().enumerate().filter_map(move |(i, item)| {
+        let is_last = !list[i + 1..].iter().any(|later| later.text(&["name"]) == item.text(&["name"]));
+        is_last.then(|| item.text(&[path]))
+    })
 }
 
 /// Errors about a path inside the volume are told of the list of mounts as a whole.
@@ -122,7 +130,7 @@ pub fn devices(errors: &mut Errors, container: &Value, volumes: &Volumes<'_>, pa
         if mounts.iter().any(|mount| mount.text(&["name"]) == name) {
             errors.invalid(&path.child("name"), name, "must not already exist in volumeMounts");
         }
-        if mounts.iter().any(|mount| mount.text(&["mountPath"]) == target) {
+        if last_of_each_name(mounts, "mountPath").any(|path| path == target) {
             errors.invalid(&path.child("devicePath"), target, "must not already exist as a path in volumeMounts");
         }
         if !name.is_empty() {

@@ -41,7 +41,10 @@ pub fn of_pod(errors: &mut Errors, spec: &Value, path: &Path<'_>, options: &Opti
         one_of(errors, &path.child("supplementalGroupsPolicy"), policy, &["Merge", "Strict"]);
     }
     if let Some(policy) = context.at(&["seLinuxChangePolicy"]).as_str() {
-        one_of(errors, &path.child("seLinuxChangePolicy"), policy, &["MountOption", "Recursive"]);
+        // Mounting with the label is a feature that is off.
+        let known: &[&str] =
+            if options.any_se_linux_change_policy { &["MountOption", "Recursive"] } else { &["Recursive"] };
+        one_of(errors, &path.child("seLinuxChangePolicy"), policy, known);
     }
 }
 
