@@ -1,0 +1,111 @@
+//! Connections that the kernel remembers and that lead to an endpoint that is gone. TCP ends by itself; a UDP client that
+//! keeps sending would reach nobody for as long as it sends.
+
+use std::net::IpAddr;
+
+use tokio::process::Command;
+
+use super::fronts::{Front, Protocol};
+
+/// UDP flows from a service address to an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// `None` for a node port.
+    service: Option<IpAddr>,
+    port: u16,
+    endpoint: Option<IpAddr>,
+}
+
+/// Flows that must be forgotten when a service changes.
+pub fn stale(before: &[Front], after: &[Front]) -> Vec<Flow> {
+    let mut flows = Vec::new();
+    for old in before.iter().filter(|front| front.protocol == Protocol::Udp) {
+        let new = after.iter().find(|front| front.name == old.name);
+        for endpoint in old.inside.iter().chain(&old.outside) {
+            let stays = new.is_some_and(|new| new.inside.contains(endpoint) || new.outside.contains(endpoint));
+            if !stays {
+                add(&mut flows, old, Some(endpoint.address));
+            }
+        }
+    }
+    // A service that had no endpoint may be remembered as leading nowhere.
+    for new in after.iter().filter(|front| front.protocol == Protocol::Udp && front.has_endpoints) {
+        let had = before.iter().any(|old| old.name == new.name && old.has_endpoints);
+        if !had {
+            add(&mut flows, new, None);
+        }
+    }
+    flows
+}
+
+fn add(flows: &mut Vec<Flow>, front: &Front, endpoint: Option<IpAddr>) {
+    let addresses = front.cluster_addresses.iter().chain(&front.external_addresses);
+    let of_addresses = addresses.map(|address| Flow { service: Some(*address), port: front.port, endpoint });
+    let of_node = front.node_port.map(|port| Flow { service: None, port, endpoint });
+    for flow in of_addresses.chain(of_node) {
+        if !flows.contains(&flow) {
+            flows.push(flow);
+        }
+    }
+}
+
+/// Forgets flows. That there are none, or that the tool is missing, changes nothing for new clients.
+pub async fn remove(flows: Vec<Flow>) {
+    for flow in flows {
+        let mut command = Command::new("conntrack");
+        command.args(["-D", "-p", "udp", "--orig-port-dst", &flow.port.to_string()]);
+        if let Some(service) = flow.service {
+            command.args(["--orig-dst", &service.to_string()]);
+        }
+        if let Some(endpoint) = flow.endpoint {
+            command.args(["--dst-nat", &endpoint.to_string()]);
+        }
+        match command.output().await {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => tracing::trace!(message = %String::from_utf8_lossy(&output.stderr), "conntrack"),
+            Err(error) => tracing::debug!(%error, "conntrack cannot be run"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fronts::Endpoint;
+    use super::*;
+
+    fn front(protocol: Protocol, last: &[u8]) -> Front {
+        let endpoint = |last: &u8| Endpoint { address: [10, 0, 0, *last].into(), port: 53, is_local: false };
+        let endpoints: Vec<Endpoint> = last.iter().map(endpoint).collect();
+        Front {
+            name: "n/dns:dns".into(),
+            protocol,
+            port: 53,
+            cluster_addresses: vec![[10, 96, 0, 10].into()],
+            external_addresses: vec![],
+            node_port: None,
+            source_ranges: vec![],
+            balancer_addresses: vec![],
+            affinity: None,
+            has_endpoints: !endpoints.is_empty(),
+            inside: endpoints.clone(),
+            outside: endpoints,
+            keeps_source: false,
+            outside_is_local: false,
+            inside_is_local: false,
+            health_port: None,
+            local_ready: 0,
+        }
+    }
+
+    #[test]
+    fn udp_flows_to_gone_endpoints_are_stale() {
+        for (protocol, before, after, count) in [
+            (Protocol::Udp, &[1, 2][..], &[2][..], 1),
+            (Protocol::Udp, &[1], &[1], 0),
+            (Protocol::Udp, &[], &[1], 1),
+            (Protocol::Tcp, &[1, 2], &[2], 0),
+        ] {
+            assert_eq!(stale(&[front(protocol, before)], &[front(protocol, after)]).len(), count);
+        }
+    }
+}

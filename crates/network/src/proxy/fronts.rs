@@ -1,0 +1,309 @@
+//! What a service offers on this node, and which endpoints stand behind it. Pure: the kernel is not known here.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Service, ServicePort};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+/// One port of one service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Front {
+    /// Namespace/name:port, for names of rules.
+    pub name: String,
+    pub protocol: Protocol,
+    pub port: u16,
+    /// Addresses that answer inside the cluster.
+    pub cluster_addresses: Vec<IpAddr>,
+    /// Addresses that answer to the outside too: external ones and those of load balancers.
+    pub external_addresses: Vec<IpAddr>,
+    pub node_port: Option<u16>,
+    /// Networks that may use the load balancer's addresses; all when empty.
+    pub source_ranges: Vec<String>,
+    /// Load balancer addresses, to which alone the source ranges apply.
+    pub balancer_addresses: Vec<IpAddr>,
+    /// Seconds for which a client keeps its endpoint.
+    pub affinity: Option<u32>,
+    /// Endpoints for traffic from inside; with an internal traffic policy of Local only those of this node.
+    pub inside: Vec<Endpoint>,
+    /// Endpoints for traffic from outside; with an external traffic policy of Local only those of this node.
+    pub outside: Vec<Endpoint>,
+    /// Traffic from outside keeps its source address.
+    pub keeps_source: bool,
+    /// Traffic from outside that finds no local endpoint is dropped, since other nodes may have one.
+    pub outside_is_local: bool,
+    pub inside_is_local: bool,
+    /// Whether the service has any endpoint at all, on any node.
+    pub has_endpoints: bool,
+    pub health_port: Option<u16>,
+    /// Ready endpoints on this node, which the health port tells.
+    pub local_ready: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl Protocol {
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        }
+    }
+
+    fn parse(text: Option<&str>) -> Self {
+        match text {
+            Some("UDP") => Protocol::Udp,
+            Some("SCTP") => Protocol::Sctp,
+            _ => Protocol::Tcp,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Endpoint {
+    pub address: IpAddr,
+    pub port: u16,
+    pub is_local: bool,
+}
+
+/// Where the node is.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    pub node: String,
+    pub zone: Option<String>,
+}
+
+/// All fronts of a service. Headless services and external names have none.
+pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Vec<Front> {
+    let Some(spec) = &service.spec else { return Vec::new() };
+    let addresses = |texts: Option<&Vec<String>>| -> Vec<IpAddr> {
+        texts.into_iter().flatten().filter_map(|text| text.parse().ok()).collect()
+    };
+    let mut cluster = addresses(spec.cluster_ips.as_ref());
+    if cluster.is_empty() {
+        cluster.extend(spec.cluster_ip.as_deref().and_then(|text| text.parse::<IpAddr>().ok()));
+    }
+    if cluster.is_empty() || spec.type_.as_deref() == Some("ExternalName") || is_left_to_others(service) {
+        return Vec::new();
+    }
+    let balancers = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let balancers = balancers.and_then(|balancer| balancer.ingress.as_ref()).into_iter().flatten();
+    let balancers: Vec<IpAddr> = balancers
+        .filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"))
+        .filter_map(|ingress| ingress.ip.as_deref()?.parse().ok())
+        .collect();
+    let mut external = addresses(spec.external_ips.as_ref());
+    external.extend(balancers.iter().copied());
+    let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
+        let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+        let seconds = config.and_then(|config| config.timeout_seconds).unwrap_or(10_800);
+        u32::try_from(seconds).unwrap_or(10_800)
+    });
+    let inside_is_local = spec.internal_traffic_policy.as_deref() == Some("Local");
+    let outside_is_local = spec.external_traffic_policy.as_deref() == Some("Local");
+    let ports = spec.ports.iter().flatten();
+    ports
+        .filter_map(|port| {
+            let name = format!(
+                "{}/{}:{}",
+                service.metadata.namespace.as_deref().unwrap_or_default(),
+                service.metadata.name.as_deref().unwrap_or_default(),
+                port.name.as_deref().unwrap_or_default()
+            );
+            let candidates = candidates(slices, port, place);
+            let of_cluster = choose(&candidates, place);
+            let of_node = choose_local(&candidates);
+            let local_ready = candidates.iter().filter(|candidate| candidate.is_local && candidate.is_ready).count();
+            Some(Front {
+                name,
+                protocol: Protocol::parse(port.protocol.as_deref()),
+                port: u16::try_from(port.port).ok()?,
+                cluster_addresses: cluster.clone(),
+                external_addresses: external.clone(),
+                node_port: port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0),
+                source_ranges: spec.load_balancer_source_ranges.clone().unwrap_or_default(),
+                balancer_addresses: balancers.clone(),
+                affinity,
+                inside: if inside_is_local { of_node.clone() } else { of_cluster.clone() },
+                outside: if outside_is_local { of_node } else { of_cluster },
+                keeps_source: outside_is_local,
+                outside_is_local,
+                inside_is_local,
+                has_endpoints: candidates.iter().any(|candidate| candidate.is_usable()),
+                health_port: spec
+                    .health_check_node_port
+                    .filter(|_| outside_is_local)
+                    .and_then(|port| u16::try_from(port).ok())
+                    .filter(|port| *port != 0),
+                local_ready,
+            })
+        })
+        .collect()
+}
+
+/// Services that say another proxy serves them.
+fn is_left_to_others(service: &Service) -> bool {
+    let labels = service.metadata.labels.iter().flatten();
+    let mut labels = labels.filter(|(key, _)| *key == "service.kubernetes.io/service-proxy-name");
+    labels.next().is_some()
+}
+
+struct Candidate {
+    endpoint: Endpoint,
+    is_local: bool,
+    is_ready: bool,
+    /// Still serving while it terminates.
+    is_serving: bool,
+    for_zones: Vec<String>,
+    for_nodes: Vec<String>,
+}
+
+impl Candidate {
+    fn is_usable(&self) -> bool {
+        self.is_ready || self.is_serving
+    }
+}
+
+fn candidates(slices: &[Arc<EndpointSlice>], wanted: &ServicePort, place: &Place) -> Vec<Candidate> {
+    let mut found: Vec<Candidate> = Vec::new();
+    for slice in slices.iter().filter(|slice| slice.address_type != "FQDN") {
+        let port = slice.ports.iter().flatten().find(|port| {
+            port.name.as_deref().unwrap_or_default() == wanted.name.as_deref().unwrap_or_default()
+                && Protocol::parse(port.protocol.as_deref()) == Protocol::parse(wanted.protocol.as_deref())
+        });
+        let Some(port) = port.and_then(|port| port.port).and_then(|port| u16::try_from(port).ok()) else { continue };
+        for endpoint in slice.endpoints.iter().flatten() {
+            let conditions = endpoint.conditions.as_ref();
+            let is_ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
+            let is_terminating = conditions.and_then(|conditions| conditions.terminating).unwrap_or(false);
+            let is_serving = conditions.and_then(|conditions| conditions.serving).unwrap_or(is_ready);
+            let is_local = endpoint.node_name.as_deref() == Some(place.node.as_str());
+            let hints = endpoint.hints.as_ref();
+            let zones = hints.and_then(|hints| hints.for_zones.as_ref()).into_iter().flatten();
+            let nodes = hints.and_then(|hints| hints.for_nodes.as_ref()).into_iter().flatten();
+            for address in endpoint.addresses.iter().filter_map(|text| text.parse().ok()) {
+                let endpoint = Endpoint { address, port, is_local };
+                if found.iter().any(|known| known.endpoint == endpoint) {
+                    continue;
+                }
+                found.push(Candidate {
+                    endpoint,
+                    is_local,
+                    is_ready,
+                    is_serving: is_serving && is_terminating,
+                    for_zones: zones.clone().map(|zone| zone.name.clone()).collect(),
+                    for_nodes: nodes.clone().map(|node| node.name.clone()).collect(),
+                });
+            }
+        }
+    }
+    found.sort_by(|one, other| one.endpoint.cmp(&other.endpoint));
+    found
+}
+
+/// Ready endpoints, near ones if hints say which are near; endpoints that end but still serve when none is ready.
+fn choose(candidates: &[Candidate], place: &Place) -> Vec<Endpoint> {
+    let ready: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.is_ready).collect();
+    if ready.is_empty() {
+        return candidates.iter().filter(|c| c.is_serving).map(|c| c.endpoint.clone()).collect();
+    }
+    let near = |hinted: fn(&Candidate) -> &Vec<String>, here: &str| -> Option<Vec<Endpoint>> {
+        // Hints count only when every endpoint has them and one is for here.
+        if here.is_empty() || ready.iter().any(|candidate| hinted(candidate).is_empty()) {
+            return None;
+        }
+        let chosen: Vec<Endpoint> = ready
+            .iter()
+            .filter(|candidate| hinted(candidate).iter().any(|hint| hint == here))
+            .map(|candidate| candidate.endpoint.clone())
+            .collect();
+        (!chosen.is_empty()).then_some(chosen)
+    };
+    near(|candidate| &candidate.for_nodes, &place.node)
+        .or_else(|| near(|candidate| &candidate.for_zones, place.zone.as_deref().unwrap_or_default()))
+        .unwrap_or_else(|| ready.iter().map(|candidate| candidate.endpoint.clone()).collect())
+}
+
+fn choose_local(candidates: &[Candidate]) -> Vec<Endpoint> {
+    let of = |test: fn(&Candidate) -> bool| -> Vec<Endpoint> {
+        candidates.iter().filter(|c| c.is_local && test(c)).map(|c| c.endpoint.clone()).collect()
+    };
+    let ready = of(|candidate| candidate.is_ready);
+    if ready.is_empty() { of(|candidate| candidate.is_serving) } else { ready }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn place() -> Place {
+        Place { node: "one".into(), zone: Some("a".into()) }
+    }
+
+    fn fronts(spec: Value, endpoints: Value) -> Vec<Front> {
+        let service =
+            serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "n"}, "spec": spec})).unwrap();
+        let slice = json!({"metadata": {"name": "x"}, "addressType": "IPv4", "endpoints": endpoints,
+            "ports": [{"name": "", "port": 8080, "protocol": "TCP"}]});
+        of(&service, &[Arc::new(serde_json::from_value(slice).unwrap())], &place())
+    }
+
+    fn endpoint(address: &str, node: &str, conditions: Value) -> Value {
+        json!({"addresses": [address], "nodeName": node, "conditions": conditions})
+    }
+
+    fn addresses(endpoints: &[Endpoint]) -> Vec<String> {
+        endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect()
+    }
+
+    #[test]
+    fn ready_endpoints_stand_behind_a_service() {
+        let spec = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ports": [{"port": 80}]});
+        let ready = json!({"ready": true});
+        let ending = json!({"ready": false, "serving": true, "terminating": true});
+        let gone = json!({"ready": false});
+        for (endpoints, expected) in [
+            (
+                json!([endpoint("10.0.0.1", "one", ready.clone()), endpoint("10.0.0.2", "two", gone.clone())]),
+                vec!["10.0.0.1"],
+            ),
+            (json!([endpoint("10.0.0.1", "one", ending.clone()), endpoint("10.0.0.2", "two", gone)]), vec!["10.0.0.1"]),
+            (json!([endpoint("10.0.0.1", "one", ending), endpoint("10.0.0.2", "two", ready)]), vec!["10.0.0.2"]),
+        ] {
+            assert_eq!(addresses(&fronts(spec.clone(), endpoints)[0].inside), expected);
+        }
+    }
+
+    #[test]
+    fn local_policies_keep_to_the_node() {
+        let ready = json!({"ready": true});
+        let endpoints = json!([endpoint("10.0.0.1", "one", ready.clone()), endpoint("10.0.0.2", "two", ready)]);
+        let spec = json!({"clusterIP": "10.96.0.1", "type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}],
+            "externalTrafficPolicy": "Local"});
+        let front = &fronts(spec, endpoints)[0];
+        assert_eq!((addresses(&front.inside).len(), addresses(&front.outside)), (2, vec!["10.0.0.1".to_owned()]));
+        assert!(front.keeps_source);
+    }
+
+    #[test]
+    fn hints_keep_traffic_in_the_zone() {
+        let hinted = |address: &str, zone: &str| json!({"addresses": [address], "conditions": {"ready": true}, "hints": {"forZones": [{"name": zone}]}});
+        let spec = json!({"clusterIP": "10.96.0.1", "ports": [{"port": 80}]});
+        let both = json!([hinted("10.0.0.1", "a"), hinted("10.0.0.2", "b")]);
+        assert_eq!(addresses(&fronts(spec.clone(), both)[0].inside), ["10.0.0.1"]);
+        let unhinted = json!([hinted("10.0.0.1", "a"), {"addresses": ["10.0.0.2"], "conditions": {"ready": true}}]);
+        assert_eq!(fronts(spec, unhinted)[0].inside.len(), 2);
+    }
+
+    #[test]
+    fn headless_services_have_no_front() {
+        assert!(fronts(json!({"clusterIP": "None", "ports": [{"port": 80}]}), json!([])).is_empty());
+    }
+}

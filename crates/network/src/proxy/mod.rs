@@ -1,0 +1,205 @@
+//! The service proxy: addresses of services lead to their endpoints, by nftables.
+//!
+//! A change of a service or its endpoints is worked out for that service alone and reaches the kernel as one atomic
+//! transaction. `fronts` says what a service offers and where it leads, `rules` says it in nftables' terms, `transaction`
+//! is the difference between two such sayings, `kernel` carries it out.
+
+mod conntrack;
+mod fronts;
+mod health;
+pub mod kernel;
+mod rules;
+mod transaction;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use knarr_client::{Change, Informers};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+pub use fronts::{Endpoint, Front, Place};
+pub use kernel::KernelError;
+pub use rules::Family;
+
+use health::HealthPorts;
+use rules::Rules;
+
+/// A failed transaction is tried again after this long.
+const RETRY: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub node_name: String,
+    /// Networks of all pods: traffic from elsewhere to a service is masqueraded.
+    pub cluster_cidrs: Vec<String>,
+    /// Addresses on which node ports answer; all local ones when empty.
+    pub node_port_addresses: Vec<String>,
+}
+
+/// Keeps the kernel's rules true until dropped. `synced` is told once the first transaction is in.
+pub async fn run(informers: Informers, settings: Settings, synced: impl FnOnce() + Send) {
+    let dirty = Arc::new(Dirty::default());
+    let services = informers.of::<Service>();
+    let slices = informers.of::<EndpointSlice>();
+    let node = informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), "");
+    slices.add_index(BY_SERVICE, service_of_slice);
+    let mark = Arc::clone(&dirty);
+    services.on_change(move |change| mark.service(change));
+    let mark = Arc::clone(&dirty);
+    slices.on_change(move |change| mark.slice(change));
+    let mark = Arc::clone(&dirty);
+    node.on_change(move |_| mark.all());
+    services.synced().await;
+    slices.synced().await;
+    let mut proxy = Proxy { settings, known: HashMap::new(), health: HealthPorts::default(), installed: false };
+    let mut synced = Some(synced);
+    loop {
+        let keys = dirty.take(|| services.list().iter().map(|service| key(&service.metadata)).collect());
+        if !keys.is_empty() || !proxy.installed {
+            let zone = node.list().first().and_then(|node| label(node, "topology.kubernetes.io/zone"));
+            let place = Place { node: proxy.settings.node_name.clone(), zone };
+            let wanted: Vec<(String, Vec<Front>)> = keys
+                .iter()
+                .map(|name| {
+                    let (namespace, short) = name.split_once('/').unwrap_or_default();
+                    let service = services.get(namespace, short);
+                    let fronts =
+                        service.map(|service| fronts::of(&service, &slices.by_index(BY_SERVICE, name), &place));
+                    (name.clone(), fronts.unwrap_or_default())
+                })
+                .collect();
+            match proxy.apply(wanted).await {
+                Ok(()) => {
+                    if let Some(synced) = synced.take() {
+                        synced();
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the service rules could not be changed");
+                    proxy.installed = false;
+                    dirty.all();
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            }
+        }
+        dirty.changed().await;
+    }
+}
+
+const BY_SERVICE: &str = "service";
+
+fn service_of_slice(slice: &EndpointSlice) -> Vec<String> {
+    let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+    let labels = slice.metadata.labels.iter().flatten();
+    let name = labels.filter(|(key, _)| *key == "kubernetes.io/service-name").map(|(_, name)| name);
+    name.map(|name| format!("{namespace}/{name}")).collect()
+}
+
+fn key(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> String {
+    format!("{}/{}", metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
+}
+
+fn label(node: &Node, key: &str) -> Option<String> {
+    node.metadata.labels.as_ref()?.get(key).cloned()
+}
+
+/// Services that may have changed since they were last looked at.
+#[derive(Default)]
+struct Dirty {
+    keys: Mutex<(BTreeSet<String>, bool)>,
+    notify: Notify,
+}
+
+impl Dirty {
+    fn service(&self, change: &Change<Service>) {
+        self.add([key(&change.latest().metadata)]);
+    }
+
+    fn slice(&self, change: &Change<EndpointSlice>) {
+        let before = change.previous().map(|slice| service_of_slice(slice)).unwrap_or_default();
+        self.add(before.into_iter().chain(service_of_slice(change.latest())));
+    }
+
+    fn add(&self, keys: impl IntoIterator<Item = String>) {
+        self.keys.lock().0.extend(keys);
+        self.notify.notify_one();
+    }
+
+    fn all(&self) {
+        self.keys.lock().1 = true;
+        self.notify.notify_one();
+    }
+
+    fn take(&self, every: impl FnOnce() -> Vec<String>) -> BTreeSet<String> {
+        let mut keys = self.keys.lock();
+        let mut taken = std::mem::take(&mut keys.0);
+        if std::mem::take(&mut keys.1) {
+            taken.extend(every());
+        }
+        taken
+    }
+
+    async fn changed(&self) {
+        self.notify.notified().await;
+    }
+}
+
+struct Proxy {
+    settings: Settings,
+    /// What the kernel holds, by service.
+    known: HashMap<String, Vec<Front>>,
+    health: HealthPorts,
+    /// Whether the tables are there and hold what `known` says.
+    installed: bool,
+}
+
+impl Proxy {
+    async fn apply(&mut self, wanted: Vec<(String, Vec<Front>)>) -> Result<(), KernelError> {
+        for family in [Family::V4, Family::V6] {
+            let rules = |fronts: &[Front]| -> Rules { rules::of(fronts, family, &self.settings) };
+            let mut text = String::new();
+            if !self.installed {
+                text.push_str(&rules::tables(family, &self.settings));
+                let changed: BTreeMap<&str, &[Front]> =
+                    wanted.iter().map(|(name, fronts)| (name.as_str(), fronts.as_slice())).collect();
+                let kept = self.known.iter().filter(|(name, _)| !changed.contains_key(name.as_str()));
+                let all = kept.map(|(_, fronts)| fronts.as_slice()).chain(changed.values().copied());
+                for fronts in all {
+                    transaction::write(&mut text, family, &Rules::default(), &rules(fronts));
+                }
+            } else {
+                for (name, fronts) in &wanted {
+                    let before = self.known.get(name).map(|fronts| rules(fronts)).unwrap_or_default();
+                    transaction::write(&mut text, family, &before, &rules(fronts));
+                }
+            }
+            if !text.is_empty() {
+                kernel::run(text).await?;
+            }
+        }
+        self.installed = true;
+        let mut gone = Vec::new();
+        for (name, fronts) in wanted {
+            let before = match fronts.is_empty() {
+                true => self.known.remove(&name),
+                false => self.known.insert(name.clone(), fronts),
+            };
+            let now = self.known.get(&name).map(Vec::as_slice).unwrap_or_default();
+            gone.extend(conntrack::stale(before.as_deref().unwrap_or_default(), now));
+            self.health.set(&name, now);
+        }
+        conntrack::remove(gone).await;
+        Ok(())
+    }
+}
+
+/// Whether an address is of a family.
+fn is_of(address: &IpAddr, family: Family) -> bool {
+    address.is_ipv4() == (family == Family::V4)
+}

@@ -1,0 +1,406 @@
+//! Fronts in nftables' terms: chains with their rules, sets, and elements of the maps that lead to them.
+//!
+//! One lookup in a map finds a service whatever their number: `services` by address, protocol and port, `node-ports` by
+//! protocol and port. Each leads to a chain that picks an endpoint.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use sha2::{Digest, Sha256};
+
+use super::fronts::{Endpoint, Front};
+use super::{Settings, is_of};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// As nftables names it, in tables and before addresses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::V4 => "ip",
+            Family::V6 => "ip6",
+        }
+    }
+
+    fn address_type(self) -> &'static str {
+        match self {
+            Family::V4 => "ipv4_addr",
+            Family::V6 => "ipv6_addr",
+        }
+    }
+}
+
+pub const TABLE: &str = "knarr-proxy";
+const MASQUERADE_MARK: &str = "0x4000";
+
+/// What one service puts into the table. Equal parts of two of these need no change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Chain → its rules.
+    pub chains: BTreeMap<String, Vec<String>>,
+    /// Set → its declaration.
+    pub sets: BTreeMap<String, String>,
+    /// Map or set and key → value (empty for a set).
+    pub elements: BTreeMap<(&'static str, String), String>,
+}
+
+/// The empty tables, made anew.
+pub fn tables(family: Family, settings: &Settings) -> String {
+    let (ip, address) = (family.name(), family.address_type());
+    let mut text = String::new();
+    let mut line = |line: String| {
+        let _ = writeln!(text, "{line}");
+    };
+    line(format!("add table {ip} {TABLE}"));
+    line(format!("delete table {ip} {TABLE}"));
+    line(format!("add table {ip} {TABLE}"));
+    for (name, key) in [("services", "addr"), ("refused", "addr"), ("node-ports", "port"), ("refused-ports", "port")] {
+        let key = match key {
+            "addr" => format!("{address} . inet_proto . inet_service"),
+            _ => "inet_proto . inet_service".to_owned(),
+        };
+        line(format!("add map {ip} {TABLE} {name} {{ type {key} : verdict ; }}"));
+    }
+    line(format!("add set {ip} {TABLE} hairpin {{ type {address} . {address} ; }}"));
+    for chain in ["dispatch", "masquerade-later", "refuse", "refused-first"] {
+        line(format!("add chain {ip} {TABLE} {chain}"));
+    }
+    for (chain, kind, hook, priority) in [
+        ("prerouting", "nat", "prerouting", "dstnat"),
+        ("output", "nat", "output", "-100"),
+        ("postrouting", "nat", "postrouting", "srcnat"),
+        ("filter-input", "filter", "input", "-110"),
+        ("filter-forward", "filter", "forward", "-110"),
+        ("filter-output", "filter", "output", "-110"),
+    ] {
+        line(format!("add chain {ip} {TABLE} {chain} {{ type {kind} hook {hook} priority {priority} ; }}"));
+    }
+    let mut rule = |chain: &str, rule: &str| line(format!("add rule {ip} {TABLE} {chain} {rule}"));
+    rule("masquerade-later", &format!("meta mark set meta mark or {MASQUERADE_MARK}"));
+    rule("refuse", "meta l4proto tcp reject with tcp reset");
+    rule("refuse", "reject");
+    rule("dispatch", &format!("{ip} daddr . meta l4proto . th dport vmap @services"));
+    let nodes = node_addresses(family, settings);
+    rule("dispatch", &format!("{nodes} meta l4proto . th dport vmap @node-ports"));
+    rule("prerouting", "jump dispatch");
+    rule("output", "jump dispatch");
+    for chain in ["filter-input", "filter-forward", "filter-output"] {
+        rule(chain, "ct state new jump refused-first");
+    }
+    rule("refused-first", &format!("{ip} daddr . meta l4proto . th dport vmap @refused"));
+    rule("refused-first", &format!("{nodes} meta l4proto . th dport vmap @refused-ports"));
+    rule(
+        "postrouting",
+        &format!(
+            "meta mark and {MASQUERADE_MARK} != 0 meta mark set meta mark xor {MASQUERADE_MARK} masquerade fully-random"
+        ),
+    );
+    rule("postrouting", &format!("{ip} saddr . {ip} daddr @hairpin masquerade fully-random"));
+    text
+}
+
+/// Which destinations are this node's own, for node ports. Loopback is left out: packets from it cannot leave it.
+fn node_addresses(family: Family, settings: &Settings) -> String {
+    let (ip, loopback) = match family {
+        Family::V4 => ("ip", "127.0.0.0/8"),
+        Family::V6 => ("ip6", "::1"),
+    };
+    let own: Vec<&str> = settings
+        .node_port_addresses
+        .iter()
+        .map(String::as_str)
+        .filter(|text| text.contains(':') == (family == Family::V6))
+        .collect();
+    if own.is_empty() {
+        format!("fib daddr type local {ip} daddr != {loopback}")
+    } else {
+        format!("fib daddr type local {ip} daddr {{ {} }}", own.join(", "))
+    }
+}
+
+/// All that the fronts of one service need.
+pub fn of(fronts: &[Front], family: Family, settings: &Settings) -> Rules {
+    let mut rules = Rules::default();
+    for front in fronts {
+        add_front(&mut rules, front, family, settings);
+    }
+    rules
+}
+
+fn add_front(rules: &mut Rules, front: &Front, family: Family, settings: &Settings) {
+    let own = |addresses: &[IpAddr]| -> Vec<IpAddr> {
+        addresses.iter().filter(|address| is_of(address, family)).copied().collect()
+    };
+    let (cluster, external) = (own(&front.cluster_addresses), own(&front.external_addresses));
+    if cluster.is_empty() && external.is_empty() && front.node_port.is_none() {
+        return;
+    }
+    let of_family = |endpoints: &[Endpoint]| -> Vec<Endpoint> {
+        endpoints.iter().filter(|endpoint| is_of(&endpoint.address, family)).cloned().collect()
+    };
+    let (inside, outside) = (of_family(&front.inside), of_family(&front.outside));
+    let name = short_name(&front.name, front);
+    let protocol = front.protocol.name();
+    let at = |address: &IpAddr| format!("{address} . {protocol} . {}", front.port);
+
+    let service_chain = format!("service-{name}");
+    let nobody = verdict_without_endpoints(front);
+    if inside.is_empty() {
+        for address in &cluster {
+            rules.elements.insert(("refused", at(address)), verdict_inside(front).to_owned());
+        }
+    } else {
+        let mut chain = from_outside(family, settings);
+        chain.extend(balance(rules, front, &inside, &name, "in"));
+        rules.chains.insert(service_chain.clone(), chain);
+        for address in &cluster {
+            rules.elements.insert(("services", at(address)), format!("goto {service_chain}"));
+        }
+    }
+
+    let external_chain = format!("external-{name}");
+    let reached_from_outside = !external.is_empty() || front.node_port.is_some();
+    let node_key = front.node_port.map(|port| format!("{protocol} . {port}"));
+    if reached_from_outside {
+        let usable = !outside.is_empty() || (front.outside_is_local && !inside.is_empty());
+        if usable {
+            let chain = external_rules(rules, front, &outside, &inside, family, settings, &name);
+            rules.chains.insert(external_chain.clone(), chain);
+            for address in &external {
+                let target = limited(rules, front, address, &name, &external_chain, family);
+                rules.elements.insert(("services", at(address)), format!("goto {target}"));
+            }
+            if let Some(key) = &node_key {
+                rules.elements.insert(("node-ports", key.clone()), format!("goto {external_chain}"));
+            }
+        }
+        // Without an endpoint for outsiders here, what the chain lets through is refused or dropped.
+        if outside.is_empty() {
+            for address in &external {
+                rules.elements.insert(("refused", at(address)), nobody.to_owned());
+            }
+            if let Some(key) = node_key {
+                rules.elements.insert(("refused-ports", key), nobody.to_owned());
+            }
+        }
+    }
+    for endpoint in inside.iter().chain(&outside).filter(|endpoint| endpoint.is_local) {
+        let pair = format!("{} . {}", endpoint.address, endpoint.address);
+        rules.elements.insert(("hairpin", pair), String::new());
+    }
+}
+
+fn verdict_inside(front: &Front) -> &'static str {
+    if front.inside_is_local && front.has_endpoints { "drop" } else { "goto refuse" }
+}
+
+fn verdict_without_endpoints(front: &Front) -> &'static str {
+    if front.outside_is_local && front.has_endpoints { "drop" } else { "goto refuse" }
+}
+
+/// Traffic from outside the pods' networks comes back through this node.
+fn from_outside(family: Family, settings: &Settings) -> Vec<String> {
+    let own: Vec<&str> = settings
+        .cluster_cidrs
+        .iter()
+        .map(String::as_str)
+        .filter(|text| text.contains(':') == (family == Family::V6))
+        .collect();
+    if own.is_empty() {
+        return Vec::new();
+    }
+    vec![format!("{} saddr != {{ {} }} jump masquerade-later", family.name(), own.join(", "))]
+}
+
+fn external_rules(
+    rules: &mut Rules,
+    front: &Front,
+    outside: &[Endpoint],
+    inside: &[Endpoint],
+    family: Family,
+    settings: &Settings,
+    name: &str,
+) -> Vec<String> {
+    if !front.keeps_source {
+        let mut chain = vec!["jump masquerade-later".to_owned()];
+        chain.extend(balance(rules, front, outside, name, "out"));
+        return chain;
+    }
+    let ip = family.name();
+    let mut chain = Vec::new();
+    // Pods, and this machine itself, may use any endpoint: their address is known everywhere in the cluster.
+    if !inside.is_empty() {
+        let cluster = format!("anywhere-{name}");
+        let picked = balance(rules, front, inside, name, "in");
+        rules.chains.insert(cluster.clone(), picked);
+        let pods: Vec<&str> = settings
+            .cluster_cidrs
+            .iter()
+            .map(String::as_str)
+            .filter(|text| text.contains(':') == (family == Family::V6))
+            .collect();
+        if !pods.is_empty() {
+            chain.push(format!("{ip} saddr {{ {} }} goto {cluster}", pods.join(", ")));
+        }
+        chain.push("fib saddr type local jump masquerade-later".to_owned());
+        chain.push(format!("fib saddr type local goto {cluster}"));
+    }
+    if outside.is_empty() {
+        return chain;
+    }
+    chain.extend(balance(rules, front, outside, name, "out"));
+    chain
+}
+
+/// A chain in front of a load balancer's address that lets only the named networks through.
+fn limited(rules: &mut Rules, front: &Front, address: &IpAddr, name: &str, chain: &str, family: Family) -> String {
+    let ranges: Vec<&str> = front
+        .source_ranges
+        .iter()
+        .map(|range| range.trim())
+        .filter(|text| text.contains(':') == (family == Family::V6))
+        .collect();
+    if ranges.is_empty() || !front.balancer_addresses.contains(address) {
+        return chain.to_owned();
+    }
+    let guard = format!("allowed-{name}");
+    let rule = format!("{} saddr {{ {}, {address} }} goto {chain}", family.name(), ranges.join(", "));
+    rules.chains.insert(guard.clone(), vec![rule, "drop".to_owned()]);
+    guard
+}
+
+/// Rules that send a connection to one of the endpoints, each as likely as the others.
+fn balance(rules: &mut Rules, front: &Front, endpoints: &[Endpoint], name: &str, side: &str) -> Vec<String> {
+    let protocol = front.protocol.name();
+    let Some(seconds) = front.affinity else {
+        return vec![format!("meta l4proto {protocol} {}", destination(endpoints))];
+    };
+    // A client finds the endpoint it had before in that endpoint's set.
+    let mut chain = Vec::new();
+    let mut picks = Vec::new();
+    for (index, endpoint) in endpoints.iter().enumerate() {
+        let ip = if endpoint.address.is_ipv4() { "ip" } else { "ip6" };
+        let kind = if endpoint.address.is_ipv4() { "ipv4_addr" } else { "ipv6_addr" };
+        let tag = short_hash(&format!("{}:{}", endpoint.address, endpoint.port));
+        let (target, set) = (format!("endpoint-{name}-{tag}"), format!("clients-{name}-{tag}"));
+        rules.sets.insert(set.clone(), format!("{{ type {kind} ; flags dynamic, timeout ; timeout {seconds}s ; }}"));
+        rules.chains.insert(
+            target.clone(),
+            vec![
+                format!("update @{set} {{ {ip} saddr }}"),
+                format!("meta l4proto {protocol} {}", destination(std::slice::from_ref(endpoint))),
+            ],
+        );
+        chain.push(format!("{ip} saddr @{set} goto {target}"));
+        picks.push(format!("{index} : goto {target}"));
+    }
+    chain.push(format!("numgen random mod {} vmap {{ {} }}", endpoints.len(), picks.join(", ")));
+    let _ = side;
+    chain
+}
+
+fn destination(endpoints: &[Endpoint]) -> String {
+    match endpoints {
+        [one] if one.address.is_ipv4() => format!("dnat to {}:{}", one.address, one.port),
+        [one] => format!("dnat to [{}]:{}", one.address, one.port),
+        many => {
+            let family = if many.first().is_some_and(|endpoint| endpoint.address.is_ipv4()) { "ip" } else { "ip6" };
+            let picks: Vec<String> = many
+                .iter()
+                .enumerate()
+                .map(|(index, endpoint)| format!("{index} : {} . {}", endpoint.address, endpoint.port))
+                .collect();
+            format!("dnat {family} to numgen random mod {} map {{ {} }}", many.len(), picks.join(", "))
+        }
+    }
+}
+
+/// A name that nftables takes: a hash that is unique, and as much of the service's name as fits.
+fn short_name(name: &str, front: &Front) -> String {
+    let readable: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(60).collect();
+    format!("{}-{}", short_hash(&format!("{name}/{}", front.protocol.name())), readable.trim_end_matches('-'))
+}
+
+fn short_hash(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().take(5).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fronts::{Endpoint, Front, Protocol};
+    use super::*;
+
+    fn front(endpoints: usize) -> Front {
+        let endpoints: Vec<Endpoint> = (0..endpoints)
+            .map(|index| Endpoint {
+                address: IpAddr::from([10, 244, 0, u8::try_from(index + 2).unwrap()]),
+                port: 8080,
+                is_local: index == 0,
+            })
+            .collect();
+        Front {
+            name: "n/s:http".into(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            cluster_addresses: vec!["10.96.0.7".parse().unwrap()],
+            external_addresses: vec![],
+            node_port: None,
+            source_ranges: vec![],
+            balancer_addresses: vec![],
+            affinity: None,
+            inside: endpoints.clone(),
+            outside: endpoints.clone(),
+            keeps_source: false,
+            outside_is_local: false,
+            inside_is_local: false,
+            has_endpoints: !endpoints.is_empty(),
+            health_port: None,
+            local_ready: 0,
+        }
+    }
+
+    fn settings() -> Settings {
+        Settings { node_name: "one".into(), cluster_cidrs: vec!["10.244.0.0/16".into()], node_port_addresses: vec![] }
+    }
+
+    #[test]
+    fn a_service_leads_to_its_endpoints() {
+        let rules = of(&[front(2)], Family::V4, &settings());
+        let (key, target) = rules.elements.iter().find(|((map, _), _)| *map == "services").unwrap();
+        assert_eq!(key.1, "10.96.0.7 . tcp . 80");
+        let chain = &rules.chains[target.strip_prefix("goto ").unwrap()];
+        assert_eq!(
+            chain,
+            &[
+                "ip saddr != { 10.244.0.0/16 } jump masquerade-later",
+                "meta l4proto tcp dnat ip to numgen random mod 2 map { 0 : 10.244.0.2 . 8080, 1 : 10.244.0.3 . 8080 }",
+            ]
+        );
+        assert!(rules.elements.contains_key(&("hairpin", "10.244.0.2 . 10.244.0.2".to_owned())));
+        assert!(!rules.elements.contains_key(&("hairpin", "10.244.0.3 . 10.244.0.3".to_owned())));
+    }
+
+    #[test]
+    fn a_service_without_endpoints_is_refused() {
+        let rules = of(&[front(0)], Family::V4, &settings());
+        assert_eq!(rules.elements[&("refused", "10.96.0.7 . tcp . 80".to_owned())], "goto refuse");
+        assert!(rules.chains.is_empty());
+    }
+
+    #[test]
+    fn the_other_family_has_nothing() {
+        assert_eq!(of(&[front(2)], Family::V6, &settings()), Rules::default());
+    }
+
+    #[test]
+    fn affinity_keeps_clients_by_endpoint() {
+        let rules = of(&[Front { affinity: Some(60), ..front(2) }], Family::V4, &settings());
+        assert_eq!(rules.sets.len(), 2);
+        assert!(rules.sets.values().all(|set| set.contains("timeout 60s")));
+    }
+}
