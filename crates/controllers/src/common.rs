@@ -2,6 +2,7 @@
 
 pub mod adoption;
 pub mod discovery;
+pub mod disruption;
 pub mod expectations;
 pub mod hash;
 pub mod history;

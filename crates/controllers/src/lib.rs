@@ -20,11 +20,15 @@ pub mod endpoints;
 pub mod garbage_collector;
 pub mod job;
 pub mod namespace;
+pub mod node_ipam;
+pub mod node_lifecycle;
+pub mod pod_gc;
 pub mod replica_set;
 pub mod resource_quota;
 pub mod root_ca;
 pub mod service_account;
 pub mod stateful_set;
+pub mod taint_eviction;
 pub mod volume_binder;
 pub mod volume_protection;
 

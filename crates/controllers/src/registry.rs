@@ -35,6 +35,10 @@ pub const CONTROLLERS: &[Controller] = controllers![
     "persistentvolume-protection-controller" => volume_protection::run_volumes,
     "resourcequota-controller" => resource_quota::run,
     "statefulset-controller" => stateful_set::run,
+    "node-ipam-controller" => node_ipam::run,
+    "node-lifecycle-controller" => node_lifecycle::run,
+    "taint-eviction-controller" => taint_eviction::run,
+    "pod-garbage-collector-controller" => pod_gc::run,
     "replicationcontroller-controller" => replica_set::run_replication_controllers,
 ];
 

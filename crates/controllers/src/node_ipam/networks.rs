@@ -1,0 +1,149 @@
+//! Networks, and a pool of equal ones cut out of a larger one.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Network {
+    /// The address as a number, the host part zero.
+    base: u128,
+    prefix: u8,
+    ipv6: bool,
+}
+
+impl Network {
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, prefix) = text.split_once('/')?;
+        let (address, prefix): (IpAddr, u8) = (address.parse().ok()?, prefix.parse().ok()?);
+        let (base, ipv6) = match address {
+            IpAddr::V4(address) => (u128::from(u32::from(address)), false),
+            IpAddr::V6(address) => (u128::from(address), true),
+        };
+        let network = Self { base, prefix, ipv6 };
+        (prefix <= network.bits()).then(|| Self { base: base - base % network.size(), ..network })
+    }
+
+    pub fn is_ipv6(&self) -> bool {
+        self.ipv6
+    }
+
+    fn bits(&self) -> u8 {
+        if self.ipv6 { 128 } else { 32 }
+    }
+
+    fn size(&self) -> u128 {
+        1u128.checked_shl(u32::from(self.bits() - self.prefix)).unwrap_or(u128::MAX)
+    }
+
+    fn last(&self) -> u128 {
+        self.base.saturating_add(self.size() - 1)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = if self.ipv6 {
+            IpAddr::V6(Ipv6Addr::from(self.base))
+        } else {
+            IpAddr::V4(Ipv4Addr::from(u32::try_from(self.base).unwrap_or(0)))
+        };
+        write!(out, "{address}/{}", self.prefix)
+    }
+}
+
+/// Pieces of one network, each given to one node at a time.
+pub(super) struct Pool {
+    whole: Network,
+    piece_prefix: u8,
+    count: u128,
+    used: HashSet<u128>,
+    /// Where to look next, so that a piece just returned is not given out again at once.
+    next: u128,
+}
+
+impl Pool {
+    /// More pieces than this are never looked at, as no cluster has as many nodes.
+    const MOST: u128 = 1 << 16;
+
+    pub fn new(whole: Network, piece_prefix: u8) -> Option<Self> {
+        let bits = piece_prefix.checked_sub(whole.prefix).filter(|_| piece_prefix <= whole.bits())?;
+        let count = 1u128.checked_shl(bits.into()).unwrap_or(Self::MOST).min(Self::MOST);
+        Some(Self { whole, piece_prefix, count, used: HashSet::new(), next: 0 })
+    }
+
+    fn piece(&self, index: u128) -> Network {
+        let empty = Network { prefix: self.piece_prefix, ..self.whole };
+        Network { base: self.whole.base + index * empty.size(), ..empty }
+    }
+
+    pub fn take(&mut self) -> Option<Network> {
+        let index =
+            (0..self.count).map(|step| (self.next + step) % self.count).find(|index| !self.used.contains(index))?;
+        self.used.insert(index);
+        self.next = (index + 1) % self.count;
+        Some(self.piece(index))
+    }
+
+    /// Marks every piece the network overlaps as used.
+    pub fn occupy(&mut self, network: &Network) {
+        for index in self.overlapped(network) {
+            self.used.insert(index);
+        }
+    }
+
+    pub fn release(&mut self, network: &Network) {
+        for index in self.overlapped(network) {
+            self.used.remove(&index);
+        }
+    }
+
+    fn overlapped(&self, network: &Network) -> std::ops::Range<u128> {
+        if network.ipv6 != self.whole.ipv6 || network.last() < self.whole.base || network.base > self.whole.last() {
+            return 0..0;
+        }
+        let size = self.piece(0).size();
+        let first = network.base.saturating_sub(self.whole.base) / size;
+        let last = (network.last().min(self.whole.last()) - self.whole.base) / size;
+        first.min(self.count)..(last + 1).min(self.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(whole: &str, size: u8) -> Pool {
+        Pool::new(Network::parse(whole).unwrap(), size).unwrap()
+    }
+
+    #[test]
+    fn pieces_are_given_out_in_turn() {
+        let mut pool = pool("10.244.0.0/22", 24);
+        let taken: Vec<String> = (0..5).map(|_| pool.take().map_or("none".into(), |n| n.to_string())).collect();
+        assert_eq!(taken, ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24", "10.244.3.0/24", "none"]);
+        pool.release(&Network::parse("10.244.2.0/24").unwrap());
+        assert_eq!(pool.take().unwrap().to_string(), "10.244.2.0/24");
+    }
+
+    #[test]
+    fn what_is_used_elsewhere_is_left_out() {
+        let mut pool = pool("10.244.0.0/22", 24);
+        pool.occupy(&Network::parse("10.244.0.0/23").unwrap());
+        pool.occupy(&Network::parse("10.96.0.0/12").unwrap());
+        pool.occupy(&Network::parse("fd00::/64").unwrap());
+        assert_eq!(pool.take().unwrap().to_string(), "10.244.2.0/24");
+    }
+
+    #[test]
+    fn both_families() {
+        let mut pool = pool("fd00:10:244::/48", 64);
+        pool.take();
+        assert_eq!(pool.take().unwrap().to_string(), "fd00:10:244:1::/64");
+        assert_eq!(Network::parse("10.1.2.3/16").unwrap().to_string(), "10.1.0.0/16");
+        for bad in ["10.0.0.0", "10.0.0.0/33", "x/8"] {
+            assert!(Network::parse(bad).is_none(), "{bad}");
+        }
+        assert!(Pool::new(Network::parse("10.0.0.0/24").unwrap(), 16).is_none());
+    }
+}

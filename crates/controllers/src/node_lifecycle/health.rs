@@ -1,0 +1,146 @@
+//! Whether a node is heard from.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_client::time;
+
+use crate::common::key::uid;
+
+/// Conditions only the node itself knows.
+const OWN: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// What was last heard of a node, and when by this process' own clock.
+#[derive(Debug)]
+pub(super) struct Health {
+    pub uid: String,
+    heartbeat: Option<Timestamp>,
+    renewed: Option<Timestamp>,
+    heard: Timestamp,
+    ready: Option<bool>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    Alive,
+    /// The conditions as they are to be.
+    Silent(Vec<NodeCondition>),
+}
+
+pub(super) fn ready(node: &Node) -> Option<&NodeCondition> {
+    node.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == "Ready")
+}
+
+impl Health {
+    pub fn new(node: &Node, now: Timestamp) -> Self {
+        let heartbeat = ready(node).and_then(|ready| ready.last_heartbeat_time.as_ref()).map(|at| at.0);
+        // A node that never reported counts from its creation.
+        let heard = match ready(node) {
+            Some(_) => now,
+            None => node.metadata.creation_timestamp.as_ref().map_or(now, |at| at.0),
+        };
+        Self { uid: uid(node).to_owned(), heartbeat, renewed: None, heard, ready: None }
+    }
+
+    pub fn observe(&mut self, node: &Node, renewed: Option<Timestamp>, now: Timestamp) {
+        let heartbeat = ready(node).and_then(|ready| ready.last_heartbeat_time.as_ref()).map(|at| at.0);
+        if heartbeat != self.heartbeat {
+            self.heartbeat = heartbeat;
+            self.heard = now;
+        }
+        if renewed > self.renewed {
+            self.renewed = renewed;
+            self.heard = now;
+        }
+    }
+
+    pub fn judge(&self, node: &Node, grace: Duration, startup_grace: Duration, now: Timestamp) -> Verdict {
+        let grace = if ready(node).is_some() { grace } else { startup_grace };
+        let grace = SignedDuration::try_from(grace).unwrap_or(SignedDuration::MAX);
+        if now.duration_since(self.heard) <= grace {
+            return Verdict::Alive;
+        }
+        let mut conditions = node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+        for kind in OWN {
+            match conditions.iter_mut().find(|condition| condition.type_ == kind) {
+                Some(condition) if condition.status == "Unknown" => {}
+                Some(condition) => {
+                    condition.status = "Unknown".to_owned();
+                    condition.reason = Some("NodeStatusUnknown".to_owned());
+                    condition.message = Some("Kubelet stopped posting node status.".to_owned());
+                    condition.last_transition_time = Some(time::truncated(now));
+                }
+                None => conditions.push(NodeCondition {
+                    type_: kind.to_owned(),
+                    status: "Unknown".to_owned(),
+                    reason: Some("NodeStatusNeverUpdated".to_owned()),
+                    message: Some("Kubelet never posted node status.".to_owned()),
+                    last_heartbeat_time: node.metadata.creation_timestamp.clone(),
+                    last_transition_time: Some(time::truncated(now)),
+                }),
+            }
+        }
+        Verdict::Silent(conditions)
+    }
+
+    /// Notes readiness; whether it turned since it was last noted.
+    pub fn turn(&mut self, ready: bool) -> bool {
+        let turned = self.ready.is_some_and(|before| before != ready);
+        self.ready = Some(ready);
+        turned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const GRACE: Duration = Duration::from_secs(50);
+    const STARTUP: Duration = Duration::from_secs(60);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn node(heartbeat: Option<i64>) -> Node {
+        let conditions = heartbeat.map_or(
+            json!([]),
+            |second| json!([{"type": "Ready", "status": "True", "lastHeartbeatTime": at(second).to_string()}]),
+        );
+        serde_json::from_value(json!({"metadata": {"name": "n", "creationTimestamp": at(0).to_string()}, "status": {"conditions": conditions}}))
+            .unwrap()
+    }
+
+    #[test]
+    fn silence_counts_from_the_last_change_seen() {
+        let mut health = Health::new(&node(Some(1)), at(100));
+        assert_eq!(health.judge(&node(Some(1)), GRACE, STARTUP, at(150)), Verdict::Alive);
+        health.observe(&node(Some(1)), Some(at(5)), at(140));
+        assert_eq!(health.judge(&node(Some(1)), GRACE, STARTUP, at(190)), Verdict::Alive, "the lease was renewed");
+        health.observe(&node(Some(1)), Some(at(5)), at(180));
+        let Verdict::Silent(conditions) = health.judge(&node(Some(1)), GRACE, STARTUP, at(191)) else {
+            panic!("alive")
+        };
+        assert_eq!(conditions.len(), 4);
+        let told: Vec<_> = conditions.iter().map(|c| (c.type_.as_str(), c.reason.as_deref().unwrap())).collect();
+        assert_eq!(told[0], ("Ready", "NodeStatusUnknown"));
+        assert_eq!(told[1], ("MemoryPressure", "NodeStatusNeverUpdated"));
+        health.observe(&node(Some(2)), Some(at(5)), at(192));
+        assert_eq!(health.judge(&node(Some(2)), GRACE, STARTUP, at(193)), Verdict::Alive, "a heartbeat came");
+    }
+
+    #[test]
+    fn a_node_that_never_reported_has_its_own_grace() {
+        let health = Health::new(&node(None), at(10));
+        assert_eq!(health.judge(&node(None), GRACE, STARTUP, at(60)), Verdict::Alive);
+        assert!(matches!(health.judge(&node(None), GRACE, STARTUP, at(61)), Verdict::Silent(_)));
+    }
+
+    #[test]
+    fn turns() {
+        let mut health = Health::new(&node(None), at(0));
+        assert_eq!([true, true, false, false, true].map(|ready| health.turn(ready)), [false, false, true, false, true]);
+    }
+}

@@ -1,0 +1,184 @@
+//! Taints and labels that follow from what a node says of itself.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::jiff::Timestamp;
+use knarr_client::time;
+
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+/// Condition, status, and the taint that keeps new pods away.
+const BY_CONDITION: [(&str, &str, &str); 6] = [
+    ("Ready", "False", NOT_READY),
+    ("Ready", "Unknown", UNREACHABLE),
+    ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "True", "node.kubernetes.io/disk-pressure"),
+    ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
+    ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
+];
+/// Labels and the names they had before; whether the former is always kept.
+const FORMER_LABELS: [(&str, &str, bool); 4] = [
+    ("kubernetes.io/os", "beta.kubernetes.io/os", true),
+    ("kubernetes.io/arch", "beta.kubernetes.io/arch", true),
+    ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone", false),
+    ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region", false),
+];
+
+fn present(node: &Node) -> &[Taint] {
+    node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
+}
+
+fn changed(node: &Node, wanted: Vec<Taint>) -> Option<Vec<Taint>> {
+    (present(node) != wanted).then_some(wanted)
+}
+
+/// All taints with those of conditions as they should be, if any is not.
+pub(super) fn for_conditions(node: &Node) -> Option<Vec<Taint>> {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    let mut keys: Vec<&str> = BY_CONDITION
+        .iter()
+        .filter(|(kind, status, _)| conditions.iter().any(|has| has.type_ == *kind && has.status == *status))
+        .map(|(_, _, key)| *key)
+        .collect();
+    if node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)) {
+        keys.push(UNSCHEDULABLE);
+    }
+    let is_managed = |taint: &Taint| {
+        let key = taint.key.as_str();
+        taint.effect == "NoSchedule" && (key == UNSCHEDULABLE || BY_CONDITION.iter().any(|(_, _, known)| *known == key))
+    };
+    let mut wanted: Vec<Taint> = present(node)
+        .iter()
+        .filter(|taint| !is_managed(taint) || keys.contains(&taint.key.as_str()))
+        .cloned()
+        .collect();
+    for key in keys {
+        if !wanted.iter().any(|taint| taint.key == key && taint.effect == "NoSchedule") {
+            wanted.push(new_taint(key, "NoSchedule", None));
+        }
+    }
+    changed(node, wanted)
+}
+
+fn new_taint(key: &str, effect: &str, added: Option<Timestamp>) -> Taint {
+    Taint { key: key.to_owned(), effect: effect.to_owned(), value: None, time_added: added.map(time::truncated) }
+}
+
+fn is_evicting(taint: &Taint) -> bool {
+    taint.effect == "NoExecute" && (taint.key == NOT_READY || taint.key == UNREACHABLE)
+}
+
+/// What can be set right at once: a ready node drives nobody away, and one kind of silence may follow another.
+pub(super) fn for_readiness(node: &Node, ready: &str) -> Option<Vec<Taint>> {
+    let evicting = present(node).iter().find(|taint| is_evicting(taint));
+    match (ready, evicting) {
+        ("True", Some(_)) => without_eviction(node),
+        ("False", Some(taint)) if taint.key == UNREACHABLE => Some(swapped(node, NOT_READY)),
+        ("Unknown", Some(taint)) if taint.key == NOT_READY => Some(swapped(node, UNREACHABLE)),
+        _ => None,
+    }
+}
+
+fn swapped(node: &Node, key: &str) -> Vec<Taint> {
+    let swap =
+        |taint: &Taint| if is_evicting(taint) { Taint { key: key.to_owned(), ..taint.clone() } } else { taint.clone() };
+    present(node).iter().map(swap).collect()
+}
+
+pub(super) fn without_eviction(node: &Node) -> Option<Vec<Taint>> {
+    changed(node, present(node).iter().filter(|taint| !is_evicting(taint)).cloned().collect())
+}
+
+/// The taints that make pods leave, if the node lacks the one it should have.
+pub(super) fn to_evict(node: &Node, ready: &str, now: Timestamp) -> Option<Vec<Taint>> {
+    let key = match ready {
+        "False" => NOT_READY,
+        "Unknown" => UNREACHABLE,
+        _ => return None,
+    };
+    if present(node).iter().any(is_evicting) {
+        return None;
+    }
+    let mut wanted = present(node).to_vec();
+    wanted.push(new_taint(key, "NoExecute", Some(now)));
+    Some(wanted)
+}
+
+/// Labels under former names that are missing or differ.
+pub(super) fn missing_labels(node: &Node) -> BTreeMap<String, String> {
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let lacks = |(current, former, always): &(&str, &str, bool)| {
+        let value = labels.get(*current)?;
+        match labels.get(*former) {
+            Some(present) if present == value => None,
+            None if !always => None,
+            _ => Some(((*former).to_owned(), value.clone())),
+        }
+    };
+    FORMER_LABELS.iter().filter_map(lacks).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn node(ready: &str, taints: Value, unschedulable: bool) -> Node {
+        serde_json::from_value(json!({
+            "metadata": {"name": "n", "labels": {"kubernetes.io/os": "linux", "topology.kubernetes.io/zone": "a"}},
+            "spec": {"taints": taints, "unschedulable": unschedulable},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]}
+        }))
+        .unwrap()
+    }
+
+    fn shown(taints: Option<Vec<Taint>>) -> Option<Vec<String>> {
+        taints.map(|taints| {
+            taints.into_iter().map(|t| format!("{}:{}", t.key.rsplit('/').next().unwrap(), t.effect)).collect()
+        })
+    }
+
+    #[test]
+    fn taints_follow_conditions() {
+        let kept = json!([{"key": "team", "effect": "NoSchedule"}]);
+        for (node, expected) in [
+            (node("True", json!([]), false), None),
+            (node("True", kept.clone(), true), Some(vec!["team:NoSchedule", "unschedulable:NoSchedule"])),
+            (node("False", json!([]), false), Some(vec!["not-ready:NoSchedule"])),
+            (
+                node("Unknown", json!([{"key": NOT_READY, "effect": "NoSchedule"}]), false),
+                Some(vec!["unreachable:NoSchedule"]),
+            ),
+            (node("True", json!([{"key": NOT_READY, "effect": "NoSchedule"}]), false), Some(vec![])),
+        ] {
+            let expected = expected.map(|list| list.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            assert_eq!(shown(for_conditions(&node)), expected);
+        }
+    }
+
+    #[test]
+    fn eviction_follows_readiness() {
+        let away = json!([{"key": NOT_READY, "effect": "NoExecute"}]);
+        let now = Timestamp::UNIX_EPOCH;
+        assert_eq!(shown(for_readiness(&node("True", away.clone(), false), "True")), Some(vec![]));
+        assert_eq!(
+            shown(for_readiness(&node("Unknown", away.clone(), false), "Unknown")),
+            Some(vec!["unreachable:NoExecute".into()])
+        );
+        assert_eq!(for_readiness(&node("False", away.clone(), false), "False"), None);
+        assert_eq!(
+            shown(to_evict(&node("False", json!([]), false), "False", now)),
+            Some(vec!["not-ready:NoExecute".into()])
+        );
+        assert_eq!(to_evict(&node("False", away, false), "False", now), None);
+        assert_eq!(to_evict(&node("True", json!([]), false), "True", now), None);
+    }
+
+    #[test]
+    fn former_labels_are_kept() {
+        let labels = missing_labels(&node("True", json!([]), false));
+        assert_eq!(labels, [("beta.kubernetes.io/os".to_owned(), "linux".to_owned())].into());
+    }
+}

@@ -1,0 +1,169 @@
+//! How fast nodes of a zone may be tainted, by how many of it are away.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::common::key::name;
+use crate::settings::Settings;
+
+const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
+
+pub(super) struct Zones {
+    rate: f64,
+    secondary_rate: f64,
+    threshold: f64,
+    large: usize,
+    ready: HashMap<String, bool>,
+    allowances: HashMap<String, Allowance>,
+    was_all_away: bool,
+}
+
+struct Allowance {
+    rate: f64,
+    tokens: f64,
+    at: Timestamp,
+}
+
+pub(super) struct Decisions {
+    /// No node of any zone is ready.
+    pub all_away: bool,
+}
+
+impl Zones {
+    pub fn new(settings: &Settings) -> Self {
+        Self {
+            rate: settings.node_eviction_rate,
+            secondary_rate: settings.secondary_node_eviction_rate,
+            threshold: settings.unhealthy_zone_threshold,
+            large: settings.large_cluster_size_threshold,
+            ready: HashMap::new(),
+            allowances: HashMap::new(),
+            was_all_away: true,
+        }
+    }
+
+    pub fn note(&mut self, node: &Node, ready: bool) {
+        self.ready.insert(name(node).to_owned(), ready);
+    }
+
+    /// Sets the pace of each zone by its state now.
+    pub fn decide(&mut self, nodes: &[Arc<Node>], now: Timestamp) -> Decisions {
+        self.ready.retain(|known, _| nodes.iter().any(|node| name(&**node) == known));
+        let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
+        for node in nodes.iter().filter(|node| !is_excluded(node)) {
+            let (ready, away) = counts.entry(zone(node)).or_default();
+            match self.ready.get(name(&**node)) {
+                Some(true) => *ready += 1,
+                _ => *away += 1,
+            }
+        }
+        self.allowances.retain(|zone, _| counts.contains_key(zone));
+        let all_away = !counts.is_empty() && counts.values().all(|(ready, _)| *ready == 0);
+        for (zone, (ready, away)) in counts {
+            let rate = self.pace(ready, away, all_away);
+            let allowance = self.allowances.entry(zone).or_insert(Allowance { rate, tokens: 1.0, at: now });
+            allowance.rate = rate;
+        }
+        // Right after a start nothing is known yet; that is no reason to take anything back.
+        let entered = all_away && !self.was_all_away;
+        self.was_all_away = all_away;
+        Decisions { all_away: entered }
+    }
+
+    fn pace(&self, ready: usize, away: usize, all_away: bool) -> f64 {
+        let size = ready + away;
+        if all_away {
+            0.0
+        } else if ready == 0 {
+            // A whole zone is gone while others live: its pods are needed elsewhere.
+            self.rate
+        } else if away > 2 && away as f64 / size as f64 >= self.threshold {
+            if size > self.large { self.secondary_rate } else { 0.0 }
+        } else {
+            self.rate
+        }
+    }
+
+    /// Whether a node may be tainted now; if so, its zone's next one must wait.
+    pub fn may_taint(&mut self, node: &Node, now: Timestamp) -> bool {
+        let Some(allowance) = self.allowances.get_mut(&zone(node)) else { return false };
+        if allowance.rate == 0.0 {
+            return false;
+        }
+        let gained = now.duration_since(allowance.at).as_secs_f64().max(0.0) * allowance.rate;
+        allowance.tokens = (allowance.tokens + gained).min(1.0);
+        allowance.at = now;
+        let may = allowance.tokens >= 1.0;
+        if may {
+            allowance.tokens -= 1.0;
+        }
+        may
+    }
+}
+
+fn is_excluded(node: &Node) -> bool {
+    node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(EXCLUDED))
+}
+
+fn zone(node: &Node) -> String {
+    let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map_or("", String::as_str);
+    format!("{}:{}", label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(n: usize, zone: &str) -> Arc<Node> {
+        let labels = json!({"topology.kubernetes.io/zone": zone});
+        Arc::new(serde_json::from_value(json!({"metadata": {"name": format!("{zone}{n}"), "labels": labels}})).unwrap())
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// Zones of so many ready and silent nodes.
+    fn zones(sizes: &[(&str, usize, usize)]) -> (Zones, Vec<Arc<Node>>) {
+        let mut zones = Zones::new(&Settings::default());
+        let mut nodes = Vec::new();
+        for (zone, ready, away) in sizes {
+            for n in 0..ready + away {
+                let node = node(n, zone);
+                zones.note(&node, n < *ready);
+                nodes.push(node);
+            }
+        }
+        (zones, nodes)
+    }
+
+    #[test]
+    fn the_pace_follows_the_state_of_the_zone() {
+        for (case, sizes, expected) in [
+            ("a few away", vec![("a", 8, 2)], [true, false, true]),
+            ("most of a small zone away", vec![("a", 2, 8)], [false, false, false]),
+            ("most of a large zone away", vec![("a", 20, 40)], [true, false, false]),
+            ("a whole zone away", vec![("a", 0, 3), ("b", 3, 0)], [true, false, true]),
+            ("everything away", vec![("a", 0, 3)], [false, false, false]),
+        ] {
+            let (mut zones, nodes) = zones(&sizes);
+            zones.decide(&nodes, at(0));
+            let target = node(9, "a");
+            let may = [at(0), at(5), at(15)].map(|now| zones.may_taint(&target, now));
+            assert_eq!(may, expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn losing_everything_at_once_is_noticed_once() {
+        let (mut zones, nodes) = zones(&[("a", 2, 0)]);
+        assert!(!zones.decide(&nodes, at(0)).all_away);
+        nodes.iter().for_each(|node| zones.note(node, false));
+        assert!(zones.decide(&nodes, at(1)).all_away);
+        assert!(!zones.decide(&nodes, at(2)).all_away);
+    }
+}

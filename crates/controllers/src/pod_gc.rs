@@ -1,0 +1,192 @@
+//! Removes pods nobody else will: too many finished ones, those of nodes that are gone, those deleted before they had a node.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_client::pod;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+
+use crate::Context;
+use crate::common::disruption::mark_disrupted;
+use crate::common::key::{name, namespace, uid};
+use crate::common::pods::each;
+use crate::error::{Error, Result, ignore_not_found};
+
+const PERIOD: Duration = Duration::from_secs(20);
+/// A node must be missing this long, so that a list that came late deletes nothing.
+const QUARANTINE: SignedDuration = SignedDuration::from_secs(40);
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+pub async fn run(context: Context) {
+    let pods = context.informers.of::<Pod>();
+    let nodes = context.informers.of::<Node>();
+    pods.synced().await;
+    nodes.synced().await;
+    let mut missing: HashMap<String, Timestamp> = HashMap::new();
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let now = Timestamp::now();
+        let known = nodes.list();
+        let names: HashSet<&str> = known.iter().map(|node| name(&**node)).collect();
+        let mut kinds = Kinds::default();
+        pods.for_each(|pod| kinds.sort_in(pod, &names, &known));
+        missing.retain(|node, _| kinds.orphaned.contains_key(node));
+        for node in kinds.orphaned.keys() {
+            missing.entry(node.clone()).or_insert(now);
+        }
+        let gone = missing.iter().filter(|(_, since)| now.duration_since(**since) >= QUARANTINE);
+        let gone: Vec<String> = gone.map(|(node, _)| node.clone()).collect();
+        let surplus = surplus(kinds.finished, context.settings.terminated_pod_threshold);
+        if let Err(error) = clean_up(&context.client, surplus, kinds.stuck, kinds.orphaned, gone).await {
+            tracing::debug!(%error, "some pods could not be removed; next time");
+        }
+    }
+}
+
+#[derive(Default)]
+struct Kinds {
+    finished: Vec<Arc<Pod>>,
+    /// Deleted, and no kubelet will ever confirm it.
+    stuck: Vec<Arc<Pod>>,
+    /// By the name of the missing node.
+    orphaned: HashMap<String, Vec<Arc<Pod>>>,
+}
+
+impl Kinds {
+    fn sort_in(&mut self, pod: &Arc<Pod>, names: &HashSet<&str>, nodes: &[Arc<Node>]) {
+        if pod::is_terminal(pod) {
+            self.finished.push(pod.clone());
+        }
+        match pod::node_name(pod) {
+            None if pod::is_terminating(pod) => self.stuck.push(pod.clone()),
+            None => {}
+            Some(node) if !names.contains(node) => self.orphaned.entry(node.to_owned()).or_default().push(pod.clone()),
+            Some(node) if pod::is_terminating(pod) => {
+                if nodes.iter().any(|known| name(&**known) == node && is_out_of_service(known)) {
+                    self.stuck.push(pod.clone());
+                }
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn is_out_of_service(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let tainted =
+        node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| taint.key == OUT_OF_SERVICE);
+    tainted && !ready
+}
+
+/// The oldest finished pods beyond the threshold, evicted ones before others.
+fn surplus(mut finished: Vec<Arc<Pod>>, threshold: usize) -> Vec<Arc<Pod>> {
+    if threshold == 0 || finished.len() <= threshold {
+        return Vec::new();
+    }
+    let evicted = |pod: &Pod| pod.status.as_ref().and_then(|status| status.reason.as_deref()) == Some("Evicted");
+    finished.sort_by_key(|pod| (!evicted(pod), pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone()));
+    finished.truncate(finished.len() - threshold);
+    finished
+}
+
+async fn clean_up(
+    client: &Client,
+    surplus: Vec<Arc<Pod>>,
+    stuck: Vec<Arc<Pod>>,
+    mut orphaned: HashMap<String, Vec<Arc<Pod>>>,
+    gone: Vec<String>,
+) -> Result<()> {
+    let mut remove: Vec<Arc<Pod>> = surplus;
+    remove.extend(stuck);
+    each(remove, |pod| async move {
+        if !pod::is_terminal(&pod) {
+            let api: Api<Pod> = Api::namespaced(client.clone(), namespace(&*pod));
+            let patch = Patch::Strategic(json!({"metadata": {"uid": uid(&*pod)}, "status": {"phase": "Failed"}}));
+            ignore_not_found(api.patch_subresource("status", name(&*pod), &PatchParams::default(), &patch).await)?;
+        }
+        delete_now(client, &pod).await
+    })
+    .await?;
+    let nodes: Api<Node> = Api::all(client.clone());
+    for node in gone {
+        if nodes.get_opt(&node).await?.is_some() {
+            continue;
+        }
+        each(orphaned.remove(&node).unwrap_or_default(), |pod| async move {
+            if !pod::is_terminal(&pod) {
+                mark_disrupted(client, &pod, "DeletionByPodGC", "PodGC: node no longer exists", Some("Failed")).await?;
+            }
+            delete_now(client, &pod).await
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+async fn delete_now(client: &Client, pod: &Pod) -> Result<(), Error> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace(pod));
+    let params = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    ignore_not_found(api.delete(name(pod), &params).await)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(name: &str, node: &str, phase: &str, extra: Value) -> Arc<Pod> {
+        let mut metadata =
+            json!({"name": name, "creationTimestamp": format!("2026-01-01T00:00:0{}Z", name.len() % 10)});
+        for (key, value) in extra.as_object().cloned().unwrap_or_default() {
+            metadata[key] = value;
+        }
+        let value =
+            json!({"metadata": metadata, "spec": {"nodeName": node, "containers": []}, "status": {"phase": phase}});
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn pods_are_told_apart() {
+        let leaving = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let node: Arc<Node> = Arc::new(
+            serde_json::from_value(json!({"metadata": {"name": "down"}, "spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}}))
+                .unwrap(),
+        );
+        let mut kinds = Kinds::default();
+        for pod in [
+            pod("done", "up", "Succeeded", json!({})),
+            pod("lost", "gone", "Running", json!({})),
+            pod("never-placed", "", "Pending", leaving.clone()),
+            pod("stuck", "down", "Running", leaving.clone()),
+            pod("ending", "up", "Running", leaving),
+        ] {
+            kinds.sort_in(&pod, &HashSet::from(["up", "down"]), std::slice::from_ref(&node));
+        }
+        let names = |pods: &[Arc<Pod>]| pods.iter().map(|pod| name(&**pod).to_owned()).collect::<Vec<_>>();
+        assert_eq!(names(&kinds.finished), ["done"]);
+        assert_eq!(names(&kinds.stuck), ["never-placed", "stuck"]);
+        assert_eq!(names(&kinds.orphaned["gone"]), ["lost"]);
+    }
+
+    #[test]
+    fn the_oldest_finished_pods_go_first() {
+        let finished = vec![
+            pod("333", "n", "Failed", json!({})),
+            pod("1", "n", "Failed", json!({})),
+            pod("22", "n", "Failed", json!({})),
+        ];
+        assert!(surplus(finished.clone(), 3).is_empty());
+        assert!(surplus(finished.clone(), 0).is_empty(), "no threshold, no limit");
+        let removed: Vec<_> = surplus(finished, 1).iter().map(|pod| name(&**pod).to_owned()).collect();
+        assert_eq!(removed, ["1", "22"]);
+    }
+}
