@@ -10,6 +10,9 @@ const MAX_SYNTAX_DEPTH: usize = 10_000;
 /// How deep a value that is kept may nest. What is dropped again may be deeper.
 pub(super) const MAX_VALUE_DEPTH: usize = 500;
 
+/// What stands behind the end of a text that breaks off inside a word, number or escape, as far as messages go.
+const END: u8 = b' ';
+
 /// A cursor over JSON text.
 pub(super) struct Scanner<'a> {
     bytes: &'a [u8],
@@ -169,11 +172,10 @@ impl<'a> Scanner<'a> {
         for expected in word.bytes().skip(1) {
             match self.peek() {
                 Some(byte) if byte == expected => self.at += 1,
-                Some(byte) => {
+                other => {
                     let context = format!("in literal {word} (expecting '{}')", expected as char);
-                    return Err(invalid(byte, &context));
+                    return Err(invalid(other.unwrap_or(END), &context));
                 }
-                None => return Err(unexpected_end()),
             }
         }
         Ok(())
@@ -188,8 +190,7 @@ impl<'a> Scanner<'a> {
         match self.peek() {
             Some(b'0') => self.at += 1,
             Some(b'1'..=b'9') => self.digits(),
-            Some(byte) => return Err(invalid(byte, "in numeric literal")),
-            None => return Err(unexpected_end()),
+            other => return Err(invalid(other.unwrap_or(END), "in numeric literal")),
         }
         if self.peek() == Some(b'.') {
             self.at += 1;
@@ -211,8 +212,7 @@ impl<'a> Scanner<'a> {
                 self.digits();
                 Ok(())
             }
-            Some(byte) => Err(invalid(byte, context)),
-            None => Err(unexpected_end()),
+            other => Err(invalid(other.unwrap_or(END), context)),
         }
     }
 
@@ -264,7 +264,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn escape(&mut self, text: &mut String) -> Result<()> {
-        let Some(byte) = self.peek() else { return Err(unexpected_end()) };
+        let byte = self.peek().unwrap_or(END);
         let plain = match byte {
             b'"' | b'\\' | b'/' => byte as char,
             b'b' => '\x08',
@@ -306,7 +306,7 @@ impl<'a> Scanner<'a> {
     fn hexadecimal(&mut self) -> Result<u16> {
         let mut unit = 0;
         for _ in 0..4 {
-            let Some(byte) = self.peek() else { return Err(unexpected_end()) };
+            let byte = self.peek().unwrap_or(END);
             let Some(digit) = (byte as char).to_digit(16) else {
                 return Err(invalid(byte, r"in \u hexadecimal character escape"));
             };
@@ -434,7 +434,9 @@ mod tests {
             ("1.x", "invalid character 'x' after decimal point in numeric literal"),
             ("1e+x", "invalid character 'x' in exponent of numeric literal"),
             ("01", "invalid character '1' after top-level value"),
-            ("nul", "unexpected end of JSON input"),
+            ("nul", "invalid character ' ' in literal null (expecting 'l')"),
+            ("-", "invalid character ' ' in numeric literal"),
+            ("\"abc", "unexpected end of JSON input"),
             ("nulx", "invalid character 'x' in literal null (expecting 'l')"),
             ("tru3", "invalid character '3' in literal true (expecting 'e')"),
             ("\"a\nb\"", r"invalid character '\n' in string literal"),

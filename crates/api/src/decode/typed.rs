@@ -106,7 +106,8 @@ impl<'a> Decoder<'a> {
         // An empty list of managers is no absent one: it asks to start over.
         let counts = &*field.name == "managedFields" && value.is_array();
         if field.presence == Presence::NonZero && !counts && is_zero(&value) {
-            if again {
+            // Nothing more is added to an object that was there before; other values are as good as gone.
+            if again && !value.is_object() {
                 map.remove(&*field.name);
             }
             return Ok(());

@@ -316,11 +316,20 @@ fn no_merge_key(element: &Value, key: &str) -> PatchError {
 }
 
 fn unknown_directive(directive: &Value, within: &Value) -> PatchError {
-    PatchError::Internal(format!("unknown patch type: {} in map: {}", shown(directive), shown(within)).into())
+    let directive = match directive {
+        Value::String(text) => text.clone(),
+        Value::Null => "%!s(<nil>)".to_owned(),
+        other => format!("%!s({}={})", go_type(other), shown(other)),
+    };
+    PatchError::Internal(format!("unknown patch type: {directive} in map: {}", shown(within)).into())
 }
 
 fn wrong_type(expected: &str, found: &Value) -> PatchError {
-    let found = match found {
+    PatchError::Internal(format!("expected a {expected}, but received a {}", go_type(found)).into())
+}
+
+fn go_type(value: &Value) -> &'static str {
+    match value {
         Value::Null => "%!s(<nil>)",
         Value::Bool(_) => "bool",
         Value::Number(number) if number.is_f64() => "float64",
@@ -328,8 +337,7 @@ fn wrong_type(expected: &str, found: &Value) -> PatchError {
         Value::String(_) => "string",
         Value::Array(_) => "[]interface {}",
         Value::Object(_) => "map[string]interface {}",
-    };
-    PatchError::Internal(format!("expected a {expected}, but received a {found}").into())
+    }
 }
 
 #[cfg(test)]
