@@ -97,3 +97,19 @@ impl Context {
         self.events.about(object, kind, reason, message);
     }
 }
+
+/// What the API server said, without the debris of a client library.
+pub fn api_text(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => {
+            let mut text = other.to_string();
+            let mut source = std::error::Error::source(other);
+            while let Some(cause) = source {
+                text = format!("{text}: {cause}");
+                source = cause.source();
+            }
+            text
+        }
+    }
+}

@@ -25,6 +25,7 @@ mod status;
 mod volumes;
 mod worker;
 
+pub use node::certificates;
 pub use node::eviction::{Threshold, Thresholds};
 pub use settings::{CertificateFiles, Settings};
 
@@ -65,10 +66,13 @@ pub async fn run(
     let names = found.iter().map(|(uid, (_, name))| (uid.clone(), name.clone())).collect();
     let leftovers: HashMap<_, _> = found.into_iter().map(|(uid, (pod, _))| (uid, pod)).collect();
     let pods = Pods::new(context.clone(), leftovers);
-    let (port, serving) = serve(&context, &pods).await?;
+    let (port, serving, certificate) = serve(&context, &pods).await?;
 
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(serving);
+    if context.settings.request_serving_certificate && context.settings.serving_certificate.is_none() {
+        tasks.spawn(keep_serving_certificate(context.clone(), certificate));
+    }
     tasks.spawn(runtime::follow(context.runtime.clone(), context.index.clone()));
     if context.settings.register {
         register_until_done(&context).await;
@@ -77,6 +81,7 @@ pub async fn run(
     tasks.spawn(node::keep_status(context.clone(), pods.clone(), port));
     tasks.spawn(node::eviction::watch(context.clone(), pods.clone()));
     tasks.spawn(collect_images(context.clone()));
+    tasks.spawn(node::rotate_logs(context.clone(), pods.clone()));
     if let Some(folder) = context.settings.manifests.clone() {
         tasks.spawn(source::follow_manifests(context.clone(), pods.clone(), folder));
     }
@@ -169,7 +174,7 @@ fn prepare_cgroups(
 async fn serve(
     context: &Arc<Context>,
     pods: &Arc<Pods>,
-) -> Result<(u16, impl Future<Output = ()> + Send + 'static), NodeError> {
+) -> Result<(u16, impl Future<Output = ()> + Send + 'static, ServingCertificate), NodeError> {
     let settings = &context.settings;
     let certificate = match &settings.serving_certificate {
         Some(files) => ServingCertificate::from_files(&files.certificate, &files.key),
@@ -185,7 +190,29 @@ async fn serve(
         access: Access::new(context.client.clone(), &settings.node_name),
         samples: Default::default(),
     });
-    Ok(server::serve(server, certificate.map_err(server::ServeError::from)?).await?)
+    let certificate = certificate.map_err(server::ServeError::from)?;
+    let (port, serving) = server::serve(server, certificate.clone()).await?;
+    Ok((port, serving, certificate))
+}
+
+/// Serves with a certificate the cluster's authority signed as soon as there is one, and renews it.
+async fn keep_serving_certificate(context: Arc<Context>, certificate: ServingCertificate) {
+    let settings = &context.settings;
+    let folder = settings.root.join("pki");
+    let purpose = certificates::Purpose::Serving {
+        names: vec![settings.node_name.clone()],
+        addresses: context.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
+    };
+    let put = |files: &CertificateFiles| {
+        if let Err(error) = certificate.replace(&files.certificate, &files.key) {
+            tracing::warn!(%error, "the signed serving certificate can't be used");
+        }
+    };
+    let known = certificates::files(&folder, &purpose);
+    if known.certificate.exists() {
+        put(&known);
+    }
+    certificates::keep(context.client.clone(), settings.node_name.clone(), folder, purpose, put).await;
 }
 
 async fn register_until_done(context: &Context) {

@@ -38,6 +38,8 @@ pub struct Settings {
     /// Where the node's HTTPS endpoints listen.
     pub serving: SocketAddr,
     pub serving_certificate: Option<CertificateFiles>,
+    /// Without a certificate of its own, the node asks the API for one instead of staying with a self-signed one.
+    pub request_serving_certificate: bool,
     /// Authorities whose client certificates are accepted.
     pub client_ca: Option<PathBuf>,
     /// The cgroup below which all pods live.
@@ -86,6 +88,7 @@ impl Settings {
             eviction: Thresholds::default(),
             serving: SocketAddr::from(([0, 0, 0, 0], 10250)),
             serving_certificate: None,
+            request_serving_certificate: false,
             client_ca: None,
             cgroup_root: "/".to_string(),
             log_max_size: 10 << 20,

@@ -101,6 +101,16 @@ impl Cgroups {
         Ok(())
     }
 
+    /// Gives the pod's cgroup the larger of what two forms of the pod need.
+    pub fn widen(&self, old: &Pod, new: &Pod) -> Result<(), CgroupError> {
+        let path = self.pod_path(new);
+        let (old, new) = (pod_amounts(old), pod_amounts(new));
+        let larger = |left: Option<i64>, right: Option<i64>| left.zip(right).map_or(0, |(left, right)| left.max(right));
+        self.set_cpu_shares(&path, cpu_shares(old.cpu_request.max(new.cpu_request)))?;
+        self.set_cpu_quota(&path, cpu_quota(larger(old.cpu_limit, new.cpu_limit)))?;
+        self.set_memory_limit(&path, larger(old.memory_limit, new.memory_limit))
+    }
+
     /// Removes the pod's cgroup with all below it, of whichever class it was. What is still in use stays for the next try.
     pub fn remove(&self, uid: &str) -> Result<(), CgroupError> {
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {

@@ -1,10 +1,12 @@
 //! The node itself: who it is, what it has, how it is, and that it lives.
 
 mod addresses;
+pub mod certificates;
 pub mod devices;
 pub mod eviction;
 pub mod filesystem;
 mod lease;
+mod log_rotation;
 pub mod machine;
 mod object;
 mod register;
@@ -12,5 +14,6 @@ pub mod runtime_class;
 
 pub use addresses::node_addresses;
 pub use lease::keep_lease;
+pub use log_rotation::rotate_logs;
 pub use object::allocatable;
 pub use register::{keep_status, register};

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
 
-use crate::context::Context;
+use crate::context::{Context, api_text};
 use crate::pod;
 
 /// The empty name is the runtime's default.
@@ -16,6 +16,6 @@ pub async fn handler(context: &Context, pod: &Pod) -> Result<String, String> {
     match classes.get_opt(name).await {
         Ok(Some(class)) => Ok(class.handler),
         Ok(None) => Err(format!("failed to get sandbox runtime: runtimeclass.node.k8s.io \"{name}\" not found")),
-        Err(error) => Err(format!("failed to get sandbox runtime: {error}")),
+        Err(error) => Err(format!("failed to get sandbox runtime: {}", api_text(&error))),
     }
 }

@@ -11,6 +11,7 @@ use crate::cgroup::qos::{QosClass, qos_class};
 use crate::context::Context;
 use crate::node::eviction::Pressure;
 use crate::pod;
+use crate::worker::resize::Pending;
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -131,6 +132,17 @@ fn no_room(context: &Context, pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Op
         }
     }
     None
+}
+
+/// Why a pod of this node can't have the resources it is described with here.
+pub fn no_room_to_grow(pods: &super::Pods, pod: &Pod) -> Option<Pending> {
+    let context = &pods.context;
+    if let Some(refusal) = no_room(context, pod, &[]) {
+        return Some(Pending { reason: "Infeasible", message: refusal.message });
+    }
+    let others: Vec<_> = pods.active().into_iter().filter(|(other, _)| pod::uid(other) != pod::uid(pod)).collect();
+    let refusal = no_room(context, pod, &others)?;
+    Some(Pending { reason: "Deferred", message: refusal.message })
 }
 
 fn port_taken(pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {

@@ -81,8 +81,10 @@ impl Pods {
 
     fn start(self: &Arc<Self>, uid: &str, pod: Arc<Pod>, runtime: RuntimePod) -> Handle {
         let (pods, ended) = (self.clone(), uid.to_string());
+        let asked = Arc::downgrade(self);
+        let fits = Arc::new(move |pod: &Pod| asked.upgrade().and_then(|pods| admit::no_room_to_grow(&pods, pod)));
         let mut workers = self.workers.lock();
-        let handle = Worker::spawn(self.context.clone(), pod, runtime, move || {
+        let handle = Worker::spawn(self.context.clone(), pod, runtime, fits, move || {
             pods.workers.lock().remove(&ended);
             pods.weigh();
             pods.emptied.notify_waiters();
@@ -115,6 +117,18 @@ impl Pods {
 
     pub fn has_mirror(&self, pod: &Pod) -> Option<Arc<Pod>> {
         self.mirrors.lock().get(&key(pod)).cloned()
+    }
+
+    /// Mirrors whose static pod is neither wanted nor still ending.
+    pub fn stray_mirrors(&self) -> Vec<Arc<Pod>> {
+        let own: std::collections::HashSet<_> = self
+            .all()
+            .into_iter()
+            .map(|worker| worker.pod.lock().clone())
+            .filter(|pod| pod::is_static(pod) && !pod::is_mirror(pod))
+            .map(|pod| key(&pod))
+            .collect();
+        self.mirrors.lock().iter().filter(|(key, _)| !own.contains(*key)).map(|(_, mirror)| mirror.clone()).collect()
     }
 
     pub fn knows(&self, uid: &str) -> bool {

@@ -103,6 +103,10 @@ fn parse(text: &str, node: &str) -> Result<Pod, String> {
 /// Makes the API show exactly these pods. Whether all of it could be done.
 async fn show(context: &Context, pods: &Pods, wanted: &HashMap<String, Arc<Pod>>) -> bool {
     let mut complete = true;
+    for mirror in pods.stray_mirrors() {
+        hide(context, &mirror).await;
+        complete = false;
+    }
     for pod in wanted.values() {
         let hash = pod::annotation(pod, pod::CONFIG_HASH);
         let api: Api<Pod> = Api::namespaced(context.client.clone(), pod::namespace(pod));
@@ -113,14 +117,7 @@ async fn show(context: &Context, pods: &Pods, wanted: &HashMap<String, Arc<Pod>>
                 continue;
             }
             // Of an older manifest, or deleted by someone: it gives way to the new one.
-            let parameters = DeleteParams {
-                grace_period_seconds: Some(0),
-                preconditions: Some(Preconditions { uid: mirror.metadata.uid.clone(), resource_version: None }),
-                ..Default::default()
-            };
-            if let Err(error) = api.delete(pod::name(pod), &parameters).await {
-                tracing::debug!(%error, pod = pod::title(pod), "an old mirror pod can't be deleted");
-            }
+            complete &= hide(context, &mirror).await;
         }
         match api.create(&PostParams::default(), &mirror_of(context, pod)).await {
             Ok(_) => {}
@@ -132,6 +129,24 @@ async fn show(context: &Context, pods: &Pods, wanted: &HashMap<String, Arc<Pod>>
         }
     }
     complete
+}
+
+/// Whether the mirror is gone from the API.
+async fn hide(context: &Context, mirror: &Pod) -> bool {
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), pod::namespace(mirror));
+    let parameters = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions { uid: mirror.metadata.uid.clone(), resource_version: None }),
+        ..Default::default()
+    };
+    match api.delete(pod::name(mirror), &parameters).await {
+        Ok(_) => true,
+        Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => true,
+        Err(error) => {
+            tracing::debug!(%error, pod = pod::title(mirror), "an old mirror pod can't be deleted");
+            false
+        }
+    }
 }
 
 fn mirror_of(context: &Context, pod: &Pod) -> Pod {

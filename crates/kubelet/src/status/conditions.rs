@@ -9,8 +9,16 @@ use crate::runtime::RuntimePod;
 use crate::worker::memory::Ending;
 
 /// What the node itself says; conditions of others are left alone.
-pub(super) const OWN: [&str; 6] =
-    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", "DisruptionTarget"];
+pub(super) const OWN: [&str; 8] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+    "DisruptionTarget",
+    "PodResizePending",
+    "PodResizeInProgress",
+];
 
 struct Verdict {
     kind: &'static str,
@@ -34,6 +42,7 @@ pub fn conditions(input: &Input<'_>, status: &PodStatus, runtime: &RuntimePod) -
         let kept = input.previous.conditions.iter().flatten().filter(|known| known.type_ == "DisruptionTarget");
         result.extend(kept.cloned());
     }
+    result.extend(resize(input));
     let foreign = input.previous.conditions.iter().flatten().filter(|known| !OWN.contains(&known.type_.as_str()));
     result.extend(foreign.cloned());
     result
@@ -59,6 +68,24 @@ fn sandbox_ready(input: &Input<'_>, runtime: &RuntimePod) -> Verdict {
     let sandbox = runtime.current_sandbox().filter(|sandbox| sandbox.ready);
     let holds = sandbox.is_some_and(|sandbox| pod::host_network(input.pod) || !sandbox.addresses.is_empty());
     Verdict { kind: "PodReadyToStartContainers", holds, reason: "", message: String::new() }
+}
+
+/// There only while a change of resources waits or is under way.
+fn resize(input: &Input<'_>) -> Vec<PodCondition> {
+    let mut found = Vec::new();
+    if let Some(pending) = &input.memory.resize_pending {
+        let message = pending.message.clone();
+        found.push(dated(input, Verdict { kind: "PodResizePending", holds: true, reason: pending.reason, message }));
+    }
+    let running = |name: &str| input.runtime.latest(name).is_some_and(|view| view.is_running());
+    if !crate::worker::resize::outstanding(input.pod, &input.memory.applied, running).is_empty() {
+        let (reason, message) = match &input.memory.resize_failed {
+            Some((message, _)) => ("Error", message.clone()),
+            None => ("", String::new()),
+        };
+        found.push(dated(input, Verdict { kind: "PodResizeInProgress", holds: true, reason, message }));
+    }
+    found
 }
 
 fn names(list: &[&str]) -> String {

@@ -9,6 +9,7 @@ use knarr_client::time::truncated;
 use super::Input;
 use crate::pod::{self, Role};
 use crate::runtime::{ContainerView, State};
+use crate::worker::resize::same;
 use crate::worker::restart::{Phase, will_restart};
 
 pub fn init(input: &Input<'_>, phase: Phase) -> Vec<ContainerStatus> {
@@ -63,7 +64,9 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
         _ => started && (container.readiness_probe.is_none() || probes.ready == Some(true)),
     };
     if running && role != Role::Ephemeral {
-        status.resources = container.resources.clone();
+        let wanted = container.resources.clone().unwrap_or_default();
+        let applied = input.memory.applied.get(&container.name).filter(|applied| !same(applied, &wanted));
+        status.resources = Some(applied.cloned().unwrap_or(wanted));
         status.allocated_resources = pod::requests(container).clone();
     }
     status.volume_mounts = mounts(container);

@@ -44,6 +44,11 @@ fn changed_conditions(old: Option<&Value>, new: &Value) -> Value {
     let own =
         |condition: &&Value| condition["type"].as_str().is_some_and(|kind| super::conditions::OWN.contains(&kind));
     let changed = new.as_array().into_iter().flatten().filter(own).filter(|condition| !known.contains(condition));
+    let gone = known.iter().filter(own).filter(|condition| {
+        let same_kind = |other: &Value| other["type"] == condition["type"];
+        !new.as_array().is_some_and(|list| list.iter().any(same_kind))
+    });
+    let removed = gone.map(|condition| json!({ "$patch": "delete", "type": condition["type"] }));
     let list = changed
         .map(|condition| {
             let mut condition = condition.clone();
@@ -55,6 +60,7 @@ fn changed_conditions(old: Option<&Value>, new: &Value) -> Value {
             }
             condition
         })
+        .chain(removed)
         .collect();
     Value::Array(list)
 }

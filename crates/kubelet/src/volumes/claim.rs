@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 
 use super::{VolumeError, host_path};
-use crate::context::Context;
+use crate::context::{Context, api_text};
 use crate::pod;
 
 pub struct Claimed {
@@ -37,7 +37,7 @@ pub async fn resolve_owned(context: &Context, pod: &Pod, name: &str) -> Result<C
 
 async fn read_claim(context: &Context, pod: &Pod, name: &str) -> Result<PersistentVolumeClaim, VolumeError> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), pod::namespace(pod));
-    let claim = claims.get_opt(name).await.map_err(|error| VolumeError::Claim(error.to_string()))?;
+    let claim = claims.get_opt(name).await.map_err(|error| VolumeError::Claim(api_text(&error)))?;
     let claim = claim.ok_or_else(|| VolumeError::Missing { kind: "persistentvolumeclaim", name: name.to_string() })?;
     if claim.metadata.deletion_timestamp.is_some() {
         return Err(VolumeError::Claim("can't start pod because PVC is being deleted".to_string()));
@@ -52,7 +52,7 @@ async fn folder_of(context: &Context, claim: PersistentVolumeClaim, name: &str) 
         return Err(VolumeError::Claim(format!("PVC {name} is not bound")));
     };
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
-    let volume = volumes.get(volume_name).await.map_err(|error| VolumeError::Claim(error.to_string()))?;
+    let volume = volumes.get(volume_name).await.map_err(|error| VolumeError::Claim(api_text(&error)))?;
     let spec = volume.spec.unwrap_or_default();
     if spec.claim_ref.as_ref().and_then(|claim| claim.uid.as_ref()) != claim.metadata.uid.as_ref() {
         return Err(VolumeError::Claim(format!("PV {volume_name} is bound to another claim than {name}")));

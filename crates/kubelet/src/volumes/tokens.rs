@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 
 use super::VolumeError;
-use crate::context::Context;
+use crate::context::{Context, api_text};
 use crate::pod;
 
 /// It has no `Debug`, so that no log can show it.
@@ -31,6 +31,8 @@ pub struct Tokens {
     known: Arc<Mutex<HashMap<Key, Token>>>,
 }
 
+const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+const LONGEST_PAUSE: std::time::Duration = std::time::Duration::from_millis(1000);
 /// However long a token lives, it is renewed once a day.
 const LONGEST_USE: SignedDuration = SignedDuration::from_hours(24);
 
@@ -88,10 +90,18 @@ impl Tokens {
             ..Default::default()
         };
         let asked_at = Timestamp::now();
-        let answer = accounts
-            .create_token_request(account, &PostParams::default(), &request)
-            .await
-            .map_err(|error| VolumeError::Token(error.to_string()))?;
+        let mut pause = FIRST_PAUSE;
+        let answer = loop {
+            match accounts.create_token_request(account, &PostParams::default(), &request).await {
+                Ok(answer) => break answer,
+                // The API server may learn of the binding a moment after us, and until then refuses.
+                Err(kube::Error::Api(answer)) if answer.code == 403 && pause < LONGEST_PAUSE => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                Err(error) => return Err(VolumeError::Token(api_text(&error))),
+            }
+        };
         let status = answer.status.unwrap_or_default();
         let (Some(value), Some(expires)) = (status.token, status.expiration_timestamp) else {
             return Err(VolumeError::Token("the answer holds no token".into()));
@@ -110,7 +120,7 @@ fn renew_at(from: Timestamp, expires: Timestamp) -> Timestamp {
 /// The certificates of one bundle by name, or of all of a signer.
 pub async fn trust_bundle(context: &Context, source: &ClusterTrustBundleProjection) -> Result<String, VolumeError> {
     let bundles: Api<ClusterTrustBundle> = Api::all(context.client.clone());
-    let failed = |error: kube::Error| VolumeError::Path(format!("cluster trust bundle: {error}"));
+    let failed = |error: kube::Error| VolumeError::Path(format!("cluster trust bundle: {}", api_text(&error)));
     let optional = source.optional == Some(true);
     let mut found: Vec<String> = if let Some(name) = source.name.as_deref().filter(|name| !name.is_empty()) {
         bundles.get_opt(name).await.map_err(failed)?.into_iter().map(|bundle| bundle.spec.trust_bundle).collect()

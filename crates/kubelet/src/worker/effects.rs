@@ -10,11 +10,13 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 
 use super::memory::{Operation, Waiting};
 use super::plan::Action;
+use super::resize::{self, ByContainer, Granted};
 use super::start::{Start, StartFailure};
 use super::stop::Stop;
 use super::{Message, Worker, clean};
+use crate::container::resources::linux_resources;
 use crate::container::sandbox::sandbox_config;
-use crate::context::Context;
+use crate::context::{Context, api_text};
 use crate::pod;
 use crate::runtime::{ContainerView, Sandbox, State, observe_sandbox};
 use crate::status;
@@ -32,6 +34,8 @@ pub enum Outcome {
     Status(Result<(Box<PodStatus>, Option<String>), StatusError>),
     Deleted(Result<(), String>),
     Cleaned(Result<(), String>),
+    /// What the runtime has been told by now.
+    Resized(ByContainer, Option<String>),
 }
 
 pub enum StatusError {
@@ -40,8 +44,10 @@ pub enum StatusError {
     Refused(String),
 }
 
-const VOLUME_RETRY: SignedDuration = SignedDuration::from_secs(2);
+const FIRST_VOLUME_RETRY: SignedDuration = SignedDuration::from_millis(100);
+const LONGEST_VOLUME_RETRY: SignedDuration = SignedDuration::from_mins(1);
 const SANDBOX_RETRY: SignedDuration = SignedDuration::from_secs(2);
+const RESIZE_RETRY: SignedDuration = SignedDuration::from_secs(3);
 const CLEAN_RETRY: SignedDuration = SignedDuration::from_secs(2);
 
 impl Worker {
@@ -122,6 +128,15 @@ impl Worker {
                     Outcome::Stopped(stop.run().await.map_err(|error| error.message()))
                 });
             }
+            Action::Resize => {
+                let running: Vec<(String, String)> =
+                    self.runtime.running().map(|view| (view.name.clone(), view.id.clone())).collect();
+                let applied = self.memory.applied.clone();
+                self.launch(Operation::Resize, async move {
+                    let (applied, failure) = apply_resize(&context, &pod, running, applied).await;
+                    Outcome::Resized(applied, failure)
+                });
+            }
             Action::Remove { id } => {
                 let is_sandbox = self.runtime.sandboxes.iter().any(|sandbox| sandbox.id == id);
                 self.launch(Operation::Remove(id.clone()), async move {
@@ -139,12 +154,15 @@ impl Worker {
             (_, Outcome::Volumes(Ok(volumes))) => {
                 self.volumes = Arc::new(volumes);
                 self.memory.volumes_ready = true;
+                self.memory.volume_failures = 0;
                 self.memory.volumes_retry_at = None;
             }
             (_, Outcome::Volumes(Err(_))) => {
                 // Volumes that were whole stay in use while a refresh fails.
                 self.memory.volumes_ready = !self.volumes.volumes.is_empty();
-                self.memory.volumes_retry_at = later(VOLUME_RETRY);
+                self.memory.volume_failures += 1;
+                let wait = FIRST_VOLUME_RETRY * 2i32.saturating_pow(self.memory.volume_failures.min(10));
+                self.memory.volumes_retry_at = later(wait.min(LONGEST_VOLUME_RETRY));
             }
             (_, Outcome::Sandbox(Ok(sandbox))) => {
                 self.memory.sandbox_retry_at = None;
@@ -189,6 +207,11 @@ impl Worker {
                 self.wake_later(CLEAN_RETRY);
             }
             (_, Outcome::Deleted(Ok(()))) => self.deleted = true,
+            (_, Outcome::Resized(applied, failure)) => {
+                self.memory.applied = applied;
+                self.memory.resize_failed = failure.zip(later(RESIZE_RETRY));
+                self.note_granted();
+            }
             (_, Outcome::Cleaned(Ok(()))) => self.memory.cleaned = true,
             (_, Outcome::Cleaned(Err(error))) => {
                 tracing::warn!(error, pod = pod::title(&self.pod), "what is left of a pod can't be cleared away");
@@ -211,6 +234,10 @@ impl Worker {
                 self.memory.waiting.remove(&name);
                 self.memory.start_retry_at.remove(&name);
                 self.memory.started.insert(view.id.clone());
+                if let Some(resources) = resize::resources_of(&self.pod).remove(&name) {
+                    self.memory.applied.insert(name.clone(), resources);
+                    self.note_granted();
+                }
                 // The exit may have been seen before the start was over.
                 let exited = self.runtime.by_id(&view.id).is_some_and(|known| known.state == State::Exited);
                 if !exited {
@@ -251,6 +278,17 @@ impl Worker {
                 self.status_retry_at = Some(now.saturating_add(SignedDuration::from_secs(1)).unwrap_or(now));
             }
         }
+    }
+
+    /// Notes what was granted where it survives us. Pods without any resources have nothing to note.
+    pub(super) fn note_granted(&self) {
+        let granted = resize::resources_of(&self.pod);
+        let empty = |resources: &ByContainer| resources.values().all(|one| *one == Default::default());
+        if empty(&granted) && empty(&self.memory.applied) {
+            return;
+        }
+        let folder = self.context.settings.pod_directory(pod::uid(&self.pod));
+        Granted { granted, applied: self.memory.applied.clone() }.store(&folder);
     }
 
     /// Writes the status if the API's differs and no write is under way.
@@ -324,6 +362,41 @@ impl Worker {
     }
 }
 
+/// The pod's cgroup is made as large as both the old and the new need, then the containers are changed, and then the
+/// pod's cgroup gets its new size: no child may ever be allowed more than its parent.
+async fn apply_resize(
+    context: &Context,
+    pod: &Pod,
+    running: Vec<(String, String)>,
+    mut applied: ByContainer,
+) -> (ByContainer, Option<String>) {
+    let cgroups = context.cgroups.as_ref();
+    let old = resize::with_resources(pod, &applied);
+    let widened = cgroups.map_or(Ok(()), |cgroups| cgroups.widen(&old, pod));
+    if let Err(error) = widened {
+        return (applied, Some(error.to_string()));
+    }
+    let unified = cgroups.is_some_and(|cgroups| cgroups.is_unified());
+    let is_running = |name: &str| running.iter().any(|(known, _)| known == name);
+    for container in resize::outstanding(pod, &applied.clone(), is_running) {
+        let known = applied.get(&container.name).cloned().unwrap_or_default();
+        if resize::needs_restart(container, &known) {
+            continue;
+        }
+        let mut resources = linux_resources(pod, container, context.machine.memory, unified);
+        if resources.cpu_quota == 0 {
+            resources.cpu_quota = -1;
+        }
+        let Some((_, id)) = running.iter().find(|(name, _)| *name == container.name) else { continue };
+        if let Err(error) = context.runtime.update_container_resources(id, resources).await {
+            return (applied, Some(error.message()));
+        }
+        applied.insert(container.name.clone(), container.resources.clone().unwrap_or_default());
+    }
+    let narrowed = cgroups.map_or(Ok(()), |cgroups| cgroups.ensure(&resize::with_resources(pod, &applied)));
+    (applied, narrowed.err().map(|error| error.to_string()))
+}
+
 async fn mount(
     context: &Context,
     pod: &Pod,
@@ -373,7 +446,7 @@ async fn write_status(
     match pods.patch_status(pod::name(pod), &PatchParams::default(), &Patch::Strategic(change)).await {
         Ok(answer) => Ok((Box::new(new), answer.metadata.resource_version)),
         Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => Err(StatusError::Gone),
-        Err(error) => Err(StatusError::Refused(error.to_string())),
+        Err(error) => Err(StatusError::Refused(api_text(&error))),
     }
 }
 
@@ -387,6 +460,6 @@ async fn delete(client: kube::Client, pod: &Pod) -> Result<(), String> {
     match pods.delete(pod::name(pod), &parameters).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => Ok(()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(api_text(&error)),
     }
 }

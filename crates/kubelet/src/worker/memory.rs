@@ -11,6 +11,7 @@ pub struct Memory {
     pub volumes_ready: bool,
     /// Not before this moment the volumes, and the sandbox, are tried again.
     pub volumes_retry_at: Option<Timestamp>,
+    pub volume_failures: u32,
     pub sandbox_retry_at: Option<Timestamp>,
     /// What runs now on behalf of the pod.
     pub operations: HashSet<Operation>,
@@ -30,6 +31,12 @@ pub struct Memory {
     /// Sandboxes whose network has been given back.
     pub stopped_sandboxes: HashSet<String>,
     pub first_seen: Option<Timestamp>,
+    /// The resources the runtime was told, by container.
+    pub applied: super::resize::ByContainer,
+    /// Why a change of resources is not granted.
+    pub resize_pending: Option<super::resize::Pending>,
+    /// Why the last change of resources failed, and when it is tried again.
+    pub resize_failed: Option<(String, Timestamp)>,
     /// The pod's volumes and cgroups are gone.
     pub cleaned: bool,
 }
@@ -45,7 +52,7 @@ pub enum Operation {
     Status,
     Delete,
     Clean,
-    Resize(String),
+    Resize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,6 +6,7 @@ mod effects;
 mod hooks;
 pub mod memory;
 pub mod plan;
+pub mod resize;
 pub mod restart;
 mod start;
 mod stop;
@@ -78,7 +79,13 @@ pub struct Worker {
     sender: UnboundedSender<Message>,
     receiver: UnboundedReceiver<Message>,
     plan: Plan,
+    /// The pod as the API wants it, where it differs in resources from the granted one.
+    wished: Option<Arc<Pod>>,
+    fits: Fits,
 }
+
+/// Whether the node has room for a pod in another size; the answer says why not.
+pub type Fits = Arc<dyn Fn(&Pod) -> Option<resize::Pending> + Send + Sync>;
 
 /// How others reach a worker.
 #[derive(Clone)]
@@ -90,17 +97,31 @@ pub struct Handle {
     pub runtime: Arc<parking_lot::Mutex<RuntimePod>>,
 }
 
+/// How often a change of resources that found no room is tried again.
+const LOOK_FOR_ROOM: SignedDuration = SignedDuration::from_secs(5);
+
 impl Worker {
     /// `runtime` is what an earlier life of the node left in the runtime.
     pub fn spawn(
         context: Arc<Context>,
         pod: Arc<Pod>,
         runtime: RuntimePod,
+        fits: Fits,
         ended: impl FnOnce() + Send + 'static,
     ) -> Handle {
+        let noted = resize::Granted::load(&context.settings.pod_directory(pod::uid(&pod))).unwrap_or_default();
+        let wished = pod;
+        let pod = match noted.granted.is_empty() || runtime.is_empty() {
+            true => wished.clone(),
+            false => Arc::new(resize::with_resources(&wished, &noted.granted)),
+        };
         let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
         for id in runtime.containers.iter().map(|c| &c.id).chain(runtime.sandboxes.iter().map(|s| &s.id)) {
             context.index.insert(id, sender.clone());
+        }
+        if !runtime.is_empty() {
+            // Between the look at the runtime and now something may have ended unheard.
+            let _ = sender.send(Message::Relist);
         }
         let objects = Arc::new(context.objects.interest(sender.clone()));
         let status = if pod::is_static(&pod) { PodStatus::default() } else { pod.status.clone().unwrap_or_default() };
@@ -110,7 +131,7 @@ impl Worker {
             status: Arc::new(parking_lot::Mutex::new(status.clone())),
             runtime: Arc::new(parking_lot::Mutex::new(runtime.clone())),
         };
-        let memory = Memory { first_seen: Some(Timestamp::now()), ..Default::default() };
+        let memory = Memory { first_seen: Some(Timestamp::now()), applied: noted.applied, ..Default::default() };
         let worker = Self {
             context,
             pod,
@@ -130,6 +151,9 @@ impl Worker {
             sender,
             receiver,
             plan: Plan::default(),
+            // Compared in the first step, as asking for room takes locks that may be held here.
+            wished: Some(wished),
+            fits,
         };
         let shared = handle.clone();
         tokio::spawn(async move {
@@ -228,7 +252,34 @@ impl Worker {
         if fields_changed {
             self.memory.volumes_ready = false;
         }
-        self.pod = pod;
+        if fields_changed || pod.spec != self.pod.spec {
+            // What failed for the old description may work for the new one.
+            self.memory.start_retry_at.clear();
+            self.memory.volumes_retry_at = None;
+        }
+        self.grant(pod);
+    }
+
+    /// Takes the pod as the API wants it if its resources can be had, else with those it has.
+    fn grant(&mut self, wished: Arc<Pod>) {
+        let (have, want) = (resize::resources_of(&self.pod), resize::resources_of(&wished));
+        let pending = match resize::same_all(&have, &want) {
+            true => None,
+            false => (self.fits)(&wished),
+        };
+        let granted = pending.is_none();
+        if granted {
+            self.pod = wished;
+            self.wished = None;
+        } else {
+            self.pod = Arc::new(resize::with_resources(&wished, &have));
+            self.wished = Some(wished);
+        }
+        self.memory.resize_pending = pending;
+        if granted && have != want {
+            self.memory.resize_failed = None;
+            self.note_granted();
+        }
     }
 
     /// Reads one container or sandbox anew. After an exit the runtime may need a moment to record it.
@@ -294,6 +345,9 @@ impl Worker {
         if self.memory.ending.is_some() && self.memory.ending_since.is_none() {
             self.memory.ending_since = Some(now);
         }
+        if let Some(wished) = self.wished.clone() {
+            self.grant(wished);
+        }
         let situation = Situation { pod: &self.pod, runtime: &self.runtime, memory: &self.memory, now };
         self.plan = plan::plan(&situation);
         for action in std::mem::take(&mut self.plan.actions) {
@@ -304,15 +358,22 @@ impl Worker {
         if self.plan.ended {
             self.finish();
         }
+        let look_for_room = self.wished.as_ref().map(|_| now.saturating_add(LOOK_FOR_ROOM).unwrap_or(now));
         let renew = self.volumes.renew_at.filter(|_| self.memory.ending.is_none());
         if renew.is_some_and(|at| at <= now) && self.memory.volumes_ready {
             self.memory.volumes_ready = false;
             return Some(now);
         }
-        [self.plan.wake_at, self.status_retry_at.filter(|at| *at > now), self.retry_at.filter(|at| *at > now), renew]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.plan.wake_at,
+            self.status_retry_at.filter(|at| *at > now),
+            self.retry_at.filter(|at| *at > now),
+            renew,
+            look_for_room,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn reason_to_end(&self, now: Timestamp) -> Option<Ending> {

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::memory::{Ending, Memory, Operation, Waiting};
+use super::resize;
 use super::restart::{AfterExit, after_exit};
 use crate::pod::{self, Role};
 use crate::runtime::{ContainerView, RuntimePod, Sandbox, State};
@@ -20,11 +21,29 @@ pub struct Situation<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     MountVolumes,
-    CreateSandbox { attempt: u32 },
-    StopSandbox { id: String },
-    Start { container: String, sandbox: String, attempt: u32, restart: bool },
-    Stop { id: String, container: String, grace: i64, why: Why },
-    Remove { id: String },
+    CreateSandbox {
+        attempt: u32,
+    },
+    StopSandbox {
+        id: String,
+    },
+    Start {
+        container: String,
+        sandbox: String,
+        attempt: u32,
+        restart: bool,
+    },
+    Stop {
+        id: String,
+        container: String,
+        grace: i64,
+        why: Why,
+    },
+    Remove {
+        id: String,
+    },
+    /// Tell the runtime of changed resources.
+    Resize,
 }
 
 /// Why a running container is stopped, which its event tells.
@@ -36,6 +55,7 @@ pub enum Why {
     ImageChanged,
     SandboxGone,
     RestartAll,
+    Resize,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -208,6 +228,30 @@ fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox)
     }
     for container in pod::main_containers(pod) {
         run_main(situation, plan, sandbox, container);
+    }
+    resize(situation, plan);
+}
+
+/// Containers that may change in place are changed together; those that must not are stopped, and start with the new.
+fn resize(situation: &Situation<'_>, plan: &mut Plan) {
+    let Situation { pod, runtime, memory, now } = situation;
+    let is_running = |name: &str| runtime.latest(name).is_some_and(ContainerView::is_running);
+    let mut in_place = false;
+    for container in resize::outstanding(pod, &memory.applied, is_running) {
+        let applied = memory.applied.get(&container.name).cloned().unwrap_or_default();
+        match runtime.latest(&container.name) {
+            Some(view) if resize::needs_restart(container, &applied) => {
+                stop(situation, plan, view, pod::grace_seconds(pod), Why::Resize);
+            }
+            _ => in_place = true,
+        }
+    }
+    if !in_place || memory.is_busy(&Operation::Resize) {
+        return;
+    }
+    match &memory.resize_failed {
+        Some((_, at)) if at > now => plan.wake(*at),
+        _ => plan.actions.push(Action::Resize),
     }
 }
 

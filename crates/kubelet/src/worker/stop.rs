@@ -50,6 +50,7 @@ impl Stop {
                 format!("Container {name} definition changed, will be restarted")
             }
             Why::SandboxGone => format!("Container {name} has no sandbox any more, will be restarted"),
+            Why::Resize => format!("Container {name} resize requires restart"),
             Why::RestartAll => format!("Container {name} is restarted with all containers of its pod"),
         }
     }

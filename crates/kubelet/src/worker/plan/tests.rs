@@ -43,6 +43,7 @@ fn actions(pod: &Pod, runtime: &RuntimePod, memory: &Memory, second: i64) -> Vec
             Action::Start { container, attempt, .. } => format!("start {container} {attempt}"),
             Action::Stop { container, grace, why, .. } => format!("stop {container} {grace} {why:?}"),
             Action::Remove { id } => format!("remove {id}"),
+            Action::Resize => "resize".into(),
         })
         .collect();
     shown.extend(plan.backing_off.keys().map(|name| format!("back off {name}")));

@@ -1,0 +1,225 @@
+//! Certificates the node asks the API for: one to be known by, one to serve with. Both are renewed before they run out.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+
+use crate::settings::CertificateFiles;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("{path} can't be used")]
+    File { path: PathBuf, source: io::Error },
+    #[error("a key or request can't be made")]
+    Make(#[from] rcgen::Error),
+    #[error("the signing request was refused by the API")]
+    Api(#[source] Box<kube::Error>),
+    #[error("the signing request {name} was {verdict}: {message}")]
+    Refused { name: String, verdict: String, message: String },
+    #[error("the certificate in {0} can't be read")]
+    Unreadable(PathBuf),
+}
+
+/// What a certificate is for.
+#[derive(Clone, Debug)]
+pub enum Purpose {
+    /// To be known to the API as this node.
+    Client,
+    /// To serve the node's endpoints under these names and addresses.
+    Serving { names: Vec<String>, addresses: Vec<IpAddr> },
+}
+
+impl Purpose {
+    fn signer(&self) -> &'static str {
+        match self {
+            Self::Client => "kubernetes.io/kube-apiserver-client-kubelet",
+            Self::Serving { .. } => "kubernetes.io/kubelet-serving",
+        }
+    }
+
+    fn usage(&self) -> &'static str {
+        match self {
+            Self::Client => "client auth",
+            Self::Serving { .. } => "server auth",
+        }
+    }
+
+    fn file_name(&self) -> &'static str {
+        match self {
+            Self::Client => "kubelet-client",
+            Self::Serving { .. } => "kubelet-server",
+        }
+    }
+}
+
+pub fn files(folder: &Path, purpose: &Purpose) -> CertificateFiles {
+    let name = purpose.file_name();
+    CertificateFiles { certificate: folder.join(format!("{name}.crt")), key: folder.join(format!("{name}.key")) }
+}
+
+/// The pair on disk if it is good for a while, else a new one, asked of the API and waited for until someone approves.
+pub async fn ensure(
+    client: &Client,
+    node: &str,
+    folder: &Path,
+    purpose: &Purpose,
+) -> Result<CertificateFiles, CertificateError> {
+    let files = files(folder, purpose);
+    if files.key.exists() && renew_at(&files.certificate).is_ok_and(|at| at > Timestamp::now()) {
+        return Ok(files);
+    }
+    request(client, node, folder, purpose).await?;
+    Ok(files)
+}
+
+/// When a certificate should be renewed: at four fifths of its life.
+pub fn renew_at(certificate: &Path) -> Result<Timestamp, CertificateError> {
+    use x509_parser::pem::Pem;
+    let unreadable = || CertificateError::Unreadable(certificate.to_path_buf());
+    let content =
+        std::fs::read(certificate).map_err(|source| CertificateError::File { path: certificate.into(), source })?;
+    let pem = Pem::iter_from_buffer(&content).next().ok_or_else(unreadable)?.map_err(|_| unreadable())?;
+    let parsed = pem.parse_x509().map_err(|_| unreadable())?;
+    let validity = parsed.validity();
+    let from = Timestamp::from_second(validity.not_before.timestamp()).map_err(|_| unreadable())?;
+    let until = Timestamp::from_second(validity.not_after.timestamp()).map_err(|_| unreadable())?;
+    let life = until.duration_since(from);
+    from.checked_add(life * 4 / 5).map_err(|_| unreadable())
+}
+
+/// Renews a certificate for as long as the node lives, and calls `renewed` each time.
+pub async fn keep(
+    client: Client,
+    node: String,
+    folder: PathBuf,
+    purpose: Purpose,
+    renewed: impl Fn(&CertificateFiles) + Send,
+) {
+    let files = files(&folder, &purpose);
+    loop {
+        let due = renew_at(&files.certificate).unwrap_or_else(|_| Timestamp::now());
+        tokio::time::sleep(knarr_client::time::until(Timestamp::now(), due)).await;
+        match request(&client, &node, &folder, &purpose).await {
+            Ok(()) => {
+                tracing::info!(certificate = %files.certificate.display(), "a certificate was renewed");
+                renewed(&files);
+            }
+            Err(error) => {
+                tracing::warn!(%error, source = ?std::error::Error::source(&error).map(ToString::to_string),
+                    "a certificate can't be renewed yet");
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            }
+        }
+    }
+}
+
+async fn request(client: &Client, node: &str, folder: &Path, purpose: &Purpose) -> Result<(), CertificateError> {
+    let key = KeyPair::generate()?;
+    let mut parameters = CertificateParams::new(Vec::<String>::new())?;
+    parameters.distinguished_name = rcgen::DistinguishedName::new();
+    parameters.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    parameters.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+    if let Purpose::Serving { names, addresses } = purpose {
+        for name in names {
+            parameters.subject_alt_names.push(SanType::DnsName(name.as_str().try_into()?));
+        }
+        parameters.subject_alt_names.extend(addresses.iter().map(|address| SanType::IpAddress(*address)));
+    }
+    let pem = parameters.serialize_request(&key)?.pem()?;
+    let certificate = sign(client, pem, purpose).await?;
+    let files = files(folder, purpose);
+    std::fs::create_dir_all(folder).map_err(|source| CertificateError::File { path: folder.into(), source })?;
+    // The key first: a certificate without its key is of no use.
+    write_private(&files.key, key.serialize_pem().as_bytes())?;
+    write_private(&files.certificate, &certificate)
+}
+
+async fn sign(client: &Client, pem: String, purpose: &Purpose) -> Result<Vec<u8>, CertificateError> {
+    let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let api = |error: kube::Error| CertificateError::Api(Box::new(error));
+    let wanted = CertificateSigningRequest {
+        metadata: ObjectMeta { generate_name: Some("csr-".into()), ..Default::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(pem.into_bytes()),
+            signer_name: purpose.signer().to_string(),
+            usages: Some(vec!["digital signature".into(), purpose.usage().into()]),
+            ..Default::default()
+        },
+        status: None,
+    };
+    let created = requests.create(&PostParams::default(), &wanted).await.map_err(api)?;
+    let name = created.metadata.name.unwrap_or_default();
+    let begun = Timestamp::now();
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let current = requests.get(&name).await.map_err(api)?;
+        let status = current.status.unwrap_or_default();
+        if let Some(refusal) =
+            status.conditions.iter().flatten().find(|condition| matches!(condition.type_.as_str(), "Denied" | "Failed"))
+        {
+            return Err(CertificateError::Refused {
+                name,
+                verdict: refusal.type_.to_lowercase(),
+                message: refusal.message.clone().unwrap_or_default(),
+            });
+        }
+        if let Some(certificate) = status.certificate {
+            return Ok(certificate.0);
+        }
+        // Requests are forgotten by the API after a while; then a new one must be made.
+        if Timestamp::now().duration_since(begun) > SignedDuration::from_mins(15) {
+            return Err(CertificateError::Refused {
+                name,
+                verdict: "left unanswered".into(),
+                message: "nobody approved it in time".into(),
+            });
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(5));
+    }
+}
+
+/// Written beside and moved into place, so that no reader sees half a file.
+fn write_private(path: &Path, content: &[u8]) -> Result<(), CertificateError> {
+    use std::io::Write;
+    let failed = |source| CertificateError::File { path: path.to_path_buf(), source };
+    let beside = path.with_extension("new");
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(&beside)
+        .map_err(failed)?;
+    file.write_all(content).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    std::fs::rename(&beside, path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewal_comes_before_the_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut parameters = CertificateParams::new(vec!["a".to_string()]).expect("parameters");
+        parameters.not_before = rcgen::date_time_ymd(2026, 1, 1);
+        parameters.not_after = rcgen::date_time_ymd(2026, 1, 11);
+        let key = KeyPair::generate().expect("a key");
+        let path = folder.path().join("c.crt");
+        std::fs::write(&path, parameters.self_signed(&key).expect("signed").pem()).expect("written");
+        let expected: Timestamp = "2026-01-09T00:00:00Z".parse().expect("a moment");
+        assert_eq!(renew_at(&path).expect("a moment"), expected);
+    }
+}
