@@ -58,6 +58,9 @@ impl KindRules for Node {
             }
         } else {
             keep(object, old, "status");
+            if !old.has(&["spec", "configSource"]) {
+                object.remove(&["spec", "configSource"]);
+            }
         }
     }
 

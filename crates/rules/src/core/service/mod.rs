@@ -136,6 +136,10 @@ fn set_defaults(service: &mut Value) {
                 }
             }
         }
+        // Traffic to a name never enters the cluster's own proxy.
+        "ExternalName" => {
+            spec.remove("internalTrafficPolicy");
+        }
         _ => {}
     }
 }
