@@ -34,10 +34,10 @@ use crate::common::{Expectations, Key};
 use crate::error::{Error, Result, ignore_not_found, is_not_found, namespace_terminating};
 
 use back_off::Records;
-use plan::{Step, decide, is_finished};
+use plan::{Step, decide};
 use view::{TRACKING, View, has_finalizer};
 
-pub(crate) use plan::{COMPLETE, condition as true_condition, is_finished as job_is_finished};
+pub(crate) use plan::{COMPLETE, FAILED, condition as true_condition, is_finished};
 
 /// Changes of pods come in bursts.
 const GATHERING: Duration = Duration::from_millis(50);

@@ -13,6 +13,8 @@ pub mod error;
 mod registry;
 mod settings;
 
+pub mod cluster_role_aggregation;
+pub mod cron_job;
 pub mod daemon_set;
 pub mod deployment;
 pub mod endpoint_slice;
@@ -29,6 +31,7 @@ pub mod root_ca;
 pub mod service_account;
 pub mod stateful_set;
 pub mod taint_eviction;
+pub mod ttl_after_finished;
 pub mod volume_binder;
 pub mod volume_protection;
 

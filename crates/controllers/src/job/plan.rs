@@ -18,7 +18,7 @@ use crate::common::pods::deletion_order;
 const BURST: usize = 500;
 
 pub(crate) const COMPLETE: &str = "Complete";
-pub(super) const FAILED: &str = "Failed";
+pub(crate) const FAILED: &str = "Failed";
 pub(super) const FAILURE_TARGET: &str = "FailureTarget";
 pub(super) const SUCCESS_CRITERIA_MET: &str = "SuccessCriteriaMet";
 
