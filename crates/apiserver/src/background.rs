@@ -18,7 +18,7 @@ const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Starts everything that runs beside requests; it ends when the server stops.
 pub fn run(server: &Arc<Server>) -> Vec<JoinHandle<()>> {
-    let mut tasks = vec![tokio::spawn(forget(server.clone()))];
+    let mut tasks = vec![tokio::spawn(forget(server.clone())), tokio::spawn(crate::custom::follow(server.clone()))];
     type Changed = fn(&Server, Option<&Value>, Option<&Value>);
     let watched: [(&str, &str, Changed); 4] = [
         ("", "pods", |server, old, new| server.node_graph.pod_changed(old, new)),

@@ -1,13 +1,16 @@
 //! The kinds this server serves right now, each with all that serving it needs.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use knarr_api::catalogue::{Catalogue, Kind, Storage};
 use knarr_api::schema::{NodeRef, builtin};
 use knarr_api::status::Named;
 use knarr_rules::{KindRules, rules_of};
 
+use serde_json::Value;
+
+use crate::answer::table;
 use crate::custom::CustomType;
 
 /// One resource in one version.
@@ -19,23 +22,36 @@ pub struct Resource {
     head: Box<[u8]>,
     /// Whether stored objects are in the version that is served here.
     same_version: bool,
+    descriptions: OpenDescriptions,
+    /// The columns of its tables, made when the first is asked for.
+    columns: OnceLock<Value>,
 }
 
 /// An immutable view of all kinds; a new one is made when custom resource definitions change.
 pub struct Kinds {
     pub catalogue: Catalogue,
+    pub descriptions: OpenDescriptions,
     resources: HashMap<Box<str>, Arc<Resource>>,
 }
 
+/// Unpacks what the fields of the built-in kinds mean, in words, for as long as the answer is held: a function from a
+/// type's name and a field's to the text. An empty field stands for the type itself.
+pub type OpenDescriptions = Arc<dyn Fn() -> Box<dyn Fn(&str, &str) -> Option<String>> + Send + Sync>;
+
 impl Kinds {
-    pub fn new(catalogue: Catalogue, custom: &HashMap<String, Arc<CustomType>>) -> Kinds {
+    pub fn new(
+        catalogue: Catalogue,
+        custom: &HashMap<String, Arc<CustomType>>,
+        descriptions: OpenDescriptions,
+    ) -> Kinds {
         let mut resources = HashMap::new();
         for kind in catalogue.kinds() {
             let path = path_of(&kind.group, &kind.version, &kind.plural);
             let custom = if kind.custom { custom.get(&path).cloned() } else { None };
-            resources.insert(path.into_boxed_str(), Arc::new(Resource::new(kind.clone(), custom)));
+            resources
+                .insert(path.into_boxed_str(), Arc::new(Resource::new(kind.clone(), custom, descriptions.clone())));
         }
-        Kinds { catalogue, resources }
+        Kinds { catalogue, descriptions, resources }
     }
 
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
@@ -61,13 +77,18 @@ pub fn path_of(group: &str, version: &str, plural: &str) -> String {
 }
 
 impl Resource {
-    fn new(kind: Arc<Kind>, custom: Option<Arc<CustomType>>) -> Resource {
+    fn new(kind: Arc<Kind>, custom: Option<Arc<CustomType>>, descriptions: OpenDescriptions) -> Resource {
         let (head, same_version) = match &kind.storage {
             Some(storage) => (head_of(&kind, storage), storage.version == kind.version && storage.group == kind.group),
             None => (Vec::new(), true),
         };
         let rules = rules_of(&kind.group, &kind.kind);
-        Resource { rules, custom, head: head.into(), same_version, kind }
+        Resource { rules, custom, head: head.into(), same_version, kind, descriptions, columns: OnceLock::new() }
+    }
+
+    /// The definitions of its table's columns.
+    pub fn columns(&self) -> &Value {
+        self.columns.get_or_init(|| table::columns(self, &*(self.descriptions)()))
     }
 
     pub fn head(&self) -> &[u8] {
@@ -143,4 +164,9 @@ fn head_of(kind: &Kind, storage: &Storage) -> Vec<u8> {
     } else {
         format!("{{\"kind\":{kind_text},\"apiVersion\":{version_text},\"metadata\":{{").into_bytes()
     }
+}
+
+/// No descriptions at all, for tests and for who needs none.
+pub fn no_descriptions() -> OpenDescriptions {
+    Arc::new(|| Box::new(|_, _| None))
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -125,8 +126,17 @@ impl Server {
         B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let now = Timestamp::now();
-        let user = self.identify(&parts.headers, sender, now)?;
-        self.authorize(&user, &routed.target)?;
+        let allowed = self.identify(&parts.headers, sender, now).and_then(|user| {
+            self.authorize(&user, &routed.target)?;
+            Ok(user)
+        });
+        let user = match allowed {
+            Ok(user) => user,
+            Err(status) => {
+                drain(body).await;
+                return Err(status);
+            }
+        };
         let body = read(body).await?;
         let mut request = Admitted { parts, body, user: &user, routed, query, now };
         if routed.target.is_resource() {
@@ -174,6 +184,22 @@ where
             Err(Status::new(413, "RequestEntityTooLarge", text))
         }
         Err(error) => Err(Status::bad_request(format!("the body cannot be read: {error}"))),
+    }
+}
+
+/// Reads a body that nobody wants, as far as it is short and comes at once: a connection with half a request in it could
+/// not be used again.
+async fn drain<B>(body: B)
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    const WORTHWHILE: usize = 256 * 1024;
+    const PATIENCE: Duration = Duration::from_millis(500);
+    if !body.is_end_stream() {
+        let body = std::pin::pin!(Limited::new(body, WORTHWHILE));
+        // Whatever remains ends the connection.
+        let _ = tokio::time::timeout(PATIENCE, body.collect()).await;
     }
 }
 

@@ -37,7 +37,7 @@ pub fn object(
     stored::to_served(resource, &mut object);
     let shaped = match format.shape {
         Shape::Whole => object,
-        Shape::Partial => table::partial(&object, format.meta_version),
+        Shape::Partial => table::partial(resource, &object, format.meta_version),
         Shape::Table => {
             let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
             table::Tables::new(resource, format.meta_version, include).of(metadata, [object])
@@ -120,7 +120,7 @@ pub fn list(
         (Shape::Partial, _) => {
             let mut items = Vec::with_capacity(listed.entries.len());
             for entry in &listed.entries {
-                items.push(table::partial(&stored::parse_served(resource, entry)?, format.meta_version));
+                items.push(table::partial(resource, &stored::parse_served(resource, entry)?, format.meta_version));
             }
             let list = json!({
                 "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{}", format.meta_version),

@@ -3,7 +3,7 @@
 mod body;
 mod encode;
 mod gzip;
-mod table;
+pub mod table;
 
 pub use body::Body;
 pub use encode::{list, object, served_bytes, value};

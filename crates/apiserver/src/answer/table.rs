@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use knarr_rules::{Column, Description, Rank};
 use serde_json::{Value, json};
 
+use crate::custom::ColumnDescription;
 use crate::kinds::Resource;
 
 /// What a row carries beside its cells.
@@ -42,18 +43,11 @@ impl<'a> Tables<'a> {
     /// A table with one row an object.
     pub fn of(&self, metadata: Value, objects: impl IntoIterator<Item = Value>) -> Value {
         let rows: Vec<Value> = objects.into_iter().map(|object| self.row(object)).collect();
-        let columns = if self.with_columns { self.columns() } else { Value::Null };
+        let columns = if self.with_columns { self.resource.columns().clone() } else { Value::Null };
         json!({
             "kind": "Table", "apiVersion": format!("meta.k8s.io/{}", self.meta_version), "metadata": metadata,
             "columnDefinitions": columns, "rows": rows,
         })
-    }
-
-    fn columns(&self) -> Value {
-        match &self.resource.custom {
-            Some(custom) => custom.columns(),
-            None => self.resource.rules.columns().iter().map(column).collect(),
-        }
     }
 
     fn row(&self, object: Value) -> Value {
@@ -67,7 +61,7 @@ impl<'a> Tables<'a> {
         }
         match self.include {
             IncludeObject::None => row["object"] = Value::Null,
-            IncludeObject::Metadata => row["object"] = partial(&object, self.meta_version),
+            IncludeObject::Metadata => row["object"] = partial(self.resource, &object, self.meta_version),
             IncludeObject::Object => row["object"] = object,
         }
         row
@@ -91,20 +85,52 @@ impl<'a> Tables<'a> {
     }
 }
 
-fn column(column: &Column) -> Value {
-    let description = match column.description {
-        Description::Text(text) => text.to_owned(),
-        Description::Field(type_name, field) => crate::endpoint::openapi::field_description(type_name, field),
+/// The definitions of a resource's columns.
+pub fn columns(resource: &Resource, describe: &dyn Fn(&str, &str) -> Option<String>) -> Value {
+    let text = |description: &Description| match description {
+        Description::Text(text) => (*text).to_owned(),
+        Description::Field(type_name, field) => describe(type_name, field).unwrap_or_default(),
     };
+    let Some(custom) = &resource.custom else {
+        return resource.rules.columns().iter().map(|own| column(own, text(&own.description))).collect();
+    };
+    let name = Description::Field("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "name");
+    let first = json!({"name": "Name", "type": "string", "format": "name", "description": text(&name), "priority": 0});
+    let rest = custom.columns().iter().map(|own| {
+        let description = match &own.description {
+            ColumnDescription::Text(text) => text.clone(),
+            ColumnDescription::Documented(description) => text(description),
+        };
+        json!({
+            "name": own.name, "type": own.kind, "format": own.format, "description": description,
+            "priority": own.priority,
+        })
+    });
+    std::iter::once(first).chain(rest).collect()
+}
+
+fn column(column: &Column, description: String) -> Value {
     json!({
         "name": column.name, "type": column.kind, "format": column.format, "description": description,
         "priority": if column.rank == Rank::Always { 0 } else { 1 },
     })
 }
 
+/// An annotation that stands for a field of old and is no part of the metadata.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
 /// An object's metadata alone.
-pub fn partial(object: &Value, meta_version: &str) -> Value {
+pub fn partial(resource: &Resource, object: &Value, meta_version: &str) -> Value {
+    let mut metadata = object["metadata"].clone();
+    if resource.is("apps", "daemonsets")
+        && let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut)
+    {
+        annotations.remove(TEMPLATE_GENERATION);
+        if annotations.is_empty() {
+            metadata.as_object_mut().map(|fields| fields.remove("annotations"));
+        }
+    }
     json!({
-        "kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{meta_version}"), "metadata": object["metadata"],
+        "kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{meta_version}"), "metadata": metadata,
     })
 }

@@ -1,21 +1,128 @@
-//! OpenAPI documents.
+//! OpenAPI documents, made when they are asked for and kept packed until the catalogue changes.
 
-use http::Response;
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use http::{HeaderMap, Response, StatusCode};
+use knarr_api::catalogue::Catalogue;
+use knarr_api::discovery::etag;
+use knarr_api::openapi::{self, CustomSchema, Source, V2_PROTOBUF, V3_PROTOBUF};
 use knarr_api::status::Status;
+use parking_lot::Mutex;
 
 use crate::answer::{self, Body};
+use crate::kinds::Kinds;
 use crate::server::{Admitted, Server};
 
-/// Encoded documents of the newest catalogue.
+/// Packed documents of the newest catalogue.
 #[derive(Default)]
-pub struct Cache;
+pub struct Cache(Mutex<Option<(Catalogue, HashMap<String, Packed>)>>);
 
-/// Answers `/openapi/v2` and `/openapi/v3…`.
-pub fn serve(_server: &Server, _request: &Admitted<'_>, _parts: &[&str]) -> Result<Response<Body>, Status> {
-    Ok(answer::page_not_found())
+#[derive(Clone)]
+struct Packed {
+    bytes: Bytes,
+    etag: Arc<str>,
 }
 
-/// What the documentation says of a field of a type.
-pub fn field_description(_type_name: &str, _field: &str) -> String {
-    String::new()
+/// Answers `/openapi/v2` and `/openapi/v3…`.
+pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
+    let headers = &request.parts.headers;
+    let kinds = server.kinds.load_full();
+    let (path, protobuf) = match parts {
+        ["openapi", "v2"] => ("v2".to_owned(), wants(headers, V2_PROTOBUF)),
+        ["openapi", "v3"] => ("v3".to_owned(), false),
+        ["openapi", "v3", name @ ..] => (format!("v3/{}", name.join("/")), wants(headers, V3_PROTOBUF)),
+        _ => return Ok(answer::page_not_found()),
+    };
+    let Some(packed) = server.documents.openapi.get(&kinds, &path, protobuf) else {
+        return Ok(answer::page_not_found());
+    };
+    let media_type = match (path.as_str(), protobuf) {
+        (_, false) => "application/json",
+        ("v2", true) => V2_PROTOBUF,
+        (_, true) => V3_PROTOBUF,
+    };
+    Ok(respond(headers, &packed, media_type))
+}
+
+fn wants(headers: &HeaderMap, media_type: &str) -> bool {
+    let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accept.flat_map(|value| value.split(',')).next().is_some_and(|first| first.trim().starts_with(media_type))
+}
+
+fn respond(headers: &HeaderMap, packed: &Packed, media_type: &'static str) -> Response<Body> {
+    let known = headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == packed.etag.as_bytes());
+    let mut response = Response::new(Body::Empty);
+    if known {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    } else if accepts_gzip(headers) {
+        *response.body_mut() = Body::full(packed.bytes.clone());
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    } else {
+        let mut plain = Vec::new();
+        if let Err(error) = GzDecoder::new(&packed.bytes[..]).read_to_end(&mut plain) {
+            tracing::error!(%error, "a packed document cannot be unpacked");
+        }
+        *response.body_mut() = Body::full(plain);
+    }
+    let head = response.headers_mut();
+    head.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    if let Ok(tag) = HeaderValue::from_str(&packed.etag) {
+        head.insert(ETAG, tag);
+    }
+    head.insert(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
+    response
+}
+
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|coding| coding.trim().starts_with("gzip"))
+}
+
+impl Cache {
+    fn get(&self, kinds: &Kinds, path: &str, protobuf: bool) -> Option<Packed> {
+        let name = format!("{path} {protobuf}");
+        if let Some((catalogue, documents)) = &*self.0.lock()
+            && catalogue.same(&kinds.catalogue)
+            && let Some(packed) = documents.get(&name)
+        {
+            return Some(packed.clone());
+        }
+        let packed = pack(&make(kinds, path, protobuf)?);
+        let mut cache = self.0.lock();
+        let documents = match &mut *cache {
+            Some((own, documents)) if own.same(&kinds.catalogue) => documents,
+            other => &mut other.insert((kinds.catalogue.clone(), HashMap::new())).1,
+        };
+        Some(documents.entry(name).or_insert(packed).clone())
+    }
+}
+
+fn make(kinds: &Kinds, path: &str, protobuf: bool) -> Option<Vec<u8>> {
+    let describe = (kinds.descriptions)();
+    let resources: Vec<_> = kinds.all().collect();
+    let custom: Vec<CustomSchema<'_>> = resources
+        .iter()
+        .filter_map(|resource| Some(CustomSchema::new(&resource.kind, &resource.custom.as_ref()?.open_api)))
+        .collect();
+    let source = Source { catalogue: &kinds.catalogue, custom: &custom, describe: &*describe };
+    match (path, protobuf) {
+        ("v2", false) => Some(openapi::v2_json(&source)),
+        ("v2", true) => Some(openapi::v2_protobuf(&source)),
+        ("v3", _) => serde_json::to_vec(&openapi::v3_index(&source)).ok(),
+        (path, false) => openapi::v3_json(&source, path.strip_prefix("v3/")?),
+        (path, true) => openapi::v3_protobuf(&source, path.strip_prefix("v3/")?),
+    }
+}
+
+fn pack(document: &[u8]) -> Packed {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    let packed = encoder.write_all(document).and_then(|()| encoder.finish()).unwrap_or_default();
+    Packed { bytes: packed.into(), etag: etag(document).into() }
 }

@@ -193,8 +193,9 @@ fn plan(resource: &Resource, old: &Value, options: &DeleteOptions, now: Timestam
     match graceful {
         Some(seconds) => Plan::Mark { object, then_remove: seconds == 0 && !kept },
         None if kept || stays_until_finalized(resource, &object).is_some() => {
+            let stay = stays_until_finalized(resource, &object);
             mark(&mut object, now);
-            if let Some(stay) = stays_until_finalized(resource, &object) {
+            if let Some(stay) = stay {
                 stay(&mut object);
             }
             Plan::Mark { object, then_remove: false }
@@ -264,9 +265,10 @@ fn stays_until_finalized(resource: &Resource, object: &Value) -> Option<fn(&mut 
     if resource.is("", "namespaces") && !object.items(&["spec", "finalizers"]).is_empty() {
         return Some(terminate_namespace);
     }
-    if resource.is("apiextensions.k8s.io", "customresourcedefinitions")
-        && !object.items(&["metadata", "finalizers"]).is_empty()
-    {
+    // The first request to delete a definition makes it wait for its objects.
+    let first =
+        !object.has(&["metadata", "deletionTimestamp"]) || !object.items(&["metadata", "finalizers"]).is_empty();
+    if first && resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
         return Some(crate::custom::terminate);
     }
     None
@@ -352,10 +354,13 @@ mod tests {
     use knarr_api::catalogue::Catalogue;
 
     use super::*;
-    use crate::kinds::Kinds;
+    use crate::kinds::{Kinds, no_descriptions};
 
     fn resource(plural: &str) -> Arc<Resource> {
-        Kinds::new(Catalogue::built_in(), &HashMap::new()).resource("", "v1", plural).unwrap().clone()
+        Kinds::new(Catalogue::built_in(), &HashMap::new(), no_descriptions())
+            .resource("", "v1", plural)
+            .unwrap()
+            .clone()
     }
 
     #[test]

@@ -35,8 +35,7 @@ pub struct Selection {
 impl Selection {
     /// Reads the two selectors of a request, in the words a client expects when they are wrong.
     pub fn parse(resource: &Resource, labels: &str, fields: &str) -> Result<Selection, Status> {
-        let labels = LabelSelector::parse(labels)
-            .map_err(|error| Status::bad_request(format!("unable to parse requirement: {error}")))?;
+        let labels = LabelSelector::parse(labels).map_err(|error| Status::bad_request(error.to_string()))?;
         let fields = FieldSelector::parse(fields).map_err(|error| Status::bad_request(error.to_string()))?;
         SelectableFields::of(&resource.kind).check(&fields).map_err(|error| Status::bad_request(error.to_string()))?;
         Ok(Selection { labels, fields })

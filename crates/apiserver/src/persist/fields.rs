@@ -39,7 +39,7 @@ impl Configuration {
         }
         if call.resource.custom.is_some() && options.field_validation != FieldValidation::Ignore {
             // Custom resources drop unknown fields silently, so strictness looks at the configuration itself.
-            if let Ok(typed) = decode::value(&configuration, expected.node) {
+            if let Ok(typed) = expected.decode_value(&configuration) {
                 judge(call, &expected, &expected.kind, typed.problems, options.field_validation)?;
             }
         }
@@ -57,7 +57,7 @@ impl Configuration {
         })?;
         let expected = Expected::of(call.resource)?;
         let mut object =
-            decode::value(&applied, expected.node).map_err(|error| Status::new(500, "", error.to_string()))?.value;
+            expected.decode_value(&applied).map_err(|error| Status::new(500, "", error.to_string()))?.value;
         object["kind"] = expected.kind.kind.as_str().into();
         object["apiVersion"] = expected.kind.api_version().into();
         if object.text(&["metadata", "name"]).is_empty() {

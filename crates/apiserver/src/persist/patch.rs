@@ -1,7 +1,6 @@
 //! The four kinds of patches.
 
 use bytes::Bytes;
-use knarr_api::decode;
 use knarr_api::patch::{JsonPatch, PatchError, merge, read_merge_patch, strategic_merge};
 use knarr_api::status::Status;
 use knarr_api::value::Read;
@@ -79,17 +78,17 @@ impl Patch {
         let judged = |problems| judge(call, &expected, &expected.kind, problems, options.field_validation);
         match kind {
             PatchKind::Json => {
-                let mut patch = JsonPatch::read(body).map_err(patch_status)?;
+                let mut patch = JsonPatch::read(body).map_err(unreadable)?;
                 judged(std::mem::take(&mut patch.problems))?;
                 Ok(Patch::Json(patch))
             }
             PatchKind::Merge => {
-                let decoded = read_merge_patch(body).map_err(patch_status)?;
+                let decoded = read_merge_patch(body).map_err(unreadable)?;
                 judged(decoded.problems)?;
                 Ok(Patch::Merge(decoded.value))
             }
             PatchKind::Strategic | PatchKind::Apply => {
-                let decoded = read_merge_patch(body).map_err(patch_status)?;
+                let decoded = read_merge_patch(body).map_err(unreadable)?;
                 judged(decoded.problems)?;
                 Ok(Patch::Strategic(decoded.value))
             }
@@ -128,7 +127,7 @@ pub fn recheck(
     options: &WriteOptions,
     changed: &Value,
 ) -> Result<Value, Status> {
-    let decoded = decode::value(changed, expected.node).map_err(|error| {
+    let decoded = expected.decode_value(changed).map_err(|error| {
         let mut errors = knarr_api::field::Errors::new();
         errors.invalid_shown(
             &knarr_api::field::Path::root("patch"),
@@ -161,6 +160,13 @@ pub fn check_name(call: &Call<'_>, object: &Value) -> Result<(), Status> {
         "the name of the object ({name}) does not match the name on the URL ({})",
         call.target.name
     )))
+}
+
+fn unreadable(error: PatchError) -> Status {
+    match error {
+        PatchError::Malformed(why) => Status::bad_request(format!("error decoding patch: {why}")),
+        other => patch_status(other),
+    }
 }
 
 pub fn patch_status(error: PatchError) -> Status {

@@ -157,7 +157,7 @@ pub fn validate_create(call: &Call<'_>, object: &Value) -> Result<(), Status> {
     let namespaced = resource.kind.namespaced;
     let mut errors = metadata::validate_create(object, namespaced, resource.rules);
     match &resource.custom {
-        Some(custom) => errors.extend(custom.validate(object, None, "")),
+        Some(custom) => errors = custom.validate(object, None, "", errors),
         None => errors.extend(resource.rules.validate(object, None, &context)),
     }
     refuse(resource, object.text(&["metadata", "name"]), errors)?;
@@ -220,7 +220,7 @@ pub fn validate_update(call: &Call<'_>, object: &Value, old: &Value) -> Result<(
     let context = call.rules_context();
     let mut errors = metadata::validate_update(object, old, resource.kind.namespaced, resource.rules);
     match &resource.custom {
-        Some(custom) => errors.extend(custom.validate(object, Some(old), &call.target.subresource)),
+        Some(custom) => errors = custom.validate(object, Some(old), &call.target.subresource, errors),
         None => {
             errors.extend(resource.rules.validate(object, Some(old), &context));
             errors.extend(resource.rules.validate_update(object, old, &context));

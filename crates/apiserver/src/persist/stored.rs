@@ -59,6 +59,9 @@ pub fn parse(entry: &Entry) -> Result<Value, Status> {
 /// Parses a stored object and turns it into the version the resource is served in.
 pub fn parse_served(resource: &Resource, entry: &Entry) -> Result<Value, Status> {
     let mut object = parse(entry)?;
+    if let Some(custom) = resource.custom.as_ref().filter(|custom| entry.revision < custom.fits_since) {
+        custom.schema.fit_stored(&mut object);
+    }
     to_served(resource, &mut object);
     Ok(object)
 }
@@ -108,8 +111,11 @@ pub fn set_revision(object: &mut Value, revision: u64) {
 }
 
 /// Whether the stored bytes have the form that can be spliced; what another program wrote may not.
-fn has_head(resource: &Resource, value: &[u8]) -> bool {
-    value.starts_with(resource.head()) && value.get(resource.head().len()) == Some(&b'"')
+fn has_head(resource: &Resource, entry: &Entry) -> bool {
+    let value = &entry.value;
+    // An object that an older schema let in is looked at before it is served.
+    let fits = resource.custom.as_ref().is_none_or(|custom| entry.revision >= custom.fits_since);
+    fits && value.starts_with(resource.head()) && value.get(resource.head().len()) == Some(&b'"')
 }
 
 /// Appends a whole object in the served version.
@@ -119,7 +125,7 @@ pub fn append_object(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> R
 
 /// Like `append_object`, for an object that is gone: its last state, at the revision of its deletion.
 pub fn append_object_at(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u64) -> Result<(), Status> {
-    if resource.is_stored_version() && has_head(resource, &entry.value) {
+    if resource.is_stored_version() && has_head(resource, entry) {
         out.extend_from_slice(resource.head());
         append_rest(out, resource, entry, revision);
         return Ok(());
@@ -135,7 +141,7 @@ pub fn append_item(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> Res
     if resource.kind.custom {
         return append_object(out, resource, entry);
     }
-    if resource.is_stored_version() && has_head(resource, &entry.value) {
+    if resource.is_stored_version() && has_head(resource, entry) {
         out.extend_from_slice(b"{\"metadata\":{");
         append_rest(out, resource, entry, entry.revision);
         return Ok(());
@@ -180,11 +186,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::Kinds;
+    use crate::kinds::{Kinds, no_descriptions};
 
     #[test]
     fn an_object_gets_its_revision_without_being_parsed() {
-        let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new());
+        let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new(), no_descriptions());
         let resource = kinds.resource("", "v1", "configmaps").unwrap();
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"},
             "metadata": {"name": "m", "resourceVersion": "3"}});
@@ -202,7 +208,7 @@ mod tests {
 
     #[test]
     fn objects_that_others_wrote_are_served_too() {
-        let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new());
+        let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new(), no_descriptions());
         let resource = kinds.resource("", "v1", "configmaps").unwrap();
         let value = Bytes::from_static(br#"{"apiVersion":"v1","metadata":{"name":"m"},"kind":"ConfigMap"}"#);
         let mut out = Vec::new();

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use http::HeaderMap;
 use knarr_api::catalogue::GroupVersionKind;
-use knarr_api::decode::{self, Decoded, StrictProblem, TypeMeta};
+use knarr_api::custom::CustomSchema;
+use knarr_api::decode::{self, DecodeError, Decoded, StrictProblem, TypeMeta};
 use knarr_api::protobuf;
 use knarr_api::schema::{NodeRef, builtin};
 use knarr_api::status::Status;
@@ -18,13 +19,17 @@ use crate::persist::options::FieldValidation;
 pub struct Expected<'a> {
     pub kind: GroupVersionKind,
     pub node: NodeRef<'a>,
-    pub custom: bool,
+    pub custom: Option<&'a CustomSchema>,
 }
 
 impl<'a> Expected<'a> {
     pub fn of(resource: &'a Resource) -> Result<Expected<'a>, Status> {
         let node = resource.schema().ok_or_else(|| Status::internal("the kind has no schema"))?;
-        Ok(Expected { kind: resource.kind.group_version_kind(), node, custom: resource.custom.is_some() })
+        Ok(Expected {
+            kind: resource.kind.group_version_kind(),
+            node,
+            custom: resource.custom.as_ref().map(|custom| &custom.schema),
+        })
     }
 
     /// Another built-in kind than the resource's own, such as Scale.
@@ -32,7 +37,29 @@ impl<'a> Expected<'a> {
         let node = builtin()
             .kind(&kind.group, &kind.version, &kind.kind)
             .ok_or_else(|| Status::internal(format!("no schema for {kind}")))?;
-        Ok(Expected { kind, node, custom: false })
+        Ok(Expected { kind, node, custom: None })
+    }
+
+    /// Decodes an object that is in memory already.
+    pub fn decode_value(&self, value: &Value) -> Result<Decoded, DecodeError> {
+        match self.custom {
+            Some(schema) => schema.decode_value(value.clone()),
+            None => decode::value(value, self.node),
+        }
+    }
+
+    fn decode_json(&self, body: &[u8]) -> Result<Decoded, DecodeError> {
+        match self.custom {
+            Some(schema) => schema.decode_json(body),
+            None => decode::json(body, self.node),
+        }
+    }
+
+    fn decode_yaml(&self, body: &[u8]) -> Result<Decoded, DecodeError> {
+        match self.custom {
+            Some(schema) => schema.decode_yaml(body),
+            None => decode::yaml(body, self.node),
+        }
     }
 }
 
@@ -64,7 +91,7 @@ pub fn body_as(
     body: &Bytes,
     validation: FieldValidation,
 ) -> Result<Value, Status> {
-    let encoding = accept::body_encoding(call.headers, expected.custom)?;
+    let encoding = accept::body_encoding(call.headers, expected.custom.is_some())?;
     let decoded = typed(call.headers, encoding, expected, body)?;
     let mut object = decoded.value;
     judge(call, expected, &expected.kind, decoded.problems, validation)?;
@@ -91,7 +118,7 @@ fn typed(_headers: &HeaderMap, encoding: Encoding, expected: &Expected<'_>, body
                 unrecognized(expected, &format!("couldn't get version/kind; json parse error: {error}"), body)
             })?;
             check_kind(expected, &meta)?;
-            decode::json(body, expected.node).map_err(|error| cannot_handle(expected, &meta, &error.to_string()))
+            expected.decode_json(body).map_err(|error| cannot_handle(expected, &meta, &error.to_string()))
         }
         Encoding::Yaml => {
             let plain = decode::untyped_yaml(body).map_err(|error| {
@@ -102,7 +129,7 @@ fn typed(_headers: &HeaderMap, encoding: Encoding, expected: &Expected<'_>, body
                 kind: plain.value["kind"].as_str().unwrap_or_default().to_owned(),
             };
             check_kind(expected, &meta)?;
-            decode::yaml(body, expected.node).map_err(|error| cannot_handle(expected, &meta, &error.to_string()))
+            expected.decode_yaml(body).map_err(|error| cannot_handle(expected, &meta, &error.to_string()))
         }
     }
 }
@@ -114,7 +141,7 @@ fn check_kind(expected: &Expected<'_>, meta: &TypeMeta) -> Result<(), Status> {
     if given == *own {
         return Ok(());
     }
-    if expected.custom {
+    if expected.custom.is_some() {
         if given.group != own.group || given.version != own.version {
             return Err(wrong_version(&given, own));
         }

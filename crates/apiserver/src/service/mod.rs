@@ -1,49 +1,242 @@
 //! Addresses and ports of Services: given out once, taken back when a Service goes.
+//!
+//! A cluster address is taken by making the IPAddress object of its name, which only one writer can do. Node ports are
+//! held in memory and known from the stored Services. What a write took goes back unless the write was stored.
 
-use knarr_api::status::Status;
-use serde_json::Value;
+mod addresses;
+mod families;
+mod own;
+mod ports;
+mod range;
+
+pub use own::publish;
+pub use range::first_address;
+
+use std::sync::Arc;
+
+use knarr_api::field::{Errors, Path};
+use knarr_api::status::{Named, Status};
+use knarr_api::value::{Read, Write as _};
+use knarr_store::Store;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use crate::persist::Call;
+use crate::server::Server;
+use addresses::Addresses;
+use families::Family;
+use ports::Ports;
+
+const SERVICE: Named<'static> = Named { group: "", name: "Service" };
 
 /// Gives out cluster addresses and node ports.
-#[derive(Default)]
-pub struct Services;
+pub struct Services {
+    addresses: Arc<Addresses>,
+    ports: Arc<Mutex<Ports>>,
+    families: Vec<Family>,
+}
 
-/// What a write was given; it goes back unless the write says that it was stored.
-pub struct Reservation;
+/// What a write was given. Dropping it gives everything back that was taken, unless the write was stored.
+#[derive(Default)]
+pub struct Reservation {
+    taken: Vec<String>,
+    taken_ports: Vec<u16>,
+    released: Vec<String>,
+    released_ports: Vec<u16>,
+    back_to: Option<(Arc<Addresses>, Arc<Mutex<Ports>>)>,
+}
 
 impl Reservation {
-    pub fn keep(self) {}
+    /// The write was stored: what it was given is its own, and what it no longer has is free.
+    pub fn keep(mut self) {
+        if let Some((addresses, ports)) = self.back_to.take() {
+            ports.lock().release(&self.released_ports);
+            addresses.release(std::mem::take(&mut self.released));
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if let Some((addresses, ports)) = self.back_to.take() {
+            ports.lock().release(&self.taken_ports);
+            addresses.release(std::mem::take(&mut self.taken));
+        }
+    }
 }
 
 impl Services {
+    pub fn new(store: Arc<dyn Store>, ranges: &[String]) -> Services {
+        Services {
+            addresses: Arc::new(Addresses::new(store, ranges)),
+            ports: Arc::new(Mutex::new(Ports::default())),
+            families: Family::of_ranges(ranges),
+        }
+    }
+
     pub async fn begin_create(
         &self,
-        _call: &Call<'_>,
-        _object: &mut Value,
-        _dry_run: bool,
+        call: &Call<'_>,
+        object: &mut Value,
+        dry_run: bool,
     ) -> Result<Reservation, Status> {
-        Ok(Reservation)
+        if !concerns(call) {
+            return Ok(Reservation::default());
+        }
+        call.resource.rules.prepare_create(object, &call.rules_context());
+        families::settle(object, None, &self.families)?;
+        let mut reservation = self.reservation(dry_run);
+        self.take_addresses(call, object, &mut reservation, dry_run).await?;
+        self.take_ports(object, &Value::Null, &mut reservation, dry_run)?;
+        Ok(reservation)
     }
 
     pub async fn begin_update(
         &self,
-        _call: &Call<'_>,
-        _object: &mut Value,
-        _old: &Value,
-        _dry_run: bool,
+        call: &Call<'_>,
+        object: &mut Value,
+        old: &Value,
+        dry_run: bool,
     ) -> Result<Reservation, Status> {
-        Ok(Reservation)
+        if !concerns(call) {
+            return Ok(Reservation::default());
+        }
+        call.resource.rules.prepare_update(object, old, &call.rules_context());
+        families::settle(object, Some(old), &self.families)?;
+        let mut reservation = self.reservation(dry_run);
+        let own = texts(old, "clusterIPs");
+        let headless = own.first().is_some_and(|ip| ip == "None");
+        if is_external(object) {
+            if !headless {
+                reservation.released = own;
+            }
+        } else if !headless {
+            self.take_addresses(call, object, &mut reservation, dry_run).await?;
+            let kept = texts(object, "clusterIPs");
+            reservation.released = own.into_iter().filter(|ip| !kept.contains(ip)).collect();
+        }
+        self.take_ports(object, old, &mut reservation, dry_run)?;
+        let kept = ports_of(object);
+        reservation.released_ports = ports_of(old).into_iter().filter(|port| !kept.contains(port)).collect();
+        Ok(reservation)
     }
 
-    pub async fn after_delete(&self, _call: &Call<'_>, _old: &Value) {}
+    /// Takes back what a Service that is gone had.
+    pub async fn after_delete(&self, call: &Call<'_>, old: &Value) {
+        if call.resource.is("", "services") {
+            self.ports.lock().release(&ports_of(old));
+            self.addresses.release(texts(old, "clusterIPs").into_iter().filter(|ip| ip != "None").collect());
+        }
+    }
+
+    /// Makes what is held agree with the stored Services, as a write that was cut short may have left it otherwise.
+    pub async fn repair(&self, server: &Server) {
+        let services = server.objects.list("", "services", "");
+        let ports: Vec<u16> = services.iter().flat_map(|service| ports_of(service)).collect();
+        self.ports.lock().hold(&ports);
+        self.addresses.repair(server, &services).await;
+    }
+
+    fn reservation(&self, dry_run: bool) -> Reservation {
+        let mut reservation = Reservation::default();
+        if !dry_run {
+            reservation.back_to = Some((self.addresses.clone(), self.ports.clone()));
+        }
+        reservation
+    }
+
+    /// Fills in the addresses that the Service does not have yet, one for each of its families.
+    async fn take_addresses(
+        &self,
+        call: &Call<'_>,
+        object: &mut Value,
+        reservation: &mut Reservation,
+        dry_run: bool,
+    ) -> Result<(), Status> {
+        let mut wanted = texts(object, "clusterIPs");
+        if is_external(object) || wanted.first().is_some_and(|ip| ip == "None") {
+            return Ok(());
+        }
+        let name = object.text(&["metadata", "name"]).to_owned();
+        let families: Vec<Family> = texts(object, "ipFamilies").iter().filter_map(|name| Family::parse(name)).collect();
+        wanted.resize(families.len().max(wanted.len()), String::new());
+        let held = call.server.store.peek(&call.resource.key(&call.target.namespace, &name));
+        let held: Vec<String> = match held.and_then(|entry| crate::persist::facts::parsed(&entry, false)) {
+            Some(current) if current.text(&["metadata", "uid"]) == object.text(&["metadata", "uid"]) => {
+                texts(&current, "clusterIPs")
+            }
+            _ => Vec::new(),
+        };
+        let shown = wanted.clone();
+        for (ip, family) in wanted.iter_mut().zip(&families) {
+            if held.contains(ip) {
+                continue;
+            }
+            let service = (call.target.namespace.as_str(), name.as_str());
+            let taken = if ip.is_empty() {
+                self.addresses.take_any(call.server, *family, service, dry_run).await.map_err(|why| {
+                    Status::internal(format!("failed to allocate a serviceIP for Service {name:?}: {why}"))
+                })?
+            } else {
+                self.addresses.take(call.server, ip, service, dry_run).await.map_err(|why| {
+                    let shown: Vec<&String> = shown.iter().filter(|ip| !ip.is_empty()).collect();
+                    invalid(&name, "clusterIPs", json!(shown), format!("failed to allocate IP {ip}: {why}"))
+                })?
+            };
+            reservation.taken.push(taken.clone());
+            *ip = taken;
+        }
+        if let Some(first) = wanted.first() {
+            object.set(&["spec", "clusterIP"], first.as_str());
+        }
+        object.set(&["spec", "clusterIPs"], wanted);
+        Ok(())
+    }
+
+    fn take_ports(
+        &self,
+        object: &mut Value,
+        old: &Value,
+        reservation: &mut Reservation,
+        dry_run: bool,
+    ) -> Result<(), Status> {
+        let held = ports_of(old);
+        let mut ports = self.ports.lock();
+        let before = dry_run.then(|| ports.clone());
+        let result = ports.fill(object, &held, &mut reservation.taken_ports);
+        if let Some(before) = before {
+            *ports = before;
+        }
+        if result.is_err() {
+            ports.release(&reservation.taken_ports);
+            reservation.taken_ports.clear();
+        }
+        result
+    }
 }
 
-/// The first address of a range, which is that of the API server's own Service.
-pub fn first_address(range: &str) -> Option<std::net::IpAddr> {
-    let (address, _) = range.split_once('/')?;
-    match address.parse().ok()? {
-        std::net::IpAddr::V4(address) => Some(std::net::Ipv4Addr::from(u32::from(address) + 1).into()),
-        std::net::IpAddr::V6(address) => Some(std::net::Ipv6Addr::from(u128::from(address) + 1).into()),
-    }
+fn concerns(call: &Call<'_>) -> bool {
+    call.resource.is("", "services") && call.target.subresource.is_empty()
+}
+
+fn is_external(service: &Value) -> bool {
+    service.text(&["spec", "type"]) == "ExternalName"
+}
+
+fn texts(service: &Value, field: &str) -> Vec<String> {
+    service.items(&["spec", field]).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// Every node port that a Service has.
+fn ports_of(service: &Value) -> Vec<u16> {
+    let own = service.items(&["spec", "ports"]).iter().filter_map(|port| port.integer(&["nodePort"]));
+    let health = service.integer(&["spec", "healthCheckNodePort"]);
+    own.chain(health).filter_map(|port| u16::try_from(port).ok()).filter(|port| *port != 0).collect()
+}
+
+fn invalid(name: &str, field: &str, value: impl Into<Value>, why: String) -> Status {
+    let mut errors = Errors::new();
+    let spec = Path::root("spec");
+    errors.invalid(&spec.child(field), value, why);
+    Status::invalid(SERVICE, name, &errors)
 }

@@ -129,9 +129,10 @@ fn identity(arguments: &Arguments, advertised: IpAddr) -> Identity {
     identity
 }
 
-/// The address others reach this machine by when it listens on all of them: the one the default route leaves from.
+/// The address others reach this machine by when it listens on all of them, or on none of theirs: the one the default
+/// route leaves from.
 fn advertised(listening: IpAddr) -> IpAddr {
-    if !listening.is_unspecified() {
+    if !listening.is_unspecified() && !listening.is_loopback() {
         return listening;
     }
     // Connecting a datagram socket sends nothing; it only makes the kernel choose the address to send from.

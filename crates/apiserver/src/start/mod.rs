@@ -1,12 +1,14 @@
 //! How a server comes to be: from a store and settings to a server that can be listened for.
 
+pub mod write;
+
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
-use http::{Method, Request};
-use http_body_util::Full;
+use http::Method;
 use knarr_api::catalogue::Catalogue;
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
@@ -17,15 +19,15 @@ use tokio::sync::watch;
 use crate::admit::{Chain, QuotaWriter};
 use crate::authenticate::{Authenticator, ServiceAccountTokens, TokenFile};
 use crate::authorize::{Authorizer, Decision, NodeAuthorizer, NodeGraph, Rbac, Rule, Union};
-use crate::bootstrap::{self, Wanted};
+use crate::bootstrap;
 use crate::endpoint::Documents;
 use crate::endpoint::metrics::Metrics;
-use crate::kinds::Kinds;
+use crate::kinds::{Kinds, OpenDescriptions};
 use crate::objects::Objects;
 use crate::persist::objects::StoreObjects;
 use crate::persist::{store_error, stored};
-use crate::request::{GROUP_MASTERS, Target, User};
-use crate::server::{Sender, Server};
+use crate::request::{Target, User};
+use crate::server::Server;
 use crate::service::Services;
 use crate::subresource::connect::Kubelets;
 
@@ -34,6 +36,7 @@ pub struct Settings {
     pub store: Arc<dyn Store>,
     pub token_file: TokenFile,
     pub service_accounts: Arc<ServiceAccountTokens>,
+    pub descriptions: OpenDescriptions,
     /// `10.96.0.0/12`, one a family.
     pub service_ranges: Vec<String>,
     /// Where clients reach this server: address and port.
@@ -49,7 +52,8 @@ pub struct Started {
 
 /// Puts a server together. It answers at once; `prepare` makes what a cluster holds from its first moment.
 pub fn start(settings: Settings) -> Started {
-    let kinds = Arc::new(ArcSwap::from_pointee(Kinds::new(Catalogue::built_in(), &HashMap::new())));
+    let kinds =
+        Arc::new(ArcSwap::from_pointee(Kinds::new(Catalogue::built_in(), &HashMap::new(), settings.descriptions)));
     let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(settings.store.clone(), kinds.clone()));
     let rbac = Arc::new(Rbac::new(objects.clone()));
     let node_graph = Arc::new(NodeGraph::default());
@@ -57,6 +61,7 @@ pub fn start(settings: Settings) -> Started {
     let authorizer: Arc<dyn Authorizer> = Arc::new(Union(vec![Box::new(nodes), Box::new(SharedRbac(rbac.clone()))]));
     let quotas = StoredQuotas { store: settings.store.clone(), kinds: kinds.clone() };
     let admission = Chain::new(authorizer.clone(), rbac.clone(), Arc::new(quotas));
+    let store = settings.store.clone();
     let (stop, stopping) = watch::channel(false);
     let (ready, is_ready) = watch::channel(false);
     let server = Arc::new(Server {
@@ -69,13 +74,14 @@ pub fn start(settings: Settings) -> Started {
         rbac,
         node_graph,
         service_accounts: settings.service_accounts,
-        services: Services::default(),
+        services: Services::new(store, &settings.service_ranges),
         kubelets: Kubelets,
         documents: Documents::new(settings.address),
         metrics: Metrics::default(),
         stopping,
         ready: is_ready,
     });
+    crate::custom::load(&server);
     Started { server, stop, ready }
 }
 
@@ -127,14 +133,26 @@ pub struct PrepareError {
     status: Box<Status>,
 }
 
-/// Makes and mends what every cluster holds.
-pub async fn prepare(server: &Arc<Server>, service_ranges: &[String]) -> Result<(), PrepareError> {
+/// Makes and mends what every cluster holds. `advertised` is where the rest of the cluster reaches this server.
+pub async fn prepare(
+    server: &Arc<Server>,
+    service_ranges: &[String],
+    advertised: SocketAddr,
+) -> Result<(), PrepareError> {
+    server.services.repair(server).await;
     for wanted in bootstrap::wanted(service_ranges) {
+        let path = write::Path {
+            group: wanted.group,
+            version: wanted.version,
+            plural: wanted.resource,
+            namespace: wanted.namespace(),
+            name: wanted.name(),
+        };
         let existing = server.objects.get(wanted.group, wanted.resource, wanted.namespace(), wanted.name());
         let written = match existing {
-            None => write(server, Method::POST, &wanted, &wanted.object, false).await,
+            None => write::send(server, Method::POST, &path, &wanted.object).await,
             Some(existing) => match bootstrap::reconcile(&existing, &wanted) {
-                Some(mended) => write(server, Method::PUT, &wanted, &mended, true).await,
+                Some(mended) => write::send(server, Method::PUT, &path, &mended).await,
                 None => Ok(()),
             },
         };
@@ -145,40 +163,10 @@ pub async fn prepare(server: &Arc<Server>, service_ranges: &[String]) -> Result<
             status: Box::new(status),
         })?;
     }
-    Ok(())
-}
-
-/// Writes through the same path as every client.
-async fn write(
-    server: &Arc<Server>,
-    method: Method,
-    wanted: &Wanted,
-    object: &Value,
-    named: bool,
-) -> Result<(), Status> {
-    let root = if wanted.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", wanted.group) };
-    let mut path = format!("{root}/{}", wanted.version);
-    if !wanted.namespace().is_empty() {
-        path.push_str(&format!("/namespaces/{}", wanted.namespace()));
-    }
-    path.push_str(&format!("/{}", wanted.resource));
-    if named {
-        path.push_str(&format!("/{}", wanted.name()));
-    }
-    let body = serde_json::to_vec(object).map_err(Status::internal)?;
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header("content-type", "application/json")
-        .header("user-agent", "kube-apiserver")
-        .body(Full::new(bytes::Bytes::from(body)))
-        .map_err(Status::internal)?;
-    let sender = Sender::Trusted(Arc::new(User::named("system:apiserver", &[GROUP_MASTERS])));
-    let response = server.handle(request, &sender).await;
-    let code = response.status().as_u16();
-    if response.status().is_success() || code == 409 {
-        return Ok(());
-    }
-    let text = response.body().gather().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    Err(Status::new(code, "", text))
+    crate::service::publish(server, service_ranges, advertised).await.map_err(|status| PrepareError {
+        verb: "publish",
+        resource: "services",
+        name: "kubernetes".to_owned(),
+        status: Box::new(status),
+    })
 }

@@ -1,0 +1,108 @@
+//! From a definition to the kinds it brings.
+
+use std::sync::Arc;
+
+use knarr_api::catalogue::{GroupVersionKind, Kind, Storage, Subresource, Verb, Verbs};
+use knarr_api::custom::{CustomSchema, ScalePaths};
+use knarr_api::openapi::custom_type_name;
+use knarr_api::value::Read;
+use serde_json::{Value, json};
+
+use super::CustomType;
+use super::columns::PrinterColumn;
+use super::names::{has_condition, storage_version};
+
+/// The kinds of a definition, one for each version that is served; none before it is established.
+pub fn kinds_of(definition: &Value, fits_since: u64) -> Vec<(Arc<Kind>, Arc<CustomType>)> {
+    if !has_condition(definition, "Established") {
+        return Vec::new();
+    }
+    let versions = definition.items(&["spec", "versions"]).iter();
+    versions
+        .filter(|version| version.flag(&["served"]) == Some(true))
+        .map(|version| {
+            let (kind, custom) = kind_of(definition, version, fits_since);
+            (Arc::new(kind), Arc::new(custom))
+        })
+        .collect()
+}
+
+fn kind_of(definition: &Value, version: &Value, fits_since: u64) -> (Kind, CustomType) {
+    let group = definition.text(&["spec", "group"]).to_owned();
+    let names = definition.at(&["status", "acceptedNames"]);
+    let text = |field: &str| match names.text(&[field]) {
+        "" => definition.text(&["spec", "names", field]).to_owned(),
+        name => name.to_owned(),
+    };
+    let list = |value: &Value, field: &str| -> Vec<String> {
+        value.items(&[field]).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let version_name = version.text(&["name"]).to_owned();
+    let (kind_name, plural) = (text("kind"), text("plural"));
+    let subresources = version.at(&["subresources"]);
+    let has_status = subresources.at(&["status"]).is_object();
+    let scale = scale_of(subresources.at(&["scale"]));
+    let kind = Kind {
+        list_kind: text("listKind"),
+        singular: text("singular"),
+        short_names: list(names, "shortNames"),
+        categories: list(names, "categories"),
+        namespaced: definition.text(&["spec", "scope"]) == "Namespaced",
+        verbs: verbs(definition),
+        subresources: subresources_of(&group, &version_name, &kind_name, has_status, scale.is_some()),
+        type_name: custom_type_name(&group, &version_name, &kind_name),
+        storage: Some(Storage::custom(&group, &plural, storage_version(definition))),
+        custom: true,
+        selectable: version
+            .items(&["selectableFields"])
+            .iter()
+            .map(|field| field.text(&["jsonPath"]).trim_start_matches('.').to_owned())
+            .collect(),
+        version: version_name,
+        kind: kind_name,
+        plural,
+        group,
+    };
+    let open_api = match version.at(&["schema", "openAPIV3Schema"]) {
+        Value::Null => json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+        schema => schema.clone(),
+    };
+    let preserve = definition.flag(&["spec", "preserveUnknownFields"]) == Some(true);
+    let custom = CustomType {
+        schema: CustomSchema::new(&open_api, preserve, scale.clone()),
+        open_api,
+        scale,
+        has_status,
+        columns: PrinterColumn::read(version.at(&["additionalPrinterColumns"])),
+        fits_since,
+    };
+    (kind, custom)
+}
+
+/// Objects of a definition that is being deleted can be read and removed, not made.
+fn verbs(definition: &Value) -> Verbs {
+    let terminating = has_condition(definition, "Terminating");
+    Verb::ALL.into_iter().filter(|verb| *verb != Verb::Create || !terminating).collect()
+}
+
+fn scale_of(scale: &Value) -> Option<ScalePaths> {
+    scale.is_object().then(|| ScalePaths {
+        spec_replicas: scale.text(&["specReplicasPath"]).to_owned(),
+        status_replicas: scale.text(&["statusReplicasPath"]).to_owned(),
+        label_selector: Some(scale.text(&["labelSelectorPath"]).to_owned()).filter(|path| !path.is_empty()),
+    })
+}
+
+fn subresources_of(group: &str, version: &str, kind: &str, has_status: bool, has_scale: bool) -> Vec<Subresource> {
+    let verbs: Verbs = [Verb::Get, Verb::Patch, Verb::Update].into_iter().collect();
+    let own = GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() };
+    let mut subresources = Vec::new();
+    if has_status {
+        subresources.push(Subresource { name: "status".to_owned(), kind: own, verbs });
+    }
+    if has_scale {
+        let scale = GroupVersionKind::new("autoscaling/v1", "Scale");
+        subresources.push(Subresource { name: "scale".to_owned(), kind: scale, verbs });
+    }
+    subresources
+}

@@ -1,0 +1,161 @@
+//! Whether a definition's names are free, and what its status says about it.
+
+use knarr_api::value::{Read, Write as _};
+use serde_json::{Value, json};
+
+/// The status a definition should have beside the others of its group; the definition is changed to it.
+pub fn settle(definition: &mut Value, others: &[&Value], now: &str) {
+    let (accepted, conflict) = accept(definition, others);
+    definition.set(&["status", "acceptedNames"], accepted);
+    let condition = match &conflict {
+        None => {
+            json!({"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"})
+        }
+        Some((reason, message)) => {
+            json!({"type": "NamesAccepted", "status": "False", "reason": reason, "message": message})
+        }
+    };
+    set_condition(definition, condition, now);
+    let established = has_condition(definition, "Established");
+    if conflict.is_none() {
+        let condition = json!({
+            "type": "Established", "status": "True", "reason": "InitialNamesAccepted",
+            "message": "the initial names have been accepted",
+        });
+        set_condition(definition, condition, now);
+    } else if !established {
+        let condition = json!({
+            "type": "Established", "status": "False", "reason": "NotAccepted", "message": "not all names are accepted",
+        });
+        set_condition(definition, condition, now);
+    }
+    let storage = storage_version(definition).to_owned();
+    let mut stored = definition.items(&["status", "storedVersions"]).to_vec();
+    if !storage.is_empty() && !stored.iter().any(|version| *version == storage.as_str()) {
+        stored.push(storage.into());
+    }
+    definition.set(&["status", "storedVersions"], stored);
+}
+
+/// The version objects are stored in.
+pub fn storage_version(definition: &Value) -> &str {
+    let versions = definition.items(&["spec", "versions"]);
+    versions
+        .iter()
+        .find(|version| version.flag(&["storage"]) == Some(true))
+        .map_or("", |version| version.text(&["name"]))
+}
+
+/// The names that are free, and the first that is not with the reason.
+fn accept(definition: &Value, others: &[&Value]) -> (Value, Option<(&'static str, String)>) {
+    let wanted = definition.at(&["spec", "names"]);
+    let mut accepted = definition.at(&["status", "acceptedNames"]).clone();
+    if !accepted.is_object() {
+        accepted = json!({});
+    }
+    let own_name = definition.text(&["metadata", "name"]);
+    let used = |fields: &[&str], name: &str| {
+        others.iter().filter(|other| other.text(&["metadata", "name"]) != own_name).any(|other| {
+            let names = other.at(&["status", "acceptedNames"]);
+            fields.iter().any(|field| match names.at(&[field]) {
+                Value::String(text) => text == name,
+                Value::Array(items) => items.iter().any(|item| item == name),
+                _ => false,
+            })
+        })
+    };
+    const RESOURCES: [&str; 3] = ["plural", "singular", "shortNames"];
+    const KINDS: [&str; 2] = ["kind", "listKind"];
+    let mut conflict = None;
+    let mut refuse = |reason: &'static str, name: &str| {
+        conflict = Some((reason, format!("{name:?} is already in use")));
+    };
+    let singles = [
+        ("plural", &RESOURCES[..], "PluralConflict"),
+        ("singular", &RESOURCES[..], "SingularConflict"),
+        ("kind", &KINDS[..], "KindConflict"),
+        ("listKind", &KINDS[..], "ListKindConflict"),
+    ];
+    for (field, fields, reason) in singles {
+        let name = wanted.text(&[field]);
+        if used(fields, name) {
+            refuse(reason, name);
+        } else if !name.is_empty() {
+            accepted.set(&[field], name);
+        }
+    }
+    let short = wanted.items(&["shortNames"]);
+    match short.iter().filter_map(Value::as_str).find(|name| used(&RESOURCES, name)) {
+        Some(name) => refuse("ShortNamesConflict", name),
+        None if short.is_empty() => drop(accepted.remove(&["shortNames"])),
+        None => accepted.set(&["shortNames"], short.to_vec()),
+    }
+    match wanted.items(&["categories"]) {
+        [] => drop(accepted.remove(&["categories"])),
+        categories => accepted.set(&["categories"], categories.to_vec()),
+    }
+    (accepted, conflict)
+}
+
+pub fn has_condition(definition: &Value, kind: &str) -> bool {
+    definition
+        .items(&["status", "conditions"])
+        .iter()
+        .any(|condition| condition.text(&["type"]) == kind && condition.text(&["status"]) == "True")
+}
+
+/// Sets a condition; its time changes only when its status does.
+pub fn set_condition(definition: &mut Value, mut condition: Value, now: &str) {
+    let mut conditions = definition.items(&["status", "conditions"]).to_vec();
+    match conditions.iter_mut().find(|own| own["type"] == condition["type"]) {
+        Some(own) => {
+            let since =
+                if own["status"] == condition["status"] { own["lastTransitionTime"].clone() } else { now.into() };
+            condition["lastTransitionTime"] = since;
+            *own = condition;
+        }
+        None => {
+            condition["lastTransitionTime"] = now.into();
+            conditions.push(condition);
+        }
+    }
+    definition.set(&["status", "conditions"], conditions);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definition(name: &str, kind: &str) -> Value {
+        json!({"metadata": {"name": name}, "spec": {
+            "names": {"plural": name, "singular": "s", "kind": kind, "listKind": format!("{kind}List")},
+            "versions": [{"name": "v1", "storage": true, "served": true}],
+        }})
+    }
+
+    #[test]
+    fn free_names_establish_a_definition() {
+        let mut ships = definition("ships", "Ship");
+        settle(&mut ships, &[], "now");
+        assert!(has_condition(&ships, "Established") && has_condition(&ships, "NamesAccepted"));
+        assert_eq!(ships["status"]["storedVersions"], json!(["v1"]));
+        let again = ships.clone();
+        settle(&mut ships, &[], "later");
+        assert_eq!(ships, again);
+    }
+
+    #[test]
+    fn a_taken_kind_is_refused() {
+        let mut first = definition("ships", "Ship");
+        settle(&mut first, &[], "now");
+        let mut second = definition("boats", "Ship");
+        second["spec"]["names"]["singular"] = json!("boat");
+        settle(&mut second, &[&first], "now");
+        assert!(!has_condition(&second, "Established"));
+        let condition = &second["status"]["conditions"][0];
+        assert_eq!(
+            (condition["reason"].as_str(), condition["status"].as_str()),
+            (Some("ListKindConflict"), Some("False"))
+        );
+    }
+}

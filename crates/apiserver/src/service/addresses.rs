@@ -1,0 +1,202 @@
+//! Cluster addresses: each is an IPAddress object, and whoever makes it has it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use knarr_api::time;
+use knarr_api::value::Read;
+use knarr_store::{Error, Store};
+use rand::Rng;
+use serde_json::{Value, json};
+
+use super::families::Family;
+use super::range::Range;
+use super::texts;
+use crate::kinds::Resource;
+use crate::persist::stored;
+use crate::server::Server;
+
+const GROUP: &str = "networking.k8s.io";
+const KEY_PREFIX: &str = "/registry/ipaddresses/";
+const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
+const MANAGER: &str = "ipallocator.k8s.io";
+/// How many addresses are tried in a row before another place in the range is chosen.
+const RUN: u128 = 256;
+
+pub struct Addresses {
+    store: Arc<dyn Store>,
+    /// The ranges of the command line; more come with ServiceCIDR objects.
+    ranges: Vec<Range>,
+}
+
+impl Addresses {
+    pub fn new(store: Arc<dyn Store>, ranges: &[String]) -> Addresses {
+        Addresses { store, ranges: ranges.iter().filter_map(|range| Range::parse(range)).collect() }
+    }
+
+    /// Takes a certain address for a Service.
+    pub async fn take(
+        &self,
+        server: &Server,
+        address: &str,
+        service: (&str, &str),
+        dry_run: bool,
+    ) -> Result<String, String> {
+        let parsed: IpAddr = address.parse().map_err(|_| format!("failed to parse service IP {address:?}"))?;
+        let ranges = self.ranges(server);
+        if !ranges.iter().any(|range| range.has(parsed)) {
+            let same: Vec<&str> =
+                ranges.iter().filter(|range| range.family == Family::of(address)).map(Range::text).collect();
+            return Err(format!(
+                "the provided IP ({address}) is not in the valid range. The range of valid IPs is {}",
+                same.join(", ")
+            ));
+        }
+        if self.make(server, parsed, service, dry_run).await? {
+            Ok(address.to_owned())
+        } else {
+            Err("provided IP is already allocated".to_owned())
+        }
+    }
+
+    /// Takes any free address of a family, from a random place on; the lower part of a range comes last.
+    pub async fn take_any(
+        &self,
+        server: &Server,
+        family: Family,
+        service: (&str, &str),
+        dry_run: bool,
+    ) -> Result<String, String> {
+        for range in self.ranges(server).iter().filter(|range| range.family == family) {
+            let (usable, reserved) = (range.usable(), range.reserved().min(range.usable()));
+            let upper = usable - reserved;
+            if upper > 0 {
+                let mut at = rand::rng().random_range(0..upper);
+                let mut tried = 0;
+                while tried < upper {
+                    let address = range.at(reserved + at);
+                    if self.is_free(address) && self.make(server, address, service, dry_run).await? {
+                        return Ok(address.to_string());
+                    }
+                    tried += 1;
+                    at = (at + 1) % upper;
+                    if tried % RUN == 0 {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+            for offset in 0..reserved {
+                let address = range.at(offset);
+                if self.is_free(address) && self.make(server, address, service, dry_run).await? {
+                    return Ok(address.to_string());
+                }
+            }
+        }
+        Err("range is full".to_owned())
+    }
+
+    /// Gives addresses back. Nobody waits for it: until it is done the addresses are merely not given out.
+    pub fn release(self: &Arc<Self>, addresses: Vec<String>) {
+        if addresses.is_empty() {
+            return;
+        }
+        let this = self.clone();
+        tokio::spawn(async move {
+            for address in addresses {
+                this.remove(&address).await;
+            }
+        });
+    }
+
+    async fn remove(&self, address: &str) {
+        let key = [KEY_PREFIX, address].concat();
+        while let Some(entry) = self.store.peek(&key) {
+            match self.store.delete(&key, entry.revision).await {
+                Ok(_) | Err(Error::Conflict { current: None, .. }) => return,
+                Err(Error::Conflict { .. }) => {}
+                Err(error) => {
+                    tracing::warn!(%error, address, "cannot release an address; the next start does");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Makes the objects that stored Services lack, and removes those that no Service has.
+    pub async fn repair(self: &Arc<Self>, server: &Server, services: &[Arc<Value>]) {
+        let mut owners: HashMap<String, (String, String)> = HashMap::new();
+        for service in services {
+            let owner =
+                (service.text(&["metadata", "namespace"]).to_owned(), service.text(&["metadata", "name"]).to_owned());
+            for address in texts(service, "clusterIPs").into_iter().filter(|address| address != "None") {
+                owners.insert(address, owner.clone());
+            }
+        }
+        for (address, (namespace, name)) in &owners {
+            if let Ok(parsed) = address.parse::<IpAddr>()
+                && let Err(why) = self.make(server, parsed, (namespace, name), false).await
+            {
+                tracing::warn!(why, address, "cannot record the address of a service");
+            }
+        }
+        for object in server.objects.list(GROUP, "ipaddresses", "") {
+            let address = object.text(&["metadata", "name"]);
+            let ours = object.text(&["metadata", "labels", MANAGED_BY]) == MANAGER;
+            if ours && !owners.contains_key(address) {
+                self.remove(address).await;
+            }
+        }
+    }
+
+    fn is_free(&self, address: IpAddr) -> bool {
+        self.store.peek(&[KEY_PREFIX, &address.to_string()].concat()).is_none()
+    }
+
+    /// Makes the object of an address; false when it is there already.
+    async fn make(
+        &self,
+        server: &Server,
+        address: IpAddr,
+        (namespace, name): (&str, &str),
+        dry_run: bool,
+    ) -> Result<bool, String> {
+        let kinds = server.kinds.load_full();
+        let resource: &Arc<Resource> = kinds.stored(GROUP, "ipaddresses").ok_or("addresses have no kind")?;
+        let text = address.to_string();
+        let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
+        let object = json!({
+            "metadata": {
+                "name": text, "uid": uuid::Uuid::new_v4().to_string(), "creationTimestamp": time::seconds(Timestamp::now()),
+                "labels": {FAMILY: family.name(), MANAGED_BY: MANAGER},
+            },
+            "spec": {"parentRef": {"resource": "services", "namespace": namespace, "name": name}},
+        });
+        let key = resource.key("", &text);
+        if dry_run {
+            return Ok(self.store.peek(&key).is_none());
+        }
+        match self.store.create(&key, stored::encode(resource, &object), None).await {
+            Ok(_) => Ok(true),
+            Err(Error::Exists(_)) => Ok(false),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn ranges(&self, server: &Server) -> Vec<Range> {
+        let mut ranges = self.ranges.clone();
+        for object in server.objects.list(GROUP, "servicecidrs", "") {
+            if object.has(&["metadata", "deletionTimestamp"]) {
+                continue;
+            }
+            for range in texts(&object, "cidrs").iter().filter_map(|text| Range::parse(text)) {
+                if !ranges.contains(&range) {
+                    ranges.push(range);
+                }
+            }
+        }
+        ranges
+    }
+}
