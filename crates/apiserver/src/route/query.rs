@@ -6,7 +6,10 @@ use knarr_api::status::Status;
 
 /// The parameters of a request in the order they came.
 #[derive(Clone, Debug, Default)]
-pub struct Query(Vec<(String, String)>);
+pub struct Query {
+    pairs: Vec<(String, String)>,
+    text: String,
+}
 
 impl Query {
     pub fn parse(text: &str) -> Query {
@@ -14,11 +17,16 @@ impl Query {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             (decode(key, true).into_owned(), decode(value, true).into_owned())
         });
-        Query(pairs.collect())
+        Query { pairs: pairs.collect(), text: text.to_owned() }
+    }
+
+    /// The parameters as they came.
+    pub fn encoded(&self) -> &str {
+        &self.text
     }
 
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(own, _)| own == key).map(|(_, value)| value.as_str())
+        self.pairs.iter().find(|(own, _)| own == key).map(|(_, value)| value.as_str())
     }
 
     /// The parameter, empty when it is absent.
@@ -27,7 +35,7 @@ impl Query {
     }
 
     pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(own, _)| own == key).map(|(_, value)| value.as_str())
+        self.pairs.iter().filter(move |(own, _)| own == key).map(|(_, value)| value.as_str())
     }
 
     pub fn has(&self, key: &str) -> bool {
@@ -47,7 +55,7 @@ impl Query {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.pairs.is_empty()
     }
 }
 

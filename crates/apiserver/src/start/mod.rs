@@ -75,7 +75,7 @@ pub fn start(settings: Settings) -> Started {
         node_graph,
         service_accounts: settings.service_accounts,
         services: Services::new(store, &settings.service_ranges),
-        kubelets: Kubelets,
+        kubelets: Kubelets::default(),
         documents: Documents::new(settings.address),
         metrics: Metrics::default(),
         stopping,

@@ -1,24 +1,150 @@
 //! Subresources that reach into a node: logs, commands, ports and proxies.
+//!
+//! What the client asks is asked again of the kubelet (or of a pod behind a proxy), and the answer is passed on as it
+//! comes. Upgraded connections are joined byte by byte, whatever is spoken over them.
+
+mod forward;
+mod location;
+
+pub use forward::Kubelets;
 
 use std::sync::Arc;
 
+use http::header::UPGRADE;
 use knarr_api::status::Status;
+use knarr_api::value::Read;
+use serde_json::Value;
 
+use crate::admit::Operation;
 use crate::kinds::Resource;
+use crate::persist::Call;
+use crate::persist::pipeline::Phase;
+use crate::request::Target;
+use crate::route::query::Query;
+use crate::serve::new_call;
 use crate::server::{Admitted, Answer, Server};
-
-/// How this server calls kubelets.
-#[derive(Default)]
-pub struct Kubelets;
+use location::Location;
 
 pub fn is_connect(subresource: &str) -> bool {
     matches!(subresource, "log" | "exec" | "attach" | "portforward" | "proxy")
 }
 
+/// Answers a request by asking a node or a pod.
 pub async fn serve(
-    _server: &Arc<Server>,
-    _resource: &Arc<Resource>,
-    _request: &mut Admitted<'_>,
+    server: &Arc<Server>,
+    resource: &Arc<Resource>,
+    request: &mut Admitted<'_>,
 ) -> Result<Answer, Status> {
-    Err(Status::no_such_resource())
+    let target = &request.routed.target;
+    require_create(server, request)?;
+    let call = new_call(server, resource, request);
+    if target.subresource != "log" {
+        for phase in [Phase::Mutate, Phase::Validate] {
+            call.admit(phase, Operation::Connect, &mut Value::Null, None, false).await?;
+        }
+    }
+    let location = match (target.resource.as_str(), target.subresource.as_str()) {
+        ("pods", "proxy") => location::pod_proxy(&call)?,
+        ("services", "proxy") => location::service_proxy(&call)?,
+        ("nodes", "proxy") => location::node_proxy(&call)?,
+        _ => match in_pod(&call)? {
+            Some(location) => location,
+            // A pod without a node has said nothing yet.
+            None => return Ok(crate::answer::text(200, "").into()),
+        },
+    };
+    drop(call);
+    let is_log = target.subresource == "log";
+    forward::forward(&server.kubelets, request, &location, is_log).await.map(Answer::from)
+}
+
+/// Opening a stream by GET, as WebSocket clients must, needs the same right as by POST.
+fn require_create(server: &Server, request: &Admitted<'_>) -> Result<(), Status> {
+    let target = &request.routed.target;
+    let streams = matches!(target.subresource.as_str(), "exec" | "attach" | "portforward");
+    if streams && target.verb == "get" && request.parts.headers.contains_key(UPGRADE) {
+        let create = Target { verb: "create".to_owned(), ..target.clone() };
+        server.authorize(request.user, &create)?;
+    }
+    Ok(())
+}
+
+/// Where the kubelet answers for a pod's log, command or port.
+fn in_pod(call: &Call<'_>) -> Result<Option<Location>, Status> {
+    let target = call.target;
+    let pod = call.server.objects.get("", "pods", &target.namespace, &target.name).ok_or_else(|| call.not_found())?;
+    let node = pod.text(&["spec", "nodeName"]);
+    let of_pod = format!("{}/{}", target.namespace, target.name);
+    let (path, query) = match target.subresource.as_str() {
+        "portforward" => (format!("/portForward/{of_pod}"), location::same(call.query, &["port", "ports"])),
+        "log" => {
+            let container = container(&pod, call.query)?;
+            let names =
+                ["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"];
+            (format!("/containerLogs/{of_pod}/{container}"), location::same(call.query, &names))
+        }
+        subresource => {
+            let container = container(&pod, call.query)?;
+            (format!("/{subresource}/{of_pod}/{container}"), location::streams(call.query))
+        }
+    };
+    if node.is_empty() {
+        if target.subresource == "log" {
+            return Ok(None);
+        }
+        return Err(Status::bad_request(format!("pod {} does not have a host assigned", target.name)));
+    }
+    location::kubelet(call, node, &path, &query).map(Some)
+}
+
+/// The container that is meant: the one that is named, the marked one, or the only one.
+fn container(pod: &Value, query: &Query) -> Result<String, Status> {
+    let names = |list: &str| -> Vec<String> {
+        pod.items(&["spec", list]).iter().map(|container| container.text(&["name"]).to_owned()).collect()
+    };
+    let (own, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
+    let pod_name = pod.text(&["metadata", "name"]);
+    let asked = query.text("container");
+    if asked.is_empty() {
+        let marked = pod.text(&["metadata", "annotations", "kubectl.kubernetes.io/default-container"]);
+        if own.iter().any(|name| name == marked) {
+            return Ok(marked.to_owned());
+        }
+        if let [only] = own.as_slice() {
+            return Ok(only.clone());
+        }
+        let mut text =
+            format!("a container name must be specified for pod {pod_name}, choose one of: [{}]", own.join(" "));
+        if !init.is_empty() {
+            text.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
+        }
+        if !ephemeral.is_empty() {
+            text.push_str(&format!(" or one of the ephemeral containers: [{}]", ephemeral.join(" ")));
+        }
+        return Err(Status::bad_request(text));
+    }
+    if [&own, &init, &ephemeral].into_iter().flatten().any(|name| name == asked) {
+        return Ok(asked.to_owned());
+    }
+    Err(Status::bad_request(format!("container {asked} is not valid for pod {pod_name}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_container_is_named_marked_or_the_only_one() {
+        let mut pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}], "initContainers": [{"name": "i"}]}});
+        let ask = |pod: &Value, query: &str| container(pod, &Query::parse(query)).map_err(|status| status.message);
+        assert_eq!(ask(&pod, "").unwrap(), "a");
+        assert_eq!(ask(&pod, "container=i").unwrap(), "i");
+        assert_eq!(ask(&pod, "container=x").unwrap_err(), "container x is not valid for pod p");
+        pod["spec"]["containers"] = json!([{"name": "a"}, {"name": "b"}]);
+        assert_eq!(
+            ask(&pod, "").unwrap_err(),
+            "a container name must be specified for pod p, choose one of: [a b] or one of the init containers: [i]"
+        );
+    }
 }

@@ -5,21 +5,25 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use jiff::Timestamp;
 use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenFile};
 use knarr_apiserver::pki::{Identity, Pki, kubeconfig};
+use knarr_apiserver::server::Server;
 use knarr_apiserver::start::{self, Settings, Started};
 use knarr_apiserver::{background, listen};
-use knarr_store::{Embedded, Store};
+use knarr_store::{Embedded, Etcd, EtcdOptions, Store, Tls};
 use tokio::net::TcpListener;
 
 use super::common;
 
 /// Who signs service-account tokens, and for whom they are good.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -38,6 +42,18 @@ pub struct Arguments {
     /// The address by which the rest of the cluster reaches this server.
     #[arg(long)]
     pub advertise_address: Option<IpAddr>,
+    /// etcd servers to keep the store in, such as https://10.0.0.1:2379; without any it is kept in the data directory.
+    #[arg(long, value_delimiter = ',')]
+    pub datastore: Vec<String>,
+    /// Certificates of the authorities that etcd's certificate may be signed by.
+    #[arg(long)]
+    pub etcd_cafile: Option<PathBuf>,
+    /// The certificate to show to etcd.
+    #[arg(long, requires = "etcd_keyfile")]
+    pub etcd_certfile: Option<PathBuf>,
+    /// The key of that certificate.
+    #[arg(long, requires = "etcd_certfile")]
+    pub etcd_keyfile: Option<PathBuf>,
     /// More names or addresses that the serving certificate is valid for.
     #[arg(long, value_delimiter = ',')]
     pub tls_san: Vec<String>,
@@ -67,7 +83,7 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     let address = listener.local_addr()?;
     let advertised = arguments.advertise_address.unwrap_or_else(|| advertised(address.ip()));
-    let store = open_store(arguments)?;
+    let store = open_store(arguments).await?;
     let pki = Arc::new(Pki::open(&arguments.data_dir.join("pki"), identity(arguments, advertised), Timestamp::now())?);
     let tokens = ServiceAccountTokens::new(&pki.service_account_key, ISSUER, vec![ISSUER.to_owned()])?;
     let started = start::start(Settings {
@@ -79,9 +95,12 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
         address: SocketAddr::new(advertised, address.port()).to_string(),
     });
     let server = started.server.clone();
+    let certificate = pki.kubelet_client(Timestamp::now())?;
+    server.kubelets.show(&certificate.certificate, &certificate.key)?;
     let serving = listen::serve(server.clone(), listener, pki.serving.config(), server.stopping.clone());
     let mut tasks = vec![tokio::spawn(serving)];
     tasks.extend(background::run(&server));
+    tasks.push(tokio::spawn(renew(pki.clone(), server.clone())));
     let reached = SocketAddr::new(advertised, address.port());
     start::prepare(&server, &arguments.service_cluster_ip_range, reached).await?;
     write_kubeconfig(arguments, &pki, address)?;
@@ -102,11 +121,46 @@ impl Running {
     }
 }
 
-fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
+/// Renews certificates long before they expire, without a restart.
+async fn renew(pki: Arc<Pki>, server: Arc<Server>) {
+    let mut stopping = server.stopping.clone();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(RENEWAL_INTERVAL) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        }
+        let now = Timestamp::now();
+        let renewed = pki.renew(now).map_err(anyhow::Error::from).and_then(|()| {
+            let certificate = pki.kubelet_client(now)?;
+            Ok(server.kubelets.show(&certificate.certificate, &certificate.key)?)
+        });
+        if let Err(error) = renewed {
+            tracing::error!(%error, "cannot renew certificates");
+        }
+    }
+}
+
+async fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
+    if !arguments.datastore.is_empty() {
+        let store = Etcd::connect(&arguments.datastore, etcd_tls(arguments)?, EtcdOptions::default())
+            .await
+            .with_context(|| format!("cannot reach the store at {}", arguments.datastore.join(", ")))?;
+        return Ok(Arc::new(store));
+    }
     let directory = arguments.data_dir.join("store");
     let store = Embedded::open(&directory, knarr_store::Options::default())
         .with_context(|| format!("cannot open the store in {}", directory.display()))?;
     Ok(Arc::new(store))
+}
+
+fn etcd_tls(arguments: &Arguments) -> anyhow::Result<Option<Tls>> {
+    let Some(authority) = &arguments.etcd_cafile else { return Ok(None) };
+    let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let identity = match (&arguments.etcd_certfile, &arguments.etcd_keyfile) {
+        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+        _ => None,
+    };
+    Ok(Some(Tls { authority: read(authority)?, identity }))
 }
 
 fn token_file(arguments: &Arguments) -> anyhow::Result<TokenFile> {
