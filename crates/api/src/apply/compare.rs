@@ -130,9 +130,8 @@ fn compare_fields(
     new: Option<&Map<String, Value>>,
     depth: usize,
 ) -> Result<(), String> {
-    let mut both = Zipped::new(old, new);
     let mut collected = Collected::default();
-    while let Some((name, old, new)) = both.next() {
+    for (name, old, new) in Zipped::new(old, new) {
         // Scalars that stayed the same are most of what there is.
         if old == new || (depth == 1 && name == "managedFields") {
             continue;

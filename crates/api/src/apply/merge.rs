@@ -52,8 +52,7 @@ fn merged_items(list: &List, node: NodeRef<'_>, live: &[Value], given: &[Value])
     let live = Indexed::new(list, node, live, true)?;
     let given = Indexed::new(list, node, given, false)?;
     let mut items = Vec::with_capacity(live.order.len().max(given.order.len()));
-    let mut take = |element: &PathElement, live_item: Option<&Value>, given_item: Option<&Value>| {
-        let _ = element;
+    let mut take = |live_item: Option<&Value>, given_item: Option<&Value>| {
         items.extend(merged(live_item, given_item, Type::Node(node))?);
         Ok::<(), String>(())
     };
@@ -65,7 +64,7 @@ fn merged_items(list: &List, node: NodeRef<'_>, live: &[Value], given: &[Value])
         if let (Some(from_live), Some(from_given)) = (live.order.get(live_at), given.order.get(given_at)) {
             if from_live == from_given {
                 taken.insert(from_given, ());
-                take(from_given, live.single(from_given), given.single(from_given))?;
+                take(live.single(from_given), given.single(from_given))?;
                 live_at += 1;
                 given_at += 1;
                 shared.next();
@@ -79,7 +78,7 @@ fn merged_items(list: &List, node: NodeRef<'_>, live: &[Value], given: &[Value])
         }
         if let Some(from_live) = live.order.get(live_at) {
             if !given.by_element.contains_key(from_live) {
-                take(from_live, Some(live.items[live_at]), None)?;
+                take(Some(live.items[live_at]), None)?;
                 live_at += 1;
                 continue;
             }
@@ -89,7 +88,7 @@ fn merged_items(list: &List, node: NodeRef<'_>, live: &[Value], given: &[Value])
         }
         if let Some(from_given) = given.order.get(given_at) {
             taken.insert(from_given, ());
-            take(from_given, live.single(from_given), given.single(from_given))?;
+            take(live.single(from_given), given.single(from_given))?;
             given_at += 1;
             if shared.peek() == Some(&from_given) {
                 shared.next();

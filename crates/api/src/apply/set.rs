@@ -217,6 +217,7 @@ fn next_pair<'a>(left: &mut Entries<'a>, right: &mut Entries<'a>) -> Option<(Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn set(paths: &[&[&str]]) -> Set {
         Set::of_fields(paths)
@@ -246,5 +247,33 @@ mod tests {
             .map(|path| path.iter().map(ToString::to_string).collect())
             .collect();
         assert_eq!(shown, [".a", ".z", ".a.x", ".b.c"]);
+    }
+
+    fn any_set() -> impl Strategy<Value = Set> {
+        let path = prop::collection::vec("[a-d]", 1..4);
+        prop::collection::vec(path, 0..8).prop_map(|paths| {
+            let mut set = Set::default();
+            for path in paths {
+                let elements: Vec<PathElement> = path.iter().map(|name| PathElement::field(name)).collect();
+                set.insert(&elements);
+            }
+            set
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn sets_keep_the_laws_of_sets(a in any_set(), b in any_set()) {
+            prop_assert_eq!(a.union(&b), b.union(&a));
+            prop_assert_eq!(a.intersection(&b), b.intersection(&a));
+            prop_assert_eq!(a.difference(&b).union(&a.intersection(&b)), a.clone());
+            prop_assert!(a.difference(&b).intersection(&b).is_empty());
+            prop_assert_eq!(a.clone().join(b.clone()), a.union(&b));
+            let mut left = a.clone();
+            left.subtract(&b);
+            prop_assert_eq!(left, a.difference(&b));
+            let written = crate::apply::encode_fields(&a);
+            prop_assert_eq!(crate::apply::decode_fields(&written), Ok(a));
+        }
     }
 }

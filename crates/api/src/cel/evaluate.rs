@@ -292,10 +292,10 @@ type Pair<'a> = (Value<'a>, Option<Value<'a>>);
 /// What a macro goes through: elements or keys, or with two variables indices or keys and what is there.
 fn pairs<'a>(range: &Value<'a>, two: bool) -> Option<Vec<Pair<'a>>> {
     if let Some(elements) = range.elements() {
-        let elements = elements.iter().cloned().enumerate();
+        let elements = elements.iter().cloned();
         return Some(match two {
-            true => elements.map(|(at, element)| (Value::Int(at as i64), Some(element))).collect(),
-            false => elements.map(|(_, element)| (element, None)).collect(),
+            true => elements.enumerate().map(|(at, element)| (Value::Int(at as i64), Some(element))).collect(),
+            false => elements.map(|element| (element, None)).collect(),
         });
     }
     let entries = range.entries()?;

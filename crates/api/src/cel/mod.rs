@@ -22,5 +22,5 @@ pub use error::{CompileError, EvaluateError};
 pub use escape::{escape, unescape};
 pub(crate) use estimate::smallest;
 pub use program::{Program, Variable};
-pub use types::Type;
+pub use types::{ObjectType, Type};
 pub use value::Value;

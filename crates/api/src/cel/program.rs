@@ -58,6 +58,7 @@ impl Program {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     /// Evaluates an expression over nothing; gives its value or the error as text.
@@ -202,5 +203,15 @@ mod tests {
         let program = Program::compile("self.list.all(x, self.list.all(y, y == x))", &variables).expect("program");
         let (outcome, _) = program.evaluate(vec![("self", Value::of_json(&object, None))], 1_000_000);
         assert_eq!(outcome.expect_err("too expensive"), EvaluateError::TooExpensive);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_the_language(text in "[a-z0-9 .,:?!()\\[\\]{}'\"+*/%<>=&|-]{0,60}") {
+            if let Ok(program) = Program::compile(&text, &[("self".to_owned(), Type::Dyn)]) {
+                let object = json!({"a": [1, "x"], "b": {"c": null}});
+                let _ = program.evaluate(vec![("self", Value::of_json(&object, None))], 10_000);
+            }
+        }
     }
 }

@@ -19,6 +19,7 @@ mod rule_checks;
 mod rules;
 mod scale;
 mod validate;
+mod value_checks;
 
 pub(crate) use formats::by_name as format_named;
 pub(crate) use pattern::compile as compile_pattern;
@@ -26,3 +27,4 @@ pub use props::{Additional, Props, Rule};
 pub use resource::CustomSchema;
 pub use rule_checks::check_rules;
 pub use scale::ScalePaths;
+pub use value_checks::check_value;

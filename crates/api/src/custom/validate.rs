@@ -167,11 +167,12 @@ impl Validator {
         let whole = value.as_f64().is_some_and(|number| number.fract() == 0.0);
         let number_fits = kind == "number" && whole && allows("integer") || kind == "integer" && allows("number");
         let is_text_or_list = matches!(value, Value::String(_) | Value::Array(_));
-        if !is_text_or_list && !self.format.is_empty() && !(allows(kind) || format == self.format || number_fits) {
+        let fits = allows(kind) || number_fits;
+        if !(is_text_or_list || self.format.is_empty() || fits || format == self.format) {
             return outcome.add(Problem::wrong_type(path, &self.format, format));
         }
         let formatted_text = !self.format.is_empty() && is_text_or_list && !allows("number") && !allows("integer");
-        if !formatted_text && !(allows(kind) || number_fits) {
+        if !(formatted_text || fits) {
             return outcome.add(Problem::wrong_type(path, &expected, kind));
         }
         outcome.matches += 1;

@@ -62,3 +62,83 @@ pub fn untyped_yaml(bytes: &[u8]) -> Result<Decoded, DecodeError> {
 fn reread(value: &Value, node: NodeRef<'_>) -> Result<Decoded, DecodeError> {
     typed::decode(value.to_string().as_bytes(), node)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::builtin;
+    use proptest::prelude::*;
+
+    /// JSON of any shape, with names that schemas know among others.
+    fn any_json() -> impl Strategy<Value = Value> {
+        let name = prop_oneof![
+            "[a-z]{1,3}",
+            Just("metadata".to_owned()),
+            Just("spec".to_owned()),
+            Just("labels".to_owned()),
+            Just("containers".to_owned()),
+            Just("name".to_owned()),
+            Just("replicas".to_owned())
+        ];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            (-1e9..1e9f64).prop_map(Value::from),
+            ".{0,6}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(6, 64, 8, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((name.clone(), inner), 0..5)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn deployment() -> NodeRef<'static> {
+        builtin().kind("apps", "v1", "Deployment").expect("deployment")
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_the_decoders(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = json(&bytes, deployment());
+            let _ = yaml(&bytes, deployment());
+            let _ = untyped_json(&bytes);
+            let _ = type_meta(&bytes);
+        }
+
+        #[test]
+        fn no_text_breaks_the_decoders(text in "[\\[\\]{}:,\"'a-z0-9 \n&*|>#.-]{0,80}") {
+            let _ = json(text.as_bytes(), deployment());
+            let _ = yaml(text.as_bytes(), deployment());
+        }
+
+        #[test]
+        fn untyped_json_is_read_as_it_was_written(written in any_json()) {
+            let read = untyped_json(written.to_string().as_bytes()).expect("JSON").value;
+            prop_assert!(crate::apply::same_value(&read, &written), "{written} was read as {read}");
+        }
+
+        #[test]
+        fn what_was_decoded_decodes_to_itself(written in any_json()) {
+            if let Ok(mut first) = value(&written, deployment()) {
+                normalize(&mut first.value, deployment());
+                let mut second = value(&first.value, deployment()).expect("decoded before");
+                prop_assert!(second.problems.is_empty());
+                normalize(&mut second.value, deployment());
+                prop_assert_eq!(second.value, first.value);
+            }
+        }
+
+        #[test]
+        fn yaml_reads_json(written in any_json()) {
+            let text = written.to_string();
+            // YAML has no room for control characters.
+            prop_assume!(!text.chars().any(|c| c.is_control() || !(' '..='\u{d7ff}').contains(&c)));
+            let read = untyped_yaml(text.as_bytes()).expect("YAML").value;
+            prop_assert!(crate::apply::same_value(&read, &written), "{written} was read as {read}");
+        }
+    }
+}

@@ -41,6 +41,7 @@ pub fn merge(target: &mut Value, patch: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     #[test]
@@ -65,5 +66,29 @@ mod tests {
         let problem = |text: &str| read_merge_patch(text.as_bytes()).expect_err("no patch").to_string();
         assert_eq!(problem("{bad"), "invalid character 'b' looking for beginning of object key string");
         assert_eq!(problem("[]"), "json: cannot unmarshal array into Go value of type map[string]interface {}");
+    }
+
+    fn any_object() -> impl Strategy<Value = Value> {
+        let leaf =
+            prop_oneof![Just(Value::Null), any::<i8>().prop_map(Value::from), "[a-c]{0,2}".prop_map(Value::from)];
+        let value = leaf.prop_recursive(4, 32, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                prop::collection::btree_map("[a-d]", inner, 0..4)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        });
+        prop::collection::btree_map("[a-d]", value, 0..4).prop_map(|fields| Value::Object(fields.into_iter().collect()))
+    }
+
+    proptest! {
+        #[test]
+        fn merging_twice_changes_nothing_more(target in any_object(), patch in any_object()) {
+            let mut once = target;
+            merge(&mut once, patch.clone());
+            let mut twice = once.clone();
+            merge(&mut twice, patch);
+            prop_assert_eq!(twice, once);
+        }
     }
 }

@@ -18,9 +18,12 @@ use super::value::Value;
 
 type Outcome<'a> = Result<Value<'a>, EvaluateError>;
 
+/// What some functions do; none where the function is not among them, or not for such values.
+type Library = for<'v> fn(&str, &[Value<'v>]) -> Option<Outcome<'v>>;
+
 /// Calls a function. The value it is called on, where there is one, comes first.
 pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Outcome<'a> {
-    let libraries: [for<'v> fn(&str, &[Value<'v>]) -> Option<Outcome<'v>>; 9] = [
+    let libraries: [Library; 9] = [
         arithmetic::call,
         conversions::call,
         texts::call,

@@ -111,7 +111,7 @@ impl Reader {
         self.count()?;
         let node = &document.nodes[at];
         match &node.kind {
-            Kind::Scalar(scalar) => scalar.resolve().map(Into::into),
+            Kind::Scalar(scalar) => scalar.resolve(),
             Kind::Alias(target, name) => self.through_alias(*target, name, |reader| reader.value(document, *target)),
             Kind::Sequence(children) => {
                 self.descend(|reader| children.iter().map(|child| reader.value(document, *child)).collect())
