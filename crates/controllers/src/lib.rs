@@ -13,10 +13,12 @@ pub mod error;
 mod registry;
 mod settings;
 
+pub mod certificates;
 pub mod cluster_role_aggregation;
 pub mod cron_job;
 pub mod daemon_set;
 pub mod deployment;
+pub mod disruption_budget;
 pub mod endpoint_slice;
 pub mod endpoints;
 pub mod garbage_collector;

@@ -25,6 +25,7 @@ const FINALIZER: &str = "kubernetes";
 /// Lets every API server learn that nothing may be created there any more.
 const SETTLING: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_secs(1);
+const AFTER_FAILURE: Duration = Duration::from_secs(3);
 const FINALIZER_WAIT_SECONDS: i64 = 15;
 const PARALLEL_KINDS: usize = 16;
 
@@ -44,8 +45,14 @@ pub async fn run(context: Context) {
     run_workers(queue, workers, move |key: String| {
         let (client, again) = (context.client.clone(), again.clone());
         async move {
-            if let Some(wait) = empty(&client, &key).await? {
-                again.add_after(key, wait);
+            match empty(&client, &key).await {
+                Ok(None) => {}
+                Ok(Some(wait)) => again.add_after(key, wait),
+                Err(error) => {
+                    // Whoever holds things up may let go at any moment; people wait for namespaces to vanish.
+                    tracing::debug!(namespace = %key, %error, "cannot empty a namespace yet");
+                    again.add_after(key, AFTER_FAILURE);
+                }
             }
             Ok::<(), Error>(())
         }

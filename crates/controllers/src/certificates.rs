@@ -1,0 +1,259 @@
+//! Certificate signing requests: those of nodes are approved, approved ones are signed, old ones removed.
+//!
+//! [`request`] reads what is asked for and which rules of a signer it meets, [`sign`] makes certificates.
+
+mod request;
+mod sign;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_client::{Change, WorkQueue, run_workers, time};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+
+use crate::Context;
+use crate::common::key::name;
+use crate::error::{Error, Result, ignore_not_found};
+
+use request::{Asked, KUBELET_CLIENT};
+use sign::Authority;
+
+type Request = CertificateSigningRequest;
+
+pub async fn run_approver(context: Context) {
+    follow(context, |context, request| Box::pin(approve(context, request))).await;
+}
+
+pub async fn run_signer(context: Context) {
+    let Some(authority) = &context.settings.signing else {
+        tracing::info!("no signing authority is set; certificate requests are not signed");
+        return;
+    };
+    let authority = match Authority::new(&authority.certificate, &authority.key) {
+        Ok(authority) => Arc::new(authority),
+        Err(error) => {
+            tracing::error!(%error, "the signing authority cannot be used; certificate requests are not signed");
+            return;
+        }
+    };
+    follow(context, move |context, request| {
+        let authority = authority.clone();
+        Box::pin(async move { issue(context, &authority, request).await })
+    })
+    .await;
+}
+
+pub async fn run_cleaner(context: Context) {
+    let requests = context.informers.of::<Request>();
+    requests.synced().await;
+    let mut ticks = tokio::time::interval(Duration::from_secs(3600));
+    loop {
+        ticks.tick().await;
+        let api: Api<Request> = Api::all(context.client.clone());
+        let now = Timestamp::now();
+        for request in requests.list().into_iter().filter(|request| is_old(request, now)) {
+            if let Err(error) = ignore_not_found(api.delete(name(&*request), &DeleteParams::default()).await) {
+                tracing::debug!(%error, "cannot remove an old certificate request; next time");
+            }
+        }
+    }
+}
+
+/// Hands every request without a certificate to `handle`.
+async fn follow<F>(context: Context, handle: F)
+where
+    F: Fn(Context, Arc<Request>) -> futures::future::BoxFuture<'static, Result<()>> + Clone + Send + Sync + 'static,
+{
+    let requests = context.informers.of::<Request>();
+    let queue: Arc<WorkQueue<String>> = WorkQueue::new();
+    let on_request = queue.clone();
+    requests.on_change(move |change| {
+        if !matches!(change, Change::Deleted(_)) && !is_issued(change.latest()) {
+            on_request.add(name(&**change.latest()).to_owned());
+        }
+    });
+    requests.synced().await;
+    run_workers(queue, 5, move |key: String| {
+        let (context, request, handle) = (context.clone(), requests.get("", &key), handle.clone());
+        async move {
+            match request.filter(|request| !is_issued(request)) {
+                Some(request) => handle(context, request).await,
+                None => Ok(()),
+            }
+        }
+    })
+    .await;
+}
+
+fn is_issued(request: &Request) -> bool {
+    request
+        .status
+        .as_ref()
+        .and_then(|status| status.certificate.as_ref())
+        .is_some_and(|certificate| !certificate.0.is_empty())
+}
+
+fn condition<'a>(request: &'a Request, kind: &str) -> Option<&'a CertificateSigningRequestCondition> {
+    request.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+}
+
+/// Approves what kubelets ask for their own use, if whoever asks may.
+async fn approve(context: Context, request: Arc<Request>) -> Result<()> {
+    if condition(&request, "Approved").is_some() || condition(&request, "Denied").is_some() {
+        return Ok(());
+    }
+    let Some(asked) = Asked::read(&request.spec) else { return Ok(()) };
+    if request.spec.signer_name != KUBELET_CLIENT || asked.check(&request.spec).is_err() {
+        return Ok(());
+    }
+    let is_own = request.spec.username.as_deref() == Some(&asked.common_name);
+    let mut ways = vec![("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.")];
+    if is_own {
+        ways.insert(0, ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."));
+    }
+    for (way, message) in ways {
+        if may(&context, &request, way).await? {
+            let mut changed = (*request).clone();
+            let approved = new_condition("Approved", "AutoApproved", message);
+            changed.status.get_or_insert_default().conditions.get_or_insert_default().push(approved);
+            let api: Api<Request> = Api::all(context.client.clone());
+            ignore_not_found(
+                api.replace_subresource("approval", name(&changed), &PostParams::default(), &changed).await,
+            )?;
+            return Ok(());
+        }
+    }
+    Err(Error::Later("whoever asks for the certificate may not have it approved".to_owned()))
+}
+
+async fn may(context: &Context, request: &Request, way: &str) -> Result<bool> {
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: request.spec.username.clone(),
+            uid: request.spec.uid.clone(),
+            groups: request.spec.groups.clone(),
+            extra: request.spec.extra.clone(),
+            resource_attributes: Some(ResourceAttributes {
+                group: Some("certificates.k8s.io".to_owned()),
+                resource: Some("certificatesigningrequests".to_owned()),
+                subresource: Some(way.to_owned()),
+                verb: Some("create".to_owned()),
+                version: Some("*".to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let api: Api<SubjectAccessReview> = Api::all(context.client.clone());
+    let answer = api.create(&PostParams::default(), &review).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -> Result<()> {
+    let failed = condition(&request, "Failed").is_some();
+    if condition(&request, "Approved").is_none() || condition(&request, "Denied").is_some() || failed {
+        return Ok(());
+    }
+    if !request::SIGNERS.contains(&request.spec.signer_name.as_str()) {
+        return Ok(());
+    }
+    let mut changed = (*request).clone();
+    let status = changed.status.get_or_insert_default();
+    let refused = match Asked::read(&request.spec) {
+        None => Some("the request cannot be read as a certificate request".to_owned()),
+        Some(asked) => asked.check(&request.spec).err(),
+    };
+    match refused {
+        Some(reason) => {
+            let told = new_condition("Failed", "SignerValidationFailure", &reason);
+            status.conditions.get_or_insert_default().push(told);
+        }
+        None => {
+            let length = lifetime(&request, context.settings.signing_duration);
+            let signed = authority.sign(&request.spec, length, Timestamp::now());
+            let signed = signed.map_err(|error| Error::Later(format!("cannot sign: {error}")))?;
+            status.certificate = Some(ByteString(signed.into_bytes()));
+        }
+    }
+    let api: Api<Request> = Api::all(context.client.clone());
+    ignore_not_found(api.replace_subresource("status", name(&changed), &PostParams::default(), &changed).await)?;
+    Ok(())
+}
+
+/// As long as asked, but at least ten minutes and at most what is allowed.
+fn lifetime(request: &Request, most: Duration) -> Duration {
+    const LEAST: Duration = Duration::from_secs(600);
+    let asked = request.spec.expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    asked.map_or(most, |seconds| Duration::from_secs(seconds).clamp(LEAST.min(most), most))
+}
+
+fn new_condition(kind: &str, reason: &str, message: &str) -> CertificateSigningRequestCondition {
+    CertificateSigningRequestCondition {
+        type_: kind.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_update_time: Some(time::now()),
+        last_transition_time: Some(time::now()),
+    }
+}
+
+/// Decided requests are kept for an hour, others for a day; expired certificates not at all.
+fn is_old(request: &Request, now: Timestamp) -> bool {
+    let older = |since: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>, hours: i64| {
+        since.is_some_and(|since| time::since(now, since) > SignedDuration::from_hours(hours))
+    };
+    let decided =
+        |kind: &str, hours: i64| condition(request, kind).is_some_and(|c| older(c.last_update_time.as_ref(), hours));
+    let undecided = request.status.as_ref().and_then(|status| status.conditions.as_ref()).is_none_or(Vec::is_empty);
+    let certificate = request.status.as_ref().and_then(|status| status.certificate.as_ref());
+    decided("Denied", 1)
+        || decided("Failed", 1)
+        || decided("Approved", if is_issued(request) { 1 } else { 24 })
+        || undecided && older(request.metadata.creation_timestamp.as_ref(), 24)
+        || certificate.is_some_and(|certificate| sign::has_expired(&certificate.0, now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn request(spec: Value, status: Value) -> Request {
+        let mut full = json!({"request": "", "signerName": KUBELET_CLIENT});
+        for (key, value) in spec.as_object().cloned().unwrap() {
+            full[key] = value;
+        }
+        serde_json::from_value(json!({"metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": full, "status": status}))
+            .unwrap()
+    }
+
+    #[test]
+    fn lifetimes_stay_within_bounds() {
+        let most = Duration::from_secs(3600);
+        for (asked, given) in [(Value::Null, 3600), (json!(1200), 1200), (json!(10), 600), (json!(99999), 3600)] {
+            assert_eq!(lifetime(&request(json!({"expirationSeconds": asked}), json!({})), most).as_secs(), given);
+        }
+    }
+
+    #[test]
+    fn requests_grow_old() {
+        let decided = |kind: &str| json!({"conditions": [{"type": kind, "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}]});
+        for (status, hour, old) in [
+            (json!({}), 23, false),
+            (json!({}), 25, true),
+            (decided("Denied"), 2, true),
+            (decided("Approved"), 2, false),
+            (decided("Approved"), 25, true),
+        ] {
+            let now = Timestamp::from_second(1_767_225_600 + hour * 3600).unwrap();
+            assert_eq!(is_old(&request(json!({}), status.clone()), now), old, "{status} after {hour} h");
+        }
+    }
+}
