@@ -2,12 +2,14 @@
 
 mod archive;
 mod config;
+mod image_mount;
 mod import;
 mod pause;
 mod process;
 
 pub use archive::ImageArchive;
 pub use config::{ContainerdConfig, render};
+pub use image_mount::{mount_image, unmount_image};
 pub use import::{ImportError, import, import_folder};
 pub use pause::{PAUSE_IMAGE, pause_archive};
 pub use process::{Containerd, StartError};

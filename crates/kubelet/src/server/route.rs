@@ -266,7 +266,9 @@ async fn exec(
     }
     let call = ExecRequest { container_id: id, cmd: query.all("command"), tty, stdin, stdout, stderr: stderr && !tty };
     match server.context.runtime.exec(call).await {
-        Ok(url) => streams::proxy(request, &url, streams::Kind::Exec { stdin, stdout, stderr, tty }).await,
+        Ok(url) => {
+            streams::join(request, &url, streams::Kind::Command(streams::Wanted { stdin, stdout, stderr, tty })).await
+        }
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_text()),
     }
 }
@@ -290,7 +292,9 @@ async fn attach(
     });
     let call = AttachRequest { container_id: id, stdin, tty, stdout, stderr: stderr && !tty };
     match server.context.runtime.attach(call).await {
-        Ok(url) => streams::proxy(request, &url, streams::Kind::Exec { stdin, stdout, stderr, tty }).await,
+        Ok(url) => {
+            streams::join(request, &url, streams::Kind::Command(streams::Wanted { stdin, stdout, stderr, tty })).await
+        }
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_text()),
     }
 }
@@ -310,7 +314,7 @@ async fn port_forward(
     let ports =
         query.all("port").iter().flat_map(|list| list.split(',')).filter_map(|port| port.parse().ok()).collect();
     match server.context.runtime.port_forward(&sandbox, ports).await {
-        Ok(url) => streams::proxy(request, &url, streams::Kind::PortForward).await,
+        Ok(url) => streams::join(request, &url, streams::Kind::PortForward).await,
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_text()),
     }
 }

@@ -1,16 +1,24 @@
 //! Images as volumes.
 
+use std::path::{Path, PathBuf};
+
 use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod};
 
-use super::{Mounted, VolumeError};
+use super::{Mounted, VolumeError, mount};
 use crate::context::Context;
+use crate::settings::Settings;
 
-/// The image is made present here; mounting it is the runtime's part.
+/// The kind under which such a volume lies in the pod's folder.
+pub const KIND: &str = "image";
+
+/// Makes the image present. A runtime that can mount images into containers does so itself; for an older containerd the
+/// image is mounted on the node, and containers get that folder.
 pub async fn mount(
     context: &Context,
     pod: &Pod,
     name: &str,
     source: &ImageVolumeSource,
+    target: PathBuf,
 ) -> Result<Mounted, VolumeError> {
     let reference = source.reference.clone().unwrap_or_default();
     let stand_in = Container {
@@ -19,6 +27,46 @@ pub async fn mount(
         image_pull_policy: source.pull_policy.clone(),
         ..Default::default()
     };
-    context.images.ensure_for_volume(context, pod, &stand_in).await.map_err(VolumeError::Image)?;
-    Ok(Mounted { path: Default::default(), read_only: true, relabel: false, image: Some(reference) })
+    let image = context.images.ensure_for_volume(context, pod, &stand_in).await.map_err(VolumeError::Image)?;
+    if context.runtime_name != "containerd" || mounts_images(&context.runtime_version) {
+        return Ok(Mounted { path: PathBuf::new(), read_only: true, relabel: false, image: Some(reference) });
+    }
+    if !mount::is_mount_point(&target) {
+        std::fs::create_dir_all(&target).map_err(VolumeError::file(&target))?;
+        let name = image.repo_tags.first().or(image.repo_digests.first()).cloned().unwrap_or(reference);
+        let (socket, folder) = (context.runtime.socket().to_path_buf(), target.clone());
+        let work = tokio::task::spawn_blocking(move || knarr_cri::containerd::mount_image(&socket, &name, &folder));
+        let mounted = work.await.map_err(|error| VolumeError::Image(error.to_string()))?;
+        mounted.map_err(|error| VolumeError::Image(error.to_string()))?;
+    }
+    Ok(Mounted { path: target, read_only: true, relabel: false, image: None })
+}
+
+/// Gives back what mounted images hold in the runtime.
+pub fn unmount_all(settings: &Settings, pod_directory: &Path) {
+    let socket = settings.runtime_endpoint.strip_prefix("unix://").unwrap_or(&settings.runtime_endpoint).to_string();
+    let folder = pod_directory.join("volumes").join(format!("kubernetes.io~{KIND}"));
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if let Err(error) = knarr_cri::containerd::unmount_image(Path::new(&socket), &entry.path()) {
+            tracing::warn!(%error, volume = %entry.path().display(), "a mounted image can't be given back");
+        }
+    }
+}
+
+/// containerd does from 2.1 on.
+fn mounts_images(version: &str) -> bool {
+    let mut numbers = version.trim_start_matches('v').split(['.', '~', '-', '+']).map(|part| part.parse::<u32>());
+    matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (2, 1))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn versions_are_told_apart() {
+        for (version, expected) in
+            [("1.6.20~ds1", false), ("v2.0.5", false), ("2.1.0", true), ("v3.0", true), ("x", false)]
+        {
+            assert_eq!(super::mounts_images(version), expected, "{version}");
+        }
+    }
 }

@@ -160,7 +160,8 @@ impl Mounting<'_> {
             return Ok((Mounted { path, read_only: false, relabel: false, image: None }, None));
         }
         if let Some(source) = &volume.image {
-            return Ok((image::mount(self.context, self.pod, &self.volume.name, source).await?, None));
+            let target = self.directory(image::KIND);
+            return Ok((image::mount(self.context, self.pod, &self.volume.name, source, target).await?, None));
         }
         if let Some(source) = &volume.persistent_volume_claim {
             let claimed = claim::resolve(self.context, self.pod, &source.claim_name).await?;
@@ -232,6 +233,7 @@ fn kind_of(volume: &Volume) -> &'static str {
 pub fn remove_all(settings: &Settings, uid: &str) -> Result<(), VolumeError> {
     let directory = settings.pod_directory(uid);
     let memory = memory_directory(settings).join(uid);
+    image::unmount_all(settings, &directory);
     for below in [&directory, &memory] {
         for point in mounts_below(below) {
             unmount(&point)?;

@@ -1,0 +1,194 @@
+//! The server's side of a WebSocket (RFC 6455), as much of it as streams into containers need.
+
+use std::io;
+
+use base64::Engine;
+use bytes::{Buf, BytesMut};
+use http::{HeaderMap, HeaderValue, header};
+use sha1::{Digest, Sha1};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// More in one message than any client of these streams sends.
+const LARGEST_MESSAGE: usize = 8 << 20;
+
+/// The subprotocols the client offers, in its order; none if this is no WebSocket request.
+pub fn offered(headers: &HeaderMap) -> Option<Vec<String>> {
+    let upgrade = headers.get(header::UPGRADE)?.to_str().ok()?;
+    if !upgrade.eq_ignore_ascii_case("websocket") {
+        return None;
+    }
+    let lists = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    Some(lists.flat_map(|list| list.split(',')).map(|name| name.trim().to_string()).collect())
+}
+
+/// The headers that accept the upgrade with this subprotocol.
+pub fn accept_headers(headers: &HeaderMap, protocol: &str) -> Option<HeaderMap> {
+    let key = headers.get(header::SEC_WEBSOCKET_KEY)?.to_str().ok()?;
+    let digest = Sha1::digest(format!("{key}{MAGIC}"));
+    let accept = base64::engine::general_purpose::STANDARD.encode(digest);
+    let mut answer = HeaderMap::new();
+    answer.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    answer.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    answer.insert(header::SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(&accept).ok()?);
+    answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_str(protocol).ok()?);
+    Some(answer)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Message {
+    Data(Vec<u8>),
+    Ping(Vec<u8>),
+    Close,
+}
+
+const CONTINUATION: u8 = 0;
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+
+/// Puts messages together from what the client sends.
+pub struct Reader<R> {
+    stream: R,
+    buffer: BytesMut,
+    partial: Vec<u8>,
+}
+
+struct Frame {
+    last: bool,
+    kind: u8,
+    payload: Vec<u8>,
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    pub fn new(stream: R) -> Self {
+        Self { stream, buffer: BytesMut::new(), partial: Vec::new() }
+    }
+
+    /// None when the client is gone. It may be called again after it was dropped half way: nothing is lost.
+    pub async fn next(&mut self) -> io::Result<Option<Message>> {
+        loop {
+            while let Some(frame) = self.frame()? {
+                match frame.kind {
+                    CONTINUATION | TEXT | BINARY => {
+                        self.partial.extend_from_slice(&frame.payload);
+                        if self.partial.len() > LARGEST_MESSAGE {
+                            return Err(io::Error::other("a message is too large"));
+                        }
+                        if frame.last {
+                            return Ok(Some(Message::Data(std::mem::take(&mut self.partial))));
+                        }
+                    }
+                    PING => return Ok(Some(Message::Ping(frame.payload))),
+                    CLOSE => return Ok(Some(Message::Close)),
+                    _ => {}
+                }
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// A whole frame from the buffer, or none until more has come.
+    fn frame(&mut self) -> io::Result<Option<Frame>> {
+        let bytes = &self.buffer[..];
+        let [first, second, ..] = *bytes else { return Ok(None) };
+        let short = usize::from(second & 0x7f);
+        let (length, mut offset) = match short {
+            126 if bytes.len() >= 4 => (usize::from(u16::from_be_bytes([bytes[2], bytes[3]])), 4),
+            127 if bytes.len() >= 10 => {
+                let mut long = [0; 8];
+                long.copy_from_slice(&bytes[2..10]);
+                (usize::try_from(u64::from_be_bytes(long)).unwrap_or(usize::MAX), 10)
+            }
+            126 | 127 => return Ok(None),
+            short => (short, 2),
+        };
+        if length > LARGEST_MESSAGE {
+            return Err(io::Error::other("a frame is too large"));
+        }
+        if second & 0x80 == 0 {
+            return Err(io::Error::other("a client must mask its frames"));
+        }
+        if bytes.len() < offset + 4 + length {
+            return Ok(None);
+        }
+        let mask = [bytes[offset], bytes[offset + 1], bytes[offset + 2], bytes[offset + 3]];
+        offset += 4;
+        let masked = bytes[offset..offset + length].iter().zip(mask.iter().cycle());
+        let payload = masked.map(|(byte, mask)| byte ^ mask).collect();
+        self.buffer.advance(offset + length);
+        Ok(Some(Frame { last: first & 0x80 != 0, kind: first & 0x0f, payload }))
+    }
+}
+
+pub async fn send<W: AsyncWrite + Unpin>(stream: &mut W, payload: &[&[u8]]) -> io::Result<()> {
+    write_frame(stream, BINARY, payload).await
+}
+
+pub async fn send_pong<W: AsyncWrite + Unpin>(stream: &mut W, payload: &[u8]) -> io::Result<()> {
+    write_frame(stream, PONG, &[payload]).await
+}
+
+/// With the code of a normal end.
+pub async fn send_close<W: AsyncWrite + Unpin>(stream: &mut W) -> io::Result<()> {
+    write_frame(stream, CLOSE, &[&1000u16.to_be_bytes()]).await
+}
+
+async fn write_frame<W: AsyncWrite + Unpin>(stream: &mut W, kind: u8, parts: &[&[u8]]) -> io::Result<()> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let mut frame = Vec::with_capacity(length + 10);
+    frame.push(0x80 | kind);
+    match length {
+        0..=125 => frame.push(length as u8),
+        126..=0xffff => {
+            frame.push(126);
+            frame.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+        _ => {
+            frame.push(127);
+            frame.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+    parts.iter().for_each(|part| frame.extend_from_slice(part));
+    stream.write_all(&frame).await?;
+    stream.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mask = [1, 2, 3, 4];
+        let mut frame = vec![first, 0x80 | payload.len() as u8];
+        frame.extend_from_slice(&mask);
+        frame.extend(payload.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+        frame
+    }
+
+    #[tokio::test]
+    async fn messages_are_put_together() {
+        let mut bytes = masked(0x02, b"he");
+        bytes.extend(masked(0x89, b"p"));
+        bytes.extend(masked(0x80, b"llo"));
+        bytes.extend(masked(0x88, b""));
+        let mut reader = Reader::new(bytes.as_slice());
+        let mut seen = Vec::new();
+        while let Some(message) = reader.next().await.expect("readable") {
+            seen.push(message);
+        }
+        assert_eq!(seen, [Message::Ping(b"p".to_vec()), Message::Data(b"hello".to_vec()), Message::Close]);
+    }
+
+    #[test]
+    fn the_key_is_answered_as_the_standard_says() {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::SEC_WEBSOCKET_KEY, HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ=="));
+        let answer = accept_headers(&headers, "p").expect("headers");
+        assert_eq!(answer[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+}
