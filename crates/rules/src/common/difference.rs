@@ -100,7 +100,7 @@ fn hunks(steps: &[Step]) -> Vec<Vec<Step>> {
             hunk.push(step);
         }
     }
-    if !hunk.is_empty() && !(hunk.len() == 1 && hunk[0].equal) {
+    if hunk.iter().any(|step| !step.equal) {
         hunks.push(hunk);
     }
     hunks

@@ -245,6 +245,15 @@ fn pod_ranges(errors: &mut Errors, node: &Value) {
         addresses::legacy_range(errors, &spec.item("podCIDRs", i), range, &[]);
     }
     let ips: Vec<&str> = ranges.iter().map(|range| range.split('/').next().unwrap_or_default()).collect();
+    let unreadable = ranges.iter().position(|range| addresses::Range::parse_sloppy(range).is_none());
+    if let Some(i) = unreadable.filter(|_| ranges.len() > 1) {
+        let detail = format!(
+            "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[{i}]: <nil> (invalid CIDR \
+             address: {})",
+            ranges[i]
+        );
+        errors.internal(&spec.child("podCIDRs"), detail);
+    }
     if ranges.len() > 1 && (!addresses::is_dual_stack(&ips) || ranges.len() > 2) {
         let detail = "may specify no more than one CIDR for each IP family";
         errors.invalid(&spec.child("podCIDRs"), node.at(&["spec", "podCIDRs"]).clone(), detail);

@@ -5,13 +5,22 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::pod::options::Options;
-use super::pod::{annotations, defaults, validation};
+use super::pod::{annotations, defaults, prepare, validation};
 use crate::common::labels;
 
 /// Sets the defaults of a template's pod spec. `template` is the object that holds `metadata` and `spec`.
 pub fn set_defaults(template: &mut Value) {
     if let Some(template) = template.as_object_mut() {
         defaults::set_spec_defaults(crate::common::defaults::object_or_new(template, "spec"));
+    }
+}
+
+/// Removes what Kubernetes has behind a feature gate that is off, unless `old`, the template before an update, has it.
+/// Kinds with templates call it before their objects are checked.
+pub fn drop_disabled(template: &mut Value, old: Option<&Value>) {
+    let old_spec = old.map_or(&Value::Null, |old| old.at(&["spec"]));
+    if let Some(spec) = template.get_mut("spec") {
+        prepare::drop_disabled_from_spec(spec, old_spec);
     }
 }
 

@@ -4,13 +4,13 @@ use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::{Read, Write};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{pod, pod_template};
 use crate::common::checks::non_negative;
 use crate::common::columns::{self, field, wide};
 use crate::common::labels;
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, keep, keep_all_but_status};
 
 const SPEC: &str = "io.k8s.api.core.v1.ReplicationControllerSpec";
 const STATUS: &str = "io.k8s.api.core.v1.ReplicationControllerStatus";
@@ -40,6 +40,23 @@ impl KindRules for ReplicationController {
         object.set_default(&["spec", "replicas"], 1);
         if let Some(template) = object.find(&["spec", "template"]).filter(|template| template.is_object()) {
             pod_template::set_defaults(template);
+        }
+    }
+
+    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
+        object.set(&["status"], json!({}));
+        if let Some(template) = object.find(&["spec", "template"]) {
+            pod_template::drop_disabled(template, None);
+        }
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
+        if context.subresource == "status" {
+            return keep_all_but_status(object, old);
+        }
+        keep(object, old, "status");
+        if let Some(template) = object.find(&["spec", "template"]) {
+            pod_template::drop_disabled(template, Some(old.at(&["spec", "template"])));
         }
     }
 
@@ -175,6 +192,18 @@ impl KindRules for PodTemplate {
         }
     }
 
+    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
+        if let Some(template) = object.get_mut("template") {
+            pod_template::drop_disabled(template, None);
+        }
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value, _context: &Context<'_>) {
+        if let Some(template) = object.get_mut("template") {
+            pod_template::drop_disabled(template, Some(old.at(&["template"])));
+        }
+    }
+
     fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         let before = old.map(|old| old.at(&["template"]));
@@ -208,7 +237,6 @@ impl KindRules for PodTemplate {
 mod tests {
     use super::*;
     use crate::testing::{defaulted, messages};
-    use serde_json::json;
 
     #[test]
     fn controllers_take_the_labels_of_their_template() {

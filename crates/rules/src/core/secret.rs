@@ -107,23 +107,17 @@ fn by_type(errors: &mut Errors, secret: &Value, path: &Path<'_>) {
         }
     };
     match secret.text(&["type"]) {
-        "kubernetes.io/service-account-token" => {
-            if secret.text(&["metadata", "annotations", ACCOUNT]).is_empty() {
-                let metadata = Path::root("metadata");
-                errors.required(&metadata.child("annotations").key(ACCOUNT), "");
-            }
+        "kubernetes.io/service-account-token" if secret.text(&["metadata", "annotations", ACCOUNT]).is_empty() => {
+            let metadata = Path::root("metadata");
+            errors.required(&metadata.child("annotations").key(ACCOUNT), "");
         }
         "kubernetes.io/dockercfg" => docker_config(errors, data, ".dockercfg", path),
         "kubernetes.io/dockerconfigjson" => docker_config(errors, data, ".dockerconfigjson", path),
-        "kubernetes.io/basic-auth" => {
-            if data.get("username").is_none() && data.get("password").is_none() {
-                require(errors, &["username", "password"]);
-            }
+        "kubernetes.io/basic-auth" if data.get("username").is_none() && data.get("password").is_none() => {
+            require(errors, &["username", "password"]);
         }
-        "kubernetes.io/ssh-auth" => {
-            if data.text(&["ssh-privatekey"]).is_empty() {
-                errors.required(&path.key("ssh-privatekey"), "");
-            }
+        "kubernetes.io/ssh-auth" if data.text(&["ssh-privatekey"]).is_empty() => {
+            errors.required(&path.key("ssh-privatekey"), "");
         }
         "kubernetes.io/tls" => require(errors, &["tls.crt", "tls.key"]),
         _ => {}

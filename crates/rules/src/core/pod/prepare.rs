@@ -174,7 +174,11 @@ pub fn drop_disabled_from_spec(spec: &mut Value, old: &Value) {
     if stops(spec) && !stops(old) {
         for list in ["initContainers", "containers", "ephemeralContainers"] {
             for container in spec.items_mut(&[list]) {
-                container.remove(&["lifecycle", "stopSignal"]);
+                let had_signal = container.remove(&["lifecycle", "stopSignal"]).is_some();
+                let lifecycle = container.at(&["lifecycle"]);
+                if had_signal && !lifecycle.has(&["preStop"]) && !lifecycle.has(&["postStart"]) {
+                    container.remove(&["lifecycle"]);
+                }
             }
         }
     }

@@ -136,9 +136,11 @@ fn set_defaults(service: &mut Value) {
                 }
             }
         }
-        // Traffic to a name never enters the cluster's own proxy.
+        // Traffic to a name never enters the cluster's own proxy. What is wrong stays to be told.
         "ExternalName" => {
-            spec.remove("internalTrafficPolicy");
+            if matches!(spec.get("internalTrafficPolicy").and_then(Value::as_str), Some("Cluster" | "Local")) {
+                spec.remove("internalTrafficPolicy");
+            }
         }
         _ => {}
     }

@@ -37,6 +37,8 @@ pub struct Surroundings<'a> {
     pub is_pod: bool,
     /// Set where the stored object already has such a path.
     pub allow_non_local_token_path: bool,
+    /// Whether a pod's spec holds the volume, and not a PersistentVolume.
+    pub in_pod_spec: bool,
     /// Set where a PersistentVolume says which nodes reach it.
     pub has_node_affinity: bool,
 }
@@ -53,26 +55,19 @@ pub fn validate_source(
     for source in sources {
         let Some(value) = volume.get(source.field).filter(|value| !value.is_null()) else { continue };
         // Kubernetes never counts a PersistentVolume's flexVolume as one too many.
-        let is_counted = source.field != "flexVolume" || surroundings.is_in_pod_spec();
+        let is_counted = source.field != "flexVolume" || surroundings.in_pod_spec;
         if count > 0 && is_counted {
             errors.forbidden(&path.child(source.name_when_second), "may not specify more than 1 volume type");
         } else {
             count += 1;
             (source.check)(errors, value, &path.child(source.name_inside), surroundings);
         }
-        if source.field == "iscsi" && surroundings.is_in_pod_spec() {
+        if source.field == "iscsi" && surroundings.in_pod_spec {
             sources::iscsi_names_length(errors, value, path, surroundings);
         }
     }
     if count == 0 {
         errors.required(path, "must specify a volume type");
-    }
-}
-
-impl Surroundings<'_> {
-    /// Pods and templates name their volumes; a PersistentVolume's source has no name of its own.
-    fn is_in_pod_spec(&self) -> bool {
-        !self.volume_name.is_empty()
     }
 }
 

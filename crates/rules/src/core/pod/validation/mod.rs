@@ -104,6 +104,7 @@ fn volumes<'a>(
             pod_name,
             is_pod: options.is_pod,
             allow_non_local_token_path: options.non_local_token_paths,
+            in_pod_spec: true,
             has_node_affinity: false,
         };
         volume::validate_source(errors, volume, sources::OF_PODS, &path, &surroundings);
