@@ -1,0 +1,373 @@
+//! Making and removing a pod's interface.
+//!
+//! A pod has addresses of its own length (/32, /128) and its default route through the bridge's address. All its
+//! traffic, to pods on the same node too, is thus routed by the node, where services and policies are applied, whether
+//! or not the kernel shows bridged frames to nftables.
+
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::host_ports;
+use super::leases::{self, Lease, LeaseError, Leases, NewLease};
+use super::reply::{Attached, Failure, codes, default_network};
+use super::request::{Attachment, Bandwidth, Config, Request};
+use crate::cidr::Cidr;
+use crate::netlink::{Netlink, NetlinkError, Pair, Route};
+use crate::{namespace, pod_network, sysctl};
+
+/// A bucket at least this large lets whole packets through, segments that the kernel joined among them.
+const SMALLEST_BURST: u64 = 64 * 1024;
+
+pub async fn add(request: &Request) -> Result<Value, Failure> {
+    let config = &request.config;
+    check_config(config)?;
+    let path = request.namespace.as_deref().ok_or_else(|| Failure::new(codes::ENVIRONMENT, "CNI_NETNS is missing"))?;
+    let inside = namespace::open(path).map_err(|error| Failure::of(codes::UNKNOWN_CONTAINER, &error))?;
+    let netlink = Netlink::open().map_err(kernel)?;
+    let mtu = mtu(&netlink, config).await.map_err(kernel)?;
+    let bridge = ensure_bridge(&netlink, config, mtu).await?;
+
+    let leases = Leases::open(&config.data_dir, &config.name).map_err(lease)?;
+    if let Some(old) = leases.find(&request.container, &request.interface).map_err(lease)? {
+        forget(&leases, &old).await.map_err(lease)?;
+    }
+    let host = host_name(&request.container, &request.interface);
+    let wanted = NewLease {
+        container: &request.container,
+        interface: &request.interface,
+        namespace: path,
+        host_interface: &host,
+        ports: &config.runtime_config.port_mappings,
+    };
+    let lease_made = leases.take(wanted, &config.pod_cidrs).map_err(lease)?;
+    // Ports are changed under the lock; the rest of the work needs it no more.
+    let done = connect(&netlink, request, &inside, &lease_made, bridge.index, mtu).await;
+    let done = match done {
+        Ok(attached) => {
+            host_ports::open(&lease_made).map(|()| attached).map_err(|error| Failure::of(codes::KERNEL, &error))
+        }
+        failed => failed,
+    };
+    match done {
+        Ok(mut attached) => {
+            attached.bridge_mac = mac_text(&bridge.mac);
+            Ok(attached.to_json(&request.version()))
+        }
+        Err(failure) => {
+            // The runtime need not call DEL after a failure: leave nothing behind.
+            forget(&leases, &lease_made).await.map_err(lease)?;
+            Err(failure)
+        }
+    }
+}
+
+pub async fn delete(request: &Request) -> Result<(), Failure> {
+    if request.config.data_dir.as_os_str().is_empty() {
+        return Err(Failure::new(codes::CONFIGURATION, "dataDir is missing"));
+    }
+    let leases = Leases::open(&request.config.data_dir, &request.config.name).map_err(lease)?;
+    if let Some(found) = leases.find(&request.container, &request.interface).map_err(lease)? {
+        return forget(&leases, &found).await.map_err(lease);
+    }
+    // Even without a lease the interface may be there.
+    remove_link(&host_name(&request.container, &request.interface)).await.map_err(kernel)
+}
+
+pub async fn check(request: &Request) -> Result<(), Failure> {
+    let config = &request.config;
+    check_config(config)?;
+    let missing = |what: &str| Failure::new(codes::KERNEL, format!("{what} is missing"));
+    let found = Leases::open(&config.data_dir, &config.name)
+        .and_then(|leases| leases.find(&request.container, &request.interface))
+        .map_err(lease)?
+        .ok_or_else(|| Failure::new(codes::UNKNOWN_CONTAINER, "the container has no address"))?;
+    let netlink = Netlink::open().map_err(kernel)?;
+    let bridge = netlink.link(&config.bridge).await.map_err(kernel)?;
+    let host = netlink.link(&found.host_interface).await.map_err(kernel)?;
+    if host.controller != Some(bridge.index) {
+        return Err(missing("the interface's place on the bridge"));
+    }
+    let path = request.namespace.as_deref().ok_or_else(|| Failure::new(codes::ENVIRONMENT, "CNI_NETNS is missing"))?;
+    let inside = namespace::open(path).map_err(|error| Failure::of(codes::UNKNOWN_CONTAINER, &error))?;
+    let name = request.interface.clone();
+    let present = namespace::run_inside(&inside, || async {
+        let netlink = Netlink::open()?;
+        let link = netlink.link(&name).await?;
+        let addresses = netlink.addresses(Some(link.index)).await?;
+        let default = netlink.default_link().await?;
+        Ok::<_, NetlinkError>((addresses, default == Some(link.index)))
+    });
+    let (present, has_default) = present.map_err(|error| Failure::of(codes::KERNEL, &error))?.map_err(kernel)?;
+    for address in &found.addresses {
+        if !present.iter().any(|(_, there, _)| there == address) {
+            return Err(missing(&format!("address {address}")));
+        }
+    }
+    if has_default { Ok(()) } else { Err(missing("the default route")) }
+}
+
+/// Whether an ADD could succeed now.
+pub async fn status(request: &Request) -> Result<(), Failure> {
+    let config = &request.config;
+    check_config(config).map_err(|failure| Failure { code: codes::NOT_READY, ..failure })?;
+    let leases = Leases::open(&config.data_dir, &config.name)
+        .map_err(|error| Failure { code: codes::NOT_READY, ..lease(error) })?;
+    let held = leases.all().map_err(lease)?.len();
+    let room = config.pod_cidrs.iter().map(Cidr::size).min().unwrap_or(0).saturating_sub(3);
+    if u64::try_from(held).unwrap_or(u64::MAX) >= room {
+        return Err(Failure::new(codes::NOT_READY, "all addresses are taken"));
+    }
+    Netlink::open().map(drop).map_err(|error| Failure::of(codes::NOT_READY, &error))
+}
+
+/// Removes every attachment the runtime does not name.
+pub async fn collect_garbage(request: &Request) -> Result<(), Failure> {
+    let valid = request.config.valid_attachments.as_deref().unwrap_or_default();
+    let is_valid = |held: &Lease| {
+        valid
+            .iter()
+            .any(|Attachment { container, interface }| *container == held.container && *interface == held.interface)
+    };
+    let leases = Leases::open(&request.config.data_dir, &request.config.name).map_err(lease)?;
+    for held in leases.all().map_err(lease)?.iter().filter(|held| !is_valid(held)) {
+        forget(&leases, held).await.map_err(lease)?;
+    }
+    Ok(())
+}
+
+/// Takes away all of an attachment. What is gone already is no error.
+pub async fn forget(leases: &Leases, held: &Lease) -> Result<(), LeaseError> {
+    if let Err(error) = host_ports::close(held) {
+        tracing::warn!(container = held.container, %error, "host ports could not be closed");
+    }
+    if let Err(error) = remove_link(&held.host_interface).await {
+        tracing::warn!(interface = held.host_interface, %error, "an interface could not be removed");
+    }
+    leases.release(&held.container, &held.interface)
+}
+
+async fn remove_link(name: &str) -> Result<(), NetlinkError> {
+    let netlink = Netlink::open()?;
+    let removed = match netlink.link(name).await {
+        Ok(link) => netlink.delete_link(link.index).await,
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if !error.is_gone() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn check_config(config: &Config) -> Result<(), Failure> {
+    let missing = if config.pod_cidrs.is_empty() {
+        "podCIDRs"
+    } else if config.bridge.is_empty() {
+        "bridge"
+    } else if config.data_dir.as_os_str().is_empty() {
+        "dataDir"
+    } else if config.name.is_empty() {
+        "name"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::new(codes::CONFIGURATION, format!("{missing} is missing")))
+}
+
+/// What is configured; else what the tunnel between nodes carries; else what the way out carries.
+async fn mtu(netlink: &Netlink, config: &Config) -> Result<u32, NetlinkError> {
+    if let Some(mtu) = config.mtu {
+        return Ok(mtu);
+    }
+    if let Ok(tunnel) = netlink.link(pod_network::TUNNEL).await {
+        return Ok(tunnel.mtu);
+    }
+    match netlink.default_link().await? {
+        Some(index) => Ok(netlink.link_at(index).await?.mtu),
+        None => Ok(1500),
+    }
+}
+
+struct Bridge {
+    index: u32,
+    mac: Vec<u8>,
+}
+
+async fn ensure_bridge(netlink: &Netlink, config: &Config, mtu: u32) -> Result<Bridge, Failure> {
+    let gateways: Vec<(IpAddr, u8)> =
+        config.pod_cidrs.iter().filter_map(|network| Some((leases::gateway(network)?, network.length()))).collect();
+    let first = gateways.first().map(|(address, _)| *address);
+    let mac = first.map(hardware_address).unwrap_or([0x0a, 0x58, 0, 0, 0, 1]);
+    let is_new = match netlink.link(&config.bridge).await {
+        Ok(_) => false,
+        Err(NetlinkError::NoLink(_)) => {
+            match netlink.add_bridge(&config.bridge, mac, mtu).await {
+                Err(error) if !error.is_exists() => return Err(kernel(error)),
+                _ => {}
+            }
+            true
+        }
+        Err(error) => return Err(kernel(error)),
+    };
+    let link = netlink.link(&config.bridge).await.map_err(kernel)?;
+    netlink.bring_up(link.index).await.map_err(kernel)?;
+    for (address, length) in gateways {
+        netlink.add_address(link.index, address, length).await.map_err(kernel)?;
+    }
+    if is_new {
+        let bridge = &config.bridge;
+        sysctl::set(&format!("net/ipv4/conf/{bridge}/send_redirects"), "0");
+        // A connection from the node's own loopback to a host port is led on to the pod.
+        sysctl::set(&format!("net/ipv4/conf/{bridge}/route_localnet"), "1");
+        sysctl::set(&format!("net/ipv6/conf/{bridge}/accept_dad"), "0");
+        pod_network::prepare(&config.pod_cidrs, &config.cluster_cidrs)
+            .map_err(|error| Failure::of(codes::KERNEL, &error))?;
+    }
+    Ok(Bridge { index: link.index, mac: link.mac })
+}
+
+async fn connect(
+    netlink: &Netlink,
+    request: &Request,
+    inside: &std::fs::File,
+    held: &Lease,
+    bridge: u32,
+    mtu: u32,
+) -> Result<Attached, Failure> {
+    let mac = held.addresses.first().map(|address| hardware_address(*address));
+    let pair = Pair {
+        host: &held.host_interface,
+        inside: &request.interface,
+        namespace: inside.as_raw_fd(),
+        inside_mac: mac,
+        mtu,
+    };
+    netlink.add_pair(&pair).await.map_err(kernel)?;
+    let host = netlink.link(&held.host_interface).await.map_err(kernel)?;
+    netlink.join_bridge(host.index, bridge).await.map_err(kernel)?;
+
+    let gateways: Vec<IpAddr> = request.config.pod_cidrs.iter().filter_map(leases::gateway).collect();
+    let addresses: Vec<(IpAddr, IpAddr)> = held.addresses.iter().copied().zip(gateways).collect();
+    let name = request.interface.as_str();
+    let limits = request.config.runtime_config.bandwidth.clone().unwrap_or_default();
+    let (for_thread, egress) = (addresses.clone(), egress(&limits));
+    let link = namespace::run_inside(inside, || async move { set_up_inside(name, &for_thread, egress).await });
+    let link = link.map_err(|error| Failure::of(codes::KERNEL, &error))?.map_err(kernel)?;
+    if let Some((rate, burst)) = ingress(&limits) {
+        netlink.limit_rate(host.index, rate, burst).await.map_err(kernel)?;
+    }
+    Ok(Attached {
+        bridge: request.config.bridge.clone(),
+        bridge_mac: String::new(),
+        host: held.host_interface.clone(),
+        host_mac: mac_text(&host.mac),
+        interface: request.interface.clone(),
+        mac: mac_text(&link),
+        namespace: held.namespace.display().to_string(),
+        mtu,
+        addresses,
+    })
+}
+
+/// Within the pod's namespace: addresses, and every way through the gateway. Gives the hardware address.
+async fn set_up_inside(
+    name: &str,
+    addresses: &[(IpAddr, IpAddr)],
+    limit: Option<(u64, u32)>,
+) -> Result<Vec<u8>, NetlinkError> {
+    let netlink = Netlink::open()?;
+    let link = netlink.link(name).await?;
+    if addresses.iter().any(|(address, _)| address.is_ipv6()) {
+        sysctl::set(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0");
+        sysctl::set(&format!("net/ipv6/conf/{name}/accept_redirects"), "0");
+        sysctl::set(&format!("net/ipv6/conf/{name}/accept_ra"), "0");
+    }
+    netlink.bring_up(netlink.link("lo").await?.index).await?;
+    netlink.bring_up(link.index).await?;
+    for (address, gateway) in addresses {
+        let own = if address.is_ipv4() { 32 } else { 128 };
+        netlink.add_address(link.index, *address, own).await?;
+        if let Some(to) = Cidr::new(*gateway, own) {
+            let route = Route { to, gateway: None, link: Some(link.index), on_link: false };
+            netlink.set_route(&route, false).await?;
+        }
+        if let Some(to) = default_network(*address) {
+            let route = Route { to, gateway: Some(*gateway), link: Some(link.index), on_link: false };
+            netlink.set_route(&route, false).await?;
+        }
+    }
+    if let Some((rate, burst)) = limit {
+        netlink.limit_rate(link.index, rate, burst).await?;
+    }
+    Ok(link.mac)
+}
+
+/// Towards the pod, in bytes a second and bytes.
+fn ingress(limits: &Bandwidth) -> Option<(u64, u32)> {
+    rate(limits.ingress_rate, limits.ingress_burst)
+}
+
+fn egress(limits: &Bandwidth) -> Option<(u64, u32)> {
+    rate(limits.egress_rate, limits.egress_burst)
+}
+
+fn rate(bits_a_second: u64, burst_bits: u64) -> Option<(u64, u32)> {
+    // Callers that want no limit on bursts send the largest number there is.
+    let burst = (burst_bits / 8).clamp(SMALLEST_BURST, u64::from(u32::MAX / 4));
+    (bits_a_second > 0).then(|| (bits_a_second.div_ceil(8), u32::try_from(burst).unwrap_or(u32::MAX / 4)))
+}
+
+/// An interface name that is the same for the same attachment, within the kernel's 15 characters.
+fn host_name(container: &str, interface: &str) -> String {
+    let hash = Sha256::digest(format!("{container}/{interface}").as_bytes());
+    let hash: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    format!("kn{hash}")
+}
+
+/// A hardware address from a network address: neighbours stay right when an address moves to another pod.
+pub fn hardware_address(address: IpAddr) -> [u8; 6] {
+    let last: [u8; 4] = match address {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(address) => {
+            let hash = Sha256::digest(address.octets());
+            [hash[0], hash[1], hash[2], hash[3]]
+        }
+    };
+    [0x0a, 0x58, last[0], last[1], last[2], last[3]]
+}
+
+fn mac_text(mac: &[u8]) -> String {
+    mac.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+}
+
+fn kernel(error: NetlinkError) -> Failure {
+    Failure::of(codes::KERNEL, &error)
+}
+
+fn lease(error: LeaseError) -> Failure {
+    let code = if matches!(error, LeaseError::Exhausted(_)) { codes::NO_ADDRESS } else { codes::IO };
+    Failure::of(code, &error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_addresses_fit_the_kernel() {
+        let name = host_name("0123456789abcdef", "eth0");
+        assert!(name.len() <= 15 && name == host_name("0123456789abcdef", "eth0"));
+        assert_eq!(mac_text(&hardware_address([10, 244, 0, 9].into())), "0a:58:0a:f4:00:09");
+    }
+
+    #[test]
+    fn rates_are_in_bytes() {
+        for (bits, burst, expected) in
+            [(0, 0, None), (8_000_000, 0, Some((1_000_000, 65_536))), (8, u64::MAX, Some((1, u32::MAX / 4)))]
+        {
+            assert_eq!(rate(bits, burst), expected);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Host ports: a port of the node that leads to a port of a pod.
+//!
+//! One table for all pods of the node: a lookup by protocol and port, or by address, protocol and port for those that
+//! answer on one address only.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use super::leases::Lease;
+use super::request::PortMapping;
+use crate::nft::{self, NftError};
+
+const TABLE: &str = "knarr-host-ports";
+
+pub fn open(lease: &Lease) -> Result<(), NftError> {
+    let commands = opening(&lease.addresses, &lease.ports);
+    if commands.is_empty() { Ok(()) } else { nft::run(&commands) }
+}
+
+pub fn close(lease: &Lease) -> Result<(), NftError> {
+    // Each in a transaction of its own: one that is gone must not keep the others.
+    for command in closing(&lease.addresses, &lease.ports) {
+        match nft::run(&command) {
+            Err(NftError::Refused(message)) if message.contains("No such file") => {}
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
+fn opening(addresses: &[IpAddr], ports: &[PortMapping]) -> String {
+    let mut text = String::new();
+    for address in addresses {
+        let elements = elements(*address, ports);
+        if elements.is_empty() {
+            continue;
+        }
+        text.push_str(&table(address.is_ipv4()));
+        let ip = family(address.is_ipv4());
+        for Element { map, key, value } in elements {
+            // A port that an ended pod still held goes to the new one.
+            let _ = writeln!(text, "add element {ip} {TABLE} {map} {{ {key} : {value} }}");
+        }
+        let _ = writeln!(text, "add element {ip} {TABLE} pods {{ {address} . {address} }}");
+    }
+    text
+}
+
+fn closing(addresses: &[IpAddr], ports: &[PortMapping]) -> Vec<String> {
+    let mut commands = Vec::new();
+    for address in addresses {
+        let ip = family(address.is_ipv4());
+        let elements = elements(*address, ports);
+        if elements.is_empty() {
+            continue;
+        }
+        for Element { map, key, value } in elements {
+            commands.push(format!("delete element {ip} {TABLE} {map} {{ {key} : {value} }}\n"));
+        }
+        commands.push(format!("delete element {ip} {TABLE} pods {{ {address} . {address} }}\n"));
+    }
+    commands
+}
+
+struct Element {
+    map: &'static str,
+    key: String,
+    value: String,
+}
+
+fn elements(address: IpAddr, ports: &[PortMapping]) -> Vec<Element> {
+    let wanted = ports.iter().filter(|port| port.host_port != 0);
+    let own = wanted.filter(|port| {
+        let one = port.host_ip.parse::<IpAddr>().ok();
+        one.is_none_or(|one| one.is_ipv4() == address.is_ipv4())
+    });
+    own.map(|port| {
+        let protocol = if port.protocol.is_empty() { "tcp".to_owned() } else { port.protocol.to_lowercase() };
+        let value = format!("{address} . {}", port.container_port);
+        match port.host_address() {
+            Some(one) => Element { map: "at", key: format!("{one} . {protocol} . {}", port.host_port), value },
+            None => Element { map: "everywhere", key: format!("{protocol} . {}", port.host_port), value },
+        }
+    })
+    .collect()
+}
+
+fn family(is_ipv4: bool) -> &'static str {
+    if is_ipv4 { "ip" } else { "ip6" }
+}
+
+/// The table, made if it is not there. Its rules are written anew each time, which changes nothing.
+fn table(is_ipv4: bool) -> String {
+    let ip = family(is_ipv4);
+    let (address, loopback) = if is_ipv4 { ("ipv4_addr", "127.0.0.0/8") } else { ("ipv6_addr", "::1") };
+    let mut text = String::new();
+    let mut line = |line: String| {
+        let _ = writeln!(text, "{line}");
+    };
+    line(format!("add table {ip} {TABLE}"));
+    line(format!("add map {ip} {TABLE} everywhere {{ type inet_proto . inet_service : {address} . inet_service ; }}"));
+    line(format!(
+        "add map {ip} {TABLE} at {{ type {address} . inet_proto . inet_service : {address} . inet_service ; }}"
+    ));
+    line(format!("add set {ip} {TABLE} pods {{ type {address} . {address} ; }}"));
+    line(format!("add chain {ip} {TABLE} lead"));
+    for (chain, hook, priority) in
+        [("prerouting", "prerouting", "-101"), ("output", "output", "-101"), ("postrouting", "postrouting", "99")]
+    {
+        line(format!("add chain {ip} {TABLE} {chain} {{ type nat hook {hook} priority {priority} ; }}"));
+    }
+    for chain in ["lead", "prerouting", "output", "postrouting"] {
+        line(format!("flush chain {ip} {TABLE} {chain}"));
+    }
+    let protocols = "meta l4proto { tcp, udp, sctp }";
+    line(format!("add rule {ip} {TABLE} lead {protocols} dnat {ip} to {ip} daddr . meta l4proto . th dport map @at"));
+    line(format!("add rule {ip} {TABLE} lead {protocols} dnat {ip} to meta l4proto . th dport map @everywhere"));
+    for chain in ["prerouting", "output"] {
+        line(format!("add rule {ip} {TABLE} {chain} fib daddr type local jump lead"));
+    }
+    // A pod that reaches itself, and the node's loopback, need an address that the answer comes back to.
+    line(format!("add rule {ip} {TABLE} postrouting {ip} saddr . {ip} daddr @pods masquerade"));
+    line(format!("add rule {ip} {TABLE} postrouting ct status dnat {ip} saddr {loopback} masquerade"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(host: u16, host_ip: &str) -> PortMapping {
+        PortMapping { host_port: host, container_port: 8080, protocol: "TCP".into(), host_ip: host_ip.into() }
+    }
+
+    #[test]
+    fn ports_are_led_in_their_own_family() {
+        let addresses: [IpAddr; 2] = ["10.244.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
+        let keys = |ports: &[PortMapping]| -> Vec<String> {
+            addresses.iter().flat_map(|one| elements(*one, ports)).map(|e| format!("{} {}", e.map, e.key)).collect()
+        };
+        for (ports, expected) in [
+            (vec![port(80, "")], vec!["everywhere tcp . 80", "everywhere tcp . 80"]),
+            (vec![port(80, "0.0.0.0")], vec!["everywhere tcp . 80"]),
+            (vec![port(80, "10.0.0.1")], vec!["at 10.0.0.1 . tcp . 80"]),
+            (vec![port(0, "")], vec![]),
+        ] {
+            assert_eq!(keys(&ports), expected);
+        }
+        assert!(opening(&addresses, &[]).is_empty());
+    }
+}

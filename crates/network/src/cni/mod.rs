@@ -1,0 +1,81 @@
+//! The CNI plugin: the container runtime starts this binary to put a pod on the network and to take it off.
+//!
+//! `request` reads what is asked, `leases` keeps who has which address, `attach` makes and removes interfaces,
+//! `host_ports` and the bandwidth limits do what the runtime's capabilities ask for, `reply` says the result in the
+//! version of the specification the caller speaks. `configuration` writes the file by which the runtime finds us.
+
+mod attach;
+pub mod configuration;
+mod host_ports;
+mod leases;
+mod loopback;
+mod reply;
+mod request;
+
+use std::process::ExitCode;
+
+pub(crate) use attach::hardware_address;
+pub use leases::{Lease, LeaseError};
+
+use crate::namespace;
+use leases::Leases;
+use reply::Failure;
+use request::{Command, Request};
+
+/// Answers one call of the container runtime: the environment and standard input ask, standard output answers.
+pub fn cni_main() -> ExitCode {
+    let request = match Request::from_process() {
+        Ok(request) => request,
+        Err(failure) => return finish(Err(failure), reply::NEWEST),
+    };
+    let version = request.version();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let answer = match runtime {
+        Ok(runtime) => runtime.block_on(answer(&request)),
+        Err(error) => Err(Failure::io("a runtime cannot be started", error)),
+    };
+    finish(answer, &version)
+}
+
+/// Frees the addresses and interfaces of attachments whose network namespace is gone, such as after the runtime was
+/// killed between two calls. Tells how many there were.
+pub async fn reconcile(data_directory: &std::path::Path, network: &str) -> Result<usize, LeaseError> {
+    let leases = Leases::open(data_directory, network)?;
+    let dead: Vec<Lease> = leases.all()?.into_iter().filter(|lease| !namespace::is_alive(&lease.namespace)).collect();
+    for lease in &dead {
+        attach::forget(&leases, lease).await?;
+    }
+    Ok(dead.len())
+}
+
+async fn answer(request: &Request) -> Result<Option<serde_json::Value>, Failure> {
+    if request.command == Command::Version {
+        return Ok(Some(reply::versions(&request.version())));
+    }
+    request.check_version()?;
+    if request.config.kind == "loopback" {
+        return loopback::answer(request);
+    }
+    match request.command {
+        Command::Add => attach::add(request).await.map(Some),
+        Command::Delete => attach::delete(request).await.map(|()| None),
+        Command::Check => attach::check(request).await.map(|()| None),
+        Command::Status => attach::status(request).await.map(|()| None),
+        Command::CollectGarbage => attach::collect_garbage(request).await.map(|()| None),
+        Command::Version => Ok(None),
+    }
+}
+
+fn finish(answer: Result<Option<serde_json::Value>, Failure>, version: &str) -> ExitCode {
+    match answer {
+        Ok(Some(result)) => {
+            println!("{result}");
+            ExitCode::SUCCESS
+        }
+        Ok(None) => ExitCode::SUCCESS,
+        Err(failure) => {
+            println!("{}", failure.to_json(version));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! What the container runtime asks.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::reply::{Failure, VERSIONS, codes};
+use crate::cidr::Cidr;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    Add,
+    Delete,
+    Check,
+    Status,
+    CollectGarbage,
+    Version,
+}
+
+/// One call.
+#[derive(Debug)]
+pub struct Request {
+    pub command: Command,
+    pub container: String,
+    /// Absent where the namespace may be gone.
+    pub namespace: Option<PathBuf>,
+    pub interface: String,
+    pub config: Config,
+}
+
+/// The network's configuration, with what the runtime adds to it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Config {
+    pub cni_version: String,
+    pub name: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub bridge: String,
+    pub data_dir: PathBuf,
+    #[serde(rename = "podCIDRs")]
+    pub pod_cidrs: Vec<Cidr>,
+    #[serde(rename = "clusterCIDRs")]
+    pub cluster_cidrs: Vec<Cidr>,
+    pub mtu: Option<u32>,
+    pub runtime_config: RuntimeConfig,
+    #[serde(rename = "cni.dev/valid-attachments")]
+    pub valid_attachments: Option<Vec<Attachment>>,
+    pub prev_result: Option<serde_json::Value>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RuntimeConfig {
+    pub port_mappings: Vec<PortMapping>,
+    pub bandwidth: Option<Bandwidth>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PortMapping {
+    pub host_port: u16,
+    pub container_port: u16,
+    #[serde(default)]
+    pub protocol: String,
+    #[serde(rename = "hostIP", default)]
+    pub host_ip: String,
+}
+
+impl PortMapping {
+    /// The one address on which the port answers; `None` for all.
+    pub fn host_address(&self) -> Option<IpAddr> {
+        self.host_ip.parse().ok().filter(|address: &IpAddr| !address.is_unspecified())
+    }
+}
+
+/// In bits a second, and bits.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Bandwidth {
+    pub ingress_rate: u64,
+    pub ingress_burst: u64,
+    pub egress_rate: u64,
+    pub egress_burst: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Attachment {
+    #[serde(rename = "containerID")]
+    pub container: String,
+    #[serde(rename = "ifname")]
+    pub interface: String,
+}
+
+impl Request {
+    pub fn from_process() -> Result<Self, Failure> {
+        let environment = std::env::vars().filter(|(name, _)| name.starts_with("CNI_")).collect();
+        let mut input = String::new();
+        std::io::stdin()
+            .read_to_string(&mut input)
+            .map_err(|error| Failure::io("standard input cannot be read", error))?;
+        Self::read(&environment, &input)
+    }
+
+    fn read(environment: &BTreeMap<String, String>, input: &str) -> Result<Self, Failure> {
+        let variable = |name: &str| environment.get(name).filter(|value| !value.is_empty());
+        let command = match variable("CNI_COMMAND").map(String::as_str) {
+            Some("ADD") => Command::Add,
+            Some("DEL") => Command::Delete,
+            Some("CHECK") => Command::Check,
+            Some("STATUS") => Command::Status,
+            Some("GC") => Command::CollectGarbage,
+            Some("VERSION") => Command::Version,
+            other => {
+                let other = other.unwrap_or("nothing");
+                return Err(Failure::new(codes::ENVIRONMENT, format!("CNI_COMMAND asks for {other}")));
+            }
+        };
+        let config: Config = match input.trim() {
+            "" if command == Command::Version => Config::default(),
+            text => serde_json::from_str(text)
+                .map_err(|error| Failure::new(codes::DECODE, format!("the configuration cannot be read: {error}")))?,
+        };
+        let needs_container = matches!(command, Command::Add | Command::Delete | Command::Check);
+        let needs_namespace = matches!(command, Command::Add | Command::Check);
+        let needed = |name: &str, is_needed: bool| match variable(name) {
+            Some(value) => Ok(value.clone()),
+            None if is_needed => Err(Failure::new(codes::ENVIRONMENT, format!("{name} is missing"))),
+            None => Ok(String::new()),
+        };
+        let container = needed("CNI_CONTAINERID", needs_container)?;
+        let interface = needed("CNI_IFNAME", needs_container)?;
+        let namespace = needed("CNI_NETNS", needs_namespace)?;
+        if !container.is_empty() && !is_plain_name(&container) {
+            return Err(Failure::new(codes::ENVIRONMENT, "CNI_CONTAINERID has characters it must not have"));
+        }
+        if needs_container
+            && (interface.len() > 15 || interface.contains(['/', ':', ' ']) || interface.starts_with('.'))
+        {
+            return Err(Failure::new(codes::ENVIRONMENT, "CNI_IFNAME is not the name of an interface"));
+        }
+        let namespace = (!namespace.is_empty()).then(|| PathBuf::from(namespace));
+        Ok(Self { command, container, namespace, interface, config })
+    }
+
+    /// The version that the caller speaks; the oldest when it does not say.
+    pub fn version(&self) -> String {
+        if self.config.cni_version.is_empty() { "0.1.0".to_owned() } else { self.config.cni_version.clone() }
+    }
+
+    pub fn check_version(&self) -> Result<(), Failure> {
+        if VERSIONS.contains(&self.version().as_str()) {
+            return Ok(());
+        }
+        let message = format!("version {} is not spoken here", self.version());
+        Err(Failure { details: VERSIONS.join(", "), ..Failure::new(codes::VERSION, message) })
+    }
+}
+
+fn is_plain_name(text: &str) -> bool {
+    let mut characters = text.chars();
+    characters.next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && characters.all(|character| character.is_ascii_alphanumeric() || "_.-".contains(character))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(environment: &[(&str, &str)], input: &str) -> Result<Request, Failure> {
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Request::read(&environment, input)
+    }
+
+    #[test]
+    fn a_call_is_read() {
+        let input = r#"{"cniVersion":"1.0.0","name":"knarr","type":"knarr","podCIDRs":["10.244.0.0/24","fd00::/64"],
+            "runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":8080,"protocol":"tcp","hostIP":"0.0.0.0"}],
+            "bandwidth":{"ingressRate":1000,"ingressBurst":10}}}"#;
+        let environment =
+            [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "a1"), ("CNI_NETNS", "/run/netns/x"), ("CNI_IFNAME", "eth0")];
+        let request = read(&environment, input).unwrap();
+        assert_eq!((request.command, request.config.pod_cidrs.len()), (Command::Add, 2));
+        assert_eq!(request.config.runtime_config.port_mappings[0].host_address(), None);
+        request.check_version().unwrap();
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_has_its_code() {
+        let whole = [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "a"), ("CNI_NETNS", "/n"), ("CNI_IFNAME", "eth0")];
+        for (environment, input, code) in [
+            (&whole[..3], "{}", codes::ENVIRONMENT),
+            (&[("CNI_COMMAND", "SING")][..], "{}", codes::ENVIRONMENT),
+            (&whole[..], "{", codes::DECODE),
+            (&[whole[0], ("CNI_CONTAINERID", "../x"), whole[2], whole[3]], "{}", codes::ENVIRONMENT),
+            (&[whole[0], whole[1], whole[2], ("CNI_IFNAME", "a/b")], "{}", codes::ENVIRONMENT),
+        ] {
+            assert_eq!(read(environment, input).unwrap_err().code, code);
+        }
+        let old = read(&whole, r#"{"cniVersion":"0.2.0"}"#).unwrap();
+        assert_eq!(old.check_version().unwrap_err().code, codes::VERSION);
+    }
+}

@@ -1,0 +1,38 @@
+//! Addresses that this node answers on by itself, such as the cluster's DNS address. They live on the loopback interface.
+
+use std::net::IpAddr;
+
+use crate::netlink::{Netlink, NetlinkError};
+
+#[derive(Debug, thiserror::Error)]
+#[error("the address {address} cannot be changed on the loopback interface")]
+pub struct AddressError {
+    address: IpAddr,
+    #[source]
+    source: NetlinkError,
+}
+
+/// Gives this machine an address, if it does not have it.
+pub async fn add_local_address(address: IpAddr) -> Result<(), AddressError> {
+    let length = if address.is_ipv4() { 32 } else { 128 };
+    let add = async {
+        let netlink = Netlink::open()?;
+        let loopback = netlink.link("lo").await?;
+        netlink.bring_up(loopback.index).await?;
+        netlink.add_address(loopback.index, address, length).await
+    };
+    add.await.map_err(|source| AddressError { address, source })
+}
+
+/// Takes an address away again. That it is not there is no error.
+pub async fn remove_local_address(address: IpAddr) -> Result<(), AddressError> {
+    let remove = async {
+        let netlink = Netlink::open()?;
+        let loopback = netlink.link("lo").await?;
+        netlink.delete_address(loopback.index, address).await
+    };
+    match remove.await {
+        Err(source) if !source.is_gone() => Err(AddressError { address, source }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,50 @@
+//! Working in another network namespace. A thread enters it and ends there, so that the process never does.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use nix::sched::{CloneFlags, setns};
+
+/// The kind of file system that a bound network namespace shows.
+const NAMESPACE_FILES: i64 = 0x6e73_6673;
+
+#[derive(Debug, thiserror::Error)]
+pub enum NamespaceError {
+    #[error("the network namespace {0} cannot be opened")]
+    Open(String, #[source] std::io::Error),
+    #[error("the network namespace cannot be entered")]
+    Enter(#[source] std::io::Error),
+    #[error("the thread in the network namespace failed")]
+    Thread,
+}
+
+pub fn open(path: &Path) -> Result<File, NamespaceError> {
+    File::open(path).map_err(|error| NamespaceError::Open(path.display().to_string(), error))
+}
+
+/// Whether a path still leads to a namespace. A bare file is what is left of one that was unmounted.
+pub fn is_alive(path: &Path) -> bool {
+    nix::sys::statfs::statfs(path).is_ok_and(|status| {
+        #[allow(clippy::unnecessary_cast)]
+        let kind = status.filesystem_type().0 as i64;
+        kind == NAMESPACE_FILES || kind == nix::sys::statfs::PROC_SUPER_MAGIC.0 as i64
+    })
+}
+
+/// Runs `work` on a thread of its own within the namespace, with a tokio runtime around it.
+pub fn run_inside<T, F, W>(namespace: &File, work: F) -> Result<T, NamespaceError>
+where
+    T: Send,
+    W: Future<Output = T>,
+    F: FnOnce() -> W + Send,
+{
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET).map_err(|error| NamespaceError::Enter(error.into()))?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            Ok(runtime.map_err(NamespaceError::Enter)?.block_on(work()))
+        });
+        thread.join().map_err(|_| NamespaceError::Thread)?
+    })
+}

@@ -1,0 +1,32 @@
+//! Handing nftables transactions over from code that does not run in a tokio runtime.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+#[derive(Debug, thiserror::Error)]
+pub enum NftError {
+    #[error("nft cannot be run")]
+    Run(#[from] std::io::Error),
+    #[error("nft refused the rules: {0}")]
+    Refused(String),
+}
+
+/// All commands, or none, take effect.
+pub fn run(commands: &str) -> Result<(), NftError> {
+    let mut child = Command::new("nft")
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut input) = child.stdin.take() {
+        // When nft ends early its own words say why.
+        let _ = input.write_all(commands.as_bytes());
+    }
+    let output = child.wait_with_output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(NftError::Refused(message.lines().take(6).collect::<Vec<_>>().join(" | ")))
+}

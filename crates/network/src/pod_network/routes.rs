@@ -1,0 +1,227 @@
+//! Ways to the pods of other nodes: straight to a node on the same subnet, through a VXLAN tunnel to others.
+//!
+//! A tunnel's end has the first address of its node's pod network and a hardware address made from it, so that every
+//! node can work out every other's without asking.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use knarr_client::Informers;
+use tokio::sync::Notify;
+
+use super::{TUNNEL, pod_cidrs};
+use crate::cidr::Cidr;
+use crate::cni::hardware_address;
+use crate::netlink::{Netlink, NetlinkError, Route};
+use crate::sysctl;
+
+const TUNNEL_ID: u32 = 107;
+const TUNNEL_PORT: u16 = 8472;
+/// What a tunnel adds to each packet, over IPv4 and over IPv6.
+const TUNNEL_HEADERS: [u32; 2] = [50, 70];
+/// Routes vanish with their interface; they are looked at again this often even when no node changes.
+const AGAIN: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub node_name: String,
+}
+
+/// Keeps the routes true until dropped.
+pub async fn run(informers: Informers, settings: Settings) {
+    let nodes = informers.of::<Node>();
+    let changed = Arc::new(Notify::new());
+    let notify = Arc::clone(&changed);
+    nodes.on_change(move |_| notify.notify_one());
+    nodes.synced().await;
+    loop {
+        let places: Vec<Place> = nodes.list().iter().map(|node| Place::of(node)).collect();
+        let pause = match apply(&places, &settings.node_name).await {
+            Ok(()) => AGAIN,
+            Err(error) => {
+                tracing::error!(error = %chain(&error), "the ways to other nodes' pods could not be set");
+                RETRY
+            }
+        };
+        // Whichever comes first: a change, or the time to look again.
+        let _ = tokio::time::timeout(pause, changed.notified()).await;
+    }
+}
+
+/// A node as far as routes go.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    name: String,
+    addresses: Vec<IpAddr>,
+    pods: Vec<Cidr>,
+}
+
+impl Place {
+    fn of(node: &Node) -> Self {
+        let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
+        let internal = addresses.filter(|address| address.type_ == "InternalIP");
+        Self {
+            name: node.metadata.name.clone().unwrap_or_default(),
+            addresses: internal.filter_map(|address| address.address.parse().ok()).collect(),
+            pods: pod_cidrs(node),
+        }
+    }
+}
+
+/// The way to one network of another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Way {
+    Straight { to: Cidr, gateway: IpAddr },
+    Tunnel { to: Cidr, inner: IpAddr, mac: [u8; 6], node: IpAddr },
+}
+
+/// All ways from a node whose interfaces are on the given networks.
+fn plan(places: &[Place], own: &Place, networks: &[Cidr]) -> Vec<Way> {
+    let mut ways = Vec::new();
+    for place in places.iter().filter(|place| place.name != own.name) {
+        let mac = tunnel_mac(&place.pods);
+        for to in &place.pods {
+            let straight = place.addresses.iter().find(|address| {
+                address.is_ipv4() == to.is_ipv4() && networks.iter().any(|network| network.contains(**address))
+            });
+            if let Some(gateway) = straight {
+                ways.push(Way::Straight { to: *to, gateway: *gateway });
+                continue;
+            }
+            // The outer address must be of a family that this node speaks too.
+            let spoken = |address: &&IpAddr| own.addresses.iter().any(|mine| mine.is_ipv4() == address.is_ipv4());
+            if let (Some(mac), Some(node)) = (mac, place.addresses.iter().find(spoken)) {
+                ways.push(Way::Tunnel { to: *to, inner: to.first(), mac, node: *node });
+            }
+        }
+    }
+    ways
+}
+
+fn tunnel_mac(pods: &[Cidr]) -> Option<[u8; 6]> {
+    pods.first().map(|cidr| hardware_address(cidr.first()))
+}
+
+async fn apply(places: &[Place], node: &str) -> Result<(), NetlinkError> {
+    let Some(own) = places.iter().find(|place| place.name == node) else { return Ok(()) };
+    let netlink = Netlink::open()?;
+    let addresses = netlink.addresses(None).await?;
+    let networks: Vec<Cidr> = addresses
+        .iter()
+        .filter(|(_, address, length)| !address.is_loopback() && *length > 0 && !is_whole(*address, *length))
+        .filter_map(|(_, address, length)| Cidr::new(*address, *length))
+        .filter(|network| !own.pods.contains(network))
+        .collect();
+    let ways = plan(places, own, &networks);
+    let needs_tunnel = ways.iter().any(|way| matches!(way, Way::Tunnel { .. }));
+    let tunnel = if needs_tunnel { ensure_tunnel(&netlink, own, &addresses).await? } else { None };
+    let mut wanted = BTreeSet::new();
+    for way in ways {
+        let route = match way {
+            Way::Straight { to, gateway } => Route { to, gateway: Some(gateway), link: None, on_link: false },
+            Way::Tunnel { to, inner, mac, node } => {
+                let Some(link) = tunnel else { continue };
+                netlink.set_tunnel_peer(link, inner, &mac, node).await?;
+                Route { to, gateway: Some(inner), link: Some(link), on_link: true }
+            }
+        };
+        netlink.set_route(&route, true).await?;
+        wanted.insert(route.to);
+    }
+    for route in netlink.own_routes().await? {
+        if !wanted.contains(&route.to) {
+            match netlink.delete_route(&route).await {
+                Err(error) if !error.is_gone() => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_whole(address: IpAddr, length: u8) -> bool {
+    length == if address.is_ipv4() { 32 } else { 128 }
+}
+
+/// The tunnel's interface, made if it is not there.
+async fn ensure_tunnel(
+    netlink: &Netlink,
+    own: &Place,
+    addresses: &[(u32, IpAddr, u8)],
+) -> Result<Option<u32>, NetlinkError> {
+    let local = own.addresses.iter().find_map(|wanted| addresses.iter().find(|(_, address, _)| address == wanted));
+    let (Some((under, local, _)), Some(mac)) = (local, tunnel_mac(&own.pods)) else { return Ok(None) };
+    let mtu = netlink.link_at(*under).await?.mtu - TUNNEL_HEADERS[usize::from(local.is_ipv6())];
+    let link = match netlink.link(TUNNEL).await {
+        Ok(link) if link.mac == mac => link,
+        other => {
+            if let Ok(old) = other {
+                netlink.delete_link(old.index).await?;
+            }
+            netlink.add_vxlan(TUNNEL, TUNNEL_ID, TUNNEL_PORT, *local, mtu, mac).await?;
+            // Packets may come from a node by the tunnel though this node answers straight, and the other way round.
+            sysctl::set(&format!("net/ipv4/conf/{TUNNEL}/rp_filter"), "0");
+            netlink.link(TUNNEL).await?
+        }
+    };
+    if link.mtu != mtu {
+        netlink.set_mtu(link.index, mtu).await?;
+    }
+    for cidr in &own.pods {
+        netlink.add_address(link.index, cidr.first(), if cidr.is_ipv4() { 32 } else { 128 }).await?;
+    }
+    netlink.bring_up(link.index).await?;
+    Ok(Some(link.index))
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(name: &str, address: &str, pods: &[&str]) -> Place {
+        Place {
+            name: name.into(),
+            addresses: vec![address.parse().unwrap()],
+            pods: pods.iter().map(|text| text.parse().unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn neighbours_are_reached_straight_and_others_by_tunnel() {
+        let own = place("one", "192.168.1.1", &["10.244.0.0/24", "fd00::/64"]);
+        let near = place("two", "192.168.1.2", &["10.244.1.0/24", "fd00:1::/64"]);
+        let far = place("three", "172.16.0.2", &["10.244.2.0/24"]);
+        let other_family = place("four", "fd99::4", &["10.244.3.0/24"]);
+        let networks = ["192.168.1.0/24".parse().unwrap()];
+        let ways = plan(&[own.clone(), near, far, other_family], &own, &networks);
+        let node = "192.168.1.2".parse().unwrap();
+        let mac = [0x0a, 0x58, 10, 244, 1, 0];
+        assert_eq!(
+            ways,
+            [
+                Way::Straight { to: "10.244.1.0/24".parse().unwrap(), gateway: node },
+                Way::Tunnel { to: "fd00:1::/64".parse().unwrap(), inner: "fd00:1::".parse().unwrap(), mac, node },
+                Way::Tunnel {
+                    to: "10.244.2.0/24".parse().unwrap(),
+                    inner: "10.244.2.0".parse().unwrap(),
+                    mac: [0x0a, 0x58, 10, 244, 2, 0],
+                    node: "172.16.0.2".parse().unwrap(),
+                },
+            ]
+        );
+    }
+}
