@@ -52,6 +52,11 @@ impl Authority {
         Ok(Authority { certificate, issuer })
     }
 
+    /// PEM of the private key, for the controller that signs certificate requests.
+    pub fn key(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     /// The certificate kept under a file name; made anew when it is missing, due, of another authority, or for other
     /// names.
     pub fn leaf(&self, directory: &Path, file: &str, purpose: &Purpose, now: Timestamp) -> Result<Leaf, Error> {

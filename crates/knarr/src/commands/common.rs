@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use knarr_apiserver::kinds::OpenDescriptions;
 use knarr_descriptions::Descriptions;
+use anyhow::Context as _;
 use knarr_client::LeaderElection;
 use knarr_client::kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
@@ -48,6 +49,15 @@ where
 fn election(lease: &str) -> LeaderElection {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     LeaderElection::new("kube-system", lease, format!("{}_{}", host.trim(), std::process::id()))
+}
+
+/// The name a node goes by: the given one, or the machine's.
+pub fn node_name(given: Option<&str>) -> anyhow::Result<String> {
+    if let Some(name) = given {
+        return Ok(name.to_owned());
+    }
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot read the machine's name")?;
+    Ok(name.trim().to_lowercase())
 }
 
 /// Waits until the process is asked to stop.

@@ -1,0 +1,98 @@
+//! The node part, alone or inside `knarr server`: a containerd of our own where none is given, and the kubelet on it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+use knarr_client::kube::Client;
+use knarr_cri::containerd::{Containerd, import_folder};
+use knarr_kubelet::{CertificateFiles, Settings};
+
+use super::common;
+
+/// Where Debian keeps the standard network plugins; Knarr's own is linked beside them.
+const CNI_BINARIES: &str = "/usr/lib/cni";
+
+#[derive(Args, Clone, Debug)]
+pub struct NodeArguments {
+    /// The node's name; the machine's name when it is not given.
+    #[arg(long)]
+    pub node_name: Option<String>,
+    /// The address by which others reach this node.
+    #[arg(long)]
+    pub node_ip: Option<IpAddr>,
+    /// CRI socket of a container runtime that runs already; without it Knarr runs a containerd of its own.
+    #[arg(long)]
+    pub container_runtime_endpoint: Option<String>,
+    /// Folder with manifests of static pods.
+    #[arg(long)]
+    pub pod_manifest_path: Option<PathBuf>,
+    /// Addresses of the cluster's DNS.
+    #[arg(long, value_delimiter = ',', default_value = "10.96.0.10")]
+    pub cluster_dns: Vec<IpAddr>,
+    /// The cluster's DNS domain.
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// How many pods may run here.
+    #[arg(long, default_value_t = 110)]
+    pub max_pods: u32,
+    /// Address and port of the node's own HTTPS endpoints.
+    #[arg(long, default_value = "0.0.0.0:10250")]
+    pub node_listen: SocketAddr,
+    /// The cgroup below which all pods of this node live.
+    #[arg(long, default_value = "/")]
+    pub cgroup_root: String,
+}
+
+impl NodeArguments {
+    pub fn name(&self) -> anyhow::Result<String> {
+        common::node_name(self.node_name.as_deref())
+    }
+}
+
+/// Files the node's endpoints need.
+pub struct NodeFiles {
+    pub client_ca: PathBuf,
+    pub serving: Option<CertificateFiles>,
+}
+
+/// Runs the node until `shutdown`; pods go on running after that.
+pub async fn run(
+    client: Client,
+    arguments: &NodeArguments,
+    data: &Path,
+    files: NodeFiles,
+    shutdown: impl Future<Output = ()> + Send,
+) -> anyhow::Result<()> {
+    let endpoint = match &arguments.container_runtime_endpoint {
+        Some(endpoint) => endpoint.clone(),
+        None => own_containerd(data).await?,
+    };
+    let mut settings = Settings::new(arguments.name()?, data.join("kubelet"), endpoint);
+    settings.client_ca = Some(files.client_ca);
+    settings.serving_certificate = files.serving;
+    settings.cluster_dns.clone_from(&arguments.cluster_dns);
+    settings.cluster_domain.clone_from(&arguments.cluster_domain);
+    settings.manifests.clone_from(&arguments.pod_manifest_path);
+    settings.node_ip = arguments.node_ip;
+    settings.max_pods = arguments.max_pods;
+    settings.serving = arguments.node_listen;
+    settings.cgroup_root.clone_from(&arguments.cgroup_root);
+    settings.log_root = data.join("logs");
+    knarr_kubelet::run(client, settings, shutdown).await.context("the node cannot run")
+}
+
+/// Starts or finds the containerd under the data directory, with the images of its folder loaded.
+async fn own_containerd(data: &Path) -> anyhow::Result<String> {
+    let containerd =
+        Containerd::new(&data.join("containerd"), Path::new(CNI_BINARIES), &data.join("cni"));
+    let runtime = containerd.ensure().await.context("containerd cannot be started")?;
+    let images = data.join("images");
+    if images.is_dir() {
+        import_folder(containerd.socket(), &images).await.context("images cannot be loaded")?;
+    }
+    let endpoint = containerd.socket().to_string_lossy().into_owned();
+    tokio::spawn(containerd.supervise(runtime));
+    Ok(endpoint)
+}

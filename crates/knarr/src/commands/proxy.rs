@@ -1,0 +1,39 @@
+//! `knarr proxy`: the service proxy, alone, against any Kubernetes API server.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use knarr_client::{Informers, connect};
+use knarr_network::proxy::Settings;
+
+use super::common;
+
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// How to reach the API server.
+    #[arg(long)]
+    pub kubeconfig: Option<PathBuf>,
+    /// The name of the node it runs on; the machine's name when it is not given.
+    #[arg(long)]
+    pub hostname_override: Option<String>,
+    /// Networks of all pods.
+    #[arg(long, value_delimiter = ',')]
+    pub cluster_cidr: Vec<String>,
+    /// Networks of this node on whose addresses node ports answer; all when not given.
+    #[arg(long, value_delimiter = ',')]
+    pub nodeport_addresses: Vec<String>,
+}
+
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let client = connect(arguments.kubeconfig.as_deref()).await?;
+    let settings = Settings {
+        node_name: common::node_name(arguments.hostname_override.as_deref())?,
+        cluster_cidrs: arguments.cluster_cidr,
+        node_port_addresses: arguments.nodeport_addresses,
+    };
+    tokio::select! {
+        () = knarr_network::proxy::run(Informers::new(client), settings, || tracing::info!("the service proxy is ready")) => {}
+        stopped = common::stopped() => stopped?,
+    }
+    Ok(())
+}
