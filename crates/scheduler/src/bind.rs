@@ -4,15 +4,53 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::cluster::pod::PodState;
+use crate::plugins::volume_binding::VolumePlan;
+use crate::volumes::{VolumeError, Watched, bind_volumes};
+
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("running PreBind plugin \"VolumeBinding\": {0}")]
+    Volumes(#[from] VolumeError),
+    #[error("running PreBind plugin \"DynamicResources\": {0}")]
+    Devices(kube::Error),
+    #[error("running Bind plugin \"DefaultBinder\": {0}")]
+    Bind(kube::Error),
+}
+
+impl BindError {
+    /// Whether the pod was not there (any more): nothing is left to do.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, BindError::Bind(error) if is_gone(error))
+    }
+}
+
+/// Does all that a decision asks for: volumes, devices, and at last the binding.
+pub async fn carry_out(
+    client: Client,
+    watched: &Watched,
+    pod: &PodState,
+    node: &str,
+    plan: &VolumePlan,
+    devices: &[Arc<ResourceClaim>],
+) -> Result<(), BindError> {
+    if !plan.is_empty() {
+        bind_volumes(client.clone(), watched, pod, node, plan).await?;
+    }
+    for claim in devices {
+        reserve(client.clone(), claim, pod).await.map_err(BindError::Devices)?;
+    }
+    bind(client, pod, node).await.map_err(BindError::Bind)
+}
 
 /// Binds a pod to a node.
-pub async fn bind(client: Client, pod: &PodState, node: &str) -> Result<(), kube::Error> {
+async fn bind(client: Client, pod: &PodState, node: &str) -> Result<(), kube::Error> {
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
     let binding = Binding {
         metadata: ObjectMeta {
@@ -31,15 +69,48 @@ pub async fn bind(client: Client, pod: &PodState, node: &str) -> Result<(), kube
     Ok(())
 }
 
+/// Notes on an allocated claim that the pod uses it.
+async fn reserve(client: Client, claim: &ResourceClaim, pod: &PodState) -> Result<(), kube::Error> {
+    let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
+    if users.into_iter().any(|user| user.uid == pod.uid()) {
+        return Ok(());
+    }
+    let claims: Api<ResourceClaim> = Api::namespaced(client, pod.namespace());
+    let user = json!({"resource": "pods", "name": pod.name(), "uid": pod.uid()});
+    let patch = json!({"metadata": {"uid": claim.metadata.uid}, "status": {"reservedFor": [user]}});
+    let name = claim.metadata.name.as_deref().unwrap_or_default();
+    claims.patch_status(name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
+    Ok(())
+}
+
+/// Why a pod waits.
+#[derive(Clone, Copy)]
+pub enum Reason {
+    Unschedulable,
+    /// It fits, but the decision could not be carried out.
+    SchedulerError,
+}
+
+/// What becomes of a pod's promise of room on a node.
+pub enum Nomination {
+    Kept,
+    Cleared,
+    On(String),
+}
+
 /// Writes why a pod waits, and where room is being made for it, onto the pod. Nothing is written when it says so already.
 pub async fn explain(
     client: Client,
     pod: Arc<PodState>,
-    reason: &'static str,
+    reason: Reason,
     message: String,
-    nominated: Option<String>,
+    nomination: Nomination,
     now: Timestamp,
 ) -> Result<(), kube::Error> {
+    let reason = match reason {
+        Reason::Unschedulable => "Unschedulable",
+        Reason::SchedulerError => "SchedulerError",
+    };
     let status = pod.object.status.as_ref();
     let known = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
     let known = known.into_iter().find(|condition| condition.type_ == "PodScheduled");
@@ -48,9 +119,14 @@ pub async fn explain(
             && condition.reason.as_deref() == Some(reason)
             && condition.message.as_deref() == Some(message.as_str())
     });
-    let same_node =
-        nominated.is_none() || status.and_then(|status| status.nominated_node_name.as_ref()) == nominated.as_ref();
-    if same_condition && same_node {
+    let nominated = status.and_then(|status| status.nominated_node_name.as_deref()).unwrap_or_default();
+    let new_node = match &nomination {
+        Nomination::Kept => None,
+        Nomination::Cleared => Some(""),
+        Nomination::On(node) => Some(node.as_str()),
+    };
+    let new_node = new_node.filter(|node| *node != nominated);
+    if same_condition && new_node.is_none() {
         return Ok(());
     }
     let since = known
@@ -64,9 +140,11 @@ pub async fn explain(
     if let Some(generation) = pod.object.metadata.generation {
         condition["observedGeneration"] = generation.into();
     }
-    let mut patch = json!({"status": {"conditions": [condition]}});
-    if let Some(node) = nominated {
-        patch["status"]["nominatedNodeName"] = node.into();
+    let mut patch = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [condition]}});
+    match new_node {
+        Some("") => patch["status"]["nominatedNodeName"] = Value::Null,
+        Some(node) => patch["status"]["nominatedNodeName"] = node.into(),
+        None => {}
     }
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
     pods.patch_status(pod.name(), &PatchParams::default(), &Patch::Strategic(patch)).await?;

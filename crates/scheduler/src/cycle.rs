@@ -1,5 +1,6 @@
 //! One decision: which node for this pod.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use crate::cluster::{Cluster, NodeIndex};
 use crate::config::Profile;
 use crate::diagnosis::Diagnosis;
 use crate::framework::{Filter, Prepared, Rejection, View};
+use crate::nominations::Nominations;
 use crate::plugins::{self, Enabled};
-use crate::queue::Nominations;
 
 /// In a large cluster the search ends when enough nodes fit; below this many, all are looked at.
 const LEAST_FEASIBLE: usize = 100;
@@ -60,6 +61,7 @@ impl Ready {
             Ok(prepared) => prepared,
             Err(rejection) => return Err(rejected(cluster, rejection)),
         };
+        cluster.settle_order();
         let found = self.search(pod, cluster, nominations, rotation, &filters, only.as_ref());
         match found.feasible.as_slice() {
             [] => Err(NoFit { diagnosis: found.diagnosis, filters, resolvable: found.resolvable }),
@@ -98,7 +100,7 @@ impl Ready {
     fn search(
         &self,
         pod: &Arc<PodState>,
-        cluster: &mut Cluster,
+        cluster: &Cluster,
         nominations: &Nominations,
         rotation: &mut Rotation,
         filters: &[Box<dyn Filter>],
@@ -114,29 +116,24 @@ impl Ready {
             found.evaluated = 1;
             return found;
         }
-        if let Some(only) = only {
-            let known: Vec<NodeIndex> = only.iter().filter_map(|name| cluster.index_of(name)).collect();
-            for index in &known {
-                found.look(*index, check(*index, cluster, nominations, pod, filters));
+        let (searched, ruled_out) = match only {
+            Some(only) => {
+                let known: Vec<NodeIndex> = only.iter().filter_map(|name| cluster.index_of(name)).collect();
+                let ruled_out = all - known.len();
+                (Cow::Owned(known), ruled_out)
             }
-            found
-                .diagnosis
-                .add_reason("node(s) didn't satisfy plugin(s) [NodeAffinity]", all.saturating_sub(known.len()));
-            return found;
-        }
-        let enough = self.enough(all);
-        let order: Vec<NodeIndex> = {
-            let order = cluster.order();
-            let start = if order.is_empty() { 0 } else { rotation.next % order.len() };
-            order[start..].iter().chain(&order[..start]).copied().collect()
+            None => (Cow::Borrowed(cluster.order()), 0),
         };
-        for index in order {
-            found.look(index, check(index, cluster, nominations, pod, filters));
+        let enough = self.enough(searched.len());
+        let start = rotation.next.checked_rem(searched.len()).unwrap_or(0);
+        for index in searched[start..].iter().chain(&searched[..start]) {
+            found.look(*index, check(*index, cluster, nominations, pod, filters));
             if found.feasible.len() >= enough {
                 break;
             }
         }
         rotation.next = (rotation.next + found.evaluated) % all.max(1);
+        found.diagnosis.add_reason("node(s) didn't satisfy plugin(s) [NodeAffinity]", ruled_out);
         found
     }
 
@@ -219,8 +216,7 @@ impl Found {
     }
 }
 
-/// Checks a node as it is and, where pods of the same or higher priority were promised room on it, as it would be with
-/// them: they may come, or may not.
+/// Checks a node as it is.
 fn check(
     index: NodeIndex,
     cluster: &Cluster,
@@ -229,21 +225,32 @@ fn check(
     filters: &[Box<dyn Filter>],
 ) -> Option<Rejection> {
     let node = cluster.node(index);
-    let promised = nominations.on(node.name(), pod);
+    check_view(&View { cluster, index, node, removed: &[], added: &[] }, nominations, pod, filters)
+}
+
+/// Checks a node as the view has it and, where pods of the same or higher priority were promised room on it, as it would
+/// be with them: they may come, or may not.
+pub fn check_view(
+    view: &View<'_>,
+    nominations: &Nominations,
+    pod: &PodState,
+    filters: &[Box<dyn Filter>],
+) -> Option<Rejection> {
+    let promised = nominations.on(view.node.name(), pod);
     if !promised.is_empty() {
-        let mut with = node.clone();
+        let mut with = view.node.clone();
         for pod in &promised {
             with.add(Arc::clone(pod));
         }
-        let view = View { index, node: &with, removed: &[], added: &promised };
-        if let Some(rejection) = first_rejection(filters, &view) {
+        let with = View { node: &with, added: &promised, ..*view };
+        if let Some(rejection) = first_rejection(filters, &with) {
             return Some(rejection);
         }
     }
-    first_rejection(filters, &View { index, node, removed: &[], added: &[] })
+    first_rejection(filters, view)
 }
 
-pub fn first_rejection(filters: &[Box<dyn Filter>], view: &View<'_>) -> Option<Rejection> {
+fn first_rejection(filters: &[Box<dyn Filter>], view: &View<'_>) -> Option<Rejection> {
     filters.iter().find_map(|filter| filter.check(view))
 }
 

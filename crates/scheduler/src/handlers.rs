@@ -2,45 +2,164 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use futures::future::{BoxFuture, join_all};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+use knarr_client::informer::Object;
 use knarr_client::{Change, Informers};
+use kube::Resource;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::cluster::pod::pod_key;
+use crate::cluster::Cluster;
+use crate::cluster::pod::PodState;
+use crate::cluster::storage::object_key;
+use crate::queue::{Happened, Queue};
 
 /// A change, or the end of something that was in flight.
 pub enum Message {
-    Pod { old: Option<Arc<Pod>>, new: Option<Arc<Pod>> },
-    Node { old: Option<Arc<Node>>, new: Option<Arc<Node>> },
-    Namespace { old: Option<Arc<Namespace>>, new: Option<Arc<Namespace>> },
-    Budget { old: Option<Arc<PodDisruptionBudget>>, new: Option<Arc<PodDisruptionBudget>> },
-    Bound { key: Arc<str> },
-    BindFailed { key: Arc<str>, error: String, gone: bool },
+    Pod {
+        old: Option<Arc<Pod>>,
+        new: Option<Arc<Pod>>,
+    },
+    Node {
+        old: Option<Arc<Node>>,
+        new: Option<Arc<Node>>,
+    },
+    Budget {
+        old: Option<Arc<PodDisruptionBudget>>,
+        new: Option<Arc<PodDisruptionBudget>>,
+    },
+    /// A change of another kind, which is to be taken into the cluster's state.
+    Other(Apply),
+    Bound(Arc<PodState>),
+    /// The decision could not be carried out.
+    Failed {
+        pod: Arc<PodState>,
+        error: String,
+        is_gone: bool,
+    },
 }
 
-/// Sends every change; the channel holds at most what the API has changed since the task last looked.
-pub fn watch(informers: &Informers, messages: &UnboundedSender<Message>) {
+pub type Apply = Box<dyn FnOnce(&mut Cluster, &mut Queue, Timestamp) + Send>;
+
+/// Sends every change; the channel holds at most what the API has changed since the task last looked. Done when all kinds
+/// have been listed once.
+pub async fn watch(informers: &Informers, messages: &UnboundedSender<Message>) {
+    let mut synced = watch_others(informers, messages);
+    synced.push(send_changes(informers, messages, |old, new| Message::Node { old, new }));
+    synced.push(send_changes(informers, messages, |old, new| Message::Budget { old, new }));
+    synced.push(send_changes(informers, messages, |old, new| Message::Pod { old, new }));
+    join_all(synced).await;
+}
+
+type Synced = BoxFuture<'static, ()>;
+
+fn send_changes<K: Object + Resource<DynamicType = ()>>(
+    informers: &Informers,
+    messages: &UnboundedSender<Message>,
+    message: impl Fn(Option<Arc<K>>, Option<Arc<K>>) -> Message + Send + Sync + 'static,
+) -> Synced {
     let sender = messages.clone();
-    informers.of::<Node>().on_change(move |change| {
+    let informer = informers.of::<K>();
+    informer.on_change(move |change| {
         let (old, new) = both(change);
-        let _ = sender.send(Message::Node { old, new });
+        // The receiver ends only with the scheduler.
+        let _ = sender.send(message(old, new));
     });
-    let sender = messages.clone();
-    informers.of::<Namespace>().on_change(move |change| {
-        let (old, new) = both(change);
-        let _ = sender.send(Message::Namespace { old, new });
-    });
-    let sender = messages.clone();
-    informers.of::<PodDisruptionBudget>().on_change(move |change| {
-        let (old, new) = both(change);
-        let _ = sender.send(Message::Budget { old, new });
-    });
-    let sender = messages.clone();
-    informers.of::<Pod>().on_change(move |change| {
-        let (old, new) = both(change);
-        let _ = sender.send(Message::Pod { old, new });
-    });
+    Box::pin(async move { informer.synced().await })
+}
+
+fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> Vec<Synced> {
+    vec![
+        watch_kind::<Namespace>(informers, messages, |old, new, cluster, queue, now| {
+            match (old, new) {
+                (_, Some(namespace)) => cluster.set_namespace(namespace),
+                (Some(namespace), None) => {
+                    cluster.namespaces.remove(namespace.metadata.name.as_deref().unwrap_or_default());
+                }
+                (None, None) => {}
+            }
+            queue.happened(Happened::Namespace, now);
+        }),
+        watch_kind::<PersistentVolumeClaim>(informers, messages, |old, new, cluster, queue, now| {
+            cluster.storage.set_claim(old, new);
+            if let Some(claim) = new {
+                let key = object_key(&claim.metadata);
+                queue.happened_to(Happened::Claims, |pod| pod.claims.iter().any(|used| used.key == key), now);
+            }
+        }),
+        watch_kind::<PersistentVolume>(informers, messages, |old, new, cluster, queue, now| {
+            cluster.storage.set_volume(old, new);
+            storage_changed(new.is_some(), queue, now);
+        }),
+        watch_kind::<StorageClass>(informers, messages, |old, new, cluster, queue, now| {
+            cluster.storage.set_class(old, new);
+            storage_changed(new.is_some(), queue, now);
+        }),
+        watch_kind::<CSINode>(informers, messages, |old, new, cluster, queue, now| {
+            cluster.storage.set_csi_node(old, new);
+            storage_changed(new.is_some(), queue, now);
+        }),
+        watch_kind::<CSIDriver>(informers, messages, |old, new, cluster, queue, now| {
+            cluster.storage.set_csi_driver(old, new);
+            storage_changed(new.is_some(), queue, now);
+        }),
+        watch_kind::<CSIStorageCapacity>(informers, messages, |old, new, cluster, queue, now| {
+            cluster.storage.set_capacity(old, new);
+            storage_changed(new.is_some(), queue, now);
+        }),
+        watch_kind::<VolumeAttachment>(informers, messages, |old, new, cluster, queue, now| {
+            cluster.storage.set_attachment(old, new);
+            // Only a volume that is let go makes room.
+            storage_changed(new.is_none(), queue, now);
+        }),
+        watch_kind::<Service>(informers, messages, |old, new, cluster, _, _| cluster.workloads.set_service(old, new)),
+        watch_kind::<ReplicaSet>(informers, messages, |old, new, cluster, _, _| {
+            cluster.workloads.set_replica_set(old, new);
+        }),
+        watch_kind::<StatefulSet>(informers, messages, |old, new, cluster, _, _| {
+            cluster.workloads.set_stateful_set(old, new);
+        }),
+        watch_kind::<ReplicationController>(informers, messages, |old, new, cluster, _, _| {
+            cluster.workloads.set_replication_controller(old, new);
+        }),
+        watch_kind::<ResourceClaim>(informers, messages, |old, new, cluster, queue, now| {
+            cluster.resource_claims.set(old, new);
+            let claims = &cluster.resource_claims;
+            queue.reconsider_gated(|pod| is_gated(pod, claims), now);
+            queue.happened(Happened::ResourceClaims, now);
+        }),
+    ]
+}
+
+/// Whether a pod is held back before it is even decided: by its scheduling gates, or by claims that are not there.
+pub fn is_gated(pod: &PodState, claims: &crate::cluster::claims::ResourceClaims) -> bool {
+    let Some(spec) = &pod.object.spec else { return false };
+    spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty())
+        || spec.resource_claims.as_ref().is_some_and(|claimed| !claimed.is_empty())
+            && claims.of_pod(&pod.object).is_err()
+}
+
+fn storage_changed(helps: bool, queue: &mut Queue, now: Timestamp) {
+    if helps {
+        queue.happened(Happened::Storage, now);
+    }
+}
+
+fn watch_kind<K: Object + Resource<DynamicType = ()>>(
+    informers: &Informers,
+    messages: &UnboundedSender<Message>,
+    apply: fn(Option<&Arc<K>>, Option<&Arc<K>>, &mut Cluster, &mut Queue, Timestamp),
+) -> Synced {
+    send_changes::<K>(informers, messages, move |old, new| {
+        Message::Other(Box::new(move |cluster, queue, now| apply(old.as_ref(), new.as_ref(), cluster, queue, now)))
+    })
 }
 
 fn both<K>(change: &Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
@@ -49,8 +168,4 @@ fn both<K>(change: &Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
         Change::Updated { old, new } => (Some(Arc::clone(old)), Some(Arc::clone(new))),
         Change::Deleted(old) => (Some(Arc::clone(old)), None),
     }
-}
-
-pub fn key_of(pod: &Pod) -> Arc<str> {
-    pod_key(pod)
 }

@@ -14,10 +14,12 @@ pub mod cycle;
 pub mod diagnosis;
 pub mod framework;
 mod handlers;
+pub mod nominations;
 pub mod plugins;
 pub mod preemption;
 pub mod queue;
 mod scheduler;
+mod volumes;
 
 pub use config::Configuration;
 pub use scheduler::{Settings, run};

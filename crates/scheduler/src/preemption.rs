@@ -10,9 +10,10 @@ use knarr_client::selector::Selector;
 use crate::cluster::node::NodeState;
 use crate::cluster::pod::PodState;
 use crate::cluster::{Cluster, NodeIndex};
-use crate::cycle::{NoFit, first_rejection};
+use crate::cycle::{NoFit, check_view};
 use crate::diagnosis::nodes_message;
-use crate::framework::{Filter, View};
+use crate::framework::{Rejection, View};
+use crate::nominations::Nominations;
 
 /// Of many nodes where room could be made, so many are worked out: a tenth, and at least a hundred.
 const LEAST_CANDIDATES: usize = 100;
@@ -64,20 +65,54 @@ impl Budget {
     }
 }
 
-pub fn make_room(pod: &Arc<PodState>, no_fit: &NoFit, cluster: &Cluster, budgets: &[Budget]) -> Outcome {
+/// Whether a pod may not displace others, and why.
+pub fn is_ineligible(
+    pod: &PodState,
+    nominated: Option<&str>,
+    no_fit: &NoFit,
+    cluster: &Cluster,
+) -> Option<&'static str> {
     let policy = pod.object.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref());
     if policy == Some("Never") {
-        return Outcome::Nothing("not eligible due to preemptionPolicy=Never.".to_owned());
+        return Some("not eligible due to preemptionPolicy=Never.");
     }
+    // Room is being made already: its victims are on their way out. Unless the node would not do even so.
+    let index = cluster.index_of(nominated?)?;
+    let is_victim = |placed: &Arc<PodState>| placed.priority() < pod.priority() && leaves_by_preemption(placed);
+    let waits = no_fit.resolvable.contains(&index) && cluster.node(index).pods.iter().any(is_victim);
+    waits.then_some("not eligible due to a terminating pod on the nominated node.")
+}
+
+fn leaves_by_preemption(pod: &PodState) -> bool {
+    let conditions = pod.object.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let target = conditions.into_iter().find(|condition| condition.type_ == "DisruptionTarget");
+    pod.is_terminating()
+        && target.is_some_and(|condition| {
+            condition.status == "True" && condition.reason.as_deref() == Some("PreemptionByScheduler")
+        })
+}
+
+/// Whom to displace, among the nodes where that can help.
+pub fn make_room(
+    pod: &Arc<PodState>,
+    no_fit: &NoFit,
+    cluster: &Cluster,
+    nominations: &Nominations,
+    budgets: &[Budget],
+) -> Outcome {
     let all = cluster.node_count();
     let unhelpful = all - no_fit.resolvable.len();
     let mut candidates = Vec::new();
-    let mut without_victims = 0;
+    let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     let most = (all * CANDIDATE_PERCENTAGE / 100).max(LEAST_CANDIDATES);
     for index in &no_fit.resolvable {
-        match victims_on(pod, *index, cluster, &no_fit.filters, budgets) {
+        match victims_on(pod, *index, cluster, no_fit, nominations, budgets) {
             Ok(victims) => candidates.push(victims),
-            Err(()) => without_victims += 1,
+            Err(rejection) => {
+                for reason in rejection.reasons {
+                    *reasons.entry(reason).or_default() += 1;
+                }
+            }
         }
         if candidates.len() >= most {
             break;
@@ -86,12 +121,8 @@ pub fn make_room(pod: &Arc<PodState>, no_fit: &NoFit, cluster: &Cluster, budgets
     match best(candidates) {
         Some(victims) => Outcome::Victims(victims),
         None => {
-            let mut reasons = BTreeMap::new();
             if unhelpful > 0 {
                 reasons.insert("Preemption is not helpful for scheduling".to_owned(), unhelpful);
-            }
-            if without_victims > 0 {
-                reasons.insert("No preemption victims found for incoming pod".to_owned(), without_victims);
             }
             Outcome::Nothing(nodes_message(all, &reasons, None))
         }
@@ -103,22 +134,23 @@ fn victims_on(
     pod: &Arc<PodState>,
     index: NodeIndex,
     cluster: &Cluster,
-    filters: &[Box<dyn Filter>],
+    no_fit: &NoFit,
+    nominations: &Nominations,
     budgets: &[Budget],
-) -> Result<Victims, ()> {
+) -> Result<Victims, Rejection> {
     let node = cluster.node(index);
     let mut lower: Vec<Arc<PodState>> =
         node.pods.iter().filter(|placed| placed.priority() < pod.priority()).cloned().collect();
     if lower.is_empty() {
-        return Err(());
+        return Err(Rejection::unresolvable("DefaultPreemption", "No preemption victims found for incoming pod"));
     }
     let mut without: NodeState = node.clone();
     lower.iter().for_each(|pod| without.remove(pod));
-    let fits = |node: &NodeState, removed: &[Arc<PodState>]| {
-        first_rejection(filters, &View { index, node, removed, added: &[] }).is_none()
+    let rejection = |node: &NodeState, removed: &[Arc<PodState>]| {
+        check_view(&View { cluster, index, node, removed, added: &[] }, nominations, pod, &no_fit.filters)
     };
-    if !fits(&without, &lower) {
-        return Err(());
+    if let Some(rejection) = rejection(&without, &lower) {
+        return Err(rejection);
     }
     // The most important come back first; those a budget protects before the others.
     lower.sort_by(|one, other| importance(other).cmp(&importance(one)));
@@ -130,7 +162,7 @@ fn victims_on(
         for candidate in pods {
             without.add(Arc::clone(&candidate));
             removed.retain(|pod| pod.key != candidate.key);
-            if !fits(&without, &removed) {
+            if rejection(&without, &removed).is_some() {
                 without.remove(&candidate);
                 removed.push(Arc::clone(&candidate));
                 violations += usize::from(is_protected);

@@ -2,7 +2,7 @@
 //! nowhere and wait for an event that can help them.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,9 @@ use crate::cluster::pod::PodState;
 
 /// A pod that no event has helped for so long is tried again all the same.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// The rejecting plugin of pods that no plugin rejected: any event may help them.
+const ANYTHING: &str = "";
 
 /// What happened in the cluster that might make room for a waiting pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,18 +29,19 @@ pub enum Happened {
     PodLabels,
     Storage,
     Claims,
+    ResourceClaims,
     Namespace,
 }
 
-/// Whether the event can help a pod that the plugin rejected.
+/// Whether the event can help a pod that the plugin rejected. Plugins that are not named here may be helped by anything.
 fn helps(plugin: &str, happened: Happened) -> bool {
     use Happened::{
-        Claims, Namespace, NodeAdded, NodeAllocatable, NodeLabels, NodeTaints, PodAdded, PodLabels, PodRemoved, Storage,
+        Claims, Namespace, NodeAdded, NodeAllocatable, NodeLabels, NodeTaints, PodAdded, PodLabels, PodRemoved,
+        ResourceClaims, Storage,
     };
     match plugin {
-        "NodeUnschedulable" => matches!(happened, NodeAdded | NodeTaints),
+        "NodeUnschedulable" | "TaintToleration" => matches!(happened, NodeAdded | NodeTaints),
         "NodeName" => matches!(happened, NodeAdded),
-        "TaintToleration" => matches!(happened, NodeAdded | NodeTaints),
         "NodeAffinity" => matches!(happened, NodeAdded | NodeLabels),
         "NodePorts" => matches!(happened, NodeAdded | PodRemoved),
         "NodeResourcesFit" => matches!(happened, NodeAdded | NodeAllocatable | PodRemoved),
@@ -47,9 +51,10 @@ fn helps(plugin: &str, happened: Happened) -> bool {
         "InterPodAffinity" => {
             matches!(happened, NodeAdded | NodeLabels | PodRemoved | PodAdded | PodLabels | Namespace)
         }
-        "VolumeBinding" | "VolumeZone" | "VolumeRestrictions" | "NodeVolumeLimits" => {
-            matches!(happened, NodeAdded | NodeLabels | Storage | Claims | PodRemoved)
-        }
+        "VolumeRestrictions" => matches!(happened, NodeAdded | PodRemoved | Claims),
+        "NodeVolumeLimits" => matches!(happened, NodeAdded | PodRemoved | Claims | Storage),
+        "VolumeBinding" | "VolumeZone" => matches!(happened, NodeAdded | NodeLabels | Claims | Storage),
+        "DynamicResources" => matches!(happened, NodeAdded | NodeLabels | ResourceClaims | PodRemoved),
         _ => true,
     }
 }
@@ -59,7 +64,10 @@ struct Queued {
     /// When it came into the queue; the older go first.
     since: Timestamp,
     order: u64,
-    attempts: u32,
+    /// How often it fitted nowhere, and how often in a row its decision could not be carried out: the back-off grows with
+    /// each.
+    misfits: u32,
+    errors: u32,
     state: State,
 }
 
@@ -67,15 +75,16 @@ enum State {
     Active,
     BackingOff {
         until: Timestamp,
+        /// It failed rather than did not fit: it is not taken before its time.
+        after_error: bool,
     },
     Unschedulable {
         plugins: Vec<&'static str>,
         since: Timestamp,
     },
-    /// Being decided or bound right now; remembers whether an event came meanwhile.
-    InFlight {
-        happened: Vec<Happened>,
-    },
+    /// Being decided or bound. A decision is made in one go, so no event can come in between.
+    InFlight,
+    /// Not to be decided before something else has happened to it.
     Gated,
 }
 
@@ -103,7 +112,11 @@ pub struct Queue {
     pods: HashMap<Arc<str>, Queued>,
     active: BTreeMap<Rank, Arc<str>>,
     back_off: BTreeSet<(Timestamp, Arc<str>)>,
+    error_back_off: BTreeSet<(Timestamp, Arc<str>)>,
     unschedulable: BTreeSet<(Timestamp, Arc<str>)>,
+    /// Unschedulable pods by the plugins that rejected them, so that an event touches only those it can help.
+    rejected_by: HashMap<&'static str, HashSet<Arc<str>>>,
+    gated: HashSet<Arc<str>>,
     counter: u64,
     initial_back_off: Duration,
     max_back_off: Duration,
@@ -115,43 +128,69 @@ impl Queue {
             pods: HashMap::new(),
             active: BTreeMap::new(),
             back_off: BTreeSet::new(),
+            error_back_off: BTreeSet::new(),
             unschedulable: BTreeSet::new(),
+            rejected_by: HashMap::new(),
+            gated: HashSet::new(),
             counter: 0,
             initial_back_off,
             max_back_off,
         }
     }
 
-    /// Takes in an unbound pod, new or changed.
-    pub fn set(&mut self, pod: Arc<PodState>, now: Timestamp) {
+    /// Takes in an unbound pod, new or changed. A gated one is kept but not decided.
+    pub fn set(&mut self, pod: Arc<PodState>, is_gated: bool, now: Timestamp) {
         let key = Arc::clone(&pod.key);
-        let gated = is_gated(&pod);
-        match self.pods.get_mut(&key) {
-            Some(queued) => {
-                let changed = pod_changed(&queued.pod, &pod);
-                if let State::InFlight { .. } = queued.state {
-                    queued.pod = pod;
-                    return;
-                }
-                let ungated = matches!(queued.state, State::Gated) && !gated;
-                queued.pod = pod;
-                if ungated || (changed && matches!(queued.state, State::Unschedulable { .. })) {
-                    self.leave(&key);
-                    self.ready(&key, now);
-                } else if matches!(queued.state, State::Active) {
-                    self.leave(&key);
-                    self.activate(&key);
-                }
+        let Some(queued) = self.pods.get(&key) else {
+            self.counter += 1;
+            let queued = Queued { pod, since: now, order: self.counter, misfits: 0, errors: 0, state: State::InFlight };
+            self.pods.insert(Arc::clone(&key), queued);
+            if is_gated {
+                self.gate(&key)
+            } else {
+                self.activate(&key)
             }
-            None => {
-                self.counter += 1;
-                let state = State::Gated;
-                let queued = Queued { pod, since: now, order: self.counter, attempts: 0, state };
-                self.pods.insert(Arc::clone(&key), queued);
-                if !gated {
-                    self.activate(&key);
-                }
+            return;
+        };
+        let changed = pod_changed(&queued.pod, &pod);
+        let wakes = match &queued.state {
+            State::InFlight => false,
+            State::Gated => !is_gated,
+            State::Unschedulable { .. } => changed,
+            // It may have got another priority.
+            State::Active => true,
+            State::BackingOff { .. } => false,
+        };
+        // Its place in the queue is found by what it was, so it leaves before it changes.
+        if wakes || is_gated && !matches!(queued.state, State::InFlight) {
+            self.leave(&key);
+        }
+        let was_active = matches!(self.pods.get(&key).map(|queued| &queued.state), Some(State::Active));
+        if let Some(queued) = self.pods.get_mut(&key) {
+            queued.pod = pod;
+            if matches!(queued.state, State::InFlight) {
+                return;
             }
+        }
+        match (is_gated, wakes) {
+            (true, _) => self.gate(&key),
+            (false, true) if was_active => self.activate(&key),
+            (false, true) => self.ready(&key, now),
+            (false, false) => {}
+        }
+    }
+
+    /// Opens the gates of pods that need not wait any more.
+    pub fn reconsider_gated(&mut self, is_gated: impl Fn(&PodState) -> bool, now: Timestamp) {
+        let open: Vec<Arc<str>> = self
+            .gated
+            .iter()
+            .filter(|key| self.pods.get(*key).is_some_and(|queued| !is_gated(&queued.pod)))
+            .cloned()
+            .collect();
+        for key in open {
+            self.leave(&key);
+            self.ready(&key, now);
         }
     }
 
@@ -160,79 +199,101 @@ impl Queue {
         self.pods.remove(key);
     }
 
-    /// The next pod to decide.
+    /// Removes the pod unless another of its name has come.
+    pub fn remove_same(&mut self, key: &str, uid: &str) {
+        if self.is_same(key, uid) {
+            self.remove(key);
+        }
+    }
+
+    pub fn is_same(&self, key: &str, uid: &str) -> bool {
+        self.pods.get(key).is_some_and(|queued| queued.pod.uid() == uid)
+    }
+
+    /// The next pod to decide. When none is ready, one that backs off after it did not fit goes before its time: nobody
+    /// else waits for the decision.
     pub fn pop(&mut self) -> Option<Arc<PodState>> {
-        let (_, key) = self.active.pop_first()?;
+        let key = match self.active.pop_first() {
+            Some((_, key)) => key,
+            None => self.back_off.pop_first()?.1,
+        };
         let queued = self.pods.get_mut(&key)?;
-        queued.attempts += 1;
-        queued.state = State::InFlight { happened: Vec::new() };
+        queued.state = State::InFlight;
         Some(Arc::clone(&queued.pod))
     }
 
     /// A pod in flight fits nowhere: it waits for something that helps against what these plugins found.
     pub fn unschedulable(&mut self, key: &str, plugins: Vec<&'static str>, now: Timestamp) {
         let Some(queued) = self.pods.get_mut(key) else { return };
-        let State::InFlight { happened } = &queued.state else { return };
-        if happened.iter().any(|event| plugins.iter().any(|plugin| helps(plugin, *event))) {
-            self.back_off(key, now);
+        if !matches!(queued.state, State::InFlight) {
             return;
         }
+        queued.misfits += 1;
+        queued.errors = 0;
+        let key = Arc::clone(&queued.pod.key);
+        for plugin in if plugins.is_empty() { &[ANYTHING][..] } else { &plugins } {
+            self.rejected_by.entry(plugin).or_default().insert(Arc::clone(&key));
+        }
         queued.state = State::Unschedulable { plugins, since: now };
-        self.unschedulable.insert((now, key.into()));
+        self.unschedulable.insert((now, key));
     }
 
     /// A pod in flight failed for another reason, such as a refused binding: it tries again after its back-off.
-    pub fn back_off(&mut self, key: &str, now: Timestamp) {
+    pub fn failed(&mut self, key: &str, now: Timestamp) {
         self.leave(key);
         let Some(queued) = self.pods.get_mut(key) else { return };
-        let factor = 1u32 << queued.attempts.saturating_sub(1).min(16);
-        let wait = self.initial_back_off.saturating_mul(factor).min(self.max_back_off);
-        let until = now.saturating_add(wait).unwrap_or(Timestamp::MAX);
-        queued.state = State::BackingOff { until };
-        self.back_off.insert((until, key.into()));
+        queued.errors += 1;
+        let until = now.saturating_add(back_off(queued.errors, self.initial_back_off, self.max_back_off));
+        let until = until.unwrap_or(Timestamp::MAX);
+        queued.state = State::BackingOff { until, after_error: true };
+        self.error_back_off.insert((until, Arc::clone(&queued.pod.key)));
     }
 
     /// Wakes the pods that the event can help.
     pub fn happened(&mut self, event: Happened, now: Timestamp) {
-        for queued in self.pods.values_mut() {
-            if let State::InFlight { happened } = &mut queued.state
-                && !happened.contains(&event)
-            {
-                happened.push(event);
-            }
+        self.happened_to(event, |_| true, now);
+    }
+
+    /// Wakes the pods that the event can help, of those that it concerns.
+    pub fn happened_to(&mut self, event: Happened, concerns: impl Fn(&PodState) -> bool, now: Timestamp) {
+        if self.unschedulable.is_empty() {
+            return;
         }
-        let woken: Vec<Arc<str>> = self
-            .unschedulable
-            .iter()
-            .filter(|(_, key)| {
-                matches!(self.pods.get(key).map(|queued| &queued.state),
-                    Some(State::Unschedulable { plugins, .. }) if plugins.is_empty() || plugins.iter().any(|plugin| helps(plugin, event)))
-            })
-            .map(|(_, key)| Arc::clone(key))
-            .collect();
+        let mut woken: Vec<Arc<str>> = Vec::new();
+        for (_, keys) in self.rejected_by.iter().filter(|(plugin, _)| helps(plugin, event)) {
+            let concerned = |key: &&Arc<str>| self.pods.get(*key).is_some_and(|queued| concerns(&queued.pod));
+            woken.extend(keys.iter().filter(concerned).cloned());
+        }
         for key in woken {
-            self.leave(&key);
-            self.ready(&key, now);
+            if matches!(self.pods.get(&key).map(|queued| &queued.state), Some(State::Unschedulable { .. })) {
+                self.leave(&key);
+                self.ready(&key, now);
+            }
         }
     }
 
     /// Moves pods whose time has come. Answers when the next one's comes.
     pub fn advance(&mut self, now: Timestamp) -> Option<Timestamp> {
-        while let Some((until, key)) = self.back_off.first().cloned()
-            && until <= now
-        {
-            self.leave(&key);
-            self.activate(&key);
+        for after_error in [false, true] {
+            let waiting = |queue: &Self| {
+                let set = if after_error { &queue.error_back_off } else { &queue.back_off };
+                set.first().filter(|(until, _)| *until <= now).map(|(_, key)| Arc::clone(key))
+            };
+            while let Some(key) = waiting(self) {
+                self.leave(&key);
+                self.activate(&key);
+            }
         }
-        let longest = jiff::SignedDuration::try_from(LONGEST_WAIT).unwrap_or_default();
+        let over = |since: Timestamp| since.saturating_add(LONGEST_WAIT).unwrap_or(Timestamp::MAX);
         while let Some((since, key)) = self.unschedulable.first().cloned()
-            && since.saturating_add(longest).is_ok_and(|until| until <= now)
+            && over(since) <= now
         {
             self.leave(&key);
             self.ready(&key, now);
         }
-        let waiting = self.unschedulable.first().and_then(|(since, _)| since.saturating_add(longest).ok());
-        self.back_off.first().map(|(until, _)| *until).into_iter().chain(waiting).min()
+        let first = |set: &BTreeSet<(Timestamp, Arc<str>)>| set.first().map(|(until, _)| *until);
+        let waiting = first(&self.unschedulable).map(over);
+        first(&self.back_off).into_iter().chain(first(&self.error_back_off)).chain(waiting).min()
     }
 
     pub fn is_waiting(&self, key: &str) -> bool {
@@ -241,23 +302,18 @@ impl Queue {
 
     /// Active, unless its back-off is still running.
     fn ready(&mut self, key: &str, now: Timestamp) {
-        let Some(queued) = self.pods.get(key) else { return };
+        let Some(queued) = self.pods.get_mut(key) else { return };
         let since = match &queued.state {
             State::Unschedulable { since, .. } => *since,
             _ => now,
         };
-        let factor = 1u32 << queued.attempts.saturating_sub(1).min(16);
-        let wait = if queued.attempts == 0 {
-            Duration::ZERO
-        } else {
-            self.initial_back_off.saturating_mul(factor).min(self.max_back_off)
-        };
+        let wait = back_off(queued.misfits, self.initial_back_off, self.max_back_off);
         let until = since.saturating_add(wait).unwrap_or(Timestamp::MAX);
         if until <= now {
             self.activate(key);
-        } else if let Some(queued) = self.pods.get_mut(key) {
-            queued.state = State::BackingOff { until };
-            self.back_off.insert((until, key.into()));
+        } else {
+            queued.state = State::BackingOff { until, after_error: false };
+            self.back_off.insert((until, Arc::clone(&queued.pod.key)));
         }
     }
 
@@ -268,25 +324,49 @@ impl Queue {
         }
     }
 
+    fn gate(&mut self, key: &str) {
+        if let Some(queued) = self.pods.get_mut(key) {
+            queued.state = State::Gated;
+            self.gated.insert(Arc::clone(&queued.pod.key));
+        }
+    }
+
     /// Takes a pod out of the list it is in; its state stays.
     fn leave(&mut self, key: &str) {
         let Some(queued) = self.pods.get(key) else { return };
+        let own = Arc::clone(&queued.pod.key);
         match &queued.state {
             State::Active => {
-                let own = rank(queued);
-                if self.active.remove(&own).is_none() {
-                    // Its priority was another when it came in.
-                    self.active.retain(|_, other| &**other != key);
+                self.active.remove(&rank(queued));
+            }
+            State::BackingOff { until, after_error } => {
+                let set = if *after_error { &mut self.error_back_off } else { &mut self.back_off };
+                set.remove(&(*until, own));
+            }
+            State::Unschedulable { plugins, since } => {
+                for plugin in if plugins.is_empty() { &[ANYTHING][..] } else { plugins } {
+                    if let Some(keys) = self.rejected_by.get_mut(plugin) {
+                        keys.remove(key);
+                        if keys.is_empty() {
+                            self.rejected_by.remove(plugin);
+                        }
+                    }
                 }
+                self.unschedulable.remove(&(*since, own));
             }
-            State::BackingOff { until } => {
-                self.back_off.remove(&(*until, key.into()));
+            State::Gated => {
+                self.gated.remove(key);
             }
-            State::Unschedulable { since, .. } => {
-                self.unschedulable.remove(&(*since, key.into()));
-            }
-            State::InFlight { .. } | State::Gated => {}
+            State::InFlight => {}
         }
+    }
+}
+
+/// Doubles with each time, up to the limit; nothing before the first.
+fn back_off(times: u32, initial: Duration, most: Duration) -> Duration {
+    match times.checked_sub(1) {
+        None => Duration::ZERO,
+        Some(doublings) => initial.saturating_mul(1 << doublings.min(16)).min(most),
     }
 }
 
@@ -294,57 +374,9 @@ fn rank(queued: &Queued) -> Rank {
     Rank { priority: queued.pod.priority(), since: queued.since, order: queued.order }
 }
 
-fn is_gated(pod: &PodState) -> bool {
-    let gates = pod.object.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
-    gates.is_some_and(|gates| !gates.is_empty())
-}
-
 /// Whether a change of the pod itself may help it: its status is the scheduler's own writing.
 fn pod_changed(old: &PodState, new: &PodState) -> bool {
     old.object.spec != new.object.spec || old.object.metadata.labels != new.object.metadata.labels
-}
-
-/// Pods that were promised room on a node, while those that make it are leaving.
-#[derive(Default)]
-pub struct Nominations {
-    by_pod: HashMap<Arc<str>, (Arc<str>, Arc<PodState>)>,
-    by_node: HashMap<Arc<str>, Vec<Arc<PodState>>>,
-}
-
-impl Nominations {
-    pub fn node_of(&self, key: &str) -> Option<&str> {
-        self.by_pod.get(key).map(|(node, _)| &**node)
-    }
-
-    /// Other pods of the same or higher priority that were promised room on the node.
-    pub fn on(&self, node: &str, pod: &PodState) -> Vec<Arc<PodState>> {
-        let promised = self.by_node.get(node).into_iter().flatten();
-        promised.filter(|other| other.key != pod.key && other.priority() >= pod.priority()).cloned().collect()
-    }
-
-    /// Of lower priority: they lose their promise when this pod takes the room.
-    pub fn lower_on(&self, node: &str, priority: i32) -> Vec<Arc<PodState>> {
-        let promised = self.by_node.get(node).into_iter().flatten();
-        promised.filter(|other| other.priority() < priority).cloned().collect()
-    }
-
-    pub fn set(&mut self, pod: Arc<PodState>, node: &str) {
-        self.remove(&pod.key);
-        let node: Arc<str> = node.into();
-        self.by_node.entry(Arc::clone(&node)).or_default().push(Arc::clone(&pod));
-        self.by_pod.insert(Arc::clone(&pod.key), (node, pod));
-    }
-
-    pub fn remove(&mut self, key: &str) {
-        if let Some((node, _)) = self.by_pod.remove(key)
-            && let Some(pods) = self.by_node.get_mut(&node)
-        {
-            pods.retain(|pod| &*pod.key != key);
-            if pods.is_empty() {
-                self.by_node.remove(&node);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -373,9 +405,9 @@ mod tests {
     #[test]
     fn the_more_important_then_the_older_comes_first() {
         let mut queue = queue();
-        queue.set(pod("old", 0), at(1));
-        queue.set(pod("young", 0), at(2));
-        queue.set(pod("high", 5), at(3));
+        queue.set(pod("old", 0), false, at(1));
+        queue.set(pod("young", 0), false, at(2));
+        queue.set(pod("high", 5), false, at(3));
         let order: Vec<Option<String>> = (0..4).map(|_| next(&mut queue)).collect();
         assert_eq!(order, [Some("high".into()), Some("old".into()), Some("young".into()), None]);
     }
@@ -383,7 +415,7 @@ mod tests {
     #[test]
     fn only_events_that_help_wake_a_waiting_pod() {
         let mut queue = queue();
-        queue.set(pod("a", 0), at(1));
+        queue.set(pod("a", 0), false, at(1));
         next(&mut queue);
         queue.unschedulable("n/a", vec!["TaintToleration"], at(1));
         queue.happened(Happened::PodRemoved, at(5));
@@ -395,29 +427,80 @@ mod tests {
     }
 
     #[test]
-    fn an_event_during_the_decision_is_not_lost() {
+    fn a_woken_pod_backs_off_unless_nobody_else_waits() {
         let mut queue = queue();
-        queue.set(pod("a", 0), at(1));
+        queue.set(pod("a", 0), false, at(1));
         next(&mut queue);
-        queue.happened(Happened::NodeAdded, at(1));
         queue.unschedulable("n/a", vec!["NodeResourcesFit"], at(1));
-        assert_eq!(queue.advance(at(1)), Some(at(2)), "it waits out its back-off only");
-        queue.advance(at(2));
-        assert_eq!(next(&mut queue), Some("a".into()));
+        queue.happened(Happened::NodeAdded, at(1));
+        assert_eq!(queue.advance(at(1)), Some(at(2)), "it waits out its back-off");
+        queue.set(pod("b", 0), false, at(1));
+        assert_eq!(next(&mut queue), Some("b".into()), "others are ready");
+        assert_eq!(next(&mut queue), Some("a".into()), "nobody else is");
     }
 
     #[test]
-    fn back_off_doubles_up_to_its_limit() {
+    fn errors_are_waited_out() {
         let mut queue = queue();
-        queue.set(pod("a", 0), at(0));
+        queue.set(pod("a", 0), false, at(0));
         let mut now = at(0);
         for seconds in [1, 2, 4, 8, 10, 10] {
             assert!(next(&mut queue).is_some());
-            queue.back_off("n/a", now);
+            queue.failed("n/a", now);
+            assert_eq!(next(&mut queue), None);
             let until = queue.advance(now).unwrap();
             assert_eq!(until.as_second() - now.as_second(), seconds);
             now = until;
             queue.advance(now);
         }
+    }
+
+    #[test]
+    fn nothing_helps_for_five_minutes_then_it_is_tried_again() {
+        let mut queue = queue();
+        queue.set(pod("a", 0), false, at(0));
+        next(&mut queue);
+        queue.unschedulable("n/a", vec!["NodeName"], at(0));
+        assert_eq!(queue.advance(at(299)), Some(at(300)));
+        queue.advance(at(300));
+        assert_eq!(next(&mut queue), Some("a".into()));
+    }
+
+    #[test]
+    fn gates_hold_a_pod_until_they_open() {
+        let mut queue = queue();
+        queue.set(pod("a", 0), true, at(0));
+        assert_eq!(next(&mut queue), None);
+        queue.reconsider_gated(|_| true, at(1));
+        assert_eq!(next(&mut queue), None);
+        queue.reconsider_gated(|_| false, at(1));
+        assert_eq!(next(&mut queue), Some("a".into()));
+        queue.set(pod("b", 0), true, at(2));
+        queue.set(pod("b", 0), false, at(3));
+        assert_eq!(next(&mut queue), Some("b".into()));
+    }
+
+    #[test]
+    fn a_change_of_the_pod_moves_it_in_the_queue() {
+        let mut queue = queue();
+        queue.set(pod("a", 0), false, at(0));
+        queue.set(pod("b", 1), false, at(0));
+        queue.set(pod("a", 2), false, at(1));
+        assert_eq!(next(&mut queue), Some("a".into()));
+        queue.unschedulable("n/a", vec!["NodeName"], at(1));
+        queue.set(pod("a", 3), false, at(9));
+        assert_eq!(next(&mut queue), Some("a".into()));
+        assert_eq!(next(&mut queue), Some("b".into()));
+        assert_eq!(next(&mut queue), None);
+    }
+
+    #[test]
+    fn a_pod_of_the_same_name_is_another() {
+        let mut queue = queue();
+        queue.set(pod("a", 0), false, at(0));
+        queue.remove_same("n/a", "other");
+        assert!(queue.is_waiting("n/a"));
+        queue.remove_same("n/a", "");
+        assert!(!queue.is_waiting("n/a"));
     }
 }

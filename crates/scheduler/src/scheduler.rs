@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use knarr_client::events::{EventType, reference};
 use knarr_client::pod::{is_terminal, node_name};
@@ -14,14 +14,18 @@ use kube::Client;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::bind;
+use crate::bind::{self, Nomination, Reason};
 use crate::cluster::Cluster;
-use crate::cluster::pod::PodState;
+use crate::cluster::pod::{PodState, pod_key};
+use crate::cluster::storage::object_key;
 use crate::config::Configuration;
 use crate::cycle::{NoFit, Ready, Rotation};
-use crate::handlers::{self, Message, key_of};
-use crate::preemption::{Budget, Outcome, make_room};
-use crate::queue::{Happened, Nominations, Queue};
+use crate::handlers::{self, Message};
+use crate::nominations::Nominations;
+use crate::plugins::volume_binding::{VolumePlan, plan_volumes};
+use crate::preemption::{Budget, Outcome, is_ineligible, make_room};
+use crate::queue::{Happened, Queue};
+use crate::volumes::Watched;
 
 /// So many bindings are on their way at once.
 const BINDINGS_IN_FLIGHT: usize = 256;
@@ -35,16 +39,14 @@ pub struct Settings {
 /// Schedules until the process ends or the API's informers close.
 pub async fn run(client: Client, informers: Informers, settings: Settings) {
     let (sender, receiver) = unbounded_channel();
-    handlers::watch(&informers, &sender);
-    informers.of::<Node>().synced().await;
-    informers.of::<Namespace>().synced().await;
-    informers.of::<PodDisruptionBudget>().synced().await;
-    informers.of::<Pod>().synced().await;
-    Scheduler::new(client, settings, sender).run(receiver).await;
+    let watched = Watched::new(&informers);
+    handlers::watch(&informers, &sender).await;
+    Scheduler::new(client, watched, settings, sender).run(receiver).await;
 }
 
 struct Scheduler {
     client: Client,
+    watched: Watched,
     now: fn() -> Timestamp,
     profiles: HashMap<String, Ready>,
     recorders: HashMap<String, SeriesRecorder>,
@@ -58,7 +60,7 @@ struct Scheduler {
 }
 
 impl Scheduler {
-    fn new(client: Client, settings: Settings, messages: UnboundedSender<Message>) -> Self {
+    fn new(client: Client, watched: Watched, settings: Settings, messages: UnboundedSender<Message>) -> Self {
         let Configuration { profiles, percentage_of_nodes_to_score, initial_backoff, max_backoff } =
             settings.configuration;
         let recorders = profiles
@@ -75,6 +77,7 @@ impl Scheduler {
             .collect();
         Scheduler {
             client,
+            watched,
             now: settings.now,
             profiles,
             recorders,
@@ -122,25 +125,8 @@ impl Scheduler {
         match message {
             Message::Pod { old, new } => self.pod_changed(old.as_ref(), new.as_ref()),
             Message::Node { old, new } => self.node_changed(old.as_ref(), new),
-            Message::Namespace { old, new } => {
-                match (&old, &new) {
-                    (_, Some(namespace)) => self.cluster.set_namespace(namespace),
-                    (Some(namespace), None) => {
-                        self.cluster.namespaces.remove(namespace.metadata.name.as_deref().unwrap_or_default());
-                    }
-                    (None, None) => {}
-                }
-                self.queue.happened(Happened::Namespace, (self.now)());
-            }
             Message::Budget { old, new } => {
-                let key = |budget: &PodDisruptionBudget| {
-                    let metadata = &budget.metadata;
-                    format!(
-                        "{}/{}",
-                        metadata.namespace.as_deref().unwrap_or_default(),
-                        metadata.name.as_deref().unwrap_or_default()
-                    )
-                };
+                let key = |budget: &PodDisruptionBudget| object_key(&budget.metadata);
                 match (old, new) {
                     (_, Some(budget)) => {
                         self.budgets.insert(key(&budget), budget);
@@ -151,27 +137,54 @@ impl Scheduler {
                     (None, None) => {}
                 }
             }
-            Message::Bound { key } => self.queue.remove(&key),
-            Message::BindFailed { key, error, gone } => {
-                self.cluster.unassume(&key);
-                if gone {
-                    self.queue.remove(&key);
-                } else {
-                    tracing::warn!(pod = &*key, error, "binding failed");
-                    self.queue.back_off(&key, (self.now)());
-                }
-                self.queue.happened(Happened::PodRemoved, (self.now)());
+            Message::Other(apply) => apply(&mut self.cluster, &mut self.queue, (self.now)()),
+            Message::Bound(pod) => {
+                self.end_promises(&pod);
+                self.queue.remove_same(&pod.key, pod.uid());
             }
+            Message::Failed { pod, error, is_gone } => self.decision_failed(&pod, error, is_gone),
+        }
+    }
+
+    /// A decision could not be carried out: what it took is free again, and the pod is decided anew after a while.
+    fn decision_failed(&mut self, pod: &Arc<PodState>, error: String, is_gone: bool) {
+        let now = (self.now)();
+        self.end_promises(pod);
+        self.cluster.unassume(&pod.key, pod.uid());
+        if is_gone {
+            self.queue.remove_same(&pod.key, pod.uid());
+        } else if self.queue.is_same(&pod.key, pod.uid()) {
+            tracing::warn!(pod = &*pod.key, error, "a pod could not be bound");
+            self.queue.failed(&pod.key, now);
+            if let Some(recorder) = self.recorder(pod) {
+                record(&recorder, pod, true, "FailedScheduling", "Scheduling", error.clone());
+            }
+            self.write_reason(Arc::clone(pod), Reason::SchedulerError, error, Nomination::Cleared);
+        }
+        self.queue.happened(Happened::PodRemoved, now);
+    }
+
+    fn end_promises(&mut self, pod: &PodState) {
+        for used in &pod.claims {
+            self.cluster.storage.end_promises(&used.key);
         }
     }
 
     fn pod_changed(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) {
         let now = (self.now)();
+        if let (Some(gone), Some(pod)) = (old, new)
+            && gone.metadata.uid != pod.metadata.uid
+        {
+            // Deleted and made anew between two looks.
+            self.pod_changed(Some(gone), None);
+            self.pod_changed(None, Some(pod));
+            return;
+        }
         let placed = |pod: &Pod| node_name(pod).is_some_and(|name| !name.is_empty()) && !is_terminal(pod);
         let was_placed = old.is_some_and(|pod| placed(pod));
         match new {
             Some(pod) if placed(pod) => {
-                let key = key_of(pod);
+                let key = pod_key(pod);
                 self.queue.remove(&key);
                 self.nominations.remove(&key);
                 let relabelled = old.is_some_and(|old| old.metadata.labels != pod.metadata.labels);
@@ -197,7 +210,7 @@ impl Scheduler {
     }
 
     fn pod_waits(&mut self, pod: &Arc<Pod>, now: Timestamp) {
-        let key = key_of(pod);
+        let key = pod_key(pod);
         let scheduler = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
         let ours = self.profiles.contains_key(scheduler.unwrap_or("default-scheduler"));
         if !ours || is_leaving(pod) {
@@ -215,11 +228,12 @@ impl Scheduler {
             Some(node) => self.nominations.set(Arc::clone(&state), &node),
             None => self.nominations.remove(&key),
         }
-        self.queue.set(state, now);
+        let is_gated = handlers::is_gated(&state, &self.cluster.resource_claims);
+        self.queue.set(state, is_gated, now);
     }
 
     fn pod_gone(&mut self, pod: &Arc<Pod>, was_placed: bool) {
-        let key = key_of(pod);
+        let key = pod_key(pod);
         self.queue.remove(&key);
         self.nominations.remove(&key);
         let assumed = self.cluster.is_placed(&key);
@@ -278,24 +292,41 @@ impl Scheduler {
     }
 
     async fn bind(&mut self, pod: Arc<PodState>, node: String) {
+        let plan = match self.cluster.index_of(&node) {
+            Some(index) => plan_volumes(&pod, &self.cluster.storage, self.cluster.node(index)),
+            None => VolumePlan::default(),
+        };
+        for (claim, volume) in &plan.bind {
+            let volume = volume.metadata.name.as_deref().unwrap_or_default();
+            self.cluster.storage.promise_volume(volume, &object_key(&claim.metadata));
+        }
+        for claim in &plan.make {
+            self.cluster.storage.promise_node(&object_key(&claim.metadata), &node);
+        }
+        let devices = self.cluster.resource_claims.of_pod(&pod.object).unwrap_or_default();
         self.cluster.assume(Arc::clone(&pod), &node);
         self.nominations.remove(&pod.key);
-        let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return };
+        // Waiting for volumes takes none of the places: others need not wait for it.
+        let permits = plan.is_empty().then(|| Arc::clone(&self.permits));
+        let permit = match permits {
+            Some(permits) => permits.acquire_owned().await.ok(),
+            None => None,
+        };
         let client = self.client.clone();
         let messages = self.messages.clone();
         let recorder = self.recorder(&pod);
+        let watched = self.watched.clone();
         tokio::spawn(async move {
             let _permit = permit;
-            let key = Arc::clone(&pod.key);
-            let message = match bind::bind(client, &pod, &node).await {
+            let message = match bind::carry_out(client, &watched, &pod, &node, &plan, &devices).await {
                 Ok(()) => {
                     if let Some(recorder) = recorder {
                         let text = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name());
                         record(&recorder, &pod, false, "Scheduled", "Binding", text);
                     }
-                    Message::Bound { key }
+                    Message::Bound(pod)
                 }
-                Err(error) => Message::BindFailed { key, gone: bind::is_gone(&error), error: error.to_string() },
+                Err(error) => Message::Failed { pod, is_gone: error.is_gone(), error: error.to_string() },
             };
             let _ = messages.send(message);
         });
@@ -303,33 +334,44 @@ impl Scheduler {
 
     async fn explain(&mut self, pod: Arc<PodState>, mut no_fit: NoFit) {
         let now = (self.now)();
-        let mut nominated = None;
-        if no_fit.diagnosis.all_nodes > 0 {
-            no_fit.diagnosis.after = if no_fit.diagnosis.rejected.is_some() {
-                // Kubernetes' claim plugin, which runs first here, never saw the pod and says so.
-                "not found".to_owned()
-            } else {
-                match self.room_for(&pod, &no_fit) {
-                    Ok(node) => {
-                        nominated = Some(node);
-                        String::new()
-                    }
-                    Err(why) => format!("no new claims to deallocate, preemption: {why}"),
+        let mut nomination = Nomination::Kept;
+        if no_fit.diagnosis.all_nodes == 0 {
+            nomination = Nomination::Cleared;
+        } else if no_fit.diagnosis.rejected.is_some() && !no_fit.diagnosis.plugins.contains(&"DynamicResources") {
+            // Kubernetes' claim plugin, which runs first here, never saw the pod and says so.
+            no_fit.diagnosis.after = "not found".to_owned();
+        } else {
+            match self.room_for(&pod, &no_fit) {
+                Room::Made(node) => nomination = Nomination::On(node),
+                Room::None(why) => {
+                    nomination = Nomination::Cleared;
+                    no_fit.diagnosis.after = format!("no new claims to deallocate, preemption: {why}");
                 }
-            };
+                Room::NotSought(why) => {
+                    no_fit.diagnosis.after = format!("no new claims to deallocate, preemption: {why}");
+                }
+            }
         }
         let message = no_fit.diagnosis.message();
         if let Some(recorder) = self.recorder(&pod) {
             record(&recorder, &pod, true, "FailedScheduling", "Scheduling", message.clone());
         }
         self.queue.unschedulable(&pod.key, no_fit.diagnosis.plugins, now);
-        if let Some(node) = &nominated {
-            self.nominations.set(Arc::clone(&pod), node);
+        match &nomination {
+            Nomination::On(node) => self.nominations.set(Arc::clone(&pod), node),
+            Nomination::Cleared => self.nominations.remove(&pod.key),
+            Nomination::Kept => {}
         }
+        self.write_reason(pod, Reason::Unschedulable, message, nomination);
+    }
+
+    /// Has written onto the pod why it waits.
+    fn write_reason(&self, pod: Arc<PodState>, reason: Reason, message: String, nomination: Nomination) {
         let client = self.client.clone();
+        let now = (self.now)();
         tokio::spawn(async move {
             let key = Arc::clone(&pod.key);
-            if let Err(error) = bind::explain(client, pod, "Unschedulable", message, nominated, now).await
+            if let Err(error) = bind::explain(client, pod, reason, message, nomination, now).await
                 && !bind::is_gone(&error)
             {
                 tracing::warn!(pod = &*key, %error, "the reason could not be written to the pod");
@@ -338,18 +380,14 @@ impl Scheduler {
     }
 
     /// Begins to make room for a pod, and answers where; or why it cannot be made.
-    fn room_for(&mut self, pod: &Arc<PodState>, no_fit: &NoFit) -> Result<String, String> {
-        // Room is being made already: its victims are on their way out.
-        if let Some(node) = self.nominations.node_of(&pod.key)
-            && let Some(index) = self.cluster.index_of(node)
-            && self.cluster.node(index).pods.iter().any(|p| p.is_terminating() && p.priority() < pod.priority())
-        {
-            return Err("not eligible due to a terminating pod on the nominated node.".to_owned());
+    fn room_for(&mut self, pod: &Arc<PodState>, no_fit: &NoFit) -> Room {
+        if let Some(why) = is_ineligible(pod, self.nominations.node_of(&pod.key), no_fit, &self.cluster) {
+            return Room::NotSought(why);
         }
         let budgets: Vec<Budget> = self.budgets.values().map(|budget| Budget::of(budget)).collect();
-        let victims = match make_room(pod, no_fit, &self.cluster, &budgets) {
+        let victims = match make_room(pod, no_fit, &self.cluster, &self.nominations, &budgets) {
             Outcome::Victims(victims) => victims,
-            Outcome::Nothing(why) => return Err(why),
+            Outcome::Nothing(why) => return Room::None(why),
         };
         let node = self.cluster.node(victims.node).name().to_owned();
         for lower in self.nominations.lower_on(&node, pod.priority()) {
@@ -382,7 +420,7 @@ impl Scheduler {
                 }
             });
         }
-        Ok(node)
+        Room::Made(node)
     }
 
     fn recorder(&self, pod: &PodState) -> Option<SeriesRecorder> {
@@ -391,11 +429,33 @@ impl Scheduler {
     }
 }
 
+/// What making room for a pod came to.
+enum Room {
+    Made(String),
+    None(String),
+    NotSought(&'static str),
+}
+
 fn is_leaving(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
 fn record(recorder: &SeriesRecorder, pod: &PodState, warns: bool, reason: &str, action: &str, note: String) {
     let kind = if warns { EventType::Warning } else { EventType::Normal };
+    let note = shortened(note);
     recorder.record(reference(pod.object.as_ref()), None, kind, reason, action, note);
+}
+
+/// An event's note has at most so many bytes.
+fn shortened(note: String) -> String {
+    const MOST: usize = 1024;
+    const END: &str = " ...";
+    if note.len() <= MOST {
+        return note;
+    }
+    let mut end = MOST - END.len();
+    while !note.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{END}", &note[..end])
 }

@@ -12,7 +12,7 @@ use super::labels::{Labels, Namespaces};
 use super::node::NodeState;
 
 /// Which nodes a pod may run on by their labels and names.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct NodeRequirement {
     selector: Labels,
     /// `None` when there is no required affinity; an empty list matches nothing.

@@ -1,7 +1,8 @@
-//! How many pods of a namespace match a selector on each node, kept up to date for the selectors that pods ask about.
+//! How many pods match a selector on each node and under each topology value, kept up to date for the selectors that
+//! pods ask about.
 //!
-//! The first pod that asks about a selector has it counted over the pods of its namespace; from then on each pod that
-//! comes or goes changes the counts it matches. Selectors nobody asks about any more are dropped.
+//! The first pod that asks about a selector has it counted over all pods; from then on each pod that comes or goes
+//! changes the counts it matches. Selectors nobody has asked about for long are dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use knarr_client::selector::Selector;
 
 use super::affinity::{Term, TermKey};
+use super::counts::Counts;
 use super::labels::Namespaces;
 use super::node::NodeState;
 use super::pod::PodState;
@@ -33,7 +35,9 @@ pub struct Groups {
 
 struct Group {
     member: Member,
-    per_node: HashMap<NodeIndex, i64>,
+    /// Shared with the filters of the decision under way; nothing changes before they are gone.
+    per_node: Arc<PerNode>,
+    by_topology: HashMap<String, Arc<Counts>>,
     last_asked: u64,
     /// The version of the namespaces' labels that it was counted with.
     namespaces: u64,
@@ -47,9 +51,12 @@ enum Member {
 impl Member {
     fn has(&self, pod: &PodState, namespaces: &Namespaces) -> bool {
         match self {
-            // A pod on its way out no longer counts for spreading.
+            // A pod on its way out no longer counts for spreading, and a selector without terms counts none.
             Member::Spread { namespace, selector } => {
-                pod.namespace() == &**namespace && !pod.is_terminating() && selector.matches(pod.labels())
+                pod.namespace() == &**namespace
+                    && !pod.is_terminating()
+                    && !selector.is_empty()
+                    && selector.matches(pod.labels())
             }
             Member::Term(term) => term.matches(pod.namespace(), pod.labels(), namespaces),
         }
@@ -60,50 +67,116 @@ impl Member {
 pub type PerNode = HashMap<NodeIndex, i64>;
 
 impl Cluster {
+    /// Pods of the namespace that match the selector, by value of the topology label.
+    pub fn spread_counts(
+        &mut self,
+        namespace: &str,
+        selector: &Arc<Selector>,
+        text: &Arc<str>,
+        key: &str,
+    ) -> Arc<Counts> {
+        let group = self.spread_group(namespace, selector, text);
+        self.counts_of(&group, key)
+    }
+
     /// Pods of the namespace that match the selector, by node.
-    pub fn spread_counts(&mut self, namespace: &str, selector: &Arc<Selector>, text: &Arc<str>) -> &PerNode {
-        let namespace: Arc<str> = namespace.into();
-        let key = Key::Spread { namespace: Arc::clone(&namespace), selector: Arc::clone(text) };
-        self.counts(key, || Member::Spread { namespace, selector: Arc::clone(selector) })
+    pub fn spread_per_node(&mut self, namespace: &str, selector: &Arc<Selector>, text: &Arc<str>) -> Arc<PerNode> {
+        let group = self.spread_group(namespace, selector, text);
+        Arc::clone(&self.groups.groups[&group].per_node)
+    }
+
+    /// Pods that the term means, by value of its topology label.
+    pub fn term_counts(&mut self, term: &Term) -> Arc<Counts> {
+        let group = self.term_group(term);
+        self.counts_of(&group, &term.key.topology_key)
     }
 
     /// Pods that the term means, by node.
-    pub fn term_counts(&mut self, term: &Term) -> &PerNode {
-        self.counts(Key::Term(Arc::clone(&term.key)), || Member::Term(term.clone()))
+    pub fn term_per_node(&mut self, term: &Term) -> Arc<PerNode> {
+        let group = self.term_group(term);
+        Arc::clone(&self.groups.groups[&group].per_node)
     }
 
-    fn counts(&mut self, key: Key, member: impl FnOnce() -> Member) -> &PerNode {
+    fn spread_group(&mut self, namespace: &str, selector: &Arc<Selector>, text: &Arc<str>) -> Key {
+        let namespace: Arc<str> = namespace.into();
+        let key = Key::Spread { namespace: Arc::clone(&namespace), selector: Arc::clone(text) };
+        self.ask(&key, || Member::Spread { namespace, selector: Arc::clone(selector) });
+        key
+    }
+
+    fn term_group(&mut self, term: &Term) -> Key {
+        let key = Key::Term(Arc::clone(&term.key));
+        self.ask(&key, || Member::Term(term.clone()));
+        key
+    }
+
+    /// Makes sure that the group is there and right.
+    fn ask(&mut self, key: &Key, member: impl FnOnce() -> Member) {
         self.groups.asked += 1;
         let asked = self.groups.asked;
         let version = self.namespaces.version;
-        let stale =
-            self.groups.groups.get(&key).is_some_and(|group| group.selects_namespaces() && group.namespaces != version);
-        if stale {
-            self.groups.groups.remove(&key);
+        if let Some(group) = self.groups.groups.get_mut(key)
+            && (!group.selects_namespaces() || group.namespaces == version)
+        {
+            group.last_asked = asked;
+            return;
         }
-        if !self.groups.groups.contains_key(&key) {
-            self.groups.make_room();
-            let member = member();
-            let mut per_node = HashMap::new();
-            for (index, node) in self.nodes.iter().enumerate() {
-                let pods = node.iter().flat_map(|node| &node.pods);
-                let count = pods.filter(|pod| member.has(pod, &self.namespaces)).count();
-                if count > 0 {
-                    per_node.insert(index, i64::try_from(count).unwrap_or(i64::MAX));
-                }
+        self.groups.groups.remove(key);
+        self.groups.make_room();
+        let member = member();
+        let mut per_node = PerNode::new();
+        for (index, node) in self.nodes() {
+            let count = node.pods.iter().filter(|pod| member.has(pod, &self.namespaces)).count();
+            if count > 0 {
+                per_node.insert(index, i64::try_from(count).unwrap_or(i64::MAX));
             }
-            let group = Group { member, per_node, last_asked: asked, namespaces: version };
-            self.groups.groups.insert(key.clone(), group);
         }
-        let group = self.groups.groups.get_mut(&key).expect("it was just put there");
-        group.last_asked = asked;
-        &group.per_node
+        let group = Group {
+            member,
+            per_node: Arc::new(per_node),
+            by_topology: HashMap::new(),
+            last_asked: asked,
+            namespaces: version,
+        };
+        self.groups.groups.insert(key.clone(), group);
+    }
+
+    fn counts_of(&mut self, group: &Key, topology_key: &str) -> Arc<Counts> {
+        let known = &self.groups.groups[group];
+        if let Some(counts) = known.by_topology.get(topology_key) {
+            return Arc::clone(counts);
+        }
+        let mut counts = Counts::default();
+        for (index, count) in known.per_node.iter() {
+            if let Some(value) = self.node(*index).labels().get(topology_key) {
+                counts.change(value, *count);
+            }
+        }
+        let counts = Arc::new(counts);
+        if let Some(group) = self.groups.groups.get_mut(group) {
+            group.by_topology.insert(topology_key.to_owned(), Arc::clone(&counts));
+        }
+        counts
     }
 }
 
 impl Group {
     fn selects_namespaces(&self) -> bool {
         matches!(&self.member, Member::Term(term) if term.namespace_selector.is_some())
+    }
+
+    fn change(&mut self, index: NodeIndex, node: &NodeState, by: i64) {
+        let per_node = Arc::make_mut(&mut self.per_node);
+        let count = per_node.entry(index).or_default();
+        *count += by;
+        if *count <= 0 {
+            per_node.remove(&index);
+        }
+        for (key, counts) in &mut self.by_topology {
+            if let Some(value) = node.labels().get(key) {
+                Arc::make_mut(counts).change(value, by);
+            }
+        }
     }
 }
 
@@ -118,35 +191,34 @@ impl Groups {
         self.groups.retain(|_, group| group.last_asked > middle);
     }
 
-    fn change(&mut self, index: NodeIndex, pod: &PodState, by: i64, namespaces: &Namespaces) {
+    fn change(&mut self, index: NodeIndex, node: &NodeState, pod: &PodState, by: i64, namespaces: &Namespaces) {
         for group in self.groups.values_mut() {
             if group.member.has(pod, namespaces) {
-                let count = group.per_node.entry(index).or_default();
-                *count += by;
-                if *count <= 0 {
-                    group.per_node.remove(&index);
-                }
+                group.change(index, node, by);
             }
         }
     }
 
-    pub(super) fn pod_joins(&mut self, index: NodeIndex, pod: &PodState, namespaces: &Namespaces) {
-        self.change(index, pod, 1, namespaces);
+    pub(super) fn pod_joins(&mut self, index: NodeIndex, node: &NodeState, pod: &PodState, namespaces: &Namespaces) {
+        self.change(index, node, pod, 1, namespaces);
     }
 
-    pub(super) fn pod_leaves(&mut self, index: NodeIndex, pod: &PodState, namespaces: &Namespaces) {
-        self.change(index, pod, -1, namespaces);
+    pub(super) fn pod_leaves(&mut self, index: NodeIndex, node: &NodeState, pod: &PodState, namespaces: &Namespaces) {
+        self.change(index, node, pod, -1, namespaces);
     }
 
     pub(super) fn node_joins(&mut self, index: NodeIndex, node: &NodeState, namespaces: &Namespaces) {
         for pod in &node.pods {
-            self.change(index, pod, 1, namespaces);
+            self.change(index, node, pod, 1, namespaces);
         }
     }
 
-    pub(super) fn node_leaves(&mut self, index: NodeIndex) {
+    /// `node` still has the labels that its pods were counted under.
+    pub(super) fn node_leaves(&mut self, index: NodeIndex, node: &NodeState) {
         for group in self.groups.values_mut() {
-            group.per_node.remove(&index);
+            if let Some(count) = group.per_node.get(&index).copied() {
+                group.change(index, node, -count);
+            }
         }
     }
 }

@@ -2,6 +2,9 @@
 //! node and are never rebuilt for a decision.
 
 pub mod affinity;
+pub mod claims;
+pub mod counts;
+pub mod domains;
 pub mod groups;
 pub mod images;
 pub mod labels;
@@ -9,18 +12,24 @@ pub mod node;
 pub mod pod;
 pub mod ports;
 pub mod resources;
+pub mod storage;
 pub mod topology;
+pub mod workloads;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 
+use claims::ResourceClaims;
+use domains::Topologies;
 use groups::Groups;
 use images::Images;
 use node::NodeState;
 use pod::{PodState, pod_key};
+use storage::Storage;
 use topology::ExistingTerms;
+use workloads::Workloads;
 
 /// A node's place in `Cluster::nodes`; stable while the node exists.
 pub type NodeIndex = usize;
@@ -36,10 +45,18 @@ pub struct Cluster {
     order_is_stale: bool,
     /// Bound and assumed pods by namespace and name.
     pods: HashMap<Arc<str>, Placed>,
-    pub groups: Groups,
+    /// Pods on nodes that are not known (yet), by node.
+    homeless: HashMap<Arc<str>, HashSet<Arc<str>>>,
+    /// How many placed pods use a claim, by namespace and name.
+    claim_users: HashMap<String, usize>,
+    groups: Groups,
+    topologies: Topologies,
     pub existing_terms: ExistingTerms,
     pub images: Images,
     pub namespaces: labels::Namespaces,
+    pub storage: Storage,
+    pub workloads: Workloads,
+    pub resource_claims: ResourceClaims,
 }
 
 struct Placed {
@@ -67,65 +84,75 @@ impl Cluster {
         self.nodes.iter().enumerate().filter_map(|(index, node)| node.as_ref().map(|node| (index, node)))
     }
 
-    /// The nodes in search order.
-    pub fn order(&mut self) -> &[NodeIndex] {
+    /// The nodes in search order; `settle_order` first.
+    pub fn order(&self) -> &[NodeIndex] {
+        &self.order
+    }
+
+    /// Works out the search order anew when nodes have come, gone or moved.
+    pub fn settle_order(&mut self) {
         if self.order_is_stale {
             self.order = labels::alternate_zones(self.nodes());
             self.order_is_stale = false;
         }
-        &self.order
     }
 
     pub fn set_node(&mut self, node: Arc<Node>) {
         let name: Arc<str> = node.metadata.name.as_deref().unwrap_or_default().into();
-        if let Some(index) = self.index_of(&name) {
-            let state = self.nodes[index].as_mut().expect("a named node is there");
-            let moved = state.topology_changes(&node);
-            let before = state.clone_empty();
-            self.images.replace(Some(&before), Some(&node));
-            if moved {
-                self.order_is_stale = true;
-                self.groups.node_leaves(index);
-                self.existing_terms.node_leaves(state);
-            }
-            state.set(node);
-            if moved {
-                self.groups.node_joins(index, state, &self.namespaces);
-                self.existing_terms.node_joins(state);
-            }
-            return;
+        match self.index_of(&name) {
+            Some(index) => self.change_node(index, node),
+            None => self.add_node(name, node),
         }
+    }
+
+    fn change_node(&mut self, index: NodeIndex, node: Arc<Node>) {
+        let Some(state) = self.nodes[index].as_mut() else { return };
+        let moved = state.topology_changes(&node);
+        self.images.replace(Some(state), Some(&node));
+        if moved {
+            self.order_is_stale = true;
+            self.groups.node_leaves(index, state);
+            self.existing_terms.node_leaves(state);
+            self.topologies.node_leaves(state);
+        }
+        state.set(node);
+        if moved {
+            self.groups.node_joins(index, state, &self.namespaces);
+            self.existing_terms.node_joins(state);
+            self.topologies.node_joins(state);
+        }
+    }
+
+    fn add_node(&mut self, name: Arc<str>, node: Arc<Node>) {
         let mut state = NodeState::new(node);
         self.images.replace(None, Some(state.object()));
-        // Pods may have been seen before their node.
-        let here: Vec<Arc<PodState>> =
-            self.pods.values().filter(|placed| placed.node == name).map(|placed| Arc::clone(&placed.pod)).collect();
-        for pod in here {
-            state.add(pod);
+        for key in self.homeless.remove(&name).into_iter().flatten() {
+            if let Some(placed) = self.pods.get(&key) {
+                state.add(Arc::clone(&placed.pod));
+            }
         }
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.nodes[index] = Some(state);
-                index
-            }
-            None => {
-                self.nodes.push(Some(state));
-                self.nodes.len() - 1
-            }
-        };
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(None);
+            self.nodes.len() - 1
+        });
+        self.groups.node_joins(index, &state, &self.namespaces);
+        self.existing_terms.node_joins(&state);
+        self.topologies.node_joins(&state);
+        self.nodes[index] = Some(state);
         self.by_name.insert(name, index);
         self.order_is_stale = true;
-        let state = self.nodes[index].as_ref().expect("it was just put there");
-        self.groups.node_joins(index, state, &self.namespaces);
-        self.existing_terms.node_joins(state);
     }
 
     pub fn remove_node(&mut self, name: &str) {
-        let Some(index) = self.by_name.remove(name) else { return };
+        let Some((name, index)) = self.by_name.remove_entry(name) else { return };
         if let Some(state) = self.nodes[index].take() {
-            self.groups.node_leaves(index);
+            self.groups.node_leaves(index, &state);
             self.existing_terms.node_leaves(&state);
+            self.topologies.node_leaves(&state);
             self.images.replace(Some(&state), None);
+            if !state.pods.is_empty() {
+                self.homeless.insert(name, state.pods.iter().map(|pod| Arc::clone(&pod.key)).collect());
+            }
         }
         self.free.push(index);
         self.order_is_stale = true;
@@ -137,6 +164,10 @@ impl Cluster {
         if let Some(placed) = self.pods.get_mut(&key) {
             if &*placed.node == node && placed.pod.is_same(pod) {
                 placed.assumed = false;
+                placed.pod = Arc::new(placed.pod.with_object(Arc::clone(pod)));
+                if let Some(state) = self.by_name.get(node).and_then(|index| self.nodes[*index].as_mut()) {
+                    state.refresh(&placed.pod);
+                }
                 return;
             }
             self.forget(&key);
@@ -153,9 +184,9 @@ impl Cluster {
         self.place(pod, node, true);
     }
 
-    /// Takes an assumed pod away again; a pod that the API has confirmed since stays.
-    pub fn unassume(&mut self, key: &str) {
-        if self.pods.get(key).is_some_and(|placed| placed.assumed) {
+    /// Takes an assumed pod away again; a pod that the API has confirmed since stays, and so does another of its name.
+    pub fn unassume(&mut self, key: &str, uid: &str) {
+        if self.pods.get(key).is_some_and(|placed| placed.assumed && placed.pod.uid() == uid) {
             self.forget(key);
         }
     }
@@ -164,28 +195,53 @@ impl Cluster {
         self.pods.contains_key(key)
     }
 
+    /// How many placed pods use the claim.
+    pub fn users_of_claim(&self, key: &str) -> usize {
+        self.claim_users.get(key).copied().unwrap_or(0)
+    }
+
     pub fn set_namespace(&mut self, namespace: &Namespace) {
         self.namespaces.set(namespace);
     }
 
     fn place(&mut self, pod: Arc<PodState>, node: &str, assumed: bool) {
-        if let Some(index) = self.index_of(node) {
-            let state = self.nodes[index].as_mut().expect("a named node is there");
-            state.add(Arc::clone(&pod));
-            self.groups.pod_joins(index, &pod, &self.namespaces);
-            self.existing_terms.pod_joins(state, &pod);
-        }
         let key = Arc::clone(&pod.key);
+        if let Some(index) = self.index_of(node) {
+            if let Some(state) = self.nodes[index].as_mut() {
+                state.add(Arc::clone(&pod));
+                self.groups.pod_joins(index, state, &pod, &self.namespaces);
+                self.existing_terms.pod_joins(state, &pod);
+            }
+        } else {
+            self.homeless.entry(node.into()).or_default().insert(Arc::clone(&key));
+        }
+        for claim in &pod.claims {
+            *self.claim_users.entry(claim.key.clone()).or_default() += 1;
+        }
         self.pods.insert(key, Placed { pod, node: node.into(), assumed });
     }
 
     fn forget(&mut self, key: &str) {
         let Some(placed) = self.pods.remove(key) else { return };
         if let Some(index) = self.index_of(&placed.node) {
-            let state = self.nodes[index].as_mut().expect("a named node is there");
-            state.remove(&placed.pod);
-            self.groups.pod_leaves(index, &placed.pod, &self.namespaces);
-            self.existing_terms.pod_leaves(state, &placed.pod);
+            if let Some(state) = self.nodes[index].as_mut() {
+                state.remove(&placed.pod);
+                self.groups.pod_leaves(index, state, &placed.pod, &self.namespaces);
+                self.existing_terms.pod_leaves(state, &placed.pod);
+            }
+        } else if let Some(left) = self.homeless.get_mut(&placed.node) {
+            left.remove(key);
+            if left.is_empty() {
+                self.homeless.remove(&placed.node);
+            }
+        }
+        for claim in &placed.pod.claims {
+            if let Some(users) = self.claim_users.get_mut(&claim.key) {
+                *users -= 1;
+                if *users == 0 {
+                    self.claim_users.remove(&claim.key);
+                }
+            }
         }
     }
 }

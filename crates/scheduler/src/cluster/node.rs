@@ -75,11 +75,11 @@ impl NodeState {
         self.object.metadata.labels != other.metadata.labels
     }
 
-    /// The node without its pods.
-    pub fn clone_empty(&self) -> Self {
-        let mut empty = NodeState::new(Arc::clone(&self.object));
-        empty.image_sizes.clone_from(&self.image_sizes);
-        empty
+    /// Replaces what is known of a pod that asks for the same as before.
+    pub fn refresh(&mut self, pod: &Arc<PodState>) {
+        if let Some(own) = self.pods.iter_mut().find(|own| own.key == pod.key) {
+            *own = Arc::clone(pod);
+        }
     }
 
     pub fn add(&mut self, pod: Arc<PodState>) {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, TopologySpreadConstraint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use knarr_client::selector::Selector;
 
 use super::affinity::{NodeRequirement, Term};
@@ -10,6 +11,7 @@ use super::labels::Labels;
 use super::ports::{HostPort, host_ports};
 use super::resources::{Resources, pod_requests};
 
+#[derive(Clone)]
 pub struct PodState {
     /// Namespace and name.
     pub key: Arc<str>,
@@ -24,6 +26,18 @@ pub struct PodState {
     pub preferred_affinity: Vec<Term>,
     pub preferred_anti_affinity: Vec<Term>,
     pub spread: Vec<Spread>,
+    /// The volume claims it uses.
+    pub claims: Vec<ClaimUse>,
+}
+
+/// A volume claim that a pod uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimUse {
+    /// Namespace and name.
+    pub key: String,
+    pub name: String,
+    /// The claim is made for the pod, and is named after it and the volume.
+    pub is_ephemeral: bool,
 }
 
 /// A topology spread constraint.
@@ -77,6 +91,7 @@ impl PodState {
                 apart.and_then(|apart| apart.preferred_during_scheduling_ignored_during_execution.as_ref()),
             ),
             spread: spread_constraints(&pod),
+            claims: claims(&pod),
             object: pod,
         }
     }
@@ -112,7 +127,7 @@ impl PodState {
             && self.preferred_anti_affinity.is_empty())
     }
 
-    /// Whether the other object says nothing new as far as scheduling goes.
+    /// Whether the other object says nothing new as far as its place on a node goes.
     pub fn is_same(&self, other: &Pod) -> bool {
         let own = &self.object.metadata;
         let new = &other.metadata;
@@ -121,18 +136,54 @@ impl PodState {
             && own.deletion_timestamp.is_some() == new.deletion_timestamp.is_some()
             && self.requests == pod_requests(other, false)
     }
+
+    /// The same pod as a newer object tells of it.
+    pub fn with_object(&self, object: Arc<Pod>) -> Self {
+        PodState { object, ..self.clone() }
+    }
+}
+
+fn claims(pod: &Pod) -> Vec<ClaimUse> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes
+        .filter_map(|volume| {
+            let (name, is_ephemeral) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+                (Some(claim), _) => (claim.claim_name.clone(), false),
+                (None, Some(_)) => {
+                    (format!("{}-{}", pod.metadata.name.as_deref().unwrap_or_default(), volume.name), true)
+                }
+                (None, None) => return None,
+            };
+            Some(ClaimUse { key: format!("{namespace}/{name}"), name, is_ephemeral })
+        })
+        .collect()
 }
 
 fn spread_constraints(pod: &Pod) -> Vec<Spread> {
     let constraints = pod.spec.as_ref().and_then(|spec| spec.topology_spread_constraints.as_ref());
     let labels = pod.metadata.labels.as_ref();
-    let compile = |constraint: &k8s_openapi::api::core::v1::TopologySpreadConstraint| {
+    let compile = |constraint: &TopologySpreadConstraint| {
         let mut selector = constraint.label_selector.clone();
-        for key in constraint.match_label_keys.iter().flatten() {
-            let Some(value) = labels.and_then(|labels| labels.get(key)) else { continue };
-            let matched = &mut selector.get_or_insert_default().match_labels;
-            matched.get_or_insert_default().insert(key.clone(), value.clone());
+        let own = constraint.match_label_keys.iter().flatten().filter_map(|key| labels?.get_key_value(key));
+        // A selector that is missing stays so: it means no pods, whatever their labels.
+        if let Some(selector) = &mut selector {
+            for (key, value) in own {
+                selector.match_expressions.get_or_insert_default().push(LabelSelectorRequirement {
+                    key: key.clone(),
+                    operator: "In".to_owned(),
+                    values: Some(vec![value.clone()]),
+                });
+            }
         }
+        Spread::new(constraint, selector.as_ref())
+    };
+    constraints.into_iter().flatten().map(compile).collect()
+}
+
+impl Spread {
+    /// The constraint, counting the pods that the selector means.
+    pub fn new(constraint: &TopologySpreadConstraint, selector: Option<&LabelSelector>) -> Self {
         let text = serde_json::to_string(&selector).unwrap_or_default();
         Spread {
             topology_key: constraint.topology_key.clone(),
@@ -141,9 +192,8 @@ fn spread_constraints(pod: &Pod) -> Vec<Spread> {
             hard: constraint.when_unsatisfiable == "DoNotSchedule",
             honors_affinity: constraint.node_affinity_policy.as_deref() != Some("Ignore"),
             honors_taints: constraint.node_taints_policy.as_deref() == Some("Honor"),
-            selector: Arc::new(Selector::of_option(selector.as_ref()).unwrap_or_else(|_| Selector::nothing())),
+            selector: Arc::new(Selector::of_option(selector).unwrap_or_else(|_| Selector::nothing())),
             selector_text: text.into(),
         }
-    };
-    constraints.into_iter().flatten().map(compile).collect()
+    }
 }

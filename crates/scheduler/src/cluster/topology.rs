@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::affinity::{Term, TermKey};
+use super::counts::Counts;
 use super::node::NodeState;
 use super::pod::PodState;
 
 /// One distinct term and how many placed pods carry it, by the topology value of their node.
 pub struct Carried {
     pub term: Term,
-    pub by_value: HashMap<String, i64>,
+    pub counts: Arc<Counts>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,16 +25,12 @@ pub enum Kind {
 
 #[derive(Default)]
 pub struct ExistingTerms {
-    terms: HashMap<(Kind, i64, Arc<TermKey>), Carried>,
+    terms: HashMap<Kind, HashMap<(i64, Arc<TermKey>), Carried>>,
 }
 
 impl ExistingTerms {
     pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Carried> {
-        self.terms.iter().filter(move |((own, _, _), _)| *own == kind).map(|(_, carried)| carried)
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.terms.is_empty()
+        self.terms.get(&kind).into_iter().flat_map(HashMap::values)
     }
 
     fn change(&mut self, node: &NodeState, pod: &PodState, by: i64) {
@@ -45,44 +42,41 @@ impl ExistingTerms {
         ] {
             for term in terms {
                 let Some(value) = node.labels().get(&term.key.topology_key) else { continue };
-                let key = (kind, term.weight, Arc::clone(&term.key));
-                let carried = self
-                    .terms
+                let of_kind = self.terms.entry(kind).or_default();
+                let key = (term.weight, Arc::clone(&term.key));
+                let carried = of_kind
                     .entry(key.clone())
-                    .or_insert_with(|| Carried { term: term.clone(), by_value: HashMap::new() });
-                let count = carried.by_value.entry(value.clone()).or_default();
-                *count += by;
-                if *count <= 0 {
-                    carried.by_value.remove(value);
-                }
-                if carried.by_value.is_empty() {
-                    self.terms.remove(&key);
+                    .or_insert_with(|| Carried { term: term.clone(), counts: Arc::default() });
+                let counts = Arc::make_mut(&mut carried.counts);
+                counts.change(value, by);
+                if counts.is_empty() {
+                    of_kind.remove(&key);
                 }
             }
         }
     }
 
-    pub(super) fn pod_joins(&mut self, node: &NodeState, pod: &Arc<PodState>) {
+    pub(super) fn pod_joins(&mut self, node: &NodeState, pod: &PodState) {
         if pod.has_affinity() {
             self.change(node, pod, 1);
         }
     }
 
-    pub(super) fn pod_leaves(&mut self, node: &NodeState, pod: &Arc<PodState>) {
+    pub(super) fn pod_leaves(&mut self, node: &NodeState, pod: &PodState) {
         if pod.has_affinity() {
             self.change(node, pod, -1);
         }
     }
 
     pub(super) fn node_joins(&mut self, node: &NodeState) {
-        for pod in node.pods.iter().filter(|pod| pod.has_affinity()) {
-            self.change(node, pod, 1);
+        for pod in &node.pods {
+            self.pod_joins(node, pod);
         }
     }
 
     pub(super) fn node_leaves(&mut self, node: &NodeState) {
-        for pod in node.pods.iter().filter(|pod| pod.has_affinity()) {
-            self.change(node, pod, -1);
+        for pod in &node.pods {
+            self.pod_leaves(node, pod);
         }
     }
 }

@@ -31,6 +31,7 @@ impl Rejection {
 /// A node as a filter sees it: as it is, or as it would be without some pods (preemption) or with others (pods that were
 /// promised room there).
 pub struct View<'a> {
+    pub cluster: &'a Cluster,
     pub index: NodeIndex,
     pub node: &'a NodeState,
     pub removed: &'a [Arc<PodState>],

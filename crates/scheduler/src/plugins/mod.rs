@@ -1,6 +1,7 @@
 //! The default plugins, one file each, in the order in which filters run.
 
 mod balanced_allocation;
+mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
@@ -10,6 +11,10 @@ mod node_unschedulable;
 mod resources_fit;
 mod taint_toleration;
 mod topology_spread;
+pub mod volume_binding;
+mod volume_limits;
+mod volume_restrictions;
+mod volume_zone;
 
 use crate::config::Profile;
 use crate::framework::Plugin;
@@ -34,8 +39,13 @@ pub const DEFAULTS: &[(&str, i64)] = &[
     ("NodeAffinity", 2),
     ("NodePorts", 0),
     ("NodeResourcesFit", 1),
+    ("VolumeRestrictions", 0),
+    ("NodeVolumeLimits", 0),
+    ("VolumeBinding", 0),
+    ("VolumeZone", 0),
     ("PodTopologySpread", 2),
     ("InterPodAffinity", 2),
+    ("DynamicResources", 0),
     ("NodeResourcesBalancedAllocation", 1),
     ("ImageLocality", 1),
 ];
@@ -61,6 +71,11 @@ fn plugin(name: &str, profile: &Profile) -> Option<Box<dyn Plugin>> {
         "NodeAffinity" => Box::new(node_affinity::NodeAffinity { added: profile.added_affinity.clone() }),
         "NodePorts" => Box::new(node_ports::NodePorts),
         "NodeResourcesFit" => Box::new(ResourcesFit { strategy: profile.fit.clone() }),
+        "VolumeRestrictions" => Box::new(volume_restrictions::VolumeRestrictions),
+        "NodeVolumeLimits" => Box::new(volume_limits::VolumeLimits),
+        "VolumeBinding" => Box::new(volume_binding::VolumeBinding),
+        "VolumeZone" => Box::new(volume_zone::VolumeZone),
+        "DynamicResources" => Box::new(dynamic_resources::DynamicResources),
         "PodTopologySpread" => Box::new(TopologySpread { defaults: profile.spread_defaults.clone() }),
         "InterPodAffinity" => Box::new(InterPodAffinity { hard_weight: profile.hard_pod_affinity_weight }),
         "NodeResourcesBalancedAllocation" => Box::new(balanced_allocation::BalancedAllocation),

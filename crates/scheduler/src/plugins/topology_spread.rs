@@ -1,10 +1,14 @@
 //! PodTopologySpread: pods alike are spread over zones, hosts or whatever labels tell apart.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::TopologySpreadConstraint;
+
 use crate::cluster::affinity::untolerated;
-use crate::cluster::labels::HOSTNAME;
+use crate::cluster::counts::Counts;
+use crate::cluster::groups::PerNode;
+use crate::cluster::labels::{HOSTNAME, ZONE};
 use crate::cluster::node::NodeState;
 use crate::cluster::pod::{PodState, Spread};
 use crate::cluster::{Cluster, NodeIndex};
@@ -22,13 +26,30 @@ pub enum SpreadDefaults {
     /// Softly over hosts (skew 3) and zones (skew 5), for pods that a service or workload selects.
     #[default]
     System,
-    List(Vec<k8s_openapi::api::core::v1::TopologySpreadConstraint>),
+    List(Vec<TopologySpreadConstraint>),
+}
+
+impl SpreadDefaults {
+    fn constraints(&self) -> Vec<TopologySpreadConstraint> {
+        let soft = |key: &str, skew: i32| TopologySpreadConstraint {
+            topology_key: key.to_owned(),
+            max_skew: skew,
+            when_unsatisfiable: "ScheduleAnyway".to_owned(),
+            ..TopologySpreadConstraint::default()
+        };
+        match self {
+            SpreadDefaults::System => vec![soft(HOSTNAME, 3), soft(ZONE, 5)],
+            SpreadDefaults::List(list) => list.clone(),
+        }
+    }
 }
 
 /// A constraint with the counts of each of its topology values, over the nodes that count for it.
 struct Counted {
     constraint: Spread,
-    by_value: HashMap<String, i64>,
+    counts: Arc<Counts>,
+    /// How many values there are, with pods or without.
+    domains: usize,
     least: i64,
     counts_self: bool,
 }
@@ -40,15 +61,14 @@ struct Hard {
 
 struct Soft {
     constraints: Vec<SoftCounted>,
-    /// Nodes that lack one of the labels score nothing.
-    ignored: std::collections::HashSet<NodeIndex>,
-    order: Vec<NodeIndex>,
+    /// Of the feasible nodes in their order, those that lack one of the labels: they score nothing.
+    ignored: Vec<bool>,
 }
 
 struct SoftCounted {
     constraint: Spread,
-    by_value: HashMap<String, i64>,
-    per_node: HashMap<NodeIndex, i64>,
+    counts: Arc<Counts>,
+    per_node: Arc<PerNode>,
     weight: f64,
 }
 
@@ -58,7 +78,7 @@ impl Plugin for TopologySpread {
     }
 
     fn filter(&self, pod: &Arc<PodState>, cluster: &mut Cluster) -> Prepared {
-        let constraints: Vec<Spread> = pod.spread.iter().filter(|constraint| constraint.hard).cloned().collect();
+        let constraints = self.constraints(pod, cluster, true);
         if constraints.is_empty() {
             return Prepared::Nothing;
         }
@@ -67,11 +87,29 @@ impl Plugin for TopologySpread {
     }
 
     fn scorer(&self, pod: &Arc<PodState>, cluster: &mut Cluster, feasible: &[NodeIndex]) -> Option<Box<dyn Scorer>> {
-        let constraints: Vec<Spread> = pod.spread.iter().filter(|constraint| !constraint.hard).cloned().collect();
+        let constraints = self.constraints(pod, cluster, false);
         if constraints.is_empty() {
             return None;
         }
-        Some(Box::new(score_state(pod, constraints, cluster, feasible)))
+        // The system's defaults spread over hosts even where nodes have no zone.
+        let needs_all_labels = !pod.spread.is_empty() || self.defaults != SpreadDefaults::System;
+        Some(Box::new(score_state(pod, &constraints, cluster, feasible, needs_all_labels)))
+    }
+}
+
+impl TopologySpread {
+    /// The pod's own constraints or, where it has none, the defaults for pods alike.
+    fn constraints(&self, pod: &PodState, cluster: &Cluster, hard: bool) -> Vec<Spread> {
+        if !pod.spread.is_empty() {
+            return pod.spread.iter().filter(|constraint| constraint.hard == hard).cloned().collect();
+        }
+        if hard && self.defaults == SpreadDefaults::System {
+            return Vec::new();
+        }
+        let Some(selector) = cluster.workloads.selector_of(&pod.object) else { return Vec::new() };
+        let all = self.defaults.constraints();
+        let compiled = all.iter().map(|constraint| Spread::new(constraint, Some(&selector)));
+        compiled.filter(|constraint| constraint.hard == hard).collect()
     }
 }
 
@@ -80,7 +118,7 @@ fn has_all_keys(node: &NodeState, constraints: &[Spread]) -> bool {
 }
 
 /// Whether a node's pods count for a constraint at all.
-fn counts(pod: &PodState, constraint: &Spread, node: &NodeState) -> bool {
+fn counts_for(pod: &PodState, constraint: &Spread, node: &NodeState) -> bool {
     if constraint.honors_affinity && !pod.node_requirement.matches(node) {
         return false;
     }
@@ -91,26 +129,37 @@ fn counts(pod: &PodState, constraint: &Spread, node: &NodeState) -> bool {
     true
 }
 
+/// Whether all nodes with the constraint's label count for it, so that the cluster's own counts are the constraint's.
+fn counts_everywhere(pod: &PodState, constraint: &Spread, all: &[Spread], cluster: &mut Cluster) -> bool {
+    let node_count = cluster.node_count();
+    !constraint.honors_taints
+        && (!constraint.honors_affinity || pod.node_requirement.is_empty())
+        && (all.len() == 1 || all.iter().all(|one| cluster.domains(&one.topology_key).nodes() == node_count))
+}
+
 fn count(pod: &Arc<PodState>, constraint: &Spread, all: &[Spread], cluster: &mut Cluster) -> Counted {
-    let per_node = cluster.spread_counts(pod.namespace(), &constraint.selector, &constraint.selector_text).clone();
-    let mut by_value: HashMap<String, i64> = HashMap::new();
-    for (index, node) in cluster.nodes() {
-        if has_all_keys(node, all) && counts(pod, constraint, node) {
-            let value = &node.labels()[&constraint.topology_key];
-            let pods = per_node.get(&index).copied().unwrap_or(0);
-            match by_value.get_mut(value) {
-                Some(sum) => *sum += pods,
-                None => {
-                    by_value.insert(value.clone(), pods);
-                }
+    let (namespace, selector, text) = (pod.namespace(), &constraint.selector, &constraint.selector_text);
+    let (counts, domains) = if counts_everywhere(pod, constraint, all, cluster) {
+        let domains = cluster.domains(&constraint.topology_key).len();
+        (cluster.spread_counts(namespace, selector, text, &constraint.topology_key), domains)
+    } else {
+        let per_node = cluster.spread_per_node(namespace, selector, text);
+        let mut counts = Counts::default();
+        let mut values = HashSet::new();
+        for (index, node) in cluster.nodes() {
+            if has_all_keys(node, all) && counts_for(pod, constraint, node) {
+                let value = node.labels()[&constraint.topology_key].as_str();
+                values.insert(value);
+                counts.change(value, per_node.get(&index).copied().unwrap_or(0));
             }
         }
-    }
-    let domains = i64::try_from(by_value.len()).unwrap_or(i64::MAX);
+        (Arc::new(counts), values.len())
+    };
     // With fewer domains than wanted, an empty one is imagined: spreading waits for it to exist.
-    let least = if domains < constraint.min_domains { 0 } else { by_value.values().copied().min().unwrap_or(0) };
+    let lacks_domains = i64::try_from(domains).unwrap_or(i64::MAX) < constraint.min_domains;
+    let least = if lacks_domains { 0 } else { counts.least(domains) };
     let counts_self = constraint.selector.matches(pod.labels());
-    Counted { constraint: constraint.clone(), by_value, least, counts_self }
+    Counted { constraint: constraint.clone(), counts, domains, least, counts_self }
 }
 
 impl Filter for Hard {
@@ -122,9 +171,9 @@ impl Filter for Hard {
                     "node(s) didn't match pod topology spread constraints (missing required label)",
                 ));
             };
-            let (removed, added) = self.changes(counted, view);
-            let here = counted.by_value.get(value).copied().unwrap_or(0) + added - removed;
-            let least = counted.least_with(value, here);
+            let change = self.change(counted, view);
+            let here = counted.counts.get(value) + change;
+            let least = if change == 0 { counted.least } else { counted.least_with(value, here) };
             if here + i64::from(counted.counts_self) - least > counted.constraint.max_skew {
                 return Some(Rejection::resolvable(NAME, "node(s) didn't match pod topology spread constraints"));
             }
@@ -134,84 +183,98 @@ impl Filter for Hard {
 }
 
 impl Hard {
-    fn changes(&self, counted: &Counted, view: &View<'_>) -> (i64, i64) {
+    /// How many more pods count in the view than in the cluster.
+    fn change(&self, counted: &Counted, view: &View<'_>) -> i64 {
         if view.removed.is_empty() && view.added.is_empty() {
-            return (0, 0);
+            return 0;
+        }
+        if !counts_for(&self.pod, &counted.constraint, view.node) {
+            return 0;
         }
         let matching = |pods: &[Arc<PodState>]| {
             let same = |pod: &&Arc<PodState>| {
-                pod.namespace() == self.pod.namespace() && counted.constraint.selector.matches(pod.labels())
+                pod.namespace() == self.pod.namespace()
+                    && !pod.is_terminating()
+                    && counted.constraint.selector.matches(pod.labels())
             };
             i64::try_from(pods.iter().filter(same).count()).unwrap_or(i64::MAX)
         };
-        (matching(view.removed), matching(view.added))
+        matching(view.added) - matching(view.removed)
     }
 }
 
 impl Counted {
     /// The least count when the value's count is `here`: a node that loses pods may become the emptiest.
     fn least_with(&self, value: &str, here: i64) -> i64 {
-        if self.by_value.get(value) == Some(&here) {
-            return self.least;
-        }
-        let domains = i64::try_from(self.by_value.len()).unwrap_or(i64::MAX);
-        if domains < self.constraint.min_domains {
+        if i64::try_from(self.domains).unwrap_or(i64::MAX) < self.constraint.min_domains {
             return 0;
         }
-        let others = self.by_value.iter().filter(|(own, _)| own.as_str() != value).map(|(_, count)| *count);
-        others.chain([here]).min().unwrap_or(0)
+        self.counts.least_of_others(value, self.domains).map_or(here, |others| others.min(here))
     }
 }
 
-fn score_state(pod: &Arc<PodState>, constraints: Vec<Spread>, cluster: &mut Cluster, feasible: &[NodeIndex]) -> Soft {
-    let mut ignored = std::collections::HashSet::new();
-    for index in feasible {
-        if !has_all_keys(cluster.node(*index), &constraints) {
-            ignored.insert(*index);
-        }
-    }
+fn score_state(
+    pod: &Arc<PodState>,
+    constraints: &[Spread],
+    cluster: &mut Cluster,
+    feasible: &[NodeIndex],
+    needs_all_labels: bool,
+) -> Soft {
+    let is_ignored = |index: &NodeIndex| needs_all_labels && !has_all_keys(cluster.node(*index), constraints);
+    let ignored: Vec<bool> = feasible.iter().map(is_ignored).collect();
+    let scored = ignored.iter().filter(|ignored| !**ignored).count();
     let mut counted = Vec::new();
-    for constraint in &constraints {
-        let per_node = cluster.spread_counts(pod.namespace(), &constraint.selector, &constraint.selector_text).clone();
-        let mut by_value: HashMap<String, i64> = HashMap::new();
+    for constraint in constraints {
         let by_host = constraint.topology_key == HOSTNAME;
-        if !by_host {
-            for index in feasible.iter().filter(|index| !ignored.contains(index)) {
-                let value = &cluster.node(*index).labels()[&constraint.topology_key];
-                if !by_value.contains_key(value) {
-                    by_value.insert(value.clone(), 0);
-                }
+        let domains = if by_host {
+            scored
+        } else {
+            let mut values = HashSet::new();
+            for (index, _) in feasible.iter().zip(&ignored).filter(|(_, ignored)| !**ignored) {
+                values.insert(cluster.node(*index).labels().get(&constraint.topology_key).map(String::as_str));
             }
+            values.len()
+        };
+        let (namespace, selector, text) = (pod.namespace(), &constraint.selector, &constraint.selector_text);
+        let per_node = cluster.spread_per_node(namespace, selector, text);
+        let counts = if by_host {
+            Arc::default()
+        } else if counts_everywhere(
+            pod,
+            constraint,
+            if needs_all_labels { constraints } else { &constraints[..1] },
+            cluster,
+        ) {
+            cluster.spread_counts(namespace, selector, text, &constraint.topology_key)
+        } else {
+            let mut counts = Counts::default();
             // Only nodes with matching pods can add to a count.
-            for (index, pods) in &per_node {
+            for (index, pods) in per_node.iter() {
                 let node = cluster.node(*index);
-                if has_all_keys(node, &constraints)
-                    && counts(pod, constraint, node)
-                    && let Some(sum) = by_value.get_mut(&node.labels()[&constraint.topology_key])
+                if (!needs_all_labels || has_all_keys(node, constraints))
+                    && counts_for(pod, constraint, node)
+                    && let Some(value) = node.labels().get(&constraint.topology_key)
                 {
-                    *sum += pods;
+                    counts.change(value, *pods);
                 }
             }
-        }
-        let size = if by_host { feasible.len() - ignored.len() } else { by_value.len() };
-        let weight = ((size + 2) as f64).ln();
-        counted.push(SoftCounted { constraint: constraint.clone(), by_value, per_node, weight });
+            Arc::new(counts)
+        };
+        let weight = ((domains + 2) as f64).ln();
+        counted.push(SoftCounted { constraint: constraint.clone(), counts, per_node, weight });
     }
-    Soft { constraints: counted, ignored, order: feasible.to_vec() }
+    Soft { constraints: counted, ignored }
 }
 
 impl Scorer for Soft {
     fn score(&self, index: NodeIndex, node: &NodeState) -> i64 {
-        if self.ignored.contains(&index) {
-            return 0;
-        }
         let mut score = 0.0;
         for counted in &self.constraints {
             let Some(value) = node.labels().get(&counted.constraint.topology_key) else { continue };
             let count = if counted.constraint.topology_key == HOSTNAME {
                 counted.per_node.get(&index).copied().unwrap_or(0)
             } else {
-                counted.by_value.get(value).copied().unwrap_or(0)
+                counted.counts.get(value)
             };
             score += count as f64 * counted.weight + (counted.constraint.max_skew - 1) as f64;
         }
@@ -220,11 +283,10 @@ impl Scorer for Soft {
 
     /// The fewer pods alike, the higher the score.
     fn normalize(&self, scores: &mut [i64]) {
-        let is_ignored: Vec<bool> = self.order.iter().map(|index| self.ignored.contains(index)).collect();
-        let counted = || scores.iter().zip(&is_ignored).filter(|(_, ignored)| !**ignored).map(|(score, _)| *score);
+        let counted = || scores.iter().zip(&self.ignored).filter(|(_, ignored)| !**ignored).map(|(score, _)| *score);
         let least = counted().min().unwrap_or(0);
         let most = counted().max().unwrap_or(0);
-        for (score, ignored) in scores.iter_mut().zip(&is_ignored) {
+        for (score, ignored) in scores.iter_mut().zip(&self.ignored) {
             *score = match (*ignored, most) {
                 (true, _) => 0,
                 (false, 0) => MAX_SCORE,

@@ -1,0 +1,61 @@
+//! Claims to devices (resource claims) that pods wait for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+
+use super::storage::object_key;
+
+#[derive(Default)]
+pub struct ResourceClaims(HashMap<String, Arc<ResourceClaim>>);
+
+impl ResourceClaims {
+    pub fn set(&mut self, old: Option<&Arc<ResourceClaim>>, new: Option<&Arc<ResourceClaim>>) {
+        match (old, new) {
+            (_, Some(new)) => {
+                self.0.insert(object_key(&new.metadata), Arc::clone(new));
+            }
+            (Some(old), None) => {
+                self.0.remove(&object_key(&old.metadata));
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// The claims of a pod, or why it has to wait for them.
+    pub fn of_pod(&self, pod: &Pod) -> Result<Vec<Arc<ResourceClaim>>, String> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
+        let mut claims = Vec::new();
+        for wanted in pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten()) {
+            let (name, is_made_for_pod) = match &wanted.resource_claim_name {
+                Some(name) => (name.clone(), false),
+                None => {
+                    let statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
+                    let Some(made) = statuses.into_iter().find(|status| status.name == wanted.name) else {
+                        return Err(format!("pod \"{namespace}/{pod_name}\": ResourceClaim not created yet"));
+                    };
+                    // No claim was needed after all.
+                    let Some(name) = made.resource_claim_name.clone() else { continue };
+                    (name, true)
+                }
+            };
+            let Some(claim) = self.0.get(&format!("{namespace}/{name}")) else {
+                return Err(format!("resourceclaim.resource.k8s.io \"{name}\" not found"));
+            };
+            if claim.metadata.deletion_timestamp.is_some() {
+                return Err(format!("resourceclaim \"{name}\" is being deleted"));
+            }
+            let owners = claim.metadata.owner_references.iter().flatten();
+            if is_made_for_pod && !owners.into_iter().any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref()) {
+                return Err(format!(
+                    "ResourceClaim {namespace}/{name} was not created for Pod {namespace}/{pod_name} (Pod is not owner)"
+                ));
+            }
+            claims.push(Arc::clone(claim));
+        }
+        Ok(claims)
+    }
+}

@@ -1,0 +1,88 @@
+//! The values that topology labels have on nodes, kept for the labels that pods ask about.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Cluster;
+use super::node::NodeState;
+
+/// The values of one label, each with how many nodes have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Domains {
+    values: HashMap<Arc<str>, usize>,
+    nodes: usize,
+}
+
+impl Domains {
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Nodes that have the label.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    fn add(&mut self, value: &str) {
+        self.nodes += 1;
+        match self.values.get_mut(value) {
+            Some(nodes) => *nodes += 1,
+            None => {
+                self.values.insert(value.into(), 1);
+            }
+        }
+    }
+
+    fn remove(&mut self, value: &str) {
+        let Some(nodes) = self.values.get_mut(value) else { return };
+        self.nodes -= 1;
+        *nodes -= 1;
+        if *nodes == 0 {
+            self.values.remove(value);
+        }
+    }
+}
+
+/// Domains of each label that was asked about. Clusters use few labels as topologies, so none is dropped.
+#[derive(Default)]
+pub struct Topologies(HashMap<String, Arc<Domains>>);
+
+impl Topologies {
+    pub(super) fn node_joins(&mut self, node: &NodeState) {
+        for (key, domains) in &mut self.0 {
+            if let Some(value) = node.labels().get(key) {
+                Arc::make_mut(domains).add(value);
+            }
+        }
+    }
+
+    pub(super) fn node_leaves(&mut self, node: &NodeState) {
+        for (key, domains) in &mut self.0 {
+            if let Some(value) = node.labels().get(key) {
+                Arc::make_mut(domains).remove(value);
+            }
+        }
+    }
+}
+
+impl Cluster {
+    /// The values that the label has on nodes.
+    pub fn domains(&mut self, key: &str) -> Arc<Domains> {
+        if let Some(known) = self.topologies.0.get(key) {
+            return Arc::clone(known);
+        }
+        let mut domains = Domains::default();
+        for (_, node) in self.nodes() {
+            if let Some(value) = node.labels().get(key) {
+                domains.add(value);
+            }
+        }
+        let domains = Arc::new(domains);
+        self.topologies.0.insert(key.to_owned(), Arc::clone(&domains));
+        domains
+    }
+}

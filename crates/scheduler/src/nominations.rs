@@ -1,0 +1,49 @@
+//! Promises of room: pods for which others were asked to leave a node.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::cluster::pod::PodState;
+
+/// Pods that were promised room on a node, while those that make it are leaving.
+#[derive(Default)]
+pub struct Nominations {
+    by_pod: HashMap<Arc<str>, (Arc<str>, Arc<PodState>)>,
+    by_node: HashMap<Arc<str>, Vec<Arc<PodState>>>,
+}
+
+impl Nominations {
+    pub fn node_of(&self, key: &str) -> Option<&str> {
+        self.by_pod.get(key).map(|(node, _)| &**node)
+    }
+
+    /// Other pods of the same or higher priority that were promised room on the node.
+    pub fn on(&self, node: &str, pod: &PodState) -> Vec<Arc<PodState>> {
+        let promised = self.by_node.get(node).into_iter().flatten();
+        promised.filter(|other| other.key != pod.key && other.priority() >= pod.priority()).cloned().collect()
+    }
+
+    /// Of lower priority: they lose their promise when this pod takes the room.
+    pub fn lower_on(&self, node: &str, priority: i32) -> Vec<Arc<PodState>> {
+        let promised = self.by_node.get(node).into_iter().flatten();
+        promised.filter(|other| other.priority() < priority).cloned().collect()
+    }
+
+    pub fn set(&mut self, pod: Arc<PodState>, node: &str) {
+        self.remove(&pod.key);
+        let node: Arc<str> = node.into();
+        self.by_node.entry(Arc::clone(&node)).or_default().push(Arc::clone(&pod));
+        self.by_pod.insert(Arc::clone(&pod.key), (node, pod));
+    }
+
+    pub fn remove(&mut self, key: &str) {
+        if let Some((node, _)) = self.by_pod.remove(key)
+            && let Some(pods) = self.by_node.get_mut(&node)
+        {
+            pods.retain(|pod| &*pod.key != key);
+            if pods.is_empty() {
+                self.by_node.remove(&node);
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! NodeVolumeLimits: a node attaches no more volumes of a driver than it says it can.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::storage::v1::CSINode;
+
+use crate::cluster::Cluster;
+use crate::cluster::pod::PodState;
+use crate::cluster::storage::{Storage, class_of_claim, volume_name};
+use crate::framework::{Filter, Plugin, Prepared, Rejection, View};
+
+const NAME: &str = "NodeVolumeLimits";
+
+pub struct VolumeLimits;
+
+struct Limits {
+    pod: Arc<PodState>,
+    wanted: HashSet<Attachable>,
+}
+
+/// A volume that has to be attached.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Attachable {
+    driver: String,
+    handle: String,
+}
+
+impl Plugin for VolumeLimits {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn filter(&self, pod: &Arc<PodState>, cluster: &mut Cluster) -> Prepared {
+        if pod.claims.is_empty() {
+            return Prepared::Nothing;
+        }
+        let mut wanted = HashSet::new();
+        attachables(pod, &cluster.storage, &mut wanted);
+        Prepared::Filter(Box::new(Limits { pod: Arc::clone(pod), wanted }))
+    }
+}
+
+fn attachables(pod: &PodState, storage: &Storage, found: &mut HashSet<Attachable>) {
+    found.extend(pod.claims.iter().filter_map(|used| attachable(&used.key, storage)));
+}
+
+/// What a claim will have attached. A claim without a volume counts as one of its class's driver.
+fn attachable(key: &str, storage: &Storage) -> Option<Attachable> {
+    let claim = storage.claim(key)?;
+    if let Some(volume) = volume_name(claim).and_then(|name| storage.volume(name)) {
+        let source = volume.spec.as_ref()?.csi.as_ref()?;
+        return Some(Attachable { driver: source.driver.clone(), handle: source.volume_handle.clone() });
+    }
+    let class = storage.class(class_of_claim(claim))?;
+    Some(Attachable { driver: class.provisioner.clone(), handle: format!("not bound yet: {key}") })
+}
+
+fn limits(node: Option<&Arc<CSINode>>) -> HashMap<&str, i64> {
+    let drivers = node.into_iter().flat_map(|node| &node.spec.drivers);
+    drivers
+        .filter_map(|driver| {
+            let count = driver.allocatable.as_ref()?.count?;
+            Some((driver.name.as_str(), i64::from(count)))
+        })
+        .collect()
+}
+
+impl Filter for Limits {
+    fn check(&self, view: &View<'_>) -> Option<Rejection> {
+        let storage = &view.cluster.storage;
+        if let Some(missing) = self.pod.claims.iter().find(|used| storage.claim(&used.key).is_none()) {
+            let reason =
+                format!("looking up PVC {}: persistentvolumeclaim \"{}\" not found", missing.key, missing.name);
+            return Some(Rejection::unresolvable(NAME, reason));
+        }
+        if self.wanted.is_empty() {
+            return None;
+        }
+        let limits = limits(storage.csi_node(view.node.name()));
+        if limits.is_empty() {
+            return None;
+        }
+        let mut attached = HashSet::new();
+        for pod in &view.node.pods {
+            attachables(pod, storage, &mut attached);
+        }
+        for attachment in storage.attachments(view.node.name()) {
+            let volume = attachment.spec.source.persistent_volume_name.as_ref().and_then(|name| storage.volume(name));
+            if let Some(source) = volume.and_then(|volume| volume.spec.as_ref()?.csi.as_ref()) {
+                let driver = attachment.spec.attacher.clone();
+                attached.insert(Attachable { driver, handle: source.volume_handle.clone() });
+            }
+        }
+        let exceeds = self.wanted.iter().filter(|wanted| !attached.contains(wanted)).any(|wanted| {
+            let of_driver = |all: &HashSet<Attachable>, new: bool| {
+                all.iter().filter(|one| one.driver == wanted.driver && !(new && attached.contains(one))).count()
+            };
+            let count = of_driver(&attached, false) + of_driver(&self.wanted, true);
+            limits.get(wanted.driver.as_str()).is_some_and(|most| i64::try_from(count).unwrap_or(i64::MAX) > *most)
+        });
+        exceeds.then(|| Rejection::resolvable(NAME, "node(s) exceed max volume count"))
+    }
+}
