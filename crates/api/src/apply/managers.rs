@@ -111,7 +111,11 @@ impl Managers {
                 &b.subresource,
             ))
         });
-        entries.into_iter().map(|(id, owned)| encode_entry(id, owned)).collect()
+        let entry = |(id, owned): (ManagerId, Owned)| {
+            let fields = fields_v1::encode(&owned.set);
+            encode_entry(id, owned.api_version, owned.time, fields)
+        };
+        entries.into_iter().map(entry).collect()
     }
 
     /// Puts the oldest updaters together when there are too many.
@@ -157,7 +161,7 @@ impl Managers {
     }
 }
 
-fn encode_entry(id: ManagerId, owned: Owned) -> Value {
+pub(super) fn encode_entry(id: ManagerId, api_version: String, time: Option<String>, fields: Value) -> Value {
     let mut entry = Map::new();
     let mut put = |name: &str, text: String| {
         if !text.is_empty() {
@@ -166,11 +170,11 @@ fn encode_entry(id: ManagerId, owned: Owned) -> Value {
     };
     put("manager", id.manager);
     put("operation", id.operation.name().to_owned());
-    put("apiVersion", owned.api_version);
+    put("apiVersion", api_version);
     put("subresource", id.subresource);
-    put("time", owned.time.unwrap_or_default());
+    put("time", time.unwrap_or_default());
     put("fieldsType", "FieldsV1".to_owned());
-    entry.insert("fieldsV1".to_owned(), fields_v1::encode(&owned.set));
+    entry.insert("fieldsV1".to_owned(), fields);
     Value::Object(entry)
 }
 

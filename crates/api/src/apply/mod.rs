@@ -6,6 +6,7 @@
 
 mod compare;
 mod conflict;
+mod created;
 mod element;
 mod field_set;
 mod fields_v1;

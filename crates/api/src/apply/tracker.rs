@@ -1,16 +1,17 @@
 //! Tracking of ownership for one request.
 
 use super::conflict::Conflict;
+use super::created::created_fields;
 use super::element::equal_values;
 use super::last_applied;
-use super::managers::{ManagerId, Managers, Operation, Owned, entries_of, set_entries, take_entries};
+use super::managers::{ManagerId, Managers, Operation, Owned, encode_entry, entries_of, set_entries, take_entries};
 use super::set::Set;
 use super::typing::Type;
 use super::updater::{UpdateError, Updater};
 use super::validate::validate;
 use crate::decode::zero;
 use crate::schema::NodeRef;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 use thiserror::Error;
 
@@ -100,6 +101,13 @@ impl Tracker<'_> {
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str) {
         let managers = self.managers_before(live, new);
         take_entries(new);
+        if live.is_none()
+            && managers.by_id.is_empty()
+            && !self.versions.schema_changes()
+            && let Some(fields) = created_fields(new, self.node, &NOT_OWNED, self.ignored)
+        {
+            return set_entries(new, self.created_entry(fields, manager));
+        }
         let tracked = match live {
             Some(live) => self.tracked(live, new, managers, manager),
             None => self.tracked(&self.nothing(), new, managers, manager),
@@ -144,6 +152,15 @@ impl Tracker<'_> {
             last_applied::record(&mut object, configuration);
         }
         Ok(object)
+    }
+
+    /// The entry of an object's maker; nobody's where nothing is owned.
+    fn created_entry(&self, fields: Map<String, Value>, manager: &str) -> Vec<Value> {
+        if fields.is_empty() {
+            return Vec::new();
+        }
+        let id = self.id(manager, Operation::Update);
+        vec![encode_entry(id, self.api_version.to_owned(), Some(self.now.to_owned()), Value::Object(fields))]
     }
 
     fn applied(
@@ -374,6 +391,31 @@ mod tests {
         reset["metadata"]["managedFields"] = json!([{}]);
         early.update(Some(&new), &mut reset, "third");
         assert_eq!(owners(&reset), json!([]));
+    }
+
+    #[test]
+    fn makers_own_what_a_comparison_with_nothing_finds() {
+        let tracker = tracker("2026-01-01T00:00:00Z");
+        let ignored = Set::of_fields(&[&["status"], &["spec", "paused"]]);
+        let tracker = Tracker { ignored: Some(&ignored), ..tracker };
+        for new in [
+            json!({"metadata": {"name": "d"}}),
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "labels": {"a": "b"}, "annotations": {},
+                "finalizers": ["x", "y"], "ownerReferences": [{"uid": "u", "name": "n"}]}, "spec": {"replicas": 0, "paused": true,
+                "selector": {"matchLabels": {"a": "b"}}, "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}},
+                "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "env": [{"name": "E"}, {"name": "E"}],
+                    "ports": [{"containerPort": 80}], "resources": {"limits": {"cpu": "1"}}, "command": ["x"]}], "nodeSelector": {"x": "y"},
+                    "volumes": [{"name": "v", "emptyDir": {}}], "securityContext": {}}}}, "status": {"replicas": 1}}),
+            json!({"metadata": {}, "spec": {"selector": null, "strategy": {}, "template": {"metadata": {}, "spec": {"containers": null}}},
+                "status": {}}),
+        ] {
+            let mut quick = new.clone();
+            tracker.update(None, &mut quick, "m");
+            let managers = tracker.tracked(&tracker.nothing(), &new, Managers::default(), "m").expect("comparable");
+            let mut slow = new.clone();
+            set_entries(&mut slow, managers.encode());
+            assert_eq!(quick, slow);
+        }
     }
 
     #[test]

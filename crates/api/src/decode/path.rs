@@ -1,5 +1,6 @@
 //! Where in a document the decoder is, and how errors name such a place.
 
+use crate::schema::Node;
 use std::borrow::Cow;
 use std::fmt::Write;
 
@@ -8,10 +9,10 @@ use std::fmt::Write;
 pub(super) enum Step<'a> {
     Field {
         /// The struct that has the field.
-        owner: &'a str,
+        owner: &'a Node,
         name: &'a str,
         /// The struct within the owner that the field is inlined from.
-        inlined: Option<&'a str>,
+        inlined: Option<&'a Node>,
     },
     Key(Cow<'a, str>),
     Index(usize),
@@ -46,8 +47,8 @@ pub(super) fn go_target(steps: &[Step<'_>], go_type: &str) -> String {
     let mut fields = String::new();
     for step in steps {
         if let Step::Field { owner: within, name, inlined } = step {
-            owner = Some(within);
-            for part in inlined.iter().chain([name]) {
+            owner = Some(within.struct_name());
+            for part in inlined.map(Node::struct_name).into_iter().chain([*name]) {
                 fields.push('.');
                 fields.push_str(part);
             }
@@ -111,14 +112,18 @@ fn push_escaped(text: &mut String, c: char, quote: char) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::Shape;
 
     #[test]
     fn paths_and_targets_are_named() {
+        let node = |go_type: &str| Node::new(Shape::Any, go_type);
+        let (pod, spec, volume, source) =
+            (node("v1.Pod"), node("v1.PodSpec"), node("v1.Volume"), node("v1.VolumeSource"));
         let steps = [
-            Step::Field { owner: "Pod", name: "spec", inlined: None },
-            Step::Field { owner: "PodSpec", name: "volumes", inlined: None },
+            Step::Field { owner: &pod, name: "spec", inlined: None },
+            Step::Field { owner: &spec, name: "volumes", inlined: None },
             Step::Index(2),
-            Step::Field { owner: "Volume", name: "emptyDir", inlined: Some("VolumeSource") },
+            Step::Field { owner: &volume, name: "emptyDir", inlined: Some(&source) },
         ];
         assert_eq!(&*document_path(&steps, "x"), "spec.volumes[2].emptyDir.x");
         assert_eq!(

@@ -255,12 +255,9 @@ impl<'a> Scanner<'a> {
     }
 
     fn plain_run(&mut self) {
-        while let Some(byte) = self.peek() {
-            if byte == b'"' || byte == b'\\' || byte < 0x20 {
-                break;
-            }
-            self.at += 1;
-        }
+        let rest = &self.bytes[self.at..];
+        let end = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
+        self.at += end.unwrap_or(rest.len());
     }
 
     fn escape(&mut self, text: &mut String) -> Result<()> {

@@ -98,8 +98,8 @@ impl<'a> Decoder<'a> {
         field: &'a Field,
         again: bool,
     ) -> Result<(), DecodeError> {
-        let inlined = field.inlined.map(|at| owner.at(object.inlined[at as usize].node).get().struct_name());
-        self.state.steps.push(Step::Field { owner: owner.get().struct_name(), name: &field.name, inlined });
+        let inlined = field.inlined.map(|at| owner.at(object.inlined[at as usize].node).get());
+        self.state.steps.push(Step::Field { owner: owner.get(), name: &field.name, inlined });
         let value = self.value(owner.at(field.node))?;
         self.state.steps.pop();
         let Some(value) = value else { return Ok(()) };

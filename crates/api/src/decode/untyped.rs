@@ -33,7 +33,7 @@ impl<'a> State<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
         State {
             scanner: Scanner::new(bytes),
-            steps: Vec::new(),
+            steps: Vec::with_capacity(16),
             problems: Vec::new(),
             strict: true,
             mistyped: None,
