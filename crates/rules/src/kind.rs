@@ -116,9 +116,10 @@ pub trait KindRules: Sync {
         false
     }
 
-    /// Whether this update raises the generation; by default any change of the spec does.
+    /// Whether this update raises the generation; by default any change beside metadata and status does, for then there
+    /// is something new for controllers to do.
     fn counts_change(&self, object: &Value, old: &Value) -> bool {
-        self.has_generation() && object.get("spec") != old.get("spec")
+        self.has_generation() && body_changed(object, old)
     }
 
     /// Whether a PUT to a name that does not exist creates it.
@@ -207,6 +208,13 @@ const DEFAULT_COLUMNS: &[Column] = &[
 ];
 
 pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+fn body_changed(object: &Value, old: &Value) -> bool {
+    let skip = |key: &str| matches!(key, "metadata" | "status" | "kind" | "apiVersion");
+    let (Some(new_fields), Some(old_fields)) = (object.as_object(), old.as_object()) else { return false };
+    new_fields.iter().any(|(key, value)| !skip(key) && old_fields.get(key) != Some(value))
+        || old_fields.keys().any(|key| !skip(key) && !new_fields.contains_key(key))
+}
 
 /// Makes a field of the new object what it was in the old one.
 pub fn keep(object: &mut Value, old: &Value, field: &str) {

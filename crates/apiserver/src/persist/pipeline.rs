@@ -175,8 +175,7 @@ pub fn prepare_update(call: &Call<'_>, object: &mut Value, old: &Value) {
         None => {
             let context = call.rules_context();
             call.resource.rules.prepare_update(object, old, &context);
-            let counts = call.resource.rules.has_generation() && context.subresource != "status";
-            if counts && body_changed(object, old) {
+            if context.subresource != "status" && call.resource.rules.counts_change(object, old) {
                 let generation = old.integer(&["metadata", "generation"]).unwrap_or(0);
                 object.set(&["metadata", "generation"], generation + 1);
             }
@@ -205,14 +204,6 @@ fn keep_identity(object: &mut Value, old: &Value) {
     if old.has(grace) && !object.has(grace) {
         object.set(grace, old.at(grace).clone());
     }
-}
-
-/// Whether anything but metadata and status differs: then there is something new for controllers to do.
-fn body_changed(object: &Value, old: &Value) -> bool {
-    let skip = |key: &str| matches!(key, "metadata" | "status" | "kind" | "apiVersion");
-    let (Some(new_fields), Some(old_fields)) = (object.as_object(), old.as_object()) else { return false };
-    new_fields.iter().any(|(key, value)| !skip(key) && old_fields.get(key) != Some(value))
-        || old_fields.keys().any(|key| !skip(key) && !new_fields.contains_key(key))
 }
 
 pub fn validate_update(call: &Call<'_>, object: &Value, old: &Value) -> Result<(), Status> {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use knarr_api::cel::Type;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
+use super::expressions::Scope;
 use super::rule;
 use crate::common::{checks, label_selector};
 
@@ -52,15 +54,19 @@ pub fn validate_mutating_operations(errors: &mut Errors, path: &Path<'_>, resour
     }
 }
 
-pub fn validate_conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[Value]) {
+pub fn validate_conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[Value], has_parameters: bool) {
+    let scope = Scope::new(has_parameters);
     if conditions.len() > MOST_CONDITIONS {
         errors.too_many(path, conditions.len(), MOST_CONDITIONS);
     }
     let mut seen = BTreeSet::new();
     for (index, condition) in conditions.iter().enumerate() {
         let path = path.index(index);
-        if condition.text(&["expression"]).trim().is_empty() {
-            errors.required(&path.child("expression"), "");
+        match condition.text(&["expression"]).trim() {
+            "" => errors.required(&path.child("expression"), ""),
+            expression => {
+                scope.validate(errors, &path.child("expression"), expression, &[Type::Bool]);
+            }
         }
         let name = condition.text(&["name"]);
         checks::required_name(errors, &path.child("name"), name, names::qualified_name);

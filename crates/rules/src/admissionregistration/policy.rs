@@ -4,6 +4,7 @@ use knarr_api::field::{Errors, Path};
 use knarr_api::value::{Read, Write};
 use serde_json::Value;
 
+use super::expressions::Scope;
 use super::matching;
 use crate::common::checks;
 
@@ -38,8 +39,8 @@ pub fn set_defaults(object: &mut Value) {
     }
 }
 
-/// The parts of a policy's spec that come before what it does.
-pub fn validate_matching(errors: &mut Errors, spec: &Value, old: Option<&Value>, mutating: bool) {
+/// The parts of a policy's spec that come before what it does. Answers what its other expressions may use.
+pub fn validate_matching(errors: &mut Errors, spec: &Value, old: Option<&Value>, mutating: bool) -> Scope {
     let path = Path::root("spec");
     match spec["failurePolicy"].as_str() {
         None => errors.required(&path.child("failurePolicy"), ""),
@@ -63,22 +64,31 @@ pub fn validate_matching(errors: &mut Errors, spec: &Value, old: Option<&Value>,
     }
     let same = |field: &str| old.is_some_and(|old| old[field] == spec[field]);
     if !(same("paramKind") && same("matchConditions")) {
-        matching::validate_conditions(errors, &path.child("matchConditions"), spec.items(&["matchConditions"]));
+        let conditions = spec.items(&["matchConditions"]);
+        matching::validate_conditions(errors, &path.child("matchConditions"), conditions, spec.has(&["paramKind"]));
+    }
+    let mut scope = Scope::new(spec.has(&["paramKind"]));
+    if !spec.items(&["variables"]).is_empty() {
+        scope = scope.composing();
     }
     for (index, variable) in spec.items(&["variables"]).iter().enumerate() {
-        validate_variable(errors, &path.item("variables", index), variable);
+        validate_variable(errors, &path.item("variables", index), variable, &mut scope);
     }
+    scope
 }
 
-fn validate_variable(errors: &mut Errors, path: &Path<'_>, variable: &Value) {
+fn validate_variable(errors: &mut Errors, path: &Path<'_>, variable: &Value, scope: &mut Scope) {
     let name = variable.text(&["name"]);
     if name.trim().is_empty() {
         errors.required(&path.child("name"), "name is not specified");
     } else if !is_identifier(name) {
         errors.invalid(&path.child("name"), name, "must be a valid CEL identifier");
     }
-    if variable.text(&["expression"]).trim().is_empty() {
+    let expression = variable.text(&["expression"]);
+    if expression.trim().is_empty() {
         errors.required(&path.child("expression"), "expression is not specified");
+    } else {
+        scope.define(errors, &path.child("expression"), name, expression);
     }
 }
 

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
+use knarr_api::cel::Type;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::Value;
 
+use super::expressions::Scope;
 use super::{matching, name_warnings, policy};
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, conditions};
@@ -30,8 +32,8 @@ impl KindRules for ValidatingAdmissionPolicy {
             return errors;
         }
         let spec = &object["spec"];
-        policy::validate_matching(&mut errors, spec, old.map(|old| &old["spec"]), false);
-        validate_expressions(&mut errors, object.text(&["metadata", "name"]), spec);
+        let scope = policy::validate_matching(&mut errors, spec, old.map(|old| &old["spec"]), false);
+        validate_expressions(&mut errors, object.text(&["metadata", "name"]), spec, &scope);
         errors
     }
 
@@ -71,7 +73,7 @@ impl KindRules for ValidatingAdmissionPolicy {
     }
 }
 
-fn validate_expressions(errors: &mut Errors, name: &str, spec: &Value) {
+fn validate_expressions(errors: &mut Errors, name: &str, spec: &Value, scope: &Scope) {
     let path = Path::root("spec");
     let (validations, annotations) = (spec.items(&["validations"]), spec.items(&["auditAnnotations"]));
     if validations.is_empty() && annotations.is_empty() {
@@ -81,7 +83,7 @@ fn validate_expressions(errors: &mut Errors, name: &str, spec: &Value) {
         return;
     }
     for (index, validation) in validations.iter().enumerate() {
-        validate_validation(errors, &path.item("validations", index), validation);
+        validate_validation(errors, &path.item("validations", index), validation, scope);
     }
     if annotations.len() > MOST_ANNOTATIONS {
         let told = format!("must not have more than {MOST_ANNOTATIONS} auditAnnotations");
@@ -90,7 +92,7 @@ fn validate_expressions(errors: &mut Errors, name: &str, spec: &Value) {
     let mut seen = BTreeSet::new();
     for (index, annotation) in annotations.iter().enumerate() {
         let path = path.item("auditAnnotations", index);
-        validate_annotation(errors, &path, name, annotation);
+        validate_annotation(errors, &path, name, annotation, scope);
         let key = annotation.text(&["key"]);
         if !seen.insert(key) {
             errors.duplicate(&path.child("key"), key);
@@ -98,14 +100,19 @@ fn validate_expressions(errors: &mut Errors, name: &str, spec: &Value) {
     }
 }
 
-fn validate_validation(errors: &mut Errors, path: &Path<'_>, validation: &Value) {
-    if validation.text(&["expression"]).trim().is_empty() {
+fn validate_validation(errors: &mut Errors, path: &Path<'_>, validation: &Value, scope: &Scope) {
+    let expression = validation.text(&["expression"]);
+    if expression.trim().is_empty() {
         errors.required(&path.child("expression"), "expression is not specified");
+    } else {
+        scope.validate(errors, &path.child("expression"), expression, &[Type::Bool]);
     }
     for field in ["messageExpression", "message"] {
         let text = validation.text(&[field]);
         if !text.is_empty() && text.trim().is_empty() {
             errors.invalid(&path.child(field), text, "must be non-empty if specified");
+        } else if field == "messageExpression" && !text.is_empty() {
+            scope.validate(errors, &path.child(field), text, &[Type::String]);
         } else if field == "message" && text.trim().contains(['\n', '\r']) {
             errors.invalid(&path.child(field), text, "must not contain line breaks");
         }
@@ -116,7 +123,7 @@ fn validate_validation(errors: &mut Errors, path: &Path<'_>, validation: &Value)
     }
 }
 
-fn validate_annotation(errors: &mut Errors, path: &Path<'_>, name: &str, annotation: &Value) {
+fn validate_annotation(errors: &mut Errors, path: &Path<'_>, name: &str, annotation: &Value, scope: &Scope) {
     let key = annotation.text(&["key"]);
     if name.is_empty() {
         errors.invalid(&path.child("key"), key, "requires metadata.name be non-empty");
@@ -128,6 +135,8 @@ fn validate_annotation(errors: &mut Errors, path: &Path<'_>, name: &str, annotat
         errors.required(&path.child("valueExpression"), "valueExpression is not specified");
     } else if value.len() > LONGEST_VALUE {
         errors.required(&path.child("valueExpression"), format!("must not exceed {LONGEST_VALUE} bytes in length"));
+    } else {
+        scope.validate(errors, &path.child("valueExpression"), value, &[Type::String, Type::Null]);
     }
 }
 

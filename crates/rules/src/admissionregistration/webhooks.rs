@@ -123,7 +123,7 @@ fn validate_hook(errors: &mut Errors, path: &Path<'_>, hook: &Value, lax: &Lax, 
     }
     validate_client(errors, &path.child("clientConfig"), &hook["clientConfig"]);
     if !lax.conditions {
-        matching::validate_conditions(errors, &path.child("matchConditions"), hook.items(&["matchConditions"]));
+        matching::validate_conditions(errors, &path.child("matchConditions"), hook.items(&["matchConditions"]), false);
     }
 }
 

@@ -93,7 +93,7 @@ impl KindRules for CustomResourceDefinition {
             let spec = &object["spec"];
             let required = format!("{}.{}", spec.text(&["names", "plural"]), spec.text(&["group"]));
             let name = object.text(&["metadata", "name"]);
-            if name != required {
+            if name != required && !name.is_empty() {
                 let told = "must be spec.names.plural+\".\"+spec.group";
                 errors.invalid(&Path::root("metadata.name"), name, told);
             }
@@ -333,13 +333,20 @@ fn validate_versions(errors: &mut Errors, hoisted: &Hoisted<'_>, strictness: Str
             }
         }
     }
-    let shown =
-        |errors: &mut Errors, told: &str| errors.invalid_shown(&path.child("versions"), versions::shown(hoisted), told);
+    let shown = |errors: &mut Errors, told: &str| {
+        errors.invalid_shown(&path.child("versions"), checks::escaped(&versions::shown(hoisted)), told)
+    };
     if !unique {
         shown(errors, "must contain unique version names");
     }
     if hoisted.versions().iter().filter(|version| version["storage"] == true).count() != 1 {
         shown(errors, "must have exactly one version marked as storage version");
+    }
+    // The first version also counts as the version of the old form, which had only one.
+    let first = hoisted.versions().first().map_or("", |version| version.text(&["name"]));
+    let wrong = name_forms::dns_1035_label(first);
+    if !first.is_empty() && !wrong.is_empty() {
+        errors.invalid(&path.child("version"), first, wrong.join(","));
     }
 }
 

@@ -1,29 +1,34 @@
 //! Defaults inside schemas must themselves fit the schema.
 
+use knarr_api::custom;
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
 
-/// Defaults with fields that their schema does not know.
-pub fn validate_pruned(errors: &mut Errors, path: &Path<'_>, schema: &Value) {
+use super::schema_fields;
+
+/// Defaults that do not fit their schema, or have fields that it does not know (`pruned`).
+pub fn validate(errors: &mut Errors, path: &Path<'_>, schema: &Value, pruned: bool) {
     let default = &schema["default"];
-    if !default.is_null() && has_unknown(default, schema) {
-        errors.invalid(&path.child("default"), default.clone(), "must not have unknown fields");
+    if !default.is_null() {
+        let at = path.child("default");
+        if pruned && has_unknown(default, schema) {
+            errors.invalid(&at, default.clone(), "must not have unknown fields");
+        }
+        errors.extend(custom::check_value(&at, schema, default));
     }
     if schema["items"].is_object() {
-        validate_pruned(errors, &path.child("items"), &schema["items"]);
+        validate(errors, &path.child("items"), &schema["items"], pruned);
     }
     let properties = path.child("properties");
     for (name, property) in schema.fields(&["properties"]).into_iter().flatten() {
-        validate_pruned(errors, &properties.key(name), property);
+        validate(errors, &properties.key(name), property, pruned);
     }
 }
 
 /// Whether any default in the schema has a field that its schema does not know.
 pub fn any_unknown(schema: &Value) -> bool {
-    let mut errors = Errors::new();
-    validate_pruned(&mut errors, &Path::default(), schema);
-    !errors.is_empty()
+    schema_fields::any(schema, &mut |schema| schema.has(&["default"]) && has_unknown(&schema["default"], schema))
 }
 
 fn has_unknown(value: &Value, schema: &Value) -> bool {
@@ -61,7 +66,7 @@ mod tests {
         let schema = json!({"type": "object", "properties": {"a": {"type": "object", "default": {"x": 1, "y": 2},
             "properties": {"x": {"type": "integer"}}}}});
         let mut errors = Errors::new();
-        validate_pruned(&mut errors, &Path::root("s"), &schema);
+        validate(&mut errors, &Path::root("s"), &schema, true);
         let read: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
         assert_eq!(read, ["s.properties[a].default: Invalid value: {\"x\":1,\"y\":2}: must not have unknown fields"]);
     }

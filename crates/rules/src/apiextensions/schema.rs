@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use knarr_api::custom;
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -60,16 +61,21 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, holder: &Value, has_status
     if schema["nullable"] == true {
         errors.forbidden(&path.child("nullable"), "nullable cannot be true at the root");
     }
+    let mut sound = false;
     let unsupported = if strictness.structural { structural::unsupported(schema) } else { None };
     if strictness.structural && unsupported.is_none() {
-        let faults = structural::validate(&path, schema);
-        if faults.is_empty() && strictness.pruned_defaults {
-            defaults::validate_pruned(errors, &path, schema);
+        let mut faults = structural::validate(&path, schema);
+        if faults.is_empty() {
+            defaults::validate(&mut faults, &path, schema, strictness.pruned_defaults);
         }
+        sound = faults.is_empty();
         errors.extend(faults);
     }
     let place = Place { at_root: true, meta: false, no_defaults: None };
     validate_schema(errors, &path, schema, &place, strictness);
+    if sound && errors.0.len() == before {
+        errors.extend(custom::check_rules(&path, schema));
+    }
     if let Some(wrong) = unsupported.filter(|_| errors.0.len() == before) {
         errors.invalid(&path, "", wrong);
     }
@@ -91,7 +97,7 @@ fn validate_root_with_status(errors: &mut Errors, path: &Path<'_>, schema: &Valu
             let told = format!(
                 "only [{allowed}] fields are allowed at the root of the schema if the status subresource is enabled"
             );
-            errors.invalid_shown(path, schema_fields::shown(schema), told);
+            errors.invalid_shown(path, checks::escaped(&schema_fields::shown(schema)), told);
             return;
         }
     }

@@ -46,6 +46,9 @@ pub fn v1_to_v2(object: &mut Value) {
     if let Some(conditions) = annotation(object, CONDITIONS) {
         object.set(&["status", "conditions"], conditions);
     }
+    if object.has(&["status"]) {
+        object.object(&["status"]).entry("currentMetrics").or_insert(Value::Null);
+    }
     if object.integer(&["status", "currentReplicas"]) == Some(0) {
         object.remove(&["status", "currentReplicas"]);
     }
@@ -288,7 +291,7 @@ mod tests {
         let pods = json!({"type": "Pods", "pods": {"metric": {"name": "rps"}, "target": {"type": "AverageValue", "averageValue": "10"}}});
         let v2 = json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 5, "metrics": [pods, cpu_metric(70)],
             "behavior": {"scaleUp": {"selectPolicy": "Max", "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}]}}},
-            "status": {"desiredReplicas": 0}});
+            "status": {"desiredReplicas": 0, "currentMetrics": null}});
         let mut object = v2.clone();
         v2_to_v1(&mut object);
         assert_eq!(object["spec"], json!({"maxReplicas": 5, "targetCPUUtilizationPercentage": 70}));

@@ -40,10 +40,12 @@ impl KindRules for HorizontalPodAutoscaler {
     }
 
     fn prepare_create(&self, object: &mut Value, context: &Context<'_>) {
-        object.set(&["status"], json!({"desiredReplicas": 0}));
-        if context.version == "v1" {
-            object.set(&["status", "currentReplicas"], 0);
-        }
+        let status = if context.version == "v1" {
+            json!({"currentReplicas": 0, "desiredReplicas": 0})
+        } else {
+            self.empty_status()
+        };
+        object.set(&["status"], status);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {
@@ -65,7 +67,7 @@ impl KindRules for HorizontalPodAutoscaler {
     }
 
     fn empty_status(&self) -> Value {
-        json!({"desiredReplicas": 0})
+        json!({"desiredReplicas": 0, "currentMetrics": null})
     }
 
     fn columns(&self) -> &'static [Column] {

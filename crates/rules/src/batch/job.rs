@@ -157,7 +157,10 @@ fn take_template_labels(job: &mut Value) {
 fn generate_selector(job: &mut Value) {
     let name = job.text(&["metadata", "name"]).to_owned();
     let uid = job.text(&["metadata", "uid"]).to_owned();
-    let shared = job.at(&["metadata", "labels"]) == job.at(&["spec", "template", "metadata", "labels"]);
+    let (own, of_template) = (job.at(&["metadata", "labels"]), job.at(&["spec", "template", "metadata", "labels"]));
+    // Labels that the job took from its template grow with those; one without any takes them when it is stored, by when
+    // they have been found to be right.
+    let shared = own == of_template && (!own.is_null() || names::label_value(&name).is_empty());
     for (label, value) in [(OLD_NAME_LABEL, &name), (NAME_LABEL, &name), (OLD_UID_LABEL, &uid), (UID_LABEL, &uid)] {
         job.set_default(&["spec", "template", "metadata", "labels", label], value.as_str());
     }

@@ -147,6 +147,9 @@ pub fn shown_success_policy(policy: &Value) -> String {
     if policy.is_null() {
         return "null".to_owned();
     }
+    if !policy.has(&["rules"]) {
+        return "{\"Rules\":null}".to_owned();
+    }
     let rules: Vec<String> = policy
         .items(&["rules"])
         .iter()
@@ -165,6 +168,9 @@ pub fn shown_success_policy(policy: &Value) -> String {
 pub fn shown_failure_policy(policy: &Value) -> String {
     if policy.is_null() {
         return "null".to_owned();
+    }
+    if !policy.has(&["rules"]) {
+        return "{\"Rules\":null}".to_owned();
     }
     let rules: Vec<String> = policy.items(&["rules"]).iter().map(shown_failure_rule).collect();
     format!("{{\"Rules\":[{}]}}", rules.join(","))

@@ -184,7 +184,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
     let path = Path::root("spec");
     let request = spec.text(&["request"]);
     if let Some(wrong) = pem::request_fault(&STANDARD.decode(request).unwrap_or_default()) {
-        errors.invalid(&path.child("request"), request, wrong);
+        errors.invalid(&path.child("request"), spec["request"].clone(), wrong);
     }
     validate_usages(errors, &path, spec, old);
     let signer = spec.text(&["signerName"]);

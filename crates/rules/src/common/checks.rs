@@ -49,10 +49,26 @@ pub fn between(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
 }
 
+/// JSON text as Kubernetes writes it: with the marks of HTML escaped.
+pub fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for character in json.chars() {
+        match character {
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            '\u{2028}' => out.push_str("\\u2028"),
+            '\u{2029}' => out.push_str("\\u2029"),
+            plain => out.push(plain),
+        }
+    }
+    out
+}
+
 /// Structures that Kubernetes shows in an error by its internal field names, all of them, in their order.
 pub fn shown_struct(fields: &[(&str, Value)]) -> String {
     let parts: Vec<String> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
-    format!("{{{}}}", parts.join(","))
+    escaped(&format!("{{{}}}", parts.join(",")))
 }
 
 #[cfg(test)]

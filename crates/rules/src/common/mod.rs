@@ -20,3 +20,4 @@ pub mod workload;
 pub mod conditions;
 pub mod webhook;
 pub mod template_metadata;
+pub mod expressions;

@@ -1,7 +1,7 @@
 //! RuntimeClass: which runtime a pod's containers are run with.
 
 use jiff::Timestamp;
-use knarr_api::field::{Errors, Path};
+use knarr_api::field::{Error, Errors, Fault, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -19,10 +19,6 @@ impl KindRules for RuntimeClass {
     fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         let handler = Path::root("handler");
-        if let Some(old) = old {
-            checks::immutable(&mut errors, &handler, &object["handler"], &old["handler"]);
-            return errors;
-        }
         checks::required_name(&mut errors, &handler, object.text(&["handler"]), names::dns_label);
         if object.has(&["overhead"]) {
             let fixed = object.at(&["overhead", "podFixed"]);
@@ -32,6 +28,9 @@ impl KindRules for RuntimeClass {
         labels::validate_labels(&mut errors, object.at(&["scheduling", "nodeSelector"]), &path.child("nodeSelector"));
         let tolerations = object.items(&["scheduling", "tolerations"]);
         validate_tolerations(&mut errors, &path.child("tolerations"), tolerations);
+        if let Some(old) = old {
+            checks::immutable(&mut errors, &handler, &object["handler"], &old["handler"]);
+        }
         errors
     }
 
@@ -39,6 +38,10 @@ impl KindRules for RuntimeClass {
         let selector = object.fields(&["scheduling", "nodeSelector"]).into_iter().flatten();
         let messages = selector.filter_map(|(label, _)| node_labels::deprecation(label));
         messages.map(|message| format!("scheduling.nodeSelector: {message}")).collect()
+    }
+
+    fn rechecks_metadata_on_update(&self) -> bool {
+        true
     }
 
     fn creates_on_update(&self) -> bool {
@@ -63,7 +66,16 @@ fn validate_tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Val
     let key = |toleration: &Value| ["key", "operator", "value", "effect"].map(|field| toleration[field].clone());
     for (index, toleration) in tolerations.iter().enumerate() {
         if tolerations[..index].iter().any(|other| key(other) == key(toleration)) {
-            errors.duplicate(&path.index(index), toleration.clone());
+            let text = |field: &str| Value::from(toleration.text(&[field]));
+            let shown = checks::shown_struct(&[
+                ("Key", text("key")),
+                ("Operator", text("operator")),
+                ("Value", text("value")),
+                ("Effect", text("effect")),
+                ("TolerationSeconds", toleration["tolerationSeconds"].clone()),
+            ]);
+            let field = path.index(index).to_string();
+            errors.push(Error { field, fault: Fault::Duplicate, shown: Some(shown), detail: String::new() });
         }
     }
 }

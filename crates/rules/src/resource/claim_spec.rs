@@ -37,6 +37,11 @@ fn set_request_defaults(request: &mut Value) {
     if request.text(&["allocationMode"]) == "ExactCount" && request.integer(&["count"]).unwrap_or(0) == 0 {
         request.set(&["count"], 1);
     }
+    for toleration in request.items_mut(&["tolerations"]) {
+        if toleration.text(&["operator"]).is_empty() {
+            toleration.set(&["operator"], "Equal");
+        }
+    }
 }
 
 /// The names of a claim's requests, each with those of its alternatives.

@@ -1,10 +1,12 @@
 //! Settings that are passed to drivers unread, and selectors of devices.
 
+use knarr_api::cel::{Program, Type};
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::naming;
+use crate::common::expressions;
 
 const LONGEST_PARAMETERS: usize = 10 * 1024;
 const LONGEST_EXPRESSION: usize = 10 * 1024;
@@ -43,6 +45,30 @@ pub fn validate_selectors(errors: &mut Errors, path: &Path<'_>, selectors: &[Val
             errors.required(&at, "");
         } else if selector.text(&["cel", "expression"]).len() > LONGEST_EXPRESSION {
             errors.too_long(&at.child("expression"), LONGEST_EXPRESSION);
+        } else {
+            validate_expression(errors, &at.child("expression"), selector.text(&["cel", "expression"]));
+        }
+    }
+}
+
+/// An expression over a device must make sense and come to true or false.
+fn validate_expression(errors: &mut Errors, path: &Path<'_>, expression: &str) {
+    let by_domain = |value: Type| Type::map(Type::String, Type::map(Type::String, value));
+    let device = expressions::object(
+        "kubernetes.DRADevice",
+        vec![
+            ("driver", Type::String),
+            ("attributes", by_domain(Type::Dyn)),
+            ("capacity", by_domain(Type::Opaque("kubernetes.Quantity"))),
+            ("allowMultipleAllocations", Type::Bool),
+        ],
+    );
+    match Program::compile(expression, &[("device".to_owned(), device)]) {
+        Err(wrong) => errors.invalid(path, expression, format!("compilation failed: {wrong}")),
+        Ok(program) if matches!(program.kind(), Type::Bool | Type::Dyn) => {}
+        Ok(program) => {
+            let told = format!("must evaluate to bool or the unknown type, not {}", program.kind());
+            errors.invalid(path, expression, told);
         }
     }
 }

@@ -6,6 +6,7 @@ use knarr_api::value::Read;
 use serde_json::{Map, Value};
 
 use super::{capacity, naming, taints};
+use crate::common::checks;
 use crate::core::pod::validation::scheduling;
 
 const MOST_DESCRIBING: usize = 32;
@@ -110,7 +111,19 @@ fn validate_attribute(errors: &mut Errors, path: &Path<'_>, attribute: &Value) {
     match said {
         0 => errors.invalid(path, "", "exactly one value must be specified"),
         1 => {}
-        _ => errors.invalid(path, attribute.clone(), "exactly one value must be specified"),
+        _ => {
+            let shown = checks::shown_struct(&[
+                ("IntValue", attribute["int"].clone()),
+                ("BoolValue", attribute["bool"].clone()),
+                ("StringValue", attribute["string"].clone()),
+                ("VersionValue", attribute["version"].clone()),
+                ("IntValues", attribute["ints"].clone()),
+                ("BoolValues", attribute["bools"].clone()),
+                ("StringValues", attribute["strings"].clone()),
+                ("VersionValues", attribute["versions"].clone()),
+            ]);
+            errors.invalid_shown(path, shown, "exactly one value must be specified");
+        }
     }
 }
 
@@ -141,7 +154,7 @@ fn validate_consumption(errors: &mut Errors, path: &Path<'_>, consumptions: &[Va
 
 /// A set of counters; `name_field` is what its name is in.
 pub fn validate_counters(errors: &mut Errors, path: &Path<'_>, set: &Value, name_field: &str) {
-    crate::common::checks::required_name(errors, &path.child(name_field), set.text(&[name_field]), names::dns_label);
+    checks::required_name(errors, &path.child(name_field), set.text(&[name_field]), names::dns_label);
     let counters = set.fields(&["counters"]).filter(|counters| !counters.is_empty());
     let at = path.child("counters");
     match counters {

@@ -32,9 +32,10 @@ impl KindRules for CsiStorageCapacity {
 
     fn validate_update(&self, object: &Value, old: &Value, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
-        for field in ["nodeTopology", "storageClassName"] {
-            checks::immutable(&mut errors, &Path::root(field), &object[field], &old[field]);
-        }
+        let (path, topology) = (Path::root("nodeTopology"), &object["nodeTopology"]);
+        label_selector::immutable(&mut errors, &path, topology, &old["nodeTopology"]);
+        let class = Path::root("storageClassName");
+        checks::immutable(&mut errors, &class, &object["storageClassName"], &old["storageClassName"]);
         errors
     }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::value::Read;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::provisioner;
 use crate::common::checks::{self, IMMUTABLE, shown_struct};
@@ -58,6 +58,10 @@ impl KindRules for VolumeAttachment {
 
     fn has_status(&self) -> bool {
         true
+    }
+
+    fn empty_status(&self) -> Value {
+        json!({"attached": false})
     }
 
     fn allows_unconditional_update(&self) -> bool {
@@ -127,7 +131,6 @@ fn validate_status(errors: &mut Errors, status: &Value) {
 mod tests {
     use super::*;
     use crate::testing::messages;
-    use serde_json::json;
 
     fn attachment(node: &str) -> Value {
         json!({"spec": {"attacher": "a.b", "nodeName": node, "source": {"persistentVolumeName": "pv"}}})

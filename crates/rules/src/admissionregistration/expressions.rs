@@ -1,0 +1,178 @@
+//! The expressions of policies and of webhooks' conditions: whether they make sense.
+
+use knarr_api::cel::{Program, Type, Variable};
+use knarr_api::field::{Errors, Path};
+
+use crate::common::expressions::object;
+
+/// What an expression may use.
+pub struct Scope {
+    variables: Vec<Variable>,
+    /// The policy's own variables, in the order they were defined.
+    defined: Vec<(String, Type)>,
+    composes: bool,
+}
+
+impl Scope {
+    pub fn new(has_parameters: bool) -> Self {
+        let mut variables = vec![
+            ("object".to_owned(), Type::Dyn),
+            ("oldObject".to_owned(), Type::Dyn),
+            ("namespaceObject".to_owned(), namespace_type()),
+            ("request".to_owned(), request_type()),
+        ];
+        if has_parameters {
+            variables.push(("params".to_owned(), Type::Dyn));
+        }
+        Scope { variables, defined: Vec::new(), composes: false }
+    }
+
+    /// The same with a policy's variables, as they come to be defined.
+    pub fn composing(self) -> Self {
+        Scope { composes: true, ..self }
+    }
+
+    /// Checks an expression that must come to one of some types; any will do where none are given.
+    pub fn validate(&self, errors: &mut Errors, path: &Path<'_>, expression: &str, wanted: &[Type]) -> Type {
+        if expression.contains("authorizer") {
+            // Checks of permissions speak of types that only the authorizer has.
+            return Type::Dyn;
+        }
+        let mut variables = self.variables.clone();
+        if self.composes {
+            let fields = self.defined.iter().map(|(name, kind)| (name.as_str(), kind.clone())).collect();
+            variables.push(("variables".to_owned(), object("kubernetes.variables", fields)));
+        }
+        match Program::compile(expression, &variables) {
+            Err(wrong) => {
+                errors.invalid(path, expression, format!("compilation failed: {wrong}"));
+                Type::Dyn
+            }
+            Ok(program) => {
+                if !wanted.is_empty() && !wanted.contains(program.kind()) {
+                    errors.invalid(path, expression, mismatch(wanted, program.kind()));
+                }
+                program.kind().clone()
+            }
+        }
+    }
+
+    /// Checks a variable and makes it known to the expressions after it.
+    pub fn define(&mut self, errors: &mut Errors, path: &Path<'_>, name: &str, expression: &str) {
+        let kind = self.validate(errors, path, expression, &[]);
+        self.defined.push((name.to_owned(), kind));
+    }
+}
+
+fn mismatch(wanted: &[Type], found: &Type) -> String {
+    let shown = |kind: &Type| match kind {
+        Type::Null => "null_type".to_owned(),
+        kind => kind.to_string(),
+    };
+    let found = shown(found);
+    match wanted {
+        [one] => format!("must evaluate to {} but got {found}", shown(one)),
+        several => {
+            let names: Vec<String> = several.iter().map(shown).collect();
+            format!("must evaluate to one of [{}] but got {found}", names.join(" "))
+        }
+    }
+}
+
+fn request_type() -> Type {
+    let kind = object(
+        "kubernetes.GroupVersionKind",
+        vec![("group", Type::String), ("version", Type::String), ("kind", Type::String)],
+    );
+    let resource = object(
+        "kubernetes.GroupVersionResource",
+        vec![("group", Type::String), ("version", Type::String), ("resource", Type::String)],
+    );
+    let user = object(
+        "kubernetes.UserInfo",
+        vec![
+            ("username", Type::String),
+            ("uid", Type::String),
+            ("groups", Type::list(Type::String)),
+            ("extra", Type::map(Type::String, Type::list(Type::String))),
+        ],
+    );
+    object(
+        "kubernetes.AdmissionRequest",
+        vec![
+            ("kind", kind.clone()),
+            ("resource", resource.clone()),
+            ("subResource", Type::String),
+            ("requestKind", kind),
+            ("requestResource", resource),
+            ("requestSubResource", Type::String),
+            ("name", Type::String),
+            ("namespace", Type::String),
+            ("operation", Type::String),
+            ("userInfo", user),
+            ("dryRun", Type::Bool),
+            ("options", Type::Dyn),
+        ],
+    )
+}
+
+fn namespace_type() -> Type {
+    let texts = || Type::map(Type::String, Type::String);
+    let condition = object(
+        "kubernetes.NamespaceCondition",
+        vec![
+            ("status", Type::String),
+            ("type", Type::String),
+            ("lastTransitionTime", Type::Timestamp),
+            ("message", Type::String),
+            ("reason", Type::String),
+        ],
+    );
+    let metadata = object(
+        "kubernetes.NamespaceMetadata",
+        vec![
+            ("name", Type::String),
+            ("generateName", Type::String),
+            ("namespace", Type::String),
+            ("labels", texts()),
+            ("annotations", texts()),
+            ("UID", Type::String),
+            ("creationTimestamp", Type::Timestamp),
+            ("deletionGracePeriodSeconds", Type::Int),
+            ("deletionTimestamp", Type::Timestamp),
+            ("generation", Type::Int),
+            ("resourceVersion", Type::String),
+            ("finalizers", Type::list(Type::String)),
+        ],
+    );
+    let spec = object("kubernetes.NamespaceSpec", vec![("finalizers", Type::list(Type::String))]);
+    let status =
+        object("kubernetes.NamespaceStatus", vec![("conditions", Type::list(condition)), ("phase", Type::String)]);
+    object("kubernetes.Namespace", vec![("metadata", metadata), ("spec", spec), ("status", status)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_are_checked() {
+        let mut scope = Scope::new(false).composing();
+        let mut errors = Errors::new();
+        scope.define(&mut errors, &Path::root("v"), "big", "object.spec.replicas > 5");
+        for (expression, wrong) in [
+            ("variables.big && request.operation == 'CREATE'", None),
+            ("request.name", Some("must evaluate to bool but got string")),
+            (
+                "params.x",
+                Some("compilation failed: ERROR: <input>:1:1: undeclared reference to 'params' (in container '')"),
+            ),
+        ] {
+            let mut errors = Errors::new();
+            scope.validate(&mut errors, &Path::root("e"), expression, &[Type::Bool]);
+            let found = errors.0.first().map(|error| error.detail.lines().next().unwrap_or_default().to_owned());
+            assert_eq!(found.as_deref(), wrong, "{expression}");
+        }
+        assert!(errors.is_empty());
+    }
+}
