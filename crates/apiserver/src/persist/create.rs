@@ -30,12 +30,14 @@ pub async fn insert(call: &Call<'_>, mut object: Value, options: &WriteOptions) 
     stored::to_stored(call.resource, &mut object);
     call.admit(Phase::Mutate, Operation::Create, &mut object, None, options.dry_run).await?;
     pipeline::deduplicate_owners(call, &mut object, true);
-    let generated = object.text(&["metadata", "name"]).is_empty();
+    if !object.text(&["metadata", "name"]).is_empty() {
+        return insert_once(call, object, options).await;
+    }
     let mut attempt = 1;
     loop {
         match insert_once(call, object.clone(), options).await {
-            Err(status) if generated && status.reason == "AlreadyExists" && attempt < name::ATTEMPTS => attempt += 1,
-            Err(status) if generated && status.reason == "AlreadyExists" => {
+            Err(status) if status.reason == "AlreadyExists" && attempt < name::ATTEMPTS => attempt += 1,
+            Err(status) if status.reason == "AlreadyExists" => {
                 return Err(generated_conflict(call, &status));
             }
             result => return result,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use futures::{StreamExt, TryStreamExt};
 use http::Method;
 use knarr_api::catalogue::Catalogue;
 use knarr_api::status::Status;
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 use crate::admit::{Chain, QuotaWriter};
 use crate::authenticate::{Authenticator, ServiceAccountTokens, TokenFile};
 use crate::authorize::{Authorizer, Decision, NodeAuthorizer, NodeGraph, Rbac, Rule, Union};
-use crate::bootstrap;
+use crate::bootstrap::{self, Wanted};
 use crate::endpoint::Documents;
 use crate::endpoint::metrics::Metrics;
 use crate::kinds::{Kinds, OpenDescriptions};
@@ -30,6 +31,9 @@ use crate::request::{Target, User};
 use crate::server::Server;
 use crate::service::Services;
 use crate::subresource::connect::Kubelets;
+
+/// How many of the first objects are written side by side, so that they share the disk's syncs.
+const AT_ONCE: usize = 64;
 
 /// What a server is made from.
 pub struct Settings {
@@ -83,6 +87,31 @@ pub fn start(settings: Settings) -> Started {
     });
     crate::custom::load(&server);
     Started { server, stop, ready }
+}
+
+/// Makes an object that is missing, or mends one that has lost something.
+async fn ensure(server: &Arc<Server>, wanted: Wanted) -> Result<(), PrepareError> {
+    let path = write::Path {
+        group: wanted.group,
+        version: wanted.version,
+        plural: wanted.resource,
+        namespace: wanted.namespace(),
+        name: wanted.name(),
+    };
+    let existing = server.objects.get(wanted.group, wanted.resource, wanted.namespace(), wanted.name());
+    let written = match existing {
+        None => write::send(server, Method::POST, &path, &wanted.object).await,
+        Some(existing) => match bootstrap::reconcile(&existing, &wanted) {
+            Some(mended) => write::send(server, Method::PUT, &path, &mended).await,
+            None => Ok(()),
+        },
+    };
+    written.map_err(|status| PrepareError {
+        verb: "prepare",
+        resource: wanted.resource,
+        name: wanted.name().to_owned(),
+        status: Box::new(status),
+    })
 }
 
 /// What every node may do to what belongs to no node in particular: the rules of the built-in role.
@@ -140,28 +169,11 @@ pub async fn prepare(
     advertised: SocketAddr,
 ) -> Result<(), PrepareError> {
     server.services.repair(server).await;
-    for wanted in bootstrap::wanted(service_ranges) {
-        let path = write::Path {
-            group: wanted.group,
-            version: wanted.version,
-            plural: wanted.resource,
-            namespace: wanted.namespace(),
-            name: wanted.name(),
-        };
-        let existing = server.objects.get(wanted.group, wanted.resource, wanted.namespace(), wanted.name());
-        let written = match existing {
-            None => write::send(server, Method::POST, &path, &wanted.object).await,
-            Some(existing) => match bootstrap::reconcile(&existing, &wanted) {
-                Some(mended) => write::send(server, Method::PUT, &path, &mended).await,
-                None => Ok(()),
-            },
-        };
-        written.map_err(|status| PrepareError {
-            verb: "prepare",
-            resource: wanted.resource,
-            name: wanted.name().to_owned(),
-            status: Box::new(status),
-        })?;
+    // Whatever lives in a namespace comes after all namespaces; beyond that the order is free.
+    let (namespaces, others): (Vec<Wanted>, Vec<Wanted>) =
+        bootstrap::wanted(service_ranges).into_iter().partition(|wanted| wanted.resource == "namespaces");
+    for part in [namespaces, others] {
+        futures::stream::iter(part).map(Ok).try_for_each_concurrent(AT_ONCE, |wanted| ensure(server, wanted)).await?;
     }
     crate::service::publish(server, service_ranges, advertised).await.map_err(|status| PrepareError {
         verb: "publish",
