@@ -38,16 +38,22 @@ fn set_fields(
         }
         let target = node.at(field.node);
         let kind = Type::Node(target);
-        let always_there = matches!(field.presence, Presence::Always | Presence::Nullable);
+        let (always_there, null_before) = match field.presence {
+            Presence::Always => (true, false),
+            Presence::Nullable => (true, true),
+            _ => (false, false),
+        };
         let contents = match (kind.atom(Some(value)), value) {
-            (Atom::Map(map), Value::Object(inner)) if always_there && !map.atomic => {
+            (Atom::Map(map), Value::Object(inner))
+                if always_there && !map.atomic && !(null_before && inner.is_empty()) =>
+            {
                 let below = match target.object() {
-                    Some(object) => {
+                    Some(object) if !null_before => {
                         let (left_out, dropped) =
                             (left_out.map(|entry| &entry.below), dropped.map(|entry| &entry.below));
                         set_fields(inner, target, object, left_out, dropped)?
                     }
-                    None => entries(inner, map)?,
+                    _ => entries(inner, map)?,
                 };
                 if below.is_empty() {
                     continue;
@@ -60,7 +66,8 @@ fn set_fields(
             {
                 elements(items, list, element)?
             }
-            _ if always_there && is_zero(value, target) => continue,
+            _ if null_before && value.is_null() => continue,
+            _ if always_there && !null_before && is_zero(value, target) => continue,
             _ => whole(value, kind)?,
         };
         owned.insert(key(name), Value::Object(contents));
