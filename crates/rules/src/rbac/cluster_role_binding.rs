@@ -6,8 +6,12 @@ use knarr_api::names::{self, Check};
 use serde_json::Value;
 
 use super::binding;
-use crate::common::columns::{AGE, NAME, field, text, wide};
+use crate::common::columns::{AGE, NAME, text, wide};
 use crate::kind::{Column, Context, KindRules};
+
+/// The column's description says what every version of the kind has in common.
+const ROLE: &str = "RoleRef can only reference a ClusterRole in the global namespace. If the RoleRef cannot be \
+    resolved, the Authorizer must return an error.";
 
 pub struct ClusterRoleBinding;
 
@@ -44,7 +48,7 @@ impl KindRules for ClusterRoleBinding {
         const {
             &[
                 NAME,
-                field("Role", "string", "io.k8s.api.rbac.v1.ClusterRoleBinding", "roleRef"),
+                text("Role", "string", ROLE),
                 AGE,
                 wide(text("Users", "string", "Users in the clusterRoleBinding")),
                 wide(text("Groups", "string", "Groups in the clusterRoleBinding")),
