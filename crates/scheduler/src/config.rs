@@ -1,6 +1,5 @@
 //! The scheduler's configuration: profiles, their plugins and weights. Read from a KubeSchedulerConfiguration file.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
@@ -26,16 +25,14 @@ pub struct Profile {
     pub added_affinity: Option<NodeAffinity>,
     pub spread_defaults: SpreadDefaults,
     pub hard_pod_affinity_weight: i64,
-    filters: Switch,
-    scores: Switch,
-}
-
-/// Which plugins an extension point uses beside the defaults.
-#[derive(Clone, Debug, Default)]
-struct Switch {
-    all_disabled: bool,
-    disabled: Vec<String>,
-    enabled: BTreeMap<String, i64>,
+    pub ignores_preferred_of_others: bool,
+    pub balanced_resources: Vec<String>,
+    /// The plugins that filter, in their order.
+    pub filters: Vec<String>,
+    /// The plugins that score, with their weights.
+    pub scores: Vec<(String, i64)>,
+    /// Whether pods may displace others of lower priority.
+    pub preempts: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -74,38 +71,11 @@ impl Profile {
             added_affinity: None,
             spread_defaults: SpreadDefaults::System,
             hard_pod_affinity_weight: 1,
-            filters: Switch::default(),
-            scores: Switch::default(),
-        }
-    }
-
-    /// Whether a plugin filters in this profile, and with which weight it scores.
-    pub fn use_of(&self, plugin: &str, default_weight: i64) -> (bool, i64) {
-        let filters = self.filters.weight(plugin, 1) > 0;
-        (filters, self.scores.weight(plugin, default_weight))
-    }
-}
-
-impl Switch {
-    fn weight(&self, plugin: &str, default: i64) -> i64 {
-        match self.enabled.get(plugin) {
-            Some(0) => default.max(1),
-            Some(weight) => *weight,
-            None if self.all_disabled || self.disabled.iter().any(|name| name == plugin) => 0,
-            None => default,
-        }
-    }
-
-    fn read(&mut self, set: &PluginSet) {
-        for plugin in set.disabled.iter() {
-            if plugin.name == "*" {
-                self.all_disabled = true;
-            } else {
-                self.disabled.push(plugin.name.clone());
-            }
-        }
-        for plugin in set.enabled.iter() {
-            self.enabled.insert(plugin.name.clone(), plugin.weight);
+            ignores_preferred_of_others: false,
+            balanced_resources: vec!["cpu".into(), "memory".into()],
+            filters: DEFAULTS.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            scores: DEFAULTS.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect(),
+            preempts: true,
         }
     }
 }
@@ -146,7 +116,11 @@ struct FilePlugins {
     #[serde(default)]
     multi_point: PluginSet,
     #[serde(default)]
+    pre_filter: PluginSet,
+    #[serde(default)]
     filter: PluginSet,
+    #[serde(default)]
+    post_filter: PluginSet,
     #[serde(default)]
     score: PluginSet,
 }
@@ -211,14 +185,44 @@ const BUILT_IN: &[&str] = &[
     "NodeDeclaredFeatures",
 ];
 
+const PREEMPTION: &str = "DefaultPreemption";
+
+impl PluginSet {
+    fn disables(&self, name: &str) -> bool {
+        self.disabled.iter().any(|plugin| plugin.name == "*" || plugin.name == name)
+    }
+}
+
+/// The plugins that are left and added. One that is enabled though it is there already gets the new weight; it keeps its
+/// place, unless `first` says that those named go before the others.
+fn merge(known: Vec<(String, i64)>, set: &PluginSet, first: bool) -> Vec<(String, i64)> {
+    let weight = |plugin: &NamedPlugin| match plugin.weight {
+        0 => DEFAULTS.iter().find(|(name, _)| *name == plugin.name).map_or(1, |(_, weight)| (*weight).max(1)),
+        given => given,
+    };
+    let mut merged: Vec<(String, i64)> = known.into_iter().filter(|(name, _)| !set.disables(name)).collect();
+    let mut place = 0;
+    for plugin in &set.enabled {
+        let own = (plugin.name.clone(), weight(plugin));
+        let before = merged.iter().position(|(name, _)| *name == plugin.name);
+        match before {
+            Some(index) if !first => merged[index] = own,
+            _ if first => {
+                merged.retain(|(name, _)| *name != plugin.name);
+                merged.insert(place, own);
+                place += 1;
+            }
+            _ => merged.push(own),
+        }
+    }
+    merged
+}
+
 fn read_profile(file: &FileProfile) -> Result<Profile, ConfigurationError> {
     let mut profile = Profile::named(file.scheduler_name.as_deref().unwrap_or("default-scheduler"));
     profile.percentage_of_nodes_to_score = file.percentage_of_nodes_to_score;
-    for (set, switches) in [
-        (&file.plugins.multi_point, [true, true]),
-        (&file.plugins.filter, [true, false]),
-        (&file.plugins.score, [false, true]),
-    ] {
+    let plugins = &file.plugins;
+    for set in [&plugins.multi_point, &plugins.pre_filter, &plugins.filter, &plugins.post_filter, &plugins.score] {
         for plugin in set.enabled.iter().chain(&set.disabled) {
             let known = plugin.name == "*"
                 || DEFAULTS.iter().any(|(name, _)| *name == plugin.name)
@@ -228,13 +232,19 @@ fn read_profile(file: &FileProfile) -> Result<Profile, ConfigurationError> {
                 return Err(ConfigurationError::UnknownPlugin { profile, plugin: plugin.name.clone() });
             }
         }
-        if switches[0] {
-            profile.filters.read(set);
-        }
-        if switches[1] {
-            profile.scores.read(set);
-        }
     }
+    let everywhere: Vec<(String, i64)> = DEFAULTS
+        .iter()
+        .map(|(name, weight)| ((*name).to_owned(), *weight))
+        .chain([(PREEMPTION.to_owned(), 0)])
+        .collect();
+    let everywhere = merge(everywhere, &plugins.multi_point, false);
+    let names = |list: Vec<(String, i64)>| list.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let mut filters = names(merge(everywhere.clone(), &plugins.filter, true));
+    filters.retain(|name| name != PREEMPTION && !plugins.pre_filter.disables(name));
+    profile.filters = filters;
+    profile.scores = merge(everywhere.clone(), &plugins.score, true);
+    profile.preempts = names(merge(everywhere, &plugins.post_filter, true)).iter().any(|name| name == PREEMPTION);
     for config in &file.plugin_config {
         read_arguments(&mut profile, config)?;
     }
@@ -287,7 +297,13 @@ fn read_arguments(profile: &mut Profile, config: &PluginConfig) -> Result<(), Co
             };
             profile.spread_defaults = SpreadDefaults::List(list);
         }
+        "NodeResourcesBalancedAllocation" if args["resources"].is_array() => {
+            let resources = args["resources"].as_array().into_iter().flatten();
+            profile.balanced_resources =
+                resources.filter_map(|resource| Some(resource["name"].as_str()?.to_owned())).collect();
+        }
         "InterPodAffinity" => {
+            profile.ignores_preferred_of_others = args["ignorePreferredTermsOfExistingPods"].as_bool().unwrap_or(false);
             if let Some(weight) = args["hardPodAffinityWeight"].as_i64() {
                 profile.hard_pod_affinity_weight = weight;
             }
@@ -312,11 +328,30 @@ mod tests {
         );
         let configuration = Configuration::parse(&text).unwrap();
         let profile = &configuration.profiles[0];
-        assert_eq!(profile.use_of("ImageLocality", 1), (true, 0));
-        assert_eq!(profile.use_of("NodeResourcesFit", 1), (true, 5));
-        assert_eq!(profile.use_of("TaintToleration", 3), (true, 3));
+        let weight = |name: &str| profile.scores.iter().find(|(own, _)| own == name).map(|(_, weight)| *weight);
+        assert_eq!(weight("ImageLocality"), None);
+        assert_eq!(weight("NodeResourcesFit"), Some(5));
+        assert_eq!(weight("TaintToleration"), Some(3));
+        assert!(profile.filters.iter().any(|name| name == "NodeResourcesFit"));
         assert_eq!(profile.fit.kind, StrategyKind::MostAllocated);
         assert_eq!(profile.fit.resources, [("cpu".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn plugins_are_disabled_and_reordered() {
+        let text = format!(
+            "{HEAD}profiles:\n- plugins:\n    multiPoint:\n      disabled:\n      - name: NodePorts\n    filter:\n      \
+             disabled:\n      - name: '*'\n      enabled:\n      - name: NodeAffinity\n      - name: NodeName\n    \
+             postFilter:\n      disabled:\n      - name: DefaultPreemption\n"
+        );
+        let configuration = Configuration::parse(&text).unwrap();
+        let profile = &configuration.profiles[0];
+        assert_eq!(profile.filters, ["NodeAffinity", "NodeName"]);
+        assert!(!profile.preempts);
+        assert!(profile.scores.iter().all(|(name, _)| name != "NodePorts"));
+        let default = Profile::named("default-scheduler");
+        assert_eq!(default.filters.first().map(String::as_str), Some("NodeUnschedulable"));
+        assert!(default.preempts);
     }
 
     #[test]

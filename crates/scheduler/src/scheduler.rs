@@ -211,9 +211,8 @@ impl Scheduler {
 
     fn pod_waits(&mut self, pod: &Arc<Pod>, now: Timestamp) {
         let key = pod_key(pod);
-        let scheduler = pod.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
-        let ours = self.profiles.contains_key(scheduler.unwrap_or("default-scheduler"));
-        if !ours || is_leaving(pod) {
+        let state = Arc::new(PodState::new(Arc::clone(pod)));
+        if self.profile_of(&state).is_none() || is_leaving(pod) {
             self.queue.remove(&key);
             self.nominations.remove(&key);
             return;
@@ -222,7 +221,6 @@ impl Scheduler {
         if self.cluster.is_placed(&key) {
             return;
         }
-        let state = Arc::new(PodState::new(Arc::clone(pod)));
         let nominated = pod.status.as_ref().and_then(|status| status.nominated_node_name.clone());
         match nominated.filter(|node| !node.is_empty()) {
             Some(node) => self.nominations.set(Arc::clone(&state), &node),
@@ -277,8 +275,7 @@ impl Scheduler {
     }
 
     async fn schedule(&mut self, pod: Arc<PodState>) {
-        let scheduler = pod.object.spec.as_ref().and_then(|spec| spec.scheduler_name.clone());
-        let Some(ready) = self.profiles.get(scheduler.as_deref().unwrap_or("default-scheduler")) else {
+        let Some(ready) = self.profiles.get(scheduler_of(&pod)) else {
             self.queue.remove(&pod.key);
             return;
         };
@@ -347,6 +344,7 @@ impl Scheduler {
                     nomination = Nomination::Cleared;
                     no_fit.diagnosis.after = format!("no new claims to deallocate, preemption: {why}");
                 }
+                Room::NotConfigured => no_fit.diagnosis.after = "no new claims to deallocate".to_owned(),
                 Room::NotSought(why) => {
                     no_fit.diagnosis.after = format!("no new claims to deallocate, preemption: {why}");
                 }
@@ -381,6 +379,9 @@ impl Scheduler {
 
     /// Begins to make room for a pod, and answers where; or why it cannot be made.
     fn room_for(&mut self, pod: &Arc<PodState>, no_fit: &NoFit) -> Room {
+        if !self.profile_of(pod).is_some_and(|ready| ready.profile.preempts) {
+            return Room::NotConfigured;
+        }
         if let Some(why) = is_ineligible(pod, self.nominations.node_of(&pod.key), no_fit, &self.cluster) {
             return Room::NotSought(why);
         }
@@ -423,10 +424,19 @@ impl Scheduler {
         Room::Made(node)
     }
 
-    fn recorder(&self, pod: &PodState) -> Option<SeriesRecorder> {
-        let scheduler = pod.object.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
-        self.recorders.get(scheduler.unwrap_or("default-scheduler")).cloned()
+    fn profile_of(&self, pod: &PodState) -> Option<&Ready> {
+        self.profiles.get(scheduler_of(pod))
     }
+
+    fn recorder(&self, pod: &PodState) -> Option<SeriesRecorder> {
+        self.recorders.get(scheduler_of(pod)).cloned()
+    }
+}
+
+/// The name of the scheduler that a pod is for.
+fn scheduler_of(pod: &PodState) -> &str {
+    let named = pod.object.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
+    named.unwrap_or("default-scheduler")
 }
 
 /// What making room for a pod came to.
@@ -434,6 +444,7 @@ enum Room {
     Made(String),
     None(String),
     NotSought(&'static str),
+    NotConfigured,
 }
 
 fn is_leaving(pod: &Pod) -> bool {

@@ -7,9 +7,15 @@ use crate::cluster::pod::PodState;
 use crate::cluster::{Cluster, NodeIndex};
 use crate::framework::{MAX_SCORE, Plugin, Scorer};
 
-pub struct BalancedAllocation;
+pub struct BalancedAllocation {
+    /// The resources to keep in balance.
+    pub resources: Vec<String>,
+}
 
-struct Balance(Arc<PodState>);
+struct Balance {
+    pod: Arc<PodState>,
+    resources: Vec<String>,
+}
 
 impl Plugin for BalancedAllocation {
     fn name(&self) -> &'static str {
@@ -18,27 +24,42 @@ impl Plugin for BalancedAllocation {
 
     fn scorer(&self, pod: &Arc<PodState>, _cluster: &mut Cluster, _feasible: &[NodeIndex]) -> Option<Box<dyn Scorer>> {
         // A pod that asks for nothing cannot change the balance.
-        let asks = pod.requests.milli_cpu > 0 || pod.requests.memory > 0;
-        asks.then(|| Box::new(Balance(Arc::clone(pod))) as Box<dyn Scorer>)
+        let asks = self.resources.iter().any(|name| pod.requests.get(name) > 0);
+        asks.then(|| Box::new(Balance { pod: Arc::clone(pod), resources: self.resources.clone() }) as Box<dyn Scorer>)
     }
 }
 
 impl Scorer for Balance {
     fn score(&self, _index: NodeIndex, node: &NodeState) -> i64 {
-        let most = [node.allocatable.milli_cpu, node.allocatable.memory];
-        let before = [node.requested.milli_cpu, node.requested.memory];
-        let after = [before[0] + self.0.requests.milli_cpu, before[1] + self.0.requests.memory];
-        MAX_SCORE / 2 + (MAX_SCORE / 2 + balance(after, most) - balance(before, most)) / 2
+        let counts = |name: &&String| {
+            let is_everywhere = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage");
+            node.allocatable.get(name) > 0 && (is_everywhere || self.pod.requests.get(name) > 0)
+        };
+        let parts = |with: bool| {
+            let counted = self.resources.iter().filter(counts);
+            balance(counted.map(move |name| {
+                let used = node.requested.get(name) + if with { self.pod.requests.get(name) } else { 0 };
+                (used as f64 / node.allocatable.get(name) as f64).min(1.0)
+            }))
+        };
+        MAX_SCORE / 2 + (MAX_SCORE / 2 + parts(true) - parts(false)) / 2
     }
 }
 
-/// 100 when both resources are used to the same part.
-fn balance(used: [i64; 2], most: [i64; 2]) -> i64 {
-    if most.contains(&0) {
-        return MAX_SCORE;
-    }
-    let part = |index: usize| (used[index] as f64 / most[index] as f64).min(1.0);
-    let deviation = ((part(0) - part(1)) / 2.0).abs();
+/// 100 when all resources are used to the same part, less the more the parts deviate.
+fn balance(parts: impl Iterator<Item = f64> + Clone) -> i64 {
+    let count = parts.clone().count();
+    let deviation = match count {
+        0 | 1 => 0.0,
+        2 => {
+            let mut parts = parts;
+            ((parts.next().unwrap_or(0.0) - parts.next().unwrap_or(0.0)) / 2.0).abs()
+        }
+        _ => {
+            let mean = parts.clone().sum::<f64>() / count as f64;
+            (parts.map(|part| (part - mean) * (part - mean)).sum::<f64>() / count as f64).sqrt()
+        }
+    };
     ((1.0 - deviation) * MAX_SCORE as f64) as i64
 }
 
@@ -48,10 +69,16 @@ mod tests {
 
     #[test]
     fn balance_is_best_when_parts_are_equal() {
-        for (used, most, score) in
-            [([5, 5], [10, 10], 100), ([10, 0], [10, 10], 50), ([3, 6], [10, 10], 85), ([20, 10], [10, 10], 100)]
-        {
-            assert_eq!(balance(used, most), score, "{used:?}");
+        for (parts, score) in [
+            (&[0.5, 0.5][..], 100),
+            (&[1.0, 0.0], 50),
+            (&[0.3, 0.6], 85),
+            (&[1.0, 1.0], 100),
+            (&[0.7], 100),
+            (&[], 100),
+            (&[0.0, 0.5, 1.0], 59),
+        ] {
+            assert_eq!(balance(parts.iter().copied()), score, "{parts:?}");
         }
     }
 }

@@ -16,6 +16,8 @@ const NAME: &str = "InterPodAffinity";
 pub struct InterPodAffinity {
     /// What a placed pod's required affinity adds to the score of nodes that satisfy it.
     pub hard_weight: i64,
+    /// Pods that prefer nothing themselves are not scored by what others prefer.
+    pub ignores_preferred_of_others: bool,
 }
 
 struct Required {
@@ -51,6 +53,10 @@ impl Plugin for InterPodAffinity {
     }
 
     fn scorer(&self, pod: &Arc<PodState>, cluster: &mut Cluster, _feasible: &[NodeIndex]) -> Option<Box<dyn Scorer>> {
+        let prefers = !pod.preferred_affinity.is_empty() || !pod.preferred_anti_affinity.is_empty();
+        if self.ignores_preferred_of_others && !prefers {
+            return None;
+        }
         let mut preferences = Vec::new();
         for (terms, sign) in [(&pod.preferred_affinity, 1), (&pod.preferred_anti_affinity, -1)] {
             for term in terms {

@@ -50,17 +50,15 @@ pub const DEFAULTS: &[(&str, i64)] = &[
     ("ImageLocality", 1),
 ];
 
-/// Makes a profile's plugins.
+/// Makes a profile's plugins: those that filter in their order, then those that only score.
 pub fn make(profile: &Profile) -> Vec<Enabled> {
-    let mut enabled = Vec::new();
-    for (name, default_weight) in DEFAULTS {
-        let Some(plugin) = plugin(name, profile) else { continue };
-        let (filters, weight) = profile.use_of(name, *default_weight);
-        if filters || weight > 0 {
-            enabled.push(Enabled { plugin, filters, weight });
-        }
-    }
-    enabled
+    let score_only = profile.scores.iter().map(|(name, _)| name).filter(|name| !profile.filters.contains(*name));
+    let names = profile.filters.iter().chain(score_only);
+    let enable = |name: &String| {
+        let weight = profile.scores.iter().find(|(own, _)| own == name).map_or(0, |(_, weight)| *weight);
+        Some(Enabled { plugin: plugin(name, profile)?, filters: profile.filters.contains(name), weight })
+    };
+    names.filter_map(enable).collect()
 }
 
 fn plugin(name: &str, profile: &Profile) -> Option<Box<dyn Plugin>> {
@@ -77,8 +75,13 @@ fn plugin(name: &str, profile: &Profile) -> Option<Box<dyn Plugin>> {
         "VolumeZone" => Box::new(volume_zone::VolumeZone),
         "DynamicResources" => Box::new(dynamic_resources::DynamicResources),
         "PodTopologySpread" => Box::new(TopologySpread { defaults: profile.spread_defaults.clone() }),
-        "InterPodAffinity" => Box::new(InterPodAffinity { hard_weight: profile.hard_pod_affinity_weight }),
-        "NodeResourcesBalancedAllocation" => Box::new(balanced_allocation::BalancedAllocation),
+        "InterPodAffinity" => Box::new(InterPodAffinity {
+            hard_weight: profile.hard_pod_affinity_weight,
+            ignores_preferred_of_others: profile.ignores_preferred_of_others,
+        }),
+        "NodeResourcesBalancedAllocation" => {
+            Box::new(balanced_allocation::BalancedAllocation { resources: profile.balanced_resources.clone() })
+        }
         "ImageLocality" => Box::new(image_locality::ImageLocality),
         _ => return None,
     })

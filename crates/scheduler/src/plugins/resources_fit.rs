@@ -79,7 +79,6 @@ impl Filter for Room {
         let mut unresolvable = false;
         if node.pods.len() as i64 + 1 > node.allocatable.pods {
             reasons.push("Too many pods".to_owned());
-            unresolvable |= node.allocatable.pods < 1;
         }
         let mut short = |name: &str, wanted: i64, used: i64, most: i64| {
             if wanted > 0 && wanted > most - used {
@@ -119,7 +118,12 @@ impl Scorer for Score {
             if most == 0 {
                 continue;
             }
-            sum += self.strategy.kind.score(used, most) * weight;
+            let score = self.strategy.kind.score(used, most);
+            // On a line of one's own, resources that score nothing do not count.
+            if score == 0 && matches!(self.strategy.kind, StrategyKind::RequestedToCapacityRatio(_)) {
+                continue;
+            }
+            sum += score * weight;
             weights += weight;
         }
         if weights == 0 {
