@@ -1,0 +1,175 @@
+//! Keeping the directory true to the API. A change is worked out for its own service alone.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use knarr_client::{Informer, Informers};
+
+use crate::directory::{Directory, Endpoint, Kind, Port, Service};
+use crate::name::Name;
+
+const BY_SERVICE: &str = "service";
+
+/// Starts to follow. What is returned ends when all services are known.
+pub fn start(informers: &Informers, directory: Arc<Directory>) -> impl Future<Output = ()> + Send + 'static {
+    let services = informers.of::<v1::Service>();
+    let slices = informers.of::<EndpointSlice>();
+    slices.add_index(BY_SERVICE, services_of_slice);
+    let (told, all, by_service) = (Arc::clone(&directory), Arc::downgrade(&services), Arc::downgrade(&slices));
+    services.on_change(move |change| {
+        let meta = &change.latest().metadata;
+        if let (Some(all), Some(by_service)) = (all.upgrade(), by_service.upgrade()) {
+            look(&told, &all, &by_service, &key(meta.namespace.as_deref(), meta.name.as_deref()));
+        }
+    });
+    let (all, by_service) = (Arc::downgrade(&services), Arc::downgrade(&slices));
+    slices.on_change(move |change| {
+        let mut keys: BTreeSet<String> = services_of_slice(change.latest()).into_iter().collect();
+        keys.extend(change.previous().map(|slice| services_of_slice(slice)).unwrap_or_default());
+        if let (Some(all), Some(by_service)) = (all.upgrade(), by_service.upgrade()) {
+            for key in keys {
+                look(&directory, &all, &by_service, &key);
+            }
+        }
+    });
+    async move {
+        services.synced().await;
+        slices.synced().await;
+        // The informers are held by everyone who follows them; these live on with the process.
+        drop((services, slices));
+    }
+}
+
+fn key(namespace: Option<&str>, name: Option<&str>) -> String {
+    format!("{}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
+}
+
+fn services_of_slice(slice: &EndpointSlice) -> Vec<String> {
+    let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+    let labels = slice.metadata.labels.iter().flatten();
+    let names = labels.filter(|(key, _)| *key == "kubernetes.io/service-name").map(|(_, name)| name);
+    names.map(|name| format!("{namespace}/{name}")).collect()
+}
+
+fn look(directory: &Directory, services: &Informer<v1::Service>, slices: &Informer<EndpointSlice>, key: &str) {
+    let (namespace, name) = key.split_once('/').unwrap_or_default();
+    let service = services.get(namespace, name);
+    let offered = service.and_then(|service| offered(&service, &slices.by_index(BY_SERVICE, key)));
+    directory.set(namespace, name, offered);
+}
+
+/// What a service offers to DNS; nothing when its names cannot be said.
+fn offered(service: &v1::Service, slices: &[Arc<EndpointSlice>]) -> Option<Service> {
+    let spec = service.spec.as_ref()?;
+    let ports = spec.ports.iter().flatten().filter_map(|port| {
+        Some(Port {
+            name: port.name.clone().unwrap_or_default(),
+            protocol: protocol(port.protocol.as_deref()),
+            number: u16::try_from(port.port).ok()?,
+        })
+    });
+    let ports = ports.collect();
+    if spec.type_.as_deref() == Some("ExternalName") {
+        let target = Name::from_text(spec.external_name.as_deref()?)?;
+        return Some(Service { kind: Kind::External(target), ports, endpoints: Vec::new() });
+    }
+    let addresses =
+        spec.cluster_ips.iter().flatten().chain(spec.cluster_ip.iter().filter(|_| spec.cluster_ips.is_none()));
+    let addresses: Vec<IpAddr> = addresses.filter_map(|text| text.parse().ok()).collect();
+    let is_headless = spec.cluster_ip.as_deref() == Some("None");
+    if addresses.is_empty() && !is_headless {
+        return None;
+    }
+    let kind = if is_headless { Kind::Headless } else { Kind::Addresses(addresses) };
+    Some(Service { kind, ports, endpoints: endpoints(slices) })
+}
+
+/// Endpoints that are ready, or published before they are (their slices then call them ready).
+fn endpoints(slices: &[Arc<EndpointSlice>]) -> Vec<Endpoint> {
+    let mut found: Vec<Endpoint> = Vec::new();
+    for slice in slices {
+        let ports: Arc<[Port]> = slice
+            .ports
+            .iter()
+            .flatten()
+            .filter_map(|port| {
+                Some(Port {
+                    name: port.name.clone().unwrap_or_default(),
+                    protocol: protocol(port.protocol.as_deref()),
+                    number: u16::try_from(port.port?).ok()?,
+                })
+            })
+            .collect();
+        for endpoint in slice.endpoints.iter().flatten() {
+            if !endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true) {
+                continue;
+            }
+            for address in endpoint.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok()) {
+                let label = endpoint.hostname.clone().unwrap_or_else(|| dashed(address));
+                let new = Endpoint { label, address, ports: Arc::clone(&ports) };
+                if !found.contains(&new) {
+                    found.push(new);
+                }
+            }
+        }
+    }
+    found.sort_by(|one, other| (one.address, &one.label).cmp(&(other.address, &other.label)));
+    found
+}
+
+fn dashed(address: IpAddr) -> String {
+    address.to_string().replace(['.', ':'], "-")
+}
+
+fn protocol(text: Option<&str>) -> &'static str {
+    match text {
+        Some("UDP") => "udp",
+        Some("SCTP") => "sctp",
+        _ => "tcp",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn read(spec: Value, endpoints: Value) -> Option<Service> {
+        let service = serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": spec})).unwrap();
+        let slice = json!({"metadata": {}, "addressType": "IPv4", "endpoints": endpoints,
+            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}]});
+        offered(&service, &[Arc::new(serde_json::from_value(slice).unwrap())])
+    }
+
+    #[test]
+    fn kinds_of_services_are_told_apart() {
+        let none = json!([]);
+        let address: IpAddr = [10, 96, 0, 1].into();
+        for (spec, expected) in [
+            (json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]}), Some(Kind::Addresses(vec![address]))),
+            (json!({"clusterIP": "None", "clusterIPs": ["None"]}), Some(Kind::Headless)),
+            (
+                json!({"type": "ExternalName", "externalName": "Example.org"}),
+                Some(Kind::External(Name::from_text("example.org").unwrap())),
+            ),
+            (json!({"clusterIP": ""}), None),
+        ] {
+            assert_eq!(read(spec, none.clone()).map(|service| service.kind), expected);
+        }
+    }
+
+    #[test]
+    fn only_ready_endpoints_are_named() {
+        let endpoints = json!([
+            {"addresses": ["10.0.0.1"], "hostname": "web-0", "conditions": {"ready": true}},
+            {"addresses": ["10.0.0.2"], "conditions": {}},
+            {"addresses": ["10.0.0.3"], "conditions": {"ready": false}},
+        ]);
+        let service = read(json!({"clusterIP": "None"}), endpoints).unwrap();
+        let labels: Vec<&str> = service.endpoints.iter().map(|endpoint| endpoint.label.as_str()).collect();
+        assert_eq!(labels, ["web-0", "10-0-0-2"]);
+    }
+}

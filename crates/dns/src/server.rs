@@ -1,0 +1,147 @@
+//! Moving packets: several UDP sockets on each address share its load, and TCP takes what is too long for them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::DnsError;
+use crate::resolver::{Handled, Resolver};
+
+/// Questions to upstream resolvers under way at once; more are not worth waiting for.
+const MOST_FORWARDED: usize = 2000;
+const MOST_STREAMS: usize = 1000;
+/// A client that says nothing for this long is let go.
+const IDLE: Duration = Duration::from_secs(10);
+/// Answers given before others get their turn on the thread.
+const BURST: usize = 64;
+const RECEIVE_BUFFER: usize = 4 << 20;
+
+pub struct Sockets {
+    datagrams: Vec<UdpSocket>,
+    streams: Vec<TcpListener>,
+}
+
+pub fn bind(listen: &[SocketAddr]) -> Result<Sockets, DnsError> {
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let mut sockets = Sockets { datagrams: Vec::new(), streams: Vec::new() };
+    for address in listen {
+        let failed = |error| DnsError::Listen(*address, error);
+        for _ in 0..workers {
+            sockets.datagrams.push(bind_datagrams(*address).map_err(failed)?);
+        }
+        sockets.streams.push(bind_stream(*address).map_err(failed)?);
+    }
+    Ok(sockets)
+}
+
+fn bind_datagrams(address: SocketAddr) -> std::io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_reuse_port(true)?;
+    // Only a wish: the kernel may grant less.
+    let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    UdpSocket::from_std(socket.into())
+}
+
+fn bind_stream(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1024)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Serves until dropped.
+pub async fn serve(sockets: Sockets, resolver: Arc<Resolver>) {
+    let forwarded = Arc::new(Semaphore::new(MOST_FORWARDED));
+    let mut tasks = JoinSet::new();
+    for socket in sockets.datagrams {
+        tasks.spawn(serve_datagrams(Arc::new(socket), Arc::clone(&resolver), Arc::clone(&forwarded)));
+    }
+    let streams = Arc::new(Semaphore::new(MOST_STREAMS));
+    for listener in sockets.streams {
+        tasks.spawn(serve_streams(listener, Arc::clone(&resolver), Arc::clone(&streams)));
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwarded: Arc<Semaphore>) {
+    let mut request = vec![0; 4096];
+    let mut answer = Vec::with_capacity(4096);
+    loop {
+        if socket.readable().await.is_err() {
+            return;
+        }
+        for _ in 0..BURST {
+            let Ok((length, client)) = socket.try_recv_from(&mut request) else { break };
+            match resolver.answer(&request[..length], None, &mut answer) {
+                Handled::Nothing => {}
+                Handled::Answered => {
+                    // A full send buffer loses an answer, as any network may; the client asks again.
+                    let _ = socket.try_send_to(&answer, client);
+                }
+                Handled::Later(query) => {
+                    let Ok(permit) = Arc::clone(&forwarded).try_acquire_owned() else { continue };
+                    let (socket, resolver) = (Arc::clone(&socket), Arc::clone(&resolver));
+                    let request = request[..length].to_vec();
+                    tokio::spawn(async move {
+                        let answer = resolver.ask_others(&request, &query, None).await;
+                        let _ = socket.send_to(&answer, client).await;
+                        drop(permit);
+                    });
+                }
+            }
+        }
+        tokio::task::consume_budget().await;
+    }
+}
+
+async fn serve_streams(listener: TcpListener, resolver: Arc<Resolver>, room: Arc<Semaphore>) {
+    loop {
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let resolver = Arc::clone(&resolver);
+                tokio::spawn(async move {
+                    if let Err(error) = serve_stream(stream, &resolver).await {
+                        tracing::trace!(%error, "a DNS client's stream ended");
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                // Out of files, most likely: others must end first.
+                tracing::warn!(%error, "a DNS client could not be accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve_stream(mut stream: TcpStream, resolver: &Resolver) -> std::io::Result<()> {
+    const LARGEST: usize = 65_535;
+    let mut answer = Vec::new();
+    loop {
+        let Ok(length) = tokio::time::timeout(IDLE, stream.read_u16()).await else { return Ok(()) };
+        let mut request = vec![0; usize::from(length?)];
+        tokio::time::timeout(IDLE, stream.read_exact(&mut request)).await??;
+        match resolver.answer(&request, Some(LARGEST), &mut answer) {
+            Handled::Nothing => return Ok(()),
+            Handled::Answered => {}
+            Handled::Later(query) => answer = resolver.ask_others(&request, &query, Some(LARGEST)).await,
+        }
+        let length = u16::try_from(answer.len()).unwrap_or(u16::MAX);
+        let mut framed = Vec::with_capacity(answer.len() + 2);
+        framed.extend_from_slice(&length.to_be_bytes());
+        framed.extend_from_slice(&answer);
+        stream.write_all(&framed).await?;
+    }
+}

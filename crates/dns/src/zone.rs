@@ -1,0 +1,366 @@
+//! Answers for names of the cluster, from the directory. Pure but for the directory's lock.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::directory::{Directory, Endpoint, Kind, Owner, Port, Service};
+use crate::message::{Data, Record, Sections, kind};
+use crate::name::Name;
+
+/// The version of the DNS specification that is kept to.
+const SPECIFICATION: &str = "1.1.0";
+/// How long answers may be remembered; names change with every rollout.
+const TIME_TO_LIVE: u32 = 5;
+
+pub struct Zone {
+    /// Such as `cluster.local`.
+    apex: Name,
+    server: Name,
+    mailbox: Name,
+    /// Where the server itself answers.
+    own_addresses: Vec<IpAddr>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Found(Sections),
+    /// The name leads to another one.
+    Alias(Name),
+    /// The name is there but has no such records.
+    NoData,
+    NoSuchName,
+    /// Not a name of the cluster.
+    Elsewhere,
+}
+
+impl Zone {
+    pub fn new(domain: &str, own_addresses: Vec<IpAddr>) -> Option<Self> {
+        let apex = Name::from_text(domain)?;
+        let (server, mailbox) = (Name::under(&["ns", "dns"], &apex)?, Name::under(&["hostmaster"], &apex)?);
+        Some(Self { apex, server, mailbox, own_addresses })
+    }
+
+    pub fn answer(&self, directory: &Directory, name: &Name, kind: u16, turn: usize) -> Outcome {
+        if let Some(labels) = name.before(&self.apex) {
+            return self.within(directory, &labels, kind, turn);
+        }
+        match reversed(name) {
+            Some(address) => match directory.owner(address) {
+                Some(owner) => self.named(&owner, kind),
+                None => Outcome::Elsewhere,
+            },
+            None => Outcome::Elsewhere,
+        }
+    }
+
+    /// What a denial carries: how long it may be remembered.
+    pub fn start_of_authority(&self) -> Record {
+        let data =
+            Data::Soa { server: self.server.clone(), mailbox: self.mailbox.clone(), serial: 1, minimum: TIME_TO_LIVE };
+        Record { owner: Some(self.apex.clone()), time_to_live: TIME_TO_LIVE, data }
+    }
+
+    fn within(&self, directory: &Directory, labels: &[&str], kind: u16, turn: usize) -> Outcome {
+        match labels {
+            [] => match kind {
+                kind::SOA => found(vec![Record { owner: None, ..self.start_of_authority() }]),
+                kind::NS => found(vec![record(Data::Ns(self.server.clone()))]),
+                _ => Outcome::NoData,
+            },
+            ["dns-version"] => match kind {
+                kind::TXT | kind::ANY => found(vec![record(Data::Txt(SPECIFICATION.to_owned()))]),
+                _ => Outcome::NoData,
+            },
+            ["dns"] | ["svc"] | ["pod"] => Outcome::NoData,
+            ["ns", "dns"] => addresses(self.own_addresses.iter().copied(), kind, turn),
+            [namespace, "svc"] => existing(directory.has_namespace(namespace)),
+            [namespace, "pod"] => existing(directory.has_namespace(namespace)),
+            [address, _, "pod"] => match undashed(address) {
+                Some(address) => addresses([address], kind, turn),
+                None => Outcome::NoSuchName,
+            },
+            [rest @ .., service, namespace, "svc"] => match directory.find(namespace, service) {
+                Some(found) => self.of_service(&found, [service, namespace], rest, kind, turn),
+                None => Outcome::NoSuchName,
+            },
+            _ => Outcome::NoSuchName,
+        }
+    }
+
+    fn of_service(&self, service: &Service, name: [&str; 2], rest: &[&str], kind: u16, turn: usize) -> Outcome {
+        if let Kind::External(target) = &service.kind {
+            return if rest.is_empty() { Outcome::Alias(target.clone()) } else { Outcome::NoSuchName };
+        }
+        match rest {
+            [] if kind == kind::SRV => self.service_records(service, name, |_| true, turn),
+            [] => match &service.kind {
+                Kind::Addresses(own) => addresses(own.iter().copied(), kind, turn),
+                // A headless service that nobody stands behind is not there, just as in other clusters' DNS.
+                _ if service.endpoints.is_empty() => Outcome::NoSuchName,
+                _ => addresses(distinct(&service.endpoints), kind, turn),
+            },
+            [protocol] if protocol.starts_with('_') => {
+                let wanted = &protocol[1..];
+                existing(service.ports.iter().any(|port| port.protocol == wanted && !port.name.is_empty()))
+            }
+            [port, protocol] if port.starts_with('_') && protocol.starts_with('_') => {
+                let (port, protocol) = (&port[1..], &protocol[1..]);
+                let is_wanted = |other: &Port| other.name == port && other.protocol == protocol;
+                if !service.ports.iter().any(is_wanted)
+                    && !service.endpoints.iter().any(|endpoint| endpoint.ports.iter().any(is_wanted))
+                {
+                    return Outcome::NoSuchName;
+                }
+                match kind {
+                    kind::SRV | kind::ANY => self.service_records(service, name, is_wanted, turn),
+                    _ => Outcome::NoData,
+                }
+            }
+            [label] => {
+                let own: Vec<&Endpoint> =
+                    service.endpoints.iter().filter(|endpoint| endpoint.label == *label).collect();
+                if own.is_empty() {
+                    return Outcome::NoSuchName;
+                }
+                addresses(own.iter().map(|endpoint| endpoint.address), kind, turn)
+            }
+            _ => Outcome::NoSuchName,
+        }
+    }
+
+    fn service_records(
+        &self,
+        service: &Service,
+        [name, namespace]: [&str; 2],
+        is_wanted: impl Fn(&Port) -> bool,
+        turn: usize,
+    ) -> Outcome {
+        let mut sections = Sections::default();
+        let mut add = |port: &Port, target: &Name, addresses: &mut dyn Iterator<Item = IpAddr>| {
+            let data = Data::Srv { priority: 0, weight: 100, port: port.number, target: target.clone() };
+            let new = record(data);
+            if !sections.answers.contains(&new) {
+                sections.answers.push(new);
+            }
+            for address in addresses {
+                let new = Record { owner: Some(target.clone()), ..record(address_data(address)) };
+                if !sections.additional.contains(&new) {
+                    sections.additional.push(new);
+                }
+            }
+        };
+        match &service.kind {
+            Kind::Addresses(own) => {
+                if let Some(target) = Name::under(&[name, namespace, "svc"], &self.apex) {
+                    for port in service.ports.iter().filter(|port| is_wanted(port)) {
+                        add(port, &target, &mut own.iter().copied());
+                    }
+                }
+            }
+            _ => {
+                for endpoint in &service.endpoints {
+                    let Some(target) = Name::under(&[&endpoint.label, name, namespace, "svc"], &self.apex) else {
+                        continue;
+                    };
+                    for port in endpoint.ports.iter().filter(|port| is_wanted(port)) {
+                        add(port, &target, &mut std::iter::once(endpoint.address));
+                    }
+                }
+            }
+        }
+        if sections.answers.is_empty() {
+            return Outcome::NoData;
+        }
+        rotate(&mut sections.answers, turn);
+        // Endpoints weigh the same, and together as much as one service.
+        let weight = u16::try_from(100 / sections.answers.len().clamp(1, 100)).unwrap_or(1).max(1);
+        for record in &mut sections.answers {
+            if let Data::Srv { weight: own, .. } = &mut record.data {
+                *own = weight;
+            }
+        }
+        Outcome::Found(sections)
+    }
+
+    fn named(&self, owner: &Owner, kind: u16) -> Outcome {
+        let mut labels: Vec<&str> = owner.endpoint.iter().map(String::as_str).collect();
+        labels.extend([owner.service.as_str(), owner.namespace.as_str(), "svc"]);
+        match (kind, Name::under(&labels, &self.apex)) {
+            (kind::PTR | kind::ANY, Some(name)) => found(vec![record(Data::Ptr(name))]),
+            (_, Some(_)) => Outcome::NoData,
+            (_, None) => Outcome::NoSuchName,
+        }
+    }
+}
+
+fn existing(is_there: bool) -> Outcome {
+    if is_there { Outcome::NoData } else { Outcome::NoSuchName }
+}
+
+fn found(answers: Vec<Record>) -> Outcome {
+    Outcome::Found(Sections { answers, ..Sections::default() })
+}
+
+fn record(data: Data) -> Record {
+    Record { owner: None, time_to_live: TIME_TO_LIVE, data }
+}
+
+fn address_data(address: IpAddr) -> Data {
+    match address {
+        IpAddr::V4(address) => Data::A(address),
+        IpAddr::V6(address) => Data::Aaaa(address),
+    }
+}
+
+/// Addresses of the kind that is asked for, each time another one first.
+fn addresses(all: impl IntoIterator<Item = IpAddr>, kind: u16, turn: usize) -> Outcome {
+    let wanted = |address: &IpAddr| match kind {
+        kind::A => address.is_ipv4(),
+        kind::AAAA => address.is_ipv6(),
+        kind::ANY => true,
+        _ => false,
+    };
+    let mut answers: Vec<Record> = all.into_iter().filter(wanted).map(|one| record(address_data(one))).collect();
+    if answers.is_empty() {
+        return Outcome::NoData;
+    }
+    rotate(&mut answers, turn);
+    found(answers)
+}
+
+fn rotate(records: &mut [Record], turn: usize) {
+    if !records.is_empty() {
+        records.rotate_left(turn % records.len());
+    }
+}
+
+/// Endpoints are sorted by address, so that the same ones stand together.
+fn distinct(endpoints: &[Endpoint]) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
+    addresses.dedup();
+    addresses
+}
+
+/// `10-0-0-1` and `fd00--1` as addresses.
+fn undashed(label: &str) -> Option<IpAddr> {
+    let version_4 = label.replace('-', ".").parse::<Ipv4Addr>().map(IpAddr::V4);
+    version_4.or_else(|_| label.replace('-', ":").parse::<Ipv6Addr>().map(IpAddr::V6)).ok()
+}
+
+/// The address that a name under `in-addr.arpa` or `ip6.arpa` asks about.
+fn reversed(name: &Name) -> Option<IpAddr> {
+    let labels: Vec<&str> = name.labels().map(std::str::from_utf8).collect::<Result<_, _>>().ok()?;
+    match labels.as_slice() {
+        [numbers @ .., "in-addr", "arpa"] => {
+            let numbers: Vec<u8> = numbers.iter().rev().map(|text| text.parse()).collect::<Result<_, _>>().ok()?;
+            Some(IpAddr::from(<[u8; 4]>::try_from(numbers).ok()?))
+        }
+        [digits @ .., "ip6", "arpa"] if digits.len() == 32 => {
+            let mut number = 0u128;
+            for digit in digits.iter().rev() {
+                number = number << 4 | u128::from(u8::from_str_radix(digit, 16).ok().filter(|digit| *digit < 16)?);
+            }
+            Some(IpAddr::V6(Ipv6Addr::from_bits(number)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn directory() -> Directory {
+        let directory = Directory::default();
+        let port = |number| Port { name: "http".into(), protocol: "tcp", number };
+        let endpoint = |label: &str, last: u8| Endpoint {
+            label: label.into(),
+            address: [10, 244, 0, last].into(),
+            ports: Arc::from([port(8080)]),
+        };
+        let addresses = vec!["10.96.0.7".parse().unwrap(), "fd00::7".parse().unwrap()];
+        directory.set(
+            "shop",
+            "web",
+            Some(Service { kind: Kind::Addresses(addresses), ports: vec![port(80)], endpoints: vec![] }),
+        );
+        let endpoints = vec![endpoint("db-0", 2), endpoint("db-1", 3)];
+        directory.set("shop", "db", Some(Service { kind: Kind::Headless, ports: vec![port(80)], endpoints }));
+        directory.set("shop", "idle", Some(Service { kind: Kind::Headless, ports: vec![], endpoints: vec![] }));
+        let external = Kind::External(Name::from_text("example.org").unwrap());
+        directory.set("shop", "away", Some(Service { kind: external, ports: vec![], endpoints: vec![] }));
+        directory
+    }
+
+    fn ask(name: &str, kind: u16) -> String {
+        let zone = Zone::new("cluster.local", vec![[10, 96, 0, 10].into()]).unwrap();
+        match zone.answer(&directory(), &Name::from_text(name).unwrap(), kind, 0) {
+            Outcome::Found(sections) => {
+                let shown = sections.answers.iter().map(|record| match &record.data {
+                    Data::A(address) => address.to_string(),
+                    Data::Aaaa(address) => address.to_string(),
+                    Data::Ptr(name) | Data::Ns(name) => name.to_string(),
+                    Data::Srv { port, target, .. } => format!("{port} {target}"),
+                    Data::Txt(text) => text.clone(),
+                    other => format!("{other:?}"),
+                });
+                shown.collect::<Vec<_>>().join(", ")
+            }
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn names_are_answered_to_the_specification() {
+        for (name, kind, expected) in [
+            ("web.shop.svc.cluster.local", kind::A, "10.96.0.7"),
+            ("web.shop.svc.cluster.local", kind::AAAA, "fd00::7"),
+            ("web.shop.svc.cluster.local", kind::TXT, "NoData"),
+            ("db.shop.svc.cluster.local", kind::A, "10.244.0.2, 10.244.0.3"),
+            ("db.shop.svc.cluster.local", kind::AAAA, "NoData"),
+            ("db-1.db.shop.svc.cluster.local", kind::A, "10.244.0.3"),
+            ("db-2.db.shop.svc.cluster.local", kind::A, "NoSuchName"),
+            ("idle.shop.svc.cluster.local", kind::A, "NoSuchName"),
+            ("_http._tcp.web.shop.svc.cluster.local", kind::SRV, "80 web.shop.svc.cluster.local."),
+            (
+                "_http._tcp.db.shop.svc.cluster.local",
+                kind::SRV,
+                "8080 db-0.db.shop.svc.cluster.local., 8080 db-1.db.shop.svc.cluster.local.",
+            ),
+            ("_http._udp.web.shop.svc.cluster.local", kind::SRV, "NoSuchName"),
+            ("_http._tcp.web.shop.svc.cluster.local", kind::A, "NoData"),
+            ("_tcp.web.shop.svc.cluster.local", kind::A, "NoData"),
+            ("away.shop.svc.cluster.local", kind::A, "Alias(example.org.)"),
+            ("nobody.shop.svc.cluster.local", kind::A, "NoSuchName"),
+            ("shop.svc.cluster.local", kind::A, "NoData"),
+            ("nowhere.svc.cluster.local", kind::A, "NoSuchName"),
+            ("10-244-0-9.shop.pod.cluster.local", kind::A, "10.244.0.9"),
+            ("10-244-0-9.shop.pod.cluster.local", kind::AAAA, "NoData"),
+            ("x.shop.pod.cluster.local", kind::A, "NoSuchName"),
+            ("dns-version.cluster.local", kind::TXT, "1.1.0"),
+            ("cluster.local", kind::NS, "ns.dns.cluster.local."),
+            ("ns.dns.cluster.local", kind::A, "10.96.0.10"),
+            ("cluster.local", kind::A, "NoData"),
+            ("7.0.96.10.in-addr.arpa", kind::PTR, "web.shop.svc.cluster.local."),
+            ("2.0.244.10.in-addr.arpa", kind::PTR, "db-0.db.shop.svc.cluster.local."),
+            ("9.9.9.9.in-addr.arpa", kind::PTR, "Elsewhere"),
+            ("example.org", kind::A, "Elsewhere"),
+        ] {
+            assert_eq!(ask(name, kind), expected, "{name} {kind}");
+        }
+        let reversed = format!("7.{}0.0.d.f.ip6.arpa", "0.".repeat(27));
+        assert_eq!(ask(&reversed, kind::PTR), "web.shop.svc.cluster.local.");
+    }
+
+    #[test]
+    fn answers_take_turns() {
+        let zone = Zone::new("cluster.local", vec![]).unwrap();
+        let name = Name::from_text("db.shop.svc.cluster.local").unwrap();
+        let first = |turn| match zone.answer(&directory(), &name, kind::A, turn) {
+            Outcome::Found(sections) => sections.answers[0].data.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert_ne!(first(0), first(1));
+    }
+}
