@@ -53,6 +53,35 @@ impl Selector {
         selector.map_or_else(|| Ok(Self::nothing()), Self::of)
     }
 
+    /// Reads the textual form: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut selector = Self::default();
+        for term in terms(text) {
+            let term = term.trim();
+            let set = |values: &str| -> Option<Vec<String>> {
+                let inner = values.trim().strip_prefix('(')?.strip_suffix(')')?;
+                Some(inner.split(',').map(|value| value.trim().to_owned()).collect())
+            };
+            if term.is_empty() {
+                continue;
+            } else if let Some((key, values)) = term.split_once(" notin ") {
+                selector.requirements.push(Requirement::NotIn(key.trim().to_owned(), set(values)?));
+            } else if let Some((key, values)) = term.split_once(" in ") {
+                selector.requirements.push(Requirement::In(key.trim().to_owned(), set(values)?));
+            } else if let Some((key, value)) = term.split_once("!=") {
+                selector.requirements.push(Requirement::NotIn(key.trim().to_owned(), vec![value.trim().to_owned()]));
+            } else if let Some((key, value)) = term.split_once('=') {
+                let value = value.strip_prefix('=').unwrap_or(value);
+                selector.equal.push((key.trim().to_owned(), value.trim().to_owned()));
+            } else if let Some(key) = term.strip_prefix('!') {
+                selector.requirements.push(Requirement::DoesNotExist(key.trim().to_owned()));
+            } else {
+                selector.requirements.push(Requirement::Exists(term.to_owned()));
+            }
+        }
+        Some(selector)
+    }
+
     pub fn is_empty(&self) -> bool {
         !self.nothing && self.equal.is_empty() && self.requirements.is_empty()
     }
@@ -68,6 +97,24 @@ impl Selector {
                 Requirement::DoesNotExist(key) => value(key).is_none(),
             })
     }
+}
+
+/// Splits at commas outside of parentheses.
+fn terms(text: &str) -> Vec<&str> {
+    let (mut terms, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                terms.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    terms.push(&text[start..]);
+    terms
 }
 
 impl Requirement {
@@ -147,6 +194,14 @@ mod tests {
             let selector = Selector::of(&selector).unwrap();
             assert_eq!(selector.matches(Some(&pod)), matches, "{text}");
             assert_eq!(selector.to_string(), text);
+        }
+        for text in ["app=web", "app in (api,web),tier=front", "!zone", "app,tier notin (back)"] {
+            let selector = Selector::parse(text).unwrap();
+            assert!(selector.matches(Some(&pod)), "{text}");
+            assert_eq!(selector.to_string(), text);
+        }
+        for text in ["app!=web", "app==api", "zone", "app in (x)"] {
+            assert!(!Selector::parse(text).unwrap().matches(Some(&pod)), "{text}");
         }
         assert!(Selector::of(&expression("a", "Near", &[])).is_err());
         assert!(Selector::of_map(&labels(&[("app", "web")])).matches(Some(&pod)));

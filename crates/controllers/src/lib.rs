@@ -13,6 +13,7 @@ pub mod error;
 mod registry;
 mod settings;
 
+pub mod autoscaler;
 pub mod certificates;
 pub mod cluster_role_aggregation;
 pub mod cron_job;

@@ -34,6 +34,7 @@ pub const CONTROLLERS: &[Controller] = controllers![
     "certificatesigningrequest-approving-controller" => certificates::run_approver,
     "certificatesigningrequest-signing-controller" => certificates::run_signer,
     "certificatesigningrequest-cleaner-controller" => certificates::run_cleaner,
+    "horizontal-pod-autoscaler-controller" => autoscaler::run,
     "namespace-controller" => namespace::run,
     "serviceaccount-controller" => service_account::run,
     "root-ca-certificate-publisher-controller" => root_ca::run,

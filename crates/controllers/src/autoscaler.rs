@@ -1,0 +1,284 @@
+//! Changes the size of workloads so that their metrics come to their targets.
+//!
+//! [`metrics`] fetches metrics, [`reading`] and [`replicas`] make proposals of them, [`limits`] steadies and bounds these. This module
+//! looks at each autoscaler in intervals and carries decisions out through the target's scale.
+
+mod limits;
+mod metrics;
+mod reading;
+mod replicas;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::autoscaling::v1::Scale;
+use k8s_openapi::api::autoscaling::v2::{
+    HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus, MetricStatus,
+};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use knarr_client::selector::Selector;
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers, time};
+use kube::Api;
+use kube::api::{DynamicObject, PostParams};
+use parking_lot::Mutex;
+
+use crate::Context;
+use crate::common::Key;
+use crate::common::discovery::discover;
+use crate::common::requests::{replace_status, unless_zero};
+use crate::error::{Error, Result, ignore_not_found, message};
+
+use limits::{Bounds, History};
+use reading::{Reader, Unreadable};
+
+type Autoscaler = HorizontalPodAutoscaler;
+
+pub async fn run(context: Context) {
+    let autoscalers = context.informers.of::<Autoscaler>();
+    let pods = context.informers.of::<Pod>();
+    let queue: Arc<WorkQueue<Key>> = WorkQueue::new();
+    let on_change = queue.clone();
+    autoscalers.on_change(move |change| {
+        // Its own writes are no news; it comes round again in its interval.
+        let same = change.previous().is_some_and(|old| old.spec == change.latest().spec);
+        if !same || matches!(change, Change::Deleted(_)) {
+            on_change.add(Key::of(&**change.latest()));
+        }
+    });
+    autoscalers.synced().await;
+    pods.synced().await;
+    let workers = context.settings.concurrent_syncs;
+    let recorder = context.recorder("horizontal-pod-autoscaler");
+    let controller = Arc::new(Controller {
+        context,
+        autoscalers,
+        pods,
+        queue: queue.clone(),
+        recorder,
+        histories: Mutex::default(),
+    });
+    run_workers(queue, workers, move |key: Key| {
+        let controller = controller.clone();
+        async move {
+            if let Err(error) = controller.reconcile(&key).await {
+                tracing::debug!(autoscaler = %key, %error, "cannot autoscale now");
+            }
+            if controller.autoscalers.get(&key.namespace, &key.name).is_some() {
+                controller.queue.add_after(key, controller.context.settings.autoscaler_sync_period);
+            }
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}
+
+struct Controller {
+    context: Context,
+    autoscalers: Arc<Informer<Autoscaler>>,
+    pods: Arc<Informer<Pod>>,
+    queue: Arc<WorkQueue<Key>>,
+    recorder: EventRecorder,
+    histories: Mutex<HashMap<Key, History>>,
+}
+
+impl Controller {
+    async fn reconcile(&self, key: &Key) -> Result<()> {
+        let Some(autoscaler) = self.autoscalers.get(&key.namespace, &key.name) else {
+            self.histories.lock().remove(key);
+            return Ok(());
+        };
+        let mut status = autoscaler.status.clone().unwrap_or_default();
+        status.observed_generation = autoscaler.metadata.generation;
+        let outcome = self.decide(key, &autoscaler, &mut status).await;
+        if autoscaler.status.as_ref() != Some(&status) {
+            let changed = Autoscaler { status: Some(status), ..(*autoscaler).clone() };
+            ignore_not_found(replace_status(&self.context.client, &changed).await)?;
+        }
+        outcome
+    }
+
+    async fn decide(
+        &self,
+        key: &Key,
+        autoscaler: &Autoscaler,
+        status: &mut HorizontalPodAutoscalerStatus,
+    ) -> Result<()> {
+        let spec = &autoscaler.spec;
+        let now = Timestamp::now();
+        let (api, scale) = match self.scale_of(key, autoscaler).await {
+            Ok(found) => found,
+            Err(text) => {
+                self.recorder.warning(autoscaler, "FailedGetScale", text.clone());
+                let told = format!("the HPA controller was unable to get the target's current scale: {text}");
+                set(status, "AbleToScale", "False", "FailedGetScale", &told, now);
+                return Err(Error::Later(text));
+            }
+        };
+        let told = "the HPA controller was able to get the target's current scale";
+        set(status, "AbleToScale", "True", "SucceededGetScale", told, now);
+        let current = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
+        let min = spec.min_replicas.unwrap_or(1);
+        self.histories.lock().entry(key.clone()).or_default().begin(current, now);
+        let mut failure = None;
+        let (desired, reason) = if current == 0 && min != 0 {
+            let told = "scaling is disabled since the replica count of the target is zero";
+            set(status, "ScalingActive", "False", "ScalingDisabled", told, now);
+            (0, String::new())
+        } else if current > spec.max_replicas {
+            (spec.max_replicas, "Current number of replicas above Spec.MaxReplicas".to_owned())
+        } else if current < min {
+            (min, "Current number of replicas below Spec.MinReplicas".to_owned())
+        } else {
+            let (proposed, name) = match self.propose(autoscaler, &scale, status, now, &mut failure).await {
+                Some(proposal) => proposal,
+                None => {
+                    status.current_replicas = unless_zero(current);
+                    let text = failure.unwrap_or_else(|| "no metric could be read".to_owned());
+                    self.recorder.warning(autoscaler, "FailedComputeMetricsReplicas", text.clone());
+                    return Err(Error::Later(text));
+                }
+            };
+            let reason = match proposed.cmp(&current) {
+                std::cmp::Ordering::Greater => format!("{name} above target"),
+                std::cmp::Ordering::Less => "All metrics below target".to_owned(),
+                std::cmp::Ordering::Equal => String::new(),
+            };
+            let down_window = self.context.settings.autoscaler_downscale_stabilization;
+            let bounds = Bounds { current, min, max: spec.max_replicas, behavior: spec.behavior.as_ref(), down_window };
+            let limited = self.histories.lock().entry(key.clone()).or_default().limit(proposed, &bounds, now);
+            let (able, limit) = (limited.able_to_scale, limited.scaling_limited);
+            set(status, "AbleToScale", able.0, able.1, able.2, now);
+            set(status, "ScalingLimited", limit.0, limit.1, limit.2, now);
+            (limited.replicas, reason)
+        };
+        if desired != current {
+            self.rescale(autoscaler, &api, scale, desired, &reason, status, now).await?;
+            self.histories.lock().entry(key.clone()).or_default().note_change(current, desired, now);
+            status.last_scale_time = Some(time::truncated(now));
+        }
+        status.current_replicas = unless_zero(current);
+        status.desired_replicas = desired;
+        failure.map_or(Ok(()), |text| Err(Error::Later(text)))
+    }
+
+    async fn scale_of(&self, key: &Key, autoscaler: &Autoscaler) -> Result<(Api<DynamicObject>, Scale), String> {
+        let target = &autoscaler.spec.scale_target_ref;
+        let group =
+            target.api_version.as_deref().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
+        let kinds = discover(&self.context.client).await.map_err(|error| message(&error))?.kinds;
+        let kind = kinds.into_iter().find(|kind| kind.resource.group == group && kind.resource.kind == target.kind);
+        let kind = kind.ok_or_else(|| format!("no matches for kind \"{}\" in group \"{group}\"", target.kind))?;
+        let api: Api<DynamicObject> = Api::namespaced_with(self.context.client.clone(), &key.namespace, &kind.resource);
+        let scale = api.get_scale(&target.name).await.map_err(|error| message(&error))?;
+        Ok((api, scale))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    async fn rescale(
+        &self,
+        autoscaler: &Autoscaler,
+        api: &Api<DynamicObject>,
+        mut scale: Scale,
+        desired: i32,
+        reason: &str,
+        status: &mut HorizontalPodAutoscalerStatus,
+        now: Timestamp,
+    ) -> Result<()> {
+        scale.spec.get_or_insert_default().replicas = Some(desired);
+        let target = scale.metadata.name.clone().unwrap_or_default();
+        match api.replace_scale(&target, &PostParams::default(), &scale).await {
+            Ok(_) => {
+                let told = format!("the HPA controller was able to update the target scale to {desired}");
+                set(status, "AbleToScale", "True", "SucceededRescale", &told, now);
+                self.recorder.normal(autoscaler, "SuccessfulRescale", format!("New size: {desired}; reason: {reason}"));
+                Ok(())
+            }
+            Err(error) => {
+                let text = message(&error);
+                let told = format!("New size: {desired}; reason: {reason}; error: {text}");
+                self.recorder.warning(autoscaler, "FailedRescale", told);
+                let told = format!("the HPA controller was unable to update the target scale: {text}");
+                set(status, "AbleToScale", "False", "FailedUpdateScale", &told, now);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The greatest number any metric asks for. With some unreadable, only growing is trusted.
+    async fn propose(
+        &self,
+        autoscaler: &Autoscaler,
+        scale: &Scale,
+        status: &mut HorizontalPodAutoscalerStatus,
+        now: Timestamp,
+        failure: &mut Option<String>,
+    ) -> Option<(i32, String)> {
+        let text = scale.status.as_ref().and_then(|status| status.selector.clone()).unwrap_or_default();
+        let Some(selector) = Selector::parse(&text).filter(|_| !text.is_empty()) else {
+            self.recorder.warning(autoscaler, "SelectorRequired", "selector is required");
+            let told = "the HPA target's scale is missing a selector";
+            set(status, "ScalingActive", "False", "InvalidSelector", told, now);
+            *failure = Some("selector is required".to_owned());
+            return None;
+        };
+        let mut pods = self.pods.in_namespace(autoscaler.metadata.namespace.as_deref().unwrap_or(""));
+        pods.retain(|pod| selector.matches(pod.metadata.labels.as_ref()));
+        let specs = autoscaler.spec.metrics.clone().unwrap_or_default();
+        let settings = &self.context.settings;
+        let reader = Reader::new(&self.context.client, settings, autoscaler, scale, &text, &pods, now);
+        let (mut best, mut statuses): (Option<(i32, String)>, Vec<MetricStatus>) = (None, Vec::new());
+        let mut unreadable: Vec<Unreadable> = Vec::new();
+        for spec in &specs {
+            match reader.read(spec).await {
+                Ok(reading) => {
+                    statuses.push(reading.status);
+                    if best.as_ref().is_none_or(|(replicas, _)| reading.replicas > *replicas) {
+                        best = Some((reading.replicas, reading.name));
+                    }
+                }
+                Err(error) => {
+                    self.recorder.warning(autoscaler, error.reason, error.message.clone());
+                    unreadable.push(error);
+                }
+            }
+        }
+        status.current_metrics = (!statuses.is_empty()).then_some(statuses);
+        let current = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
+        if let Some(first) = unreadable.first() {
+            let (count, all) = (unreadable.len(), specs.len());
+            *failure = Some(format!("invalid metrics ({count} invalid out of {all}), first error is: {}", first.told));
+            if best.as_ref().is_none_or(|(replicas, _)| *replicas < current) {
+                let told = format!("the HPA was unable to compute the replica count: {}", first.message);
+                set(status, "ScalingActive", "False", first.reason, &told, now);
+                return None;
+            }
+        }
+        let best = best?;
+        let told = format!("the HPA was able to successfully calculate a replica count from {}", best.1);
+        set(status, "ScalingActive", "True", "ValidMetricFound", &told, now);
+        Some(best)
+    }
+}
+
+fn set(
+    status: &mut HorizontalPodAutoscalerStatus,
+    kind: &str,
+    told: &str,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) {
+    let conditions = status.conditions.get_or_insert_default();
+    let at = conditions.iter().position(|condition| condition.type_ == kind).unwrap_or_else(|| {
+        conditions.push(HorizontalPodAutoscalerCondition { type_: kind.to_owned(), ..Default::default() });
+        conditions.len() - 1
+    });
+    let condition = &mut conditions[at];
+    if condition.status != told {
+        condition.last_transition_time = Some(time::truncated(now));
+    }
+    condition.status = told.to_owned();
+    condition.reason = Some(reason.to_owned());
+    condition.message = Some(message.to_owned());
+}

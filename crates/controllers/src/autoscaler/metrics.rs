@@ -1,0 +1,206 @@
+//! Reads metrics from the APIs that serve them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::autoscaling::v2::CrossVersionObjectReference;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::jiff::{SignedDuration, Span, Timestamp};
+use knarr_client::quantity::milli_value;
+use knarr_client::selector::Selector;
+use kube::Client;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::replicas::{Sample, Samples};
+use crate::common::discovery::discover;
+use crate::error::message;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct List<T> {
+    #[serde(default = "Vec::new")]
+    items: Vec<T>,
+}
+
+#[derive(Deserialize)]
+struct PodMetrics {
+    metadata: ObjectMeta,
+    timestamp: Timestamp,
+    #[serde(default)]
+    window: String,
+    #[serde(default)]
+    containers: Vec<ContainerMetrics>,
+}
+
+#[derive(Deserialize)]
+struct ContainerMetrics {
+    name: String,
+    usage: BTreeMap<String, Quantity>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MetricValue {
+    #[serde(default)]
+    described_object: Described,
+    timestamp: Timestamp,
+    window_seconds: Option<u64>,
+    value: Quantity,
+}
+
+#[derive(Default, Deserialize)]
+struct Described {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct ExternalValue {
+    value: Quantity,
+}
+
+pub(super) struct Metrics<'a> {
+    pub client: &'a Client,
+    pub namespace: &'a str,
+}
+
+impl Metrics<'_> {
+    /// What each pod, or one container of it, uses of a resource.
+    pub async fn of_resource(
+        &self,
+        resource: &str,
+        selector: &str,
+        container: Option<&str>,
+    ) -> Result<Samples, String> {
+        let path = format!(
+            "/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods?labelSelector={}",
+            self.namespace,
+            encoded(selector)
+        );
+        let list: List<PodMetrics> = self
+            .get(&path)
+            .await
+            .map_err(|error| format!("unable to fetch metrics from resource metrics API: {error}"))?;
+        let mut samples = Samples::new();
+        for pod in list.items {
+            let chosen = pod.containers.iter().filter(|each| container.is_none_or(|wanted| wanted == each.name));
+            let usage: Option<Vec<i64>> = chosen.map(|each| each.usage.get(resource).map(milli_value)).collect();
+            let Some(usage) = usage.filter(|usage| !usage.is_empty()) else { continue };
+            let sample = Sample { value: usage.iter().sum(), at: pod.timestamp, window: window(&pod.window) };
+            samples.insert(pod.metadata.name.unwrap_or_default(), sample);
+        }
+        Ok(samples)
+    }
+
+    /// A metric of each of the pods.
+    pub async fn of_pods(
+        &self,
+        metric: &str,
+        selector: &str,
+        chosen: Option<&LabelSelector>,
+    ) -> Result<Samples, String> {
+        let chosen = metric_selector("metricLabelSelector", chosen)?;
+        let path = format!(
+            "/apis/custom.metrics.k8s.io/v1beta2/namespaces/{}/pods/*/{metric}?labelSelector={}{chosen}",
+            self.namespace,
+            encoded(selector)
+        );
+        let list: List<MetricValue> = self
+            .get(&path)
+            .await
+            .map_err(|error| format!("unable to fetch metrics from custom metrics API: {error}"))?;
+        let sample = |value: MetricValue| {
+            let window = Duration::from_secs(value.window_seconds.unwrap_or(60));
+            (value.described_object.name, Sample { value: milli_value(&value.value), at: value.timestamp, window })
+        };
+        Ok(list.items.into_iter().map(sample).collect())
+    }
+
+    /// A metric of one object.
+    pub async fn of_object(
+        &self,
+        object: &CrossVersionObjectReference,
+        metric: &str,
+        chosen: Option<&LabelSelector>,
+    ) -> Result<i64, String> {
+        let group =
+            object.api_version.as_deref().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
+        let kinds = discover(self.client).await.map_err(|error| message(&error))?.kinds;
+        let kind = kinds.into_iter().find(|kind| kind.resource.group == group && kind.resource.kind == object.kind);
+        let kind = kind.ok_or_else(|| format!("no matches for kind \"{}\" in group \"{group}\"", object.kind))?;
+        let resource = match group {
+            "" => kind.resource.plural,
+            group => format!("{}.{group}", kind.resource.plural),
+        };
+        let place = if kind.namespaced { format!("namespaces/{}/", self.namespace) } else { String::new() };
+        let chosen = metric_selector("metricLabelSelector", chosen)?;
+        let chosen = chosen.strip_prefix('&').map(|chosen| format!("?{chosen}")).unwrap_or_default();
+        let path = format!("/apis/custom.metrics.k8s.io/v1beta2/{place}{resource}/{}/{metric}{chosen}", object.name);
+        let list: List<MetricValue> =
+            self.get(&path).await.map_err(|error| format!("unable to get metric {metric}: {error}"))?;
+        let value =
+            list.items.first().ok_or_else(|| format!("unable to get metric {metric}: no value was returned"))?;
+        Ok(milli_value(&value.value))
+    }
+
+    /// The sum of a metric that belongs to no object.
+    pub async fn external(&self, metric: &str, chosen: Option<&LabelSelector>) -> Result<i64, String> {
+        let chosen = metric_selector("labelSelector", chosen)?;
+        let chosen = chosen.strip_prefix('&').map(|chosen| format!("?{chosen}")).unwrap_or_default();
+        let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{}/{metric}{chosen}", self.namespace);
+        let list: List<ExternalValue> = self
+            .get(&path)
+            .await
+            .map_err(|error| format!("unable to fetch metrics from external metrics API: {error}"))?;
+        if list.items.is_empty() {
+            return Err("no metrics returned from external metrics API".to_owned());
+        }
+        Ok(list.items.iter().map(|each| milli_value(&each.value)).sum())
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let request = http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
+        self.client.request(request).await.map_err(|error| message(&error))
+    }
+}
+
+fn metric_selector(parameter: &str, selector: Option<&LabelSelector>) -> Result<String, String> {
+    let Some(selector) = selector else { return Ok(String::new()) };
+    let selector = Selector::of(selector).map_err(|error| error.to_string())?;
+    Ok(if selector.is_empty() { String::new() } else { format!("&{parameter}={}", encoded(&selector.to_string())) })
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
+/// "30s", "1m0s": how long a value was measured; a minute when it is not told.
+fn window(text: &str) -> Duration {
+    let span: Option<Span> = text.parse().ok();
+    let length = span.and_then(|span| SignedDuration::try_from(span).ok());
+    length.and_then(|length| Duration::try_from(length).ok()).unwrap_or(Duration::from_secs(60))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_requests() {
+        assert_eq!(encoded("app in (a,b)"), "app%20in%20%28a%2Cb%29");
+        assert_eq!(window("30s"), Duration::from_secs(30));
+        assert_eq!(window("1m0s"), Duration::from_secs(60));
+        assert_eq!(window(""), Duration::from_secs(60));
+        let selector =
+            LabelSelector { match_labels: Some([("a".to_owned(), "b".to_owned())].into()), ..Default::default() };
+        assert_eq!(metric_selector("labelSelector", Some(&selector)).unwrap(), "&labelSelector=a%3Db");
+        assert_eq!(metric_selector("labelSelector", None).unwrap(), "");
+    }
+}
