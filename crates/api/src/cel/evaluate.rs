@@ -52,7 +52,7 @@ impl<'a> Evaluator<'a> {
     fn name(&mut self, name: &'a str) -> Outcome<'a> {
         self.meter.spend(1)?;
         if let Some((_, value)) = self.variables.iter().rev().find(|(other, _)| *other == name) {
-            return Ok(value.clone());
+            return fit(value.clone());
         }
         let kind = match name {
             "bool" | "int" | "uint" | "double" | "string" | "bytes" | "list" | "map" | "null_type" | "type" => name,
@@ -68,9 +68,9 @@ impl<'a> Evaluator<'a> {
             Value::Optional(None) => Ok(Value::Optional(None)),
             Value::Optional(Some(inner)) => Ok(inner.field(field).map_or(Value::Optional(None), Value::some)),
             Value::JsonMap(..) | Value::Map(_) => match (operand.field(field), optional) {
-                (Some(value), true) => Ok(Value::some(value)),
+                (Some(value), true) => fit(value).map(Value::some),
                 (None, true) => Ok(Value::Optional(None)),
-                (Some(value), false) => Ok(value),
+                (Some(value), false) => fit(value),
                 (None, false) => Err(EvaluateError::new(format!("no such key: {field}"))),
             },
             _ => Err(EvaluateError::no_such_overload()),
@@ -80,7 +80,10 @@ impl<'a> Evaluator<'a> {
     fn has(&self, operand: &Value<'a>, field: &str) -> Outcome<'a> {
         match operand {
             Value::Optional(inner) => Ok(Value::Bool(inner.as_ref().is_some_and(|inner| inner.field(field).is_some()))),
-            Value::JsonMap(..) | Value::Map(_) => Ok(Value::Bool(operand.field(field).is_some())),
+            Value::JsonMap(..) | Value::Map(_) => match operand.field(field) {
+                Some(value) => fit(value).map(|_| Value::Bool(true)),
+                None => Ok(Value::Bool(false)),
+            },
             _ => Err(EvaluateError::no_such_overload()),
         }
     }
@@ -117,7 +120,7 @@ impl<'a> Evaluator<'a> {
         }
         let function = library.as_deref().unwrap_or(function);
         self.meter.spend_call(function, &values)?;
-        functions::call(function, &values)
+        functions::call(function, &values).and_then(fit)
     }
 
     /// `&&` and `||`: one side can decide alone, whichever comes first, and whatever becomes of the other.
@@ -284,6 +287,14 @@ impl<'a> Evaluator<'a> {
             })
         });
         failure.map_or_else(|| Ok(Value::list(keyed.into_iter().map(|(_, element)| element).collect())), Err)
+    }
+}
+
+/// Fails where a value does not fit its schema.
+fn fit(value: Value<'_>) -> Outcome<'_> {
+    match value {
+        Value::Unfit(problem) => Err(EvaluateError::new(&*problem)),
+        value => Ok(value),
     }
 }
 

@@ -4,6 +4,7 @@ use super::error::EvaluateError;
 use super::escape::unescape;
 use crate::custom::Props;
 use crate::quantity::Quantity;
+use base64::Engine;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value as Json};
 use std::borrow::Cow;
@@ -36,6 +37,8 @@ pub enum Value<'a> {
     Cidr(IpAddr, u8),
     Semver(Arc<Semver>),
     Format(&'static str),
+    /// JSON that does not fit its schema; whoever looks at it fails with these words.
+    Unfit(Arc<str>),
 }
 
 /// A semantic version.
@@ -48,6 +51,9 @@ pub struct Semver {
 impl<'a> Value<'a> {
     /// Takes a value of JSON by its schema: texts may stand for times, whole numbers for fractions.
     pub fn of_json(json: &'a Json, props: Option<&'a Props>) -> Self {
+        if let Some(problem) = props.and_then(|props| unfit(json, props)) {
+            return Value::Unfit(problem.into());
+        }
         match json {
             Json::Null => Value::Null,
             Json::Bool(flag) => Value::Bool(*flag),
@@ -94,6 +100,7 @@ impl<'a> Value<'a> {
             Value::Cidr(..) => "net.CIDR",
             Value::Semver(_) => "kubernetes.Semver",
             Value::Format(_) => "kubernetes.NamedFormat",
+            Value::Unfit(_) => "error",
         }
     }
 
@@ -242,6 +249,39 @@ impl<'a> Value<'a> {
     }
 }
 
+/// Why a value of JSON is none of its schema, in words.
+fn unfit(json: &Json, props: &Props) -> Option<String> {
+    let got = match json {
+        Json::Null if props.nullable || props.kind.is_empty() => return None,
+        Json::Null => return Some("invalid data, got null for schema with nullable=false".to_owned()),
+        Json::Bool(_) => "bool",
+        Json::Number(number) if number.is_f64() => "float64",
+        Json::Number(_) => "int64",
+        Json::String(_) => "string",
+        Json::Array(_) => "[]interface {}",
+        Json::Object(_) => "map[string]interface {}",
+    };
+    if props.int_or_string {
+        let fits = matches!(got, "int64" | "string");
+        return (!fits)
+            .then(|| "invalid data, expected XIntOrString value to be either a string or integer".to_owned());
+    }
+    let (fits, expected) = match props.kind.as_str() {
+        "object" if got != "map[string]interface {}" => {
+            return Some("invalid data, expected a map for the provided schema with type=object".to_owned());
+        }
+        "array" if got != "[]interface {}" => {
+            return Some("invalid data, expected an array for the provided schema with type=array".to_owned());
+        }
+        "string" => (got == "string", "string"),
+        "number" => (matches!(got, "int64" | "float64"), "float"),
+        "integer" => (got == "int64", "int"),
+        "boolean" => (got == "bool", "bool"),
+        _ => return None,
+    };
+    (!fits).then(|| format!("invalid data, expected {expected}, got {got}"))
+}
+
 /// Lists that are sets or maps are equal in any order.
 fn equal_lists(list: &Value<'_>, a: &[Value<'_>], b: &[Value<'_>]) -> bool {
     let any_order =
@@ -258,15 +298,27 @@ fn equal_lists(list: &Value<'_>, a: &[Value<'_>], b: &[Value<'_>]) -> bool {
 fn of_text<'a>(text: &'a str, props: Option<&'a Props>) -> Value<'a> {
     let plain = || Value::text(text);
     let Some(props) = props.filter(|props| props.kind == "string") else { return plain() };
+    let unfit = |what: &str, why: &str| Value::Unfit(format!("Invalid {what} {text}: {why}").into());
     match props.format.as_str() {
-        "byte" => {
-            use base64::Engine;
-            let decoded = base64::engine::general_purpose::STANDARD.decode(text);
-            decoded.map_or_else(|_| plain(), |bytes| Value::Bytes(bytes.into()))
+        "byte" => match base64::engine::general_purpose::URL_SAFE.decode(text) {
+            Ok(bytes) => Value::Bytes(bytes.into()),
+            Err(error) => {
+                let at = match error {
+                    base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
+                    _ => text.len() / 4 * 4,
+                };
+                unfit("byte formatted string", &format!("illegal base64 data at input byte {at}"))
+            }
+        },
+        "date-time" if text.is_empty() => Value::Timestamp(Timestamp::UNIX_EPOCH),
+        "date-time" => {
+            text.parse().map_or_else(|_| unfit("date-time formatted string", "not a time"), Value::Timestamp)
         }
-        "date-time" => text.parse().map_or_else(|_| plain(), Value::Timestamp),
-        "date" => format!("{text}T00:00:00Z").parse().map_or_else(|_| plain(), Value::Timestamp),
-        "duration" => super::functions::parse_duration(text).map_or_else(plain, Value::Duration),
+        "date" => format!("{text}T00:00:00Z")
+            .parse()
+            .map_or_else(|_| unfit("date formatted string", "not a date"), Value::Timestamp),
+        "duration" => super::functions::parse_duration(text)
+            .map_or_else(|| unfit("duration", &format!("unable to parse {text} as duration")), Value::Duration),
         _ => plain(),
     }
 }

@@ -11,6 +11,7 @@ mod defaults;
 mod embedded;
 mod formats;
 mod list_type;
+mod past;
 mod pattern;
 mod props;
 mod prune;

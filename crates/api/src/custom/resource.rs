@@ -6,6 +6,7 @@ use super::convert::convert;
 use super::defaults::set_defaults;
 use super::embedded::check_embedded;
 use super::list_type::check_lists;
+use super::past::Past;
 use super::props::Props;
 use super::prune::{prune, prune_nulls};
 use super::rules::Rules;
@@ -87,7 +88,8 @@ impl CustomSchema {
 
     /// Validates an update. What was wrong before and did not change is let be.
     pub fn validate_update(&self, object: &Value, old: &Value, mut errors: Errors) -> Errors {
-        errors.extend(validate(&self.validator, object, Some(old), ""));
+        let past = Past::new(object, old, &self.props);
+        errors.extend(validate(&self.validator, object, Some(past), ""));
         self.check_scale(object, &mut errors);
         check_embedded(object, &self.props, &Path::default(), &mut errors);
         self.check_new_lists(object, old, &mut errors);
@@ -98,7 +100,8 @@ impl CustomSchema {
     /// Validates an update of the status alone.
     pub fn validate_status_update(&self, object: &Value, old: &Value, mut errors: Errors) -> Errors {
         if let (Some(status), Some(validator)) = (object.get("status"), self.validator.property("status")) {
-            errors.extend(validate(validator, status, Some(old.get("status").unwrap_or(&Value::Null)), "status"));
+            let past = Past::new(object, old, &self.props).field("status");
+            errors.extend(validate(validator, status, past, "status"));
         }
         if let Some(scale) = &self.scale {
             scale.check_status(object, &mut errors);

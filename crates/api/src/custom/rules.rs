@@ -1,5 +1,6 @@
 //! Rules in the Common Expression Language: whether they make sense, and whether objects keep them.
 
+use super::past::{Past, keyed};
 use super::props::{Props, Rule};
 use crate::cel::{EvaluateError, Program, Type, Value as CelValue};
 use crate::field::{Error, Errors, Fault, Path};
@@ -65,20 +66,22 @@ impl Rules {
     /// Checks an object against its rules; rules about what did not change are let be unless they look at the past.
     pub fn check(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let mut budget = OBJECT_BUDGET;
-        let past = Past { old, ratchet: old.map(|old| old == object) };
-        self.check_at(object, past, &Path::default(), &mut budget, errors);
+        let past = old.map(|old| Past::new(object, old, &self.props));
+        let history = History { old, current: past, parent: None };
+        self.check_at(object, history, &Path::default(), &mut budget, errors);
     }
 
-    fn check_at(&self, value: &Value, past: Past<'_>, path: &Path<'_>, budget: &mut i64, errors: &mut Errors) {
+    fn check_at(&self, value: &Value, history: History<'_>, path: &Path<'_>, budget: &mut i64, errors: &mut Errors) {
         if value.is_null() {
             return;
         }
-        self.check_own(value, past, path, budget, errors);
+        self.check_own(value, history, path, budget, errors);
         for rules in &self.all_of {
             if *budget < 0 {
                 return;
             }
-            rules.check_at(value, past, path, budget, errors);
+            let within = History { current: None, ..history };
+            rules.check_at(value, within, path, budget, errors);
         }
         match value {
             Value::Object(fields) => {
@@ -86,7 +89,7 @@ impl Rules {
                     if *budget < 0 {
                         return;
                     }
-                    let below = past.field(name, value);
+                    let below = history.field(name);
                     if let Some(rules) = self.properties.get(name) {
                         rules.check_at(value, below, &path.child(name), budget, errors);
                     } else if let Some(rules) = &self.additional {
@@ -100,14 +103,14 @@ impl Rules {
                     if *budget < 0 {
                         return;
                     }
-                    rules.check_at(item, past.element(item, &self.props), &path.index(at), budget, errors);
+                    rules.check_at(item, history.element(at, item, &self.props), &path.index(at), budget, errors);
                 }
             }
             _ => {}
         }
     }
 
-    fn check_own(&self, value: &Value, past: Past<'_>, path: &Path<'_>, budget: &mut i64, errors: &mut Errors) {
+    fn check_own(&self, value: &Value, history: History<'_>, path: &Path<'_>, budget: &mut i64, errors: &mut Errors) {
         let kind = self.props.kind.as_str();
         for compiled in &self.own {
             let invalid = |detail: String| invalid_at(path, kind, detail);
@@ -121,12 +124,12 @@ impl Rules {
             let program = match &compiled.program {
                 Ok(program) => program,
                 Err(message) => {
-                    errors.push(invalid(format!("rule compile error: {message}")));
+                    errors.push(invalid(format!("rule compile error: compilation failed: {message}")));
                     continue;
                 }
             };
             let optional_old = compiled.rule.optional_old_self.unwrap_or_default();
-            let old = past.old.filter(|old| !old.is_null());
+            let old = history.old.filter(|old| !old.is_null());
             if compiled.uses_old && old.is_none() && !optional_old {
                 continue;
             }
@@ -159,7 +162,7 @@ impl Rules {
                     continue;
                 }
             }
-            if !compiled.uses_old && past.ratchet == Some(true) {
+            if !compiled.uses_old && history.is_unchanged() {
                 continue;
             }
             let message = compiled.message.as_ref().and_then(|message| {
@@ -172,25 +175,37 @@ impl Rules {
     }
 }
 
-/// A value before the update, and whether what the rules are about stayed the same.
+/// What is known of a value's past: the value that rules see, and what tells whether anything changed.
 #[derive(Clone, Copy)]
-struct Past<'v> {
+struct History<'v> {
     old: Option<&'v Value>,
-    ratchet: Option<bool>,
+    current: Option<Past<'v>>,
+    /// The nearest value above that has a past.
+    parent: Option<Past<'v>>,
 }
 
-impl<'v> Past<'v> {
-    fn field(self, name: &str, value: &Value) -> Past<'v> {
+impl<'v> History<'v> {
+    fn field(self, name: &str) -> History<'v> {
         let old = self.old.and_then(|old| old.get(name));
-        Past { old, ratchet: old.map(|old| old == value).or(self.ratchet) }
+        match self.current {
+            None => History { old, ..self },
+            Some(_) if self.parent.is_none() && matches!(name, "apiVersion" | "kind") => {
+                History { old, current: None, parent: None }
+            }
+            Some(current) => History { old, current: current.field(name), parent: Some(current) },
+        }
     }
 
-    /// Elements of lists that are maps belong together by their keys; others have no past.
-    fn element(self, item: &Value, list: &Props) -> Past<'v> {
-        let keyed = list.list_type.as_deref() == Some("map");
-        let same = |old: &&Value| list.list_map_keys.iter().all(|key| old.get(key) == item.get(key));
-        let old = self.old.filter(|_| keyed).and_then(|old| old.as_array()?.iter().find(same));
-        Past { old, ratchet: old.map(|old| old == item).or(self.ratchet) }
+    fn element(self, at: usize, item: &Value, list: &Props) -> History<'v> {
+        let old = self.old.and_then(|old| keyed(item, old, list));
+        match self.current {
+            None => History { old, ..self },
+            Some(current) => History { old, current: current.element(at), parent: Some(current) },
+        }
+    }
+
+    fn is_unchanged(self) -> bool {
+        self.current.or(self.parent).is_some_and(|past| past.is_unchanged())
     }
 }
 

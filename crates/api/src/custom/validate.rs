@@ -1,6 +1,7 @@
 //! Values against schemas, with the words in which Kubernetes says what is wrong.
 
 use super::formats;
+use super::past::Past;
 use super::pattern;
 use super::props::{Additional, Props};
 use crate::field::{Error, Errors, Fault, Path, quoted};
@@ -34,8 +35,6 @@ pub(super) struct Validator {
     additional: Option<Box<Validator>>,
     closed: bool,
     items: Option<Box<Validator>>,
-    /// The keys by which elements before and after an update belong together.
-    keys: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -47,9 +46,9 @@ struct Numbers {
     multiple_of: Option<f64>,
 }
 
-/// Validates a value. With the old one given, what did not change is let be.
-pub(super) fn validate(validator: &Validator, value: &Value, old: Option<&Value>, prefix: &str) -> Errors {
-    let outcome = validator.check_changed(value, old, "");
+/// Validates a value. With its past given, what did not change is let be.
+pub(super) fn validate(validator: &Validator, value: &Value, past: Option<Past<'_>>, prefix: &str) -> Errors {
+    let outcome = validator.check_changed(value, past, "");
     Errors(outcome.problems.into_iter().map(|problem| problem.into_error(prefix)).collect())
 }
 
@@ -87,7 +86,6 @@ impl Validator {
             additional: props.additional_schema().map(|props| Box::new(Validator::new(props))),
             closed: props.additional == Some(Additional::Allowed(false)),
             items: props.items.as_deref().map(|items| Box::new(Validator::new(items))),
-            keys: if props.list_type.as_deref() == Some("map") { props.list_map_keys.clone() } else { Vec::new() },
         }
     }
 
@@ -95,15 +93,16 @@ impl Validator {
         self.properties.get(name)
     }
 
-    /// Validates unless the value is what it was before.
-    fn check_changed(&self, value: &Value, old: Option<&Value>, path: &str) -> Outcome {
-        if old == Some(value) {
-            return Outcome::default();
+    /// Validates, and lets what is wrong be where nothing changed.
+    fn check_changed(&self, value: &Value, past: Option<Past<'_>>, path: &str) -> Outcome {
+        let outcome = self.check(value, past, path);
+        if !outcome.problems.is_empty() && past.is_some_and(|past| past.is_unchanged()) {
+            return Outcome { problems: Vec::new(), matches: outcome.matches };
         }
-        self.check(value, old, path)
+        outcome
     }
 
-    fn check(&self, value: &Value, old: Option<&Value>, path: &str) -> Outcome {
+    fn check(&self, value: &Value, past: Option<Past<'_>>, path: &str) -> Outcome {
         let mut outcome = Outcome::default();
         if value.is_null() {
             self.check_type(value, path, &mut outcome);
@@ -114,7 +113,7 @@ impl Validator {
             self.check_type(value, path, &mut outcome);
             outcome.matches += 1;
         }
-        self.check_junctors(value, old, path, &mut outcome);
+        self.check_junctors(value, past, path, &mut outcome);
         outcome.matches += 2;
         match value {
             Value::String(text) => {
@@ -132,7 +131,7 @@ impl Validator {
                 outcome.matches += 2;
             }
             Value::Array(items) => {
-                self.check_items(items, old, path, &mut outcome);
+                self.check_items(items, past, path, &mut outcome);
                 outcome.matches += 2;
             }
             _ => {}
@@ -140,7 +139,7 @@ impl Validator {
         self.check_values(value, path, &mut outcome);
         outcome.matches += 1;
         if let Value::Object(fields) = value {
-            self.check_fields(fields, old, path, &mut outcome);
+            self.check_fields(fields, past, path, &mut outcome);
             outcome.matches += 1;
         }
         outcome.matches += 1;
@@ -200,14 +199,11 @@ impl Validator {
         }
     }
 
-    fn check_items(&self, items: &[Value], old: Option<&Value>, path: &str, outcome: &mut Outcome) {
+    fn check_items(&self, items: &[Value], past: Option<Past<'_>>, path: &str, outcome: &mut Outcome) {
         if let Some(validator) = &self.items {
             for (at, item) in items.iter().enumerate() {
                 let path = format!("{path}[{at}]");
-                outcome.merge(match self.counterpart(item, old) {
-                    Some(before) => validator.check_changed(item, Some(before), &path),
-                    None => validator.check(item, None, &path),
-                });
+                outcome.merge(validator.check_changed(item, past.and_then(|past| past.element(at)), &path));
             }
         }
         let size = i64::try_from(items.len()).unwrap_or(i64::MAX);
@@ -224,14 +220,6 @@ impl Validator {
         }
     }
 
-    /// The element before the update that has the same keys.
-    fn counterpart<'v>(&self, item: &Value, old: Option<&'v Value>) -> Option<&'v Value> {
-        if self.keys.is_empty() {
-            return None;
-        }
-        old?.as_array()?.iter().find(|before| self.keys.iter().all(|key| before.get(key) == item.get(key)))
-    }
-
     fn check_values(&self, value: &Value, path: &str, outcome: &mut Outcome) {
         let same = |allowed: &Value| !value.is_null() && crate::apply::same_value(allowed, value);
         if !self.values.is_empty() && !self.values.iter().any(same) {
@@ -240,7 +228,7 @@ impl Validator {
         }
     }
 
-    fn check_fields(&self, fields: &Map<String, Value>, old: Option<&Value>, path: &str, outcome: &mut Outcome) {
+    fn check_fields(&self, fields: &Map<String, Value>, past: Option<Past<'_>>, path: &str, outcome: &mut Outcome) {
         let size = i64::try_from(fields.len()).unwrap_or(i64::MAX);
         if let Some(limit) = self.min_properties.filter(|limit| size < *limit) {
             let words = format!("{path} in body should have at least {limit} properties");
@@ -255,13 +243,13 @@ impl Validator {
                 let words = format!("{path}.{name} in body is a forbidden property");
                 outcome.add(Problem::invalid(path, name.as_str(), words));
             } else if let Some(validator) = &self.additional {
-                outcome.merge(check_field(validator, name, value, old, &format!("{path}.{name}"), path.is_empty()));
+                outcome.merge(check_field(validator, name, value, past, &format!("{path}.{name}"), path.is_empty()));
             }
         }
         for (name, validator) in &self.properties {
             if let Some(value) = fields.get(name) {
                 let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                outcome.merge(check_field(validator, name, value, old, &below, path.is_empty()));
+                outcome.merge(check_field(validator, name, value, past, &below, path.is_empty()));
             }
         }
         for name in self.required.iter().filter(|name| !fields.contains_key(*name)) {
@@ -271,17 +259,17 @@ impl Validator {
         }
     }
 
-    fn check_junctors(&self, value: &Value, old: Option<&Value>, path: &str, outcome: &mut Outcome) {
+    fn check_junctors(&self, value: &Value, past: Option<Past<'_>>, path: &str, outcome: &mut Outcome) {
         let shown = quoted(path);
         if !self.any_of.is_empty() {
-            let (found, best) = alternatives(&self.any_of, value, old, path, true);
+            let (found, best) = alternatives(&self.any_of, value, past, path, true);
             if found == 0 {
                 outcome.add(Problem::whole(format!("{shown} must validate at least one schema (anyOf)")));
             }
             outcome.merge(best);
         }
         if !self.one_of.is_empty() {
-            let (found, best) = alternatives(&self.one_of, value, old, path, false);
+            let (found, best) = alternatives(&self.one_of, value, past, path, false);
             if found != 1 {
                 let detail = match found {
                     0 => "Found none valid".to_owned(),
@@ -297,7 +285,7 @@ impl Validator {
         if !self.all_of.is_empty() {
             let mut valid = 0;
             for validator in &self.all_of {
-                let one = validator.check(value, old, path);
+                let one = validator.check(value, past, path);
                 valid += usize::from(one.problems.is_empty());
                 outcome.merge(one);
             }
@@ -306,7 +294,7 @@ impl Validator {
                 outcome.add(Problem::whole(format!("{shown} must validate all the schemas (allOf){detail}")));
             }
         }
-        if self.not.as_ref().is_some_and(|not| not.check(value, old, path).problems.is_empty()) {
+        if self.not.as_ref().is_some_and(|not| not.check(value, past, path).problems.is_empty()) {
             outcome.add(Problem::whole(format!("{shown} must not validate the schema (not)")));
         }
     }
@@ -316,29 +304,27 @@ fn check_field(
     validator: &Validator,
     name: &str,
     value: &Value,
-    old: Option<&Value>,
+    past: Option<Past<'_>>,
     path: &str,
     at_root: bool,
 ) -> Outcome {
     let says_kind = at_root && matches!(name, "kind" | "apiVersion");
-    match old.and_then(|old| old.get(name)).filter(|_| !says_kind) {
-        Some(before) => validator.check_changed(value, Some(before), path),
-        None => validator.check(value, None, path),
-    }
+    let past = past.filter(|_| !says_kind).and_then(|past| past.field(name));
+    validator.check_changed(value, past, path)
 }
 
 /// How many alternatives fit, and the outcome to go on with: the first that fits, or the one that comes closest.
 fn alternatives(
     all: &[Validator],
     value: &Value,
-    old: Option<&Value>,
+    past: Option<Past<'_>>,
     path: &str,
     stop_at_first: bool,
 ) -> (usize, Outcome) {
     let mut found = 0;
     let mut best: Option<Outcome> = None;
     for validator in all {
-        let one = validator.check(value, old, path);
+        let one = validator.check(value, past, path);
         if one.problems.is_empty() {
             if found == 0 {
                 best = Some(one);
@@ -376,13 +362,18 @@ impl Numbers {
         if !in_range(number) {
             outcome.add(out_of_range("Checked"));
         }
+        // Whole numbers are compared with the whole part of a limit.
+        let whole = value.is_i64() || value.is_u64();
+        let native = |limit: f64| if whole && in_range(limit) { limit.trunc() } else { limit };
         if let Some(factor) = self.multiple_of {
             if !in_range(factor) {
                 outcome.add(out_of_range("MultipleOf"));
             }
+            let factor = native(factor);
             let times = if factor < 1.0 { 1.0 / factor * number } else { number / factor };
             if factor <= 0.0 {
                 let words = format!("factor MultipleOf declared for {path} must be positive: {}", shown_number(factor));
+                let factor = if whole { Value::from(factor as i64) } else { Value::from(factor) };
                 outcome.add(Problem::invalid(path, factor, words));
             } else if (times - times.round()).abs() > 1e-9 * times.abs().max(1.0) {
                 let words = format!("{path} in body should be a multiple of {}", shown_number(factor));
@@ -393,6 +384,7 @@ impl Numbers {
             if !in_range(limit) {
                 outcome.add(out_of_range("Minimum boundary"));
             }
+            let limit = native(limit);
             if number < limit || self.exclusive_minimum && number <= limit {
                 let than = if self.exclusive_minimum { "than" } else { "than or equal to" };
                 let words = format!("{path} in body should be greater {than} {}", shown_number(limit));
@@ -403,6 +395,7 @@ impl Numbers {
             if !in_range(limit) {
                 outcome.add(out_of_range("Maximum boundary"));
             }
+            let limit = native(limit);
             if number > limit || self.exclusive_maximum && number >= limit {
                 let than = if self.exclusive_maximum { "than" } else { "than or equal to" };
                 let words = format!("{path} in body should be less {than} {}", shown_number(limit));
@@ -481,7 +474,11 @@ impl Problem {
         match self.what {
             What::WrongType(value) => errors.type_invalid(&path, value, self.words),
             What::Required => errors.required(&path, ""),
-            What::TooLong(limit) => errors.too_long(&path, usize::try_from(limit).unwrap_or_default()),
+            What::TooLong(limit) => {
+                let bytes = if limit == 1 { "byte" } else { "bytes" };
+                let detail = format!("may not be more than {limit} {bytes}");
+                errors.push(Error { field: path.to_string(), fault: Fault::TooLong, shown: None, detail });
+            }
             What::TooMany { size, limit } => {
                 let count = |number: i64| usize::try_from(number).unwrap_or_default();
                 errors.too_many(&path, count(size), count(limit));
@@ -526,8 +523,9 @@ mod tests {
     use serde_json::json;
 
     fn problems(schema: &Value, value: Value, old: Option<Value>) -> Vec<String> {
-        let validator = Validator::new(&Props::read(schema));
-        validate(&validator, &value, old.as_ref(), "").0.iter().map(Error::to_string).collect()
+        let props = Props::read(schema);
+        let past = old.as_ref().map(|old| Past::new(&value, old, &props));
+        validate(&Validator::new(&props), &value, past, "").0.iter().map(Error::to_string).collect()
     }
 
     fn spec(property: Value, value: Value) -> Vec<String> {
