@@ -42,6 +42,23 @@ pub struct Context {
     pub addresses: Vec<String>,
     pub allocatable: RwLock<BTreeMap<String, Quantity>>,
     pub metrics: crate::server::metrics::Counters,
+    pub starts: StartQueue,
+}
+
+/// Starting a sandbox or container keeps the CPU busy for a good while. Many at once take longer than the same many in
+/// turn, so they take turns; but nobody waits long for a start that hangs.
+pub struct StartQueue(tokio::sync::Semaphore);
+
+impl StartQueue {
+    pub fn new(cpus: u32) -> Self {
+        Self(tokio::sync::Semaphore::new(usize::try_from(cpus).unwrap_or(1) * 2))
+    }
+
+    /// A turn, or none when it did not come in time; the start goes on either way.
+    pub async fn turn(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+        tokio::time::timeout(PATIENCE, self.0.acquire()).await.ok()?.ok()
+    }
 }
 
 impl Context {

@@ -139,6 +139,7 @@ async fn assemble(
         node_dns: container::dns::parse_resolv_conf(&resolv_conf.unwrap_or_default()),
         allocatable: RwLock::new(allocatable),
         metrics: Default::default(),
+        starts: context::StartQueue::new(machine.cpus),
         runtime_name: version.runtime_name,
         runtime_version: version.runtime_version,
         cgroups,

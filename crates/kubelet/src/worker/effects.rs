@@ -166,6 +166,9 @@ impl Worker {
             }
             (_, Outcome::Sandbox(Ok(sandbox))) => {
                 self.memory.sandbox_retry_at = None;
+                if self.memory.early_exits.remove(&sandbox.id) {
+                    let _ = self.sender.send(Message::Exited(sandbox.id.clone()));
+                }
                 self.runtime.put_sandbox(sandbox);
             }
             (_, Outcome::Sandbox(Err(_))) => self.memory.sandbox_retry_at = later(SANDBOX_RETRY),
@@ -241,7 +244,7 @@ impl Worker {
                 // The exit may have been seen before the start was over.
                 let exited = self.runtime.by_id(&view.id).is_some_and(|known| known.state == State::Exited);
                 if !exited {
-                    self.runtime.put_container(view);
+                    self.put_started(view);
                 }
             }
             Err(failure) => {
@@ -256,7 +259,7 @@ impl Worker {
                 self.memory.waiting.insert(name.clone(), waiting);
                 self.memory.start_retry_at.insert(name, failure.retry_at);
                 if let Some(view) = failure.remains {
-                    self.runtime.put_container(view);
+                    self.put_started(view);
                 }
             }
         }
@@ -430,6 +433,7 @@ async fn create_sandbox(
     let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
     let config = sandbox_config(pod, attempt, &context.settings, &context.node_dns, &context.cgroup_parent(pod));
     std::fs::create_dir_all(&config.log_directory).map_err(|error| failed(error.to_string()))?;
+    let _turn = context.starts.turn().await;
     let id = context.runtime.run_pod_sandbox(config, &handler).await.map_err(|error| failed(error.rpc_text()))?;
     context.index.insert(&id, worker);
     observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_text()))

@@ -26,6 +26,8 @@ pub struct Memory {
     pub probes: HashMap<String, ProbeResults>,
     /// Containers whose start, hook included, is over.
     pub started: HashSet<String>,
+    /// Ends heard of before the start that leads to them was over.
+    pub early_exits: HashSet<String>,
     pub ending: Option<Ending>,
     pub ending_since: Option<Timestamp>,
     /// Sandboxes whose network has been given back.

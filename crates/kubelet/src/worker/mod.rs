@@ -222,7 +222,7 @@ impl Worker {
                     !self.memory.waiting.get(name).is_some_and(|why| why.reason == "CreateContainerConfigError")
                 });
             }
-            Message::Running(view) => self.runtime.put_container(view),
+            Message::Running(view) => self.put_started(view),
             Message::Probe { id, kind, success } => {
                 let results = self.memory.probes.entry(id).or_default();
                 match kind {
@@ -282,13 +282,26 @@ impl Worker {
         }
     }
 
+    /// Takes in a container just started. Its end may have been heard of already, and then must be looked at now.
+    fn put_started(&mut self, view: ContainerView) {
+        if self.memory.early_exits.remove(&view.id) {
+            let _ = self.sender.send(Message::Exited(view.id.clone()));
+        }
+        self.runtime.put_container(view);
+    }
+
     /// Reads one container or sandbox anew. After an exit the runtime may need a moment to record it.
     async fn refresh(&mut self, id: &str, exited: bool) {
         if self.runtime.sandboxes.iter().any(|sandbox| sandbox.id == id) {
             self.refresh_sandbox(id, exited).await;
             return;
         }
-        let Some(sandbox) = self.runtime.by_id(id).map(|container| container.sandbox.clone()) else { return };
+        let Some(sandbox) = self.runtime.by_id(id).map(|container| container.sandbox.clone()) else {
+            if exited {
+                self.memory.early_exits.insert(id.to_string());
+            }
+            return;
+        };
         let mut pause = std::time::Duration::from_millis(2);
         loop {
             match observe_container(&self.context.runtime, id, &sandbox).await {

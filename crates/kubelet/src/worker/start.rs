@@ -79,8 +79,10 @@ impl Start {
             context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
             self.failed("CreateContainerConfigError", message)
         })?;
+        let turn = context.starts.turn().await;
         let id = self.create(config, sandbox_config).await?;
         self.start(&id).await?;
+        drop(turn);
         let view = self.observe(&id).await?;
         self.post_start(&found, &id, view).await
     }
