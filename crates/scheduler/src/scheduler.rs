@@ -193,7 +193,8 @@ impl Scheduler {
                     self.queue.happened(Happened::PodAdded, now);
                 } else if relabelled {
                     self.queue.happened(Happened::PodLabels, now);
-                } else if old.is_some_and(|old| old.spec != pod.spec || is_leaving(old) != is_leaving(pod)) {
+                } else if old.is_some_and(|old| old.spec != pod.spec) {
+                    // It may ask for less.
                     self.queue.happened(Happened::PodRemoved, now);
                 }
             }

@@ -245,3 +245,6 @@ impl Cluster {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
