@@ -1,0 +1,265 @@
+//! The pods behind a target, and connections to them.
+//!
+//! A pod that is no longer ready gets no new request; requests under way end as they would have.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+
+use crate::proxy::Payload;
+use crate::routes::{Port, Target};
+
+/// Idle connections kept to one pod.
+const MOST_IDLE: usize = 256;
+
+/// All targets that some ingress names.
+pub struct Backends {
+    by_target: Mutex<HashMap<Target, Arc<Backend>>>,
+    connect: Duration,
+}
+
+/// One target.
+pub struct Backend {
+    pub target: Target,
+    pods: ArcSwap<Vec<Arc<Pod>>>,
+    next: AtomicUsize,
+}
+
+pub struct Pod {
+    pub address: SocketAddr,
+    speaks_http2: bool,
+    connect: Duration,
+    idle: Mutex<Vec<http1::SendRequest<Payload>>>,
+    shared: tokio::sync::Mutex<Option<http2::SendRequest<Payload>>>,
+}
+
+/// A connection that is ready for one request.
+pub enum Connection {
+    One(http1::SendRequest<Payload>),
+    Shared(http2::SendRequest<Payload>),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("the pod does not answer in time")]
+    Timeout,
+    #[error("the pod cannot be reached")]
+    Connect(#[from] std::io::Error),
+    #[error("the pod does not speak HTTP")]
+    Handshake(#[from] hyper::Error),
+}
+
+impl Backends {
+    pub fn new(connect: Duration) -> Self {
+        Self { by_target: Mutex::default(), connect }
+    }
+
+    /// The backend of a target, empty when it is new.
+    pub fn of(&self, target: Target) -> Arc<Backend> {
+        let mut by_target = self.by_target.lock();
+        let new = || Arc::new(Backend { target: target.clone(), pods: ArcSwap::default(), next: AtomicUsize::new(0) });
+        Arc::clone(by_target.entry(target.clone()).or_insert_with(new))
+    }
+
+    /// Forgets targets that no table names any more.
+    pub fn retain_used(&self) {
+        self.by_target.lock().retain(|_, backend| Arc::strong_count(backend) > 1);
+    }
+
+    /// Gives all backends of a service their pods.
+    pub fn set_service(&self, namespace: &str, name: &str, service: Option<&Service>, slices: &[Arc<EndpointSlice>]) {
+        let by_target = self.by_target.lock();
+        let own = by_target
+            .values()
+            .filter(|backend| backend.target.namespace == namespace && backend.target.service == name);
+        for backend in own {
+            let found = service.map(|service| find(&backend.target, service, slices)).unwrap_or_default();
+            backend.set(&found, self.connect);
+        }
+    }
+}
+
+impl Backend {
+    /// The pod whose turn it is.
+    pub fn next(&self) -> Option<Arc<Pod>> {
+        let pods = self.pods.load();
+        match pods.len() {
+            0 => None,
+            1 => pods.first().cloned(),
+            many => pods.get(self.next.fetch_add(1, Ordering::Relaxed) % many).cloned(),
+        }
+    }
+
+    /// Another pod than this one, if there is one.
+    pub fn other_than(&self, pod: &Arc<Pod>) -> Option<Arc<Pod>> {
+        let next = self.next()?;
+        if next.address == pod.address { self.next() } else { Some(next) }
+    }
+
+    fn set(&self, found: &[Found], connect: Duration) {
+        let old = self.pods.load();
+        let pod = |found: &Found| {
+            let known = old.iter().find(|pod| pod.address == found.address && pod.speaks_http2 == found.speaks_http2);
+            known.cloned().unwrap_or_else(|| {
+                Arc::new(Pod {
+                    address: found.address,
+                    speaks_http2: found.speaks_http2,
+                    connect,
+                    idle: Mutex::default(),
+                    shared: tokio::sync::Mutex::default(),
+                })
+            })
+        };
+        self.pods.store(Arc::new(found.iter().map(pod).collect()));
+    }
+}
+
+impl Pod {
+    /// An idle connection, or a new one. `fresh` passes idle ones by: the pod may have closed them all.
+    pub async fn connection(&self, fresh: bool) -> Result<Connection, ConnectError> {
+        if self.speaks_http2 {
+            return self.shared_connection().await.map(Connection::Shared);
+        }
+        if !fresh {
+            let mut idle = self.idle.lock();
+            while let Some(connection) = idle.pop() {
+                if connection.is_ready() {
+                    return Ok(Connection::One(connection));
+                }
+            }
+        }
+        let stream = self.open().await?;
+        let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::trace!(%error, "a connection to a pod ended");
+            }
+        });
+        Ok(Connection::One(sender))
+    }
+
+    /// Keeps a connection for the next request, once it is ready for one.
+    pub fn give_back(self: &Arc<Self>, mut connection: http1::SendRequest<Payload>) {
+        if connection.is_ready() {
+            return self.keep(connection);
+        }
+        let pod = Arc::clone(self);
+        tokio::spawn(async move {
+            // Ready when the client has taken the whole answer.
+            if connection.ready().await.is_ok() {
+                pod.keep(connection);
+            }
+        });
+    }
+
+    fn keep(&self, connection: http1::SendRequest<Payload>) {
+        let mut idle = self.idle.lock();
+        if idle.len() < MOST_IDLE {
+            idle.push(connection);
+        }
+    }
+
+    async fn shared_connection(&self) -> Result<http2::SendRequest<Payload>, ConnectError> {
+        let mut shared = self.shared.lock().await;
+        if let Some(connection) = shared.as_ref().filter(|connection| !connection.is_closed()) {
+            return Ok(connection.clone());
+        }
+        let stream = self.open().await?;
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::trace!(%error, "a connection to a pod ended");
+            }
+        });
+        *shared = Some(sender.clone());
+        Ok(sender)
+    }
+
+    async fn open(&self) -> Result<TcpStream, ConnectError> {
+        let stream = tokio::time::timeout(self.connect, TcpStream::connect(self.address));
+        let stream = stream.await.map_err(|_| ConnectError::Timeout)??;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Found {
+    address: SocketAddr,
+    speaks_http2: bool,
+}
+
+/// The ready endpoints of a target's port.
+fn find(target: &Target, service: &Service, slices: &[Arc<EndpointSlice>]) -> Vec<Found> {
+    let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref()).into_iter().flatten();
+    let wanted = ports.into_iter().find(|port| match &target.port {
+        Port::Name(name) => port.name.as_deref() == Some(name),
+        Port::Number(number) => port.port == i32::from(*number),
+    });
+    let Some(wanted) = wanted else { return Vec::new() };
+    let speaks_http2 = matches!(wanted.app_protocol.as_deref(), Some("kubernetes.io/h2c" | "grpc" | "h2c"));
+    let name = wanted.name.as_deref().unwrap_or_default();
+    let mut found = Vec::new();
+    for slice in slices.iter().filter(|slice| slice.address_type != "FQDN") {
+        let port = slice.ports.iter().flatten().find(|port| port.name.as_deref().unwrap_or_default() == name);
+        let Some(number) = port.and_then(|port| port.port).and_then(|port| u16::try_from(port).ok()) else { continue };
+        for endpoint in slice.endpoints.iter().flatten() {
+            if !endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true) {
+                continue;
+            }
+            let addresses = endpoint.addresses.iter().filter_map(|text| text.parse().ok());
+            found.extend(addresses.map(|address| Found { address: SocketAddr::new(address, number), speaks_http2 }));
+        }
+    }
+    found.sort();
+    found.dedup();
+    // A pod with addresses of both families would get twice the requests of one with a single one.
+    if found.iter().any(|found| found.address.is_ipv4()) {
+        found.retain(|found| found.address.is_ipv4());
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ports_are_found_by_name_or_number() {
+        let service: Service = serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {"ports": [
+            {"name": "http", "port": 80}, {"name": "grpc", "port": 90, "appProtocol": "kubernetes.io/h2c"}]}}))
+        .unwrap();
+        let slice = |kind: &str, address: &str| -> Arc<EndpointSlice> {
+            let slice = json!({"metadata": {}, "addressType": kind,
+                "ports": [{"name": "http", "port": 8080}, {"name": "grpc", "port": 9090}],
+                "endpoints": [{"addresses": [address], "conditions": {"ready": true}},
+                    {"addresses": ["10.0.0.9"], "conditions": {"ready": false}}]});
+            Arc::new(serde_json::from_value(slice).unwrap())
+        };
+        let slices = [slice("IPv4", "10.0.0.1"), slice("IPv6", "fd00::1")];
+        for (port, expected) in [
+            (Port::Name("http".into()), Some(("10.0.0.1:8080", false))),
+            (Port::Number(80), Some(("10.0.0.1:8080", false))),
+            (Port::Number(90), Some(("10.0.0.1:9090", true))),
+            (Port::Number(8080), None),
+        ] {
+            let target = Target { namespace: "n".into(), service: "s".into(), port };
+            let expected: Vec<Found> = expected
+                .into_iter()
+                .map(|(address, speaks_http2)| Found { address: address.parse().unwrap(), speaks_http2 })
+                .collect();
+            assert_eq!(find(&target, &service, &slices), expected);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! TLS certificates by the name a client asks for, from secrets that may change at any time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::networking::v1::Ingress;
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::IngressError;
+
+#[derive(Debug)]
+pub struct Certificates {
+    by_name: ArcSwap<HashMap<String, Arc<CertifiedKey>>>,
+    /// For names that no secret covers.
+    default: Arc<CertifiedKey>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("the certificate or key cannot be read: {0}")]
+    Unreadable(String),
+}
+
+impl Certificates {
+    pub fn new() -> Result<Self, IngressError> {
+        let failed = |error: String| IngressError::Certificate(error);
+        let made = rcgen::generate_simple_self_signed(["ingress.local".to_owned()])
+            .map_err(|error| failed(error.to_string()))?;
+        let key =
+            PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(|error| failed(error.to_string()))?;
+        let key = aws_lc_rs::sign::any_supported_type(&key).map_err(|error| failed(error.to_string()))?;
+        let default = Arc::new(CertifiedKey::new(vec![made.cert.der().clone()], key));
+        Ok(Self { by_name: ArcSwap::default(), default })
+    }
+
+    /// Takes the certificates of all ingresses in place of those before.
+    pub fn set(&self, by_name: HashMap<String, Arc<CertifiedKey>>) {
+        self.by_name.store(Arc::new(by_name));
+    }
+
+    pub fn server_config(self: &Arc<Self>) -> Result<ServerConfig, rustls::Error> {
+        let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
+        let mut config = builder.with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(config)
+    }
+
+    fn find(&self, name: &str) -> Arc<CertifiedKey> {
+        let by_name = self.by_name.load();
+        let wildcard = || name.find('.').and_then(|dot| by_name.get(&format!("*{}", &name[dot..])));
+        Arc::clone(by_name.get(name).or_else(wildcard).unwrap_or(&self.default))
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.find(&hello.server_name().unwrap_or_default().to_ascii_lowercase()))
+    }
+}
+
+/// What the ingresses say about TLS: names, each with its certificate. Secrets that cannot be used are told and left out.
+pub fn of_ingresses(
+    ingresses: &[Arc<Ingress>],
+    secret_of: impl Fn(&str, &str) -> Option<Arc<Secret>>,
+) -> HashMap<String, Arc<CertifiedKey>> {
+    let mut by_name = HashMap::new();
+    for ingress in ingresses {
+        let namespace = ingress.metadata.namespace.as_deref().unwrap_or_default();
+        let Some(spec) = &ingress.spec else { continue };
+        for tls in spec.tls.iter().flatten() {
+            let Some(name) = tls.secret_name.as_deref() else { continue };
+            let Some(secret) = secret_of(namespace, name) else { continue };
+            let key = match read(&secret) {
+                Ok(key) => Arc::new(key),
+                Err(error) => {
+                    tracing::warn!(namespace, secret = name, %error, "a TLS secret cannot be used");
+                    continue;
+                }
+            };
+            let rules = spec.rules.iter().flatten().filter_map(|rule| rule.host.as_ref());
+            let listed: Vec<&String> = tls.hosts.iter().flatten().collect();
+            // Without names of its own, a certificate is for all hosts of the ingress.
+            let hosts = if listed.is_empty() { rules.collect() } else { listed };
+            for host in hosts {
+                by_name.entry(host.to_ascii_lowercase()).or_insert_with(|| Arc::clone(&key));
+            }
+        }
+    }
+    by_name
+}
+
+fn read(secret: &Secret) -> Result<CertifiedKey, CertificateError> {
+    let field = |name: &'static str| {
+        let data = secret.data.as_ref().and_then(|data| data.get(name));
+        data.map(|bytes| bytes.0.as_slice()).ok_or(CertificateError::Missing(name))
+    };
+    let unreadable = |error: &dyn std::fmt::Display| CertificateError::Unreadable(error.to_string());
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(field("tls.crt")?)
+        .collect::<Result<_, _>>()
+        .map_err(|error| unreadable(&error))?;
+    if chain.is_empty() {
+        return Err(CertificateError::Missing("a certificate in tls.crt"));
+    }
+    let key = PrivateKeyDer::from_pem_slice(field("tls.key")?).map_err(|error| unreadable(&error))?;
+    let key = aws_lc_rs::sign::any_supported_type(&key).map_err(|error| unreadable(&error))?;
+    let certified = CertifiedKey::new(chain, key);
+    match certified.keys_match() {
+        Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(certified),
+        Err(error) => Err(unreadable(&error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::ByteString;
+    use serde_json::json;
+
+    fn secret(name: &str) -> Arc<Secret> {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        let data = [("tls.crt", made.cert.pem()), ("tls.key", made.signing_key.serialize_pem())];
+        let data = data.into_iter().map(|(key, text)| (key.to_owned(), ByteString(text.into_bytes()))).collect();
+        Arc::new(Secret { data: Some(data), ..Secret::default() })
+    }
+
+    #[test]
+    fn names_find_their_certificate() {
+        let (one, wild) = (secret("shop.example"), secret("*.example"));
+        let ingress: Ingress = serde_json::from_value(json!({"metadata": {"name": "i", "namespace": "n"}, "spec": {
+            "rules": [{"host": "*.example"}],
+            "tls": [{"hosts": ["Shop.example"], "secretName": "one"}, {"secretName": "wild"}, {"secretName": "missing"}]}}))
+        .unwrap();
+        let found = of_ingresses(&[Arc::new(ingress)], |_, name| match name {
+            "one" => Some(Arc::clone(&one)),
+            "wild" => Some(Arc::clone(&wild)),
+            _ => None,
+        });
+        let certificates = Certificates::new().unwrap();
+        let default = certificates.find("shop.example").cert[0].clone();
+        certificates.set(found);
+        let of = |name: &str| certificates.find(name).cert[0].clone();
+        assert_ne!(of("shop.example"), default);
+        assert_ne!(of("other.example"), of("shop.example"));
+        assert_eq!(of("a.b.example"), default);
+    }
+}

@@ -1,0 +1,107 @@
+//! What changes in a request's and an answer's head on the way through.
+
+use std::net::IpAddr;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Whence a request came.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    pub client: IpAddr,
+    pub is_secure: bool,
+    pub port: u16,
+}
+
+/// Says who asked. What the client claims of itself is not passed on: pods trust these fields.
+pub fn set(headers: &mut HeaderMap, origin: Origin, host: Option<HeaderValue>) {
+    if let Ok(client) = HeaderValue::from_str(&origin.client.to_string()) {
+        headers.insert(REAL_IP, client.clone());
+        headers.insert(FORWARDED_FOR, client);
+    }
+    let protocol = HeaderValue::from_static(if origin.is_secure { "https" } else { "http" });
+    headers.insert(FORWARDED_PROTO, protocol);
+    headers.insert(FORWARDED_PORT, HeaderValue::from(origin.port));
+    match host {
+        Some(host) => headers.insert(FORWARDED_HOST, host),
+        None => headers.remove(FORWARDED_HOST),
+    };
+}
+
+/// Takes out what is between two neighbours only. `keep_upgrade` leaves what a WebSocket needs.
+pub fn remove_neighbourly(headers: &mut HeaderMap, keep_upgrade: bool) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    let upgrade = keep_upgrade.then(|| headers.get(header::UPGRADE).cloned()).flatten();
+    for name in named {
+        headers.remove(name);
+    }
+    let trailers = headers.get(header::TE).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
+    for name in [
+        header::CONNECTION,
+        KEEP_ALIVE,
+        PROXY_CONNECTION,
+        header::PROXY_AUTHENTICATE,
+        header::PROXY_AUTHORIZATION,
+        header::TE,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ] {
+        headers.remove(name);
+    }
+    if trailers {
+        // gRPC needs to know that trailers come through.
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    if let Some(upgrade) = upgrade {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, upgrade);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn neighbours_fields_do_not_pass() {
+        let all = [
+            ("connection", "close, x-hop"),
+            ("x-hop", "1"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("accept", "*/*"),
+        ];
+        let mut passed = headers(&all);
+        remove_neighbourly(&mut passed, false);
+        assert_eq!(passed, headers(&[("te", "trailers"), ("accept", "*/*")]));
+        let mut socket = headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]);
+        remove_neighbourly(&mut socket, true);
+        assert_eq!(socket, headers(&[("connection", "upgrade"), ("upgrade", "websocket")]));
+    }
+
+    #[test]
+    fn a_client_cannot_claim_to_be_another() {
+        let mut claimed = headers(&[("x-forwarded-for", "1.2.3.4"), ("x-forwarded-host", "evil")]);
+        set(&mut claimed, Origin { client: [10, 0, 0, 1].into(), is_secure: true, port: 443 }, None);
+        assert_eq!(claimed["x-forwarded-for"], "10.0.0.1");
+        assert_eq!(claimed["x-forwarded-proto"], "https");
+        assert!(claimed.get("x-forwarded-host").is_none());
+    }
+}

@@ -1,0 +1,253 @@
+//! One request on its way to a pod and back.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body::Body;
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+
+use crate::Timeouts;
+use crate::backends::{Backend, Connection, Pod};
+use crate::forwarded::{self, Origin};
+use crate::metrics;
+use crate::routes::Table;
+
+/// A body that comes through, or one of our own.
+pub type Payload = Either<Incoming, Full<Bytes>>;
+
+/// Pods that are tried for one request.
+const ATTEMPTS: usize = 3;
+
+pub struct Proxy {
+    pub routes: Arc<ArcSwap<Table<Backend>>>,
+    pub timeouts: Timeouts,
+}
+
+impl Proxy {
+    pub async fn handle(&self, request: Request<Incoming>, origin: Origin) -> Response<Payload> {
+        let started = Instant::now();
+        let _under_way = metrics::begun();
+        let answer = match self.forward(request, origin).await {
+            Ok(answer) => answer,
+            Err(problem) => problem.answer(),
+        };
+        metrics::answered(answer.status().as_u16(), started.elapsed());
+        answer
+    }
+
+    async fn forward(&self, mut request: Request<Incoming>, origin: Origin) -> Result<Response<Payload>, Problem> {
+        let host = host_of(&request).ok_or(Problem::NoHost)?;
+        let backend = {
+            let routes = self.routes.load();
+            let name = without_port(host.to_str().map_err(|_| Problem::NoHost)?);
+            Arc::clone(routes.find(name, request.uri().path()).ok_or(Problem::NoRule)?)
+        };
+        let upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
+        forwarded::remove_neighbourly(request.headers_mut(), upgrade.is_some());
+        forwarded::set(request.headers_mut(), origin, Some(host.clone()));
+        let answer = self.send(&backend, request.map(Either::Left), &host).await?;
+        Ok(finish(answer, upgrade))
+    }
+
+    /// Sends to one pod after another until one answers. What a pod may have begun to work on is sent again only when
+    /// that does no harm.
+    async fn send(
+        &self,
+        backend: &Backend,
+        mut request: Request<Payload>,
+        host: &HeaderValue,
+    ) -> Result<Response<Incoming>, Problem> {
+        let spare = is_repeatable(&request).then(|| head_of(&request));
+        let mut pod = backend.next().ok_or(Problem::NoPods)?;
+        for attempt in 1..=ATTEMPTS {
+            let error = match pod.connection(attempt > 1).await {
+                Ok(connection) => {
+                    address_to(&mut request, &connection, host);
+                    let exchange = exchange(connection, request, &pod);
+                    let failed = match tokio::time::timeout(self.timeouts.answer, exchange).await {
+                        Err(_) => return Err(Problem::TooSlow),
+                        Ok(Ok(answer)) => return Ok(answer),
+                        Ok(Err(failed)) => failed,
+                    };
+                    request = match (failed.unsent, &spare) {
+                        (Some(unsent), _) => unsent,
+                        (None, Some(spare)) => head_of(spare),
+                        (None, None) => return Err(Problem::Unreachable),
+                    };
+                    failed.error.to_string()
+                }
+                Err(error) => error.to_string(),
+            };
+            tracing::debug!(pod = %pod.address, error, attempt, "a pod did not answer");
+            metrics::retried();
+            pod = backend.other_than(&pod).ok_or(Problem::NoPods)?;
+        }
+        Err(Problem::Unreachable)
+    }
+}
+
+/// Why there is no answer from a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Problem {
+    NoHost,
+    NoRule,
+    NoPods,
+    Unreachable,
+    TooSlow,
+}
+
+impl Problem {
+    fn answer(self) -> Response<Payload> {
+        let (status, text) = match self {
+            Problem::NoHost => (StatusCode::BAD_REQUEST, "the request names no host\n"),
+            Problem::NoRule => (StatusCode::NOT_FOUND, "no ingress leads from here\n"),
+            Problem::NoPods => (StatusCode::SERVICE_UNAVAILABLE, "no pod is ready behind this address\n"),
+            Problem::Unreachable => (StatusCode::BAD_GATEWAY, "the pod behind this address does not answer\n"),
+            Problem::TooSlow => (StatusCode::GATEWAY_TIMEOUT, "the pod behind this address takes too long\n"),
+        };
+        let mut answer = Response::new(Either::Right(Full::new(Bytes::from_static(text.as_bytes()))));
+        *answer.status_mut() = status;
+        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        answer
+    }
+}
+
+struct Failed {
+    error: hyper::Error,
+    /// The request, if nothing of it was sent.
+    unsent: Option<Request<Payload>>,
+}
+
+async fn exchange(
+    connection: Connection,
+    request: Request<Payload>,
+    pod: &Arc<Pod>,
+) -> Result<Response<Incoming>, Failed> {
+    match connection {
+        Connection::One(mut sender) => match sender.try_send_request(request).await {
+            Ok(answer) => {
+                // After an upgrade the connection is no longer HTTP.
+                if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+                    pod.give_back(sender);
+                }
+                Ok(answer)
+            }
+            Err(mut error) => Err(Failed { unsent: error.take_message(), error: error.into_error() }),
+        },
+        Connection::Shared(mut sender) => match sender.try_send_request(request).await {
+            Ok(answer) => Ok(answer),
+            Err(mut error) => Err(Failed { unsent: error.take_message(), error: error.into_error() }),
+        },
+    }
+}
+
+/// Makes the answer ready for the client; after an upgrade on both sides, bytes flow freely.
+fn finish(mut answer: Response<Incoming>, upgrade: Option<OnUpgrade>) -> Response<Payload> {
+    let is_upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if is_upgrade && let Some(client) = upgrade {
+        let pod = hyper::upgrade::on(&mut answer);
+        metrics::upgraded();
+        tokio::spawn(async move {
+            if let (Ok(client), Ok(pod)) = tokio::join!(client, pod) {
+                let (mut client, mut pod) = (TokioIo::new(client), TokioIo::new(pod));
+                // Either side may end whenever it likes.
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut pod).await;
+            }
+        });
+    }
+    forwarded::remove_neighbourly(answer.headers_mut(), is_upgrade);
+    *answer.version_mut() = Version::HTTP_11;
+    answer.map(Either::Left)
+}
+
+fn host_of<T>(request: &Request<T>) -> Option<HeaderValue> {
+    match request.uri().authority() {
+        Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
+        None => request.headers().get(header::HOST).cloned(),
+    }
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rfind(':') {
+        Some(colon) if !host[colon..].contains(']') => &host[..colon],
+        _ => host,
+    }
+}
+
+fn wants_upgrade<T>(request: &Request<T>) -> bool {
+    request.version() == Version::HTTP_11
+        && request.headers().contains_key(header::UPGRADE)
+        && request.headers().get_all(header::CONNECTION).iter().any(|value| {
+            value.to_str().is_ok_and(|value| value.split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade")))
+        })
+}
+
+/// Whether asking twice is as good as asking once, and nothing of the body can be lost.
+fn is_repeatable(request: &Request<Payload>) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
+        && request.body().is_end_stream()
+        && !request.headers().contains_key(header::UPGRADE)
+}
+
+/// The same request without a body.
+fn head_of(request: &Request<Payload>) -> Request<Payload> {
+    let mut head = Request::new(Either::Right(Full::default()));
+    *head.method_mut() = request.method().clone();
+    *head.uri_mut() = request.uri().clone();
+    *head.headers_mut() = request.headers().clone();
+    head
+}
+
+/// HTTP/1 wants the path alone and a Host field, HTTP/2 the whole address.
+fn address_to(request: &mut Request<Payload>, connection: &Connection, host: &HeaderValue) {
+    let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    match connection {
+        Connection::One(_) => {
+            *request.uri_mut() = Uri::from(path);
+            *request.version_mut() = Version::HTTP_11;
+            request.headers_mut().insert(header::HOST, host.clone());
+        }
+        Connection::Shared(_) => {
+            let mut parts = http::uri::Parts::default();
+            parts.scheme = Some(Scheme::HTTP);
+            parts.authority = Authority::try_from(host.as_bytes()).ok();
+            parts.path_and_query = Some(path);
+            if let Ok(uri) = Uri::from_parts(parts) {
+                *request.uri_mut() = uri;
+            }
+            *request.version_mut() = Version::HTTP_2;
+            request.headers_mut().remove(header::HOST);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_no_part_of_a_name() {
+        for (host, name) in [("a.b:80", "a.b"), ("a.b", "a.b"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]")] {
+            assert_eq!(without_port(host), name);
+        }
+    }
+
+    #[test]
+    fn only_safe_requests_are_repeated() {
+        for (method, expected) in
+            [(Method::GET, true), (Method::HEAD, true), (Method::POST, false), (Method::PUT, false)]
+        {
+            let mut request = Request::new(Either::Right(Full::default()));
+            *request.method_mut() = method;
+            assert_eq!(is_repeatable(&request), expected);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Which backend a request is for. Pure: a table is built from ingresses, and asked with a host and a path.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::networking::v1::{HTTPIngressPath, Ingress, IngressBackend, IngressClass};
+
+use crate::{CLASS, CONTROLLER};
+
+/// A service's port that requests go to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    pub namespace: String,
+    pub service: String,
+    pub port: Port,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Port {
+    Name(String),
+    Number(u16),
+}
+
+/// `T` stands for what serves a target.
+pub struct Table<T> {
+    hosts: HashMap<String, Vec<Rule<T>>>,
+    /// Without the star: `.example.org`.
+    wildcards: HashMap<String, Vec<Rule<T>>>,
+    anywhere: Vec<Rule<T>>,
+    default: Option<Arc<T>>,
+}
+
+struct Rule<T> {
+    path: String,
+    is_exact: bool,
+    backend: Arc<T>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { hosts: HashMap::new(), wildcards: HashMap::new(), anywhere: Vec::new(), default: None }
+    }
+}
+
+impl<T> Table<T> {
+    /// The rules of all ingresses; of two for the same path the older ingress decides.
+    pub fn build(ingresses: &[Arc<Ingress>], mut backend_of: impl FnMut(Target) -> Arc<T>) -> Self {
+        let mut ingresses: Vec<&Arc<Ingress>> = ingresses.iter().collect();
+        let age = |ingress: &Ingress| {
+            let meta = &ingress.metadata;
+            (meta.creation_timestamp.as_ref().map(|time| time.0), meta.namespace.clone(), meta.name.clone())
+        };
+        ingresses.sort_by_key(|ingress| age(ingress));
+        let mut table = Self::default();
+        for ingress in ingresses {
+            let namespace = ingress.metadata.namespace.as_deref().unwrap_or_default();
+            let Some(spec) = &ingress.spec else { continue };
+            if let Some(target) = spec.default_backend.as_ref().and_then(|backend| target(namespace, backend))
+                && table.default.is_none()
+            {
+                table.default = Some(backend_of(target));
+            }
+            for rule in spec.rules.iter().flatten() {
+                let Some(http) = &rule.http else { continue };
+                let host = rule.host.as_deref().unwrap_or_default().to_ascii_lowercase();
+                let rules = match host.strip_prefix('*') {
+                    Some(suffix) => table.wildcards.entry(suffix.to_owned()).or_default(),
+                    None if host.is_empty() => &mut table.anywhere,
+                    None => table.hosts.entry(host).or_default(),
+                };
+                for path in &http.paths {
+                    if let Some(target) = target(namespace, &path.backend) {
+                        rules.push(new_rule(path, backend_of(target)));
+                    }
+                }
+            }
+        }
+        let lists = table.hosts.values_mut().chain(table.wildcards.values_mut()).chain([&mut table.anywhere]);
+        for rules in lists {
+            // The longest path first, exact ones before prefixes; the sort is stable, so older rules stay before newer.
+            rules.sort_by_key(|rule| (std::cmp::Reverse(rule.path.len()), !rule.is_exact));
+        }
+        table
+    }
+
+    pub fn find(&self, host: &str, path: &str) -> Option<&Arc<T>> {
+        let rules = self.rules_of(host);
+        let rule = rules.iter().find(|rule| rule.matches(path));
+        rule.map(|rule| &rule.backend).or(self.default.as_ref())
+    }
+
+    fn rules_of(&self, host: &str) -> &[Rule<T>] {
+        let lower;
+        let host = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            lower = host.to_ascii_lowercase();
+            &lower
+        } else {
+            host
+        };
+        if let Some(rules) = self.hosts.get(host) {
+            return rules;
+        }
+        // A star stands for one label.
+        let suffix = host.find('.').map(|dot| &host[dot..]);
+        suffix.and_then(|suffix| self.wildcards.get(suffix)).unwrap_or(&self.anywhere)
+    }
+}
+
+impl<T> Rule<T> {
+    fn matches(&self, path: &str) -> bool {
+        if self.is_exact {
+            return path == self.path;
+        }
+        // A prefix ends where an element of the path does.
+        let prefix = self.path.trim_end_matches('/');
+        path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+fn new_rule<T>(path: &HTTPIngressPath, backend: Arc<T>) -> Rule<T> {
+    let text = path.path.clone().filter(|path| !path.is_empty()).unwrap_or_else(|| "/".to_owned());
+    Rule { path: text, is_exact: path.path_type == "Exact", backend }
+}
+
+fn target(namespace: &str, backend: &IngressBackend) -> Option<Target> {
+    let service = backend.service.as_ref()?;
+    let port = service.port.as_ref()?;
+    let number = port.number.and_then(|number| u16::try_from(number).ok()).filter(|number| *number != 0);
+    let port = match (&port.name, number) {
+        (_, Some(number)) => Port::Number(number),
+        (Some(name), None) if !name.is_empty() => Port::Name(name.clone()),
+        _ => return None,
+    };
+    Some(Target { namespace: namespace.to_owned(), service: service.name.clone(), port })
+}
+
+/// Whether an ingress asks for this controller.
+pub fn is_ours(ingress: &Ingress, classes: &[Arc<IngressClass>]) -> bool {
+    let named = ingress.spec.as_ref().and_then(|spec| spec.ingress_class_name.as_deref());
+    let annotations = ingress.metadata.annotations.as_ref();
+    let annotated = annotations.and_then(|all| all.get("kubernetes.io/ingress.class")).map(String::as_str);
+    match (named, annotated) {
+        (Some(name), _) => {
+            classes.iter().any(|class| class.metadata.name.as_deref() == Some(name) && is_our_class(class))
+        }
+        (None, Some(name)) => name == CLASS,
+        (None, None) => classes.iter().any(|class| is_our_class(class) && is_default(class)),
+    }
+}
+
+pub fn is_default(class: &IngressClass) -> bool {
+    let annotations = class.metadata.annotations.as_ref();
+    annotations
+        .and_then(|all| all.get("ingressclass.kubernetes.io/is-default-class"))
+        .is_some_and(|value| value == "true")
+}
+
+fn is_our_class(class: &IngressClass) -> bool {
+    class.spec.as_ref().and_then(|spec| spec.controller.as_deref()) == Some(CONTROLLER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn ingress(rules: Value, default: Option<&str>) -> Arc<Ingress> {
+        let mut spec = json!({"rules": rules});
+        if let Some(name) = default {
+            spec["defaultBackend"] = json!({"service": {"name": name, "port": {"number": 80}}});
+        }
+        Arc::new(serde_json::from_value(json!({"metadata": {"name": "i", "namespace": "n"}, "spec": spec})).unwrap())
+    }
+
+    fn path(path: &str, kind: &str, service: &str) -> Value {
+        json!({"path": path, "pathType": kind, "backend": {"service": {"name": service, "port": {"name": "http"}}}})
+    }
+
+    #[test]
+    fn requests_find_their_backend() {
+        let rules = json!([
+            {"host": "Shop.example", "http": {"paths": [path("/", "Prefix", "root"), path("/cart", "Prefix", "cart"),
+                path("/cart", "Exact", "cart-exact"), path("/foo/", "Prefix", "foo")]}},
+            {"host": "*.example", "http": {"paths": [path("/", "ImplementationSpecific", "wild")]}},
+            {"http": {"paths": [path("/only", "Prefix", "any")]}},
+        ]);
+        let table = Table::build(&[ingress(rules, Some("fallback"))], Arc::new);
+        for (host, path, expected) in [
+            ("shop.example", "/", "root"),
+            ("SHOP.example", "/cart", "cart-exact"),
+            ("shop.example", "/cart/", "cart"),
+            ("shop.example", "/cart/7", "cart"),
+            ("shop.example", "/carts", "root"),
+            ("shop.example", "/foo", "foo"),
+            ("shop.example", "/foobar", "root"),
+            ("a.example", "/x", "wild"),
+            ("a.b.example", "/x", "fallback"),
+            ("example", "/only/this", "any"),
+            ("other", "/", "fallback"),
+        ] {
+            let found = table.find(host, path).map(|target| target.service.clone());
+            assert_eq!(found.as_deref(), Some(expected), "{host}{path}");
+        }
+        let empty: Table<Target> = Table::build(&[], Arc::new);
+        assert!(empty.find("shop.example", "/").is_none());
+    }
+
+    #[test]
+    fn classes_decide_whose_an_ingress_is() {
+        let class = |name: &str, controller: &str, default: &str| -> Arc<IngressClass> {
+            let class = json!({"metadata": {"name": name, "annotations": {"ingressclass.kubernetes.io/is-default-class": default}},
+                "spec": {"controller": controller}});
+            Arc::new(serde_json::from_value(class).unwrap())
+        };
+        let of = |name: Option<&str>, annotation: Option<&str>| -> Ingress {
+            let mut object = json!({"metadata": {"name": "i"}, "spec": {}});
+            if let Some(name) = name {
+                object["spec"]["ingressClassName"] = json!(name);
+            }
+            if let Some(annotation) = annotation {
+                object["metadata"]["annotations"] = json!({"kubernetes.io/ingress.class": annotation});
+            }
+            serde_json::from_value(object).unwrap()
+        };
+        let classes = [class("knarr", CONTROLLER, "true"), class("other", "example.org/other", "false")];
+        for (name, annotation, expected) in [
+            (Some("knarr"), None, true),
+            (Some("other"), None, false),
+            (Some("missing"), None, false),
+            (None, Some("knarr"), true),
+            (None, Some("nginx"), false),
+            (None, None, true),
+        ] {
+            assert_eq!(is_ours(&of(name, annotation), &classes), expected, "{name:?} {annotation:?}");
+        }
+        assert!(!is_ours(&of(None, None), &[class("knarr", CONTROLLER, "false")]));
+    }
+}

@@ -1,0 +1,103 @@
+//! Telling the API where ingresses are reached, and that our class exists.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+use knarr_client::kube::api::{Api, Patch, PatchParams, PostParams};
+use knarr_client::kube::{self, Client};
+use knarr_client::{Informers, WorkQueue, run_workers};
+use serde_json::{Value, json};
+
+use crate::routes::{is_default, is_ours};
+use crate::{CLASS, CONTROLLER};
+
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Keeps statuses true until dropped; with nothing to publish it does nothing.
+pub async fn run(informers: Informers, client: Client, publish: Vec<String>) {
+    if publish.is_empty() {
+        return;
+    }
+    let wanted = addresses(&publish);
+    let classes = informers.of::<IngressClass>();
+    let ingresses = informers.of::<Ingress>();
+    classes.synced().await;
+    while let Err(error) = ensure_class(&client, &classes.list()).await {
+        tracing::warn!(%error, "the ingress class could not be made");
+        tokio::time::sleep(RETRY).await;
+    }
+    let queue = WorkQueue::<(String, String)>::new();
+    let add = Arc::clone(&queue);
+    ingresses.on_change(move |change| add.add(key(change.latest())));
+    let (add, all) = (Arc::clone(&queue), Arc::downgrade(&ingresses));
+    classes.on_change(move |_| {
+        if let Some(all) = all.upgrade() {
+            all.for_each(|ingress| add.add(key(ingress)));
+        }
+    });
+    run_workers(queue, 2, move |(namespace, name)| {
+        let (client, wanted) = (client.clone(), wanted.clone());
+        let ingress = ingresses.get(&namespace, &name);
+        let is_ours = ingress.as_ref().is_some_and(|ingress| is_ours(ingress, &classes.list()));
+        async move {
+            match ingress.filter(|ingress| is_ours && told(ingress) != wanted) {
+                Some(_) => tell(client, &namespace, &name, &wanted).await,
+                None => Ok(()),
+            }
+        }
+    })
+    .await;
+}
+
+async fn tell(client: Client, namespace: &str, name: &str, wanted: &Value) -> Result<(), kube::Error> {
+    let patch = json!({"status": {"loadBalancer": {"ingress": wanted}}});
+    let api = Api::<Ingress>::namespaced(client, namespace);
+    match api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+/// Our class, for all ingresses without a class unless another class is.
+async fn ensure_class(client: &Client, classes: &[Arc<IngressClass>]) -> Result<(), kube::Error> {
+    if classes.iter().any(|class| class.metadata.name.as_deref() == Some(CLASS)) {
+        return Ok(());
+    }
+    let default = !classes.iter().any(|class| is_default(class));
+    let class = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IngressClass",
+        "metadata": {"name": CLASS, "annotations": {"ingressclass.kubernetes.io/is-default-class": default.to_string()}},
+        "spec": {"controller": CONTROLLER},
+    });
+    let class: IngressClass = serde_json::from_value(class).map_err(kube::Error::SerdeError)?;
+    match Api::<IngressClass>::all(client.clone()).create(&PostParams::default(), &class).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+fn key(ingress: &Ingress) -> (String, String) {
+    let meta = &ingress.metadata;
+    (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+}
+
+fn addresses(publish: &[String]) -> Value {
+    let one = |text: &String| match text.parse::<std::net::IpAddr>() {
+        Ok(_) => json!({"ip": text}),
+        Err(_) => json!({"hostname": text}),
+    };
+    publish.iter().map(one).collect()
+}
+
+fn told(ingress: &Ingress) -> Value {
+    let balancer = ingress.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let points = balancer.and_then(|balancer| balancer.ingress.as_ref()).into_iter().flatten();
+    let one = |point: &k8s_openapi::api::networking::v1::IngressLoadBalancerIngress| match (&point.ip, &point.hostname)
+    {
+        (Some(address), _) => json!({"ip": address}),
+        (None, name) => json!({"hostname": name}),
+    };
+    points.map(one).collect()
+}

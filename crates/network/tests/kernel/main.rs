@@ -1,0 +1,54 @@
+//! The network against the kernel: pods, services and routes in network namespaces that the tests make.
+//!
+//! Each scenario runs in a process and a network namespace of its own, so nothing reaches the machine's network. Started
+//! with `CNI_COMMAND` set, this program is the CNI plugin, as the real binary is.
+
+mod api;
+mod machine;
+mod pods;
+mod scale;
+mod services;
+
+use std::process::{Command, ExitCode};
+
+type Scenario = (&'static str, fn());
+
+const SCENARIOS: &[Scenario] = &[
+    ("pods_get_addresses_and_reach_each_other", pods::pods_get_addresses_and_reach_each_other),
+    ("host_ports_and_bandwidth", pods::host_ports_and_bandwidth),
+    ("nodes_reach_each_other", pods::nodes_reach_each_other),
+    ("services_lead_to_pods", services::services_lead_to_pods),
+    ("connections_outlive_the_proxy", services::connections_outlive_the_proxy),
+    ("many_services", scale::many_services),
+];
+
+fn main() -> ExitCode {
+    if std::env::var_os("CNI_COMMAND").is_some() {
+        return knarr_network::cni_main();
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, name] = arguments.as_slice()
+        && flag == "--scenario"
+    {
+        let Some((_, run)) = SCENARIOS.iter().find(|(known, _)| known == name) else { return ExitCode::FAILURE };
+        if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
+            eprintln!("no network namespace can be made: {error}");
+            return ExitCode::FAILURE;
+        }
+        run();
+        return ExitCode::SUCCESS;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: network namespaces need root");
+        return ExitCode::SUCCESS;
+    }
+    let filter = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
+    let mut failed = 0;
+    for (name, _) in SCENARIOS.iter().filter(|(name, _)| name.contains(&filter)) {
+        let own = std::env::current_exe().expect("the path of this program");
+        let status = Command::new(own).args(["--scenario", name]).status().expect("a process");
+        println!("scenario {name} ... {}", if status.success() { "ok" } else { "FAILED" });
+        failed += u32::from(!status.success());
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

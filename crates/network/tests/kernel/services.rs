@@ -1,0 +1,213 @@
+//! Services against the kernel: pods on one node, an outsider, and the proxy between them.
+
+use std::collections::HashSet;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use knarr_network::proxy;
+use serde_json::{Value, json};
+
+use crate::api::{Api, SERVICES, SLICES};
+use crate::machine::{Namespace, Network, PATIENCE, ask, ask_again, ask_datagram, outsider};
+
+/// A node with two pods, the proxy running, and somebody outside.
+struct Cluster {
+    api: Api,
+    runtime: tokio::runtime::Runtime,
+    outside: Namespace,
+    pods: Vec<(Namespace, Vec<IpAddr>)>,
+    _network: Network,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let outside = outsider();
+        let network = Network::new(&["10.244.1.0/24", "fd00:244:1::/64"]);
+        let pods: Vec<_> = (0..2).map(|_| network.add(json!({}))).collect();
+        for (index, (pod, _)) in pods.iter().enumerate() {
+            pod.serve(8080, &format!("pod{index}"));
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        Self { api: Api::default(), runtime, outside, pods, _network: network }
+    }
+
+    /// Starts the proxy and waits for its first transaction.
+    fn start(&self) -> tokio::task::JoinHandle<()> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let api = self.api.clone();
+        let task = self.runtime.spawn(async move {
+            let settings = proxy::Settings {
+                node_name: "here".into(),
+                cluster_cidrs: vec!["10.244.0.0/16".into(), "fd00:244::/32".into()],
+                node_port_addresses: vec![],
+            };
+            proxy::run(api.informers(), settings, move || {
+                let _ = sender.send(());
+            })
+            .await;
+        });
+        let waited = self.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), receiver).await });
+        waited.expect("the proxy's first transaction in time").unwrap();
+        task
+    }
+
+    /// A service of TCP and UDP port 80 and these pods behind it.
+    fn service(&self, name: &str, last: u8, spec: &Value, pods: &[usize]) {
+        let mut whole = json!({"clusterIP": format!("10.96.0.{last}"),
+            "clusterIPs": [format!("10.96.0.{last}"), format!("fd00:96::{last:x}")], "type": "ClusterIP",
+            "ports": [{"name": "tcp", "port": 80, "protocol": "TCP", "nodePort": 30_000 + u16::from(last)},
+                {"name": "udp", "port": 80, "protocol": "UDP", "nodePort": 30_000 + u16::from(last)}]});
+        for (key, value) in spec.as_object().into_iter().flatten() {
+            whole[key] = value.clone();
+        }
+        let status = whole.as_object_mut().unwrap().remove("status").unwrap_or(Value::Null);
+        let mut object =
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "n"}, "spec": whole});
+        if !status.is_null() {
+            object["status"] = status;
+        }
+        self.api.put(SERVICES, object);
+        self.endpoints(name, pods);
+    }
+
+    fn endpoints(&self, name: &str, pods: &[usize]) {
+        for (family, index) in [("IPv4", 0), ("IPv6", 1)] {
+            let endpoints: Vec<Value> = pods
+                .iter()
+                .map(|pod| json!({"addresses": [self.pods[*pod].1[index]], "conditions": {"ready": true}, "nodeName": "here"}))
+                .collect();
+            self.api.put(SLICES, json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
+                "metadata": {"name": format!("{name}-{family}"), "namespace": "n", "labels": {"kubernetes.io/service-name": name}},
+                "endpoints": endpoints,
+                "ports": [{"name": "tcp", "port": 8080, "protocol": "TCP"}, {"name": "udp", "port": 8080, "protocol": "UDP"}]}));
+        }
+    }
+}
+
+/// Asks until the answer is as wanted: the proxy needs a moment for each change.
+fn eventually<T: std::fmt::Debug>(what: &str, mut ask: impl FnMut() -> T, is_wanted: impl Fn(&T) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let answer = ask();
+        if is_wanted(&answer) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{what}: {answer:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn is_refused<T>(answer: &std::io::Result<T>) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
+pub fn services_lead_to_pods() {
+    let cluster = Cluster::new();
+    let local = json!({"type": "NodePort", "externalTrafficPolicy": "Local"});
+    let affine = json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}}});
+    let balancer = |last: u8, ranges: &[&str]| {
+        json!({"type": "LoadBalancer", "loadBalancerSourceRanges": ranges, "externalIPs": [format!("192.168.70.{last}")],
+            "status": {"loadBalancer": {"ingress": [{"ip": format!("192.168.71.{last}"), "ipMode": "VIP"}]}}})
+    };
+    cluster.service("plain", 1, &json!({}), &[0, 1]);
+    cluster.service("alone", 2, &json!({}), &[0]);
+    cluster.service("port", 3, &json!({"type": "NodePort"}), &[0, 1]);
+    cluster.service("local", 4, &local, &[0]);
+    cluster.service("empty", 5, &json!({"type": "NodePort"}), &[]);
+    cluster.service("affine", 6, &affine, &[0, 1]);
+    cluster.service("open", 7, &balancer(7, &[]), &[0]);
+    cluster.service("closed", 8, &balancer(8, &["10.99.0.0/16"]), &[0]);
+    cluster.service("gone", 9, &json!({}), &[0]);
+    let _proxy = cluster.start();
+    let service = |last: u8| SocketAddr::from(([10, 96, 0, last], 80));
+    let service_6 = |last: u16| SocketAddr::from(([0xfd00, 0x96, 0, 0, 0, 0, 0, last], 80));
+    let node_port = |last: u16| SocketAddr::from(([192, 168, 50, 1], 30_000 + last));
+    let pod0 = &cluster.pods[0].0;
+    let outside = &cluster.outside;
+    crate::machine::command(&format!("ip -n {} route add 192.168.70.0/23 via 192.168.50.1", outside.name));
+
+    for address in [service(1), service_6(1)] {
+        let seen: HashSet<String> = (0..40).map(|_| pod0.run(|| ask(address)).unwrap().0).collect();
+        assert_eq!(seen.len(), 2, "both pods answer at {address}");
+        assert!(ask(address).is_ok(), "the node reaches {address}");
+    }
+    assert_eq!(pod0.run(|| ask(service(2))).unwrap().0, "pod0", "a pod reaches itself through its service");
+    assert_eq!(cluster.pods[1].0.run(|| ask(service(2))).unwrap(), ("pod0".into(), cluster.pods[1].1[0].to_string()));
+    for from_outside in [node_port(3), SocketAddr::from(([0xfd50, 0, 0, 0, 0, 0, 0, 1], 30_003))] {
+        let (_, seen) = outside.run(|| ask(from_outside)).unwrap();
+        assert!(!seen.ends_with("50.2") && !seen.starts_with("fd50"), "the node stands in for the client: {seen}");
+    }
+    assert!(ask(node_port(3)).is_ok(), "the node's own port from the node");
+    assert!(pod0.run(|| ask(node_port(3))).is_ok(), "the node's port from a pod");
+    assert_eq!(outside.run(|| ask(node_port(4))).unwrap(), ("pod0".into(), "192.168.50.2".into()), "source kept");
+    for (what, refused) in [
+        ("from a pod", pod0.run(|| ask(service(5)))),
+        ("from the node", ask(service(5))),
+        ("from outside", outside.run(|| ask(node_port(5)))),
+    ] {
+        assert!(is_refused(&refused), "no endpoints, {what}: {refused:?}");
+    }
+    let seen: HashSet<String> = (0..20).map(|_| pod0.run(|| ask(service(6))).unwrap().0).collect();
+    assert_eq!(seen.len(), 1, "a client stays with its pod");
+    for address in [[192, 168, 70, 7], [192, 168, 71, 7]] {
+        assert!(outside.run(|| ask((IpAddr::from(address), 80))).is_ok(), "{address:?} answers");
+    }
+    assert!(outside.run(|| ask((IpAddr::from([192, 168, 71, 8]), 80))).is_err(), "outside the ranges");
+    assert!(outside.run(|| ask((IpAddr::from([192, 168, 70, 8]), 80))).is_ok(), "ranges are for load balancers");
+
+    // UDP clients that keep their port follow a change.
+    let socket = cluster.pods[1].0.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    assert_eq!(ask_datagram(&socket, service(2)).unwrap().0, "pod0");
+    cluster.endpoints("alone", &[1]);
+    eventually(
+        "UDP follows",
+        || ask_datagram(&socket, service(2)).map(|answer| answer.0).ok(),
+        |answer| answer.as_deref() == Some("pod1"),
+    );
+    cluster.endpoints("empty", &[0]);
+    eventually("endpoints come", || pod0.run(|| ask(service(5))), Result::is_ok);
+    cluster.endpoints("plain", &[]);
+    eventually("endpoints go", || pod0.run(|| ask(service(1))), is_refused);
+    cluster.api.delete(SERVICES, "n", "gone");
+    eventually(
+        "a service goes",
+        || pod0.run(|| TcpStream::connect_timeout(&service(9), PATIENCE / 10)),
+        Result::is_err,
+    );
+    assert!(pod0.run(|| ask(service(3))).is_ok());
+}
+
+pub fn connections_outlive_the_proxy() {
+    let cluster = Cluster::new();
+    cluster.service("port", 3, &json!({"type": "NodePort"}), &[0, 1]);
+    let proxy = cluster.start();
+    let address = SocketAddr::from(([192, 168, 50, 1], 30_003));
+    let mut kept = cluster.outside.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
+    ask_again(&mut kept).unwrap();
+    proxy.abort();
+    // Without the proxy the kernel goes on.
+    for _ in 0..10 {
+        cluster.outside.run(|| ask(address)).unwrap();
+    }
+    ask_again(&mut kept).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let (mut asked, mut failed) = (0, 0);
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                asked += 1;
+                failed += u32::from(cluster.outside.run(|| ask(address)).is_err());
+            }
+            (asked, failed)
+        });
+        let started = Instant::now();
+        cluster.start();
+        println!("  the proxy was back after {:?}", started.elapsed());
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let (asked, failed) = asking.join().unwrap();
+        println!("  {asked} new connections during the restart, {failed} failed");
+        assert_eq!(failed, 0, "of {asked}");
+    });
+    ask_again(&mut kept).unwrap();
+}
