@@ -28,8 +28,12 @@ pub async fn resource(server: &Arc<Server>, request: &mut Admitted<'_>) -> Resul
     if !target.subresource.is_empty() {
         return subresource::serve(server, resource, request, operation).await;
     }
-    let offer =
-        Offer { custom: resource.custom.is_some(), list: matches!(operation, Verb::List | Verb::Watch), shapes: true };
+    let offer = Offer {
+        custom: resource.custom.is_some(),
+        list: matches!(operation, Verb::List | Verb::Watch),
+        // What is not stored has no rows to show.
+        shapes: resource.storage().is_some() || operation != Verb::Create,
+    };
     let format = accept::negotiate(&request.parts.headers, request.query, offer)?;
     if operation == Verb::Watch {
         return watch::serve(server, resource, request, &format).await;

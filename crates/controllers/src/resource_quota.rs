@@ -153,12 +153,17 @@ impl Controller {
     /// How many objects there are of the kind a resource name counts, if it counts one that is not looked at otherwise.
     async fn counted(self: &Arc<Self>, namespace: &str, resource: &str) -> Result<Option<usize>> {
         let Some(name) = usage::counted_kind(resource) else { return Ok(None) };
+        if name == "resourcequotas" {
+            // Counted where the quota itself was seen: another informer may not know it yet.
+            return Ok(Some(self.quotas.in_namespace(namespace).len()));
+        }
         let Some(kind) = self.kind(&name).await? else { return Ok(None) };
         let informer = self.context.informers.metadata(&kind.resource);
         if self.followed.lock().insert(name) {
             let weak = Arc::downgrade(self);
             informer.on_change(move |change| {
-                if let (Change::Deleted(object), Some(controller)) = (change, weak.upgrade()) {
+                // An object older than the quota may be seen only after the quota was counted.
+                if let (Change::Deleted(object) | Change::Added(object), Some(controller)) = (change, weak.upgrade()) {
                     controller.recount(object.metadata.namespace.as_deref().unwrap_or(""));
                 }
             });

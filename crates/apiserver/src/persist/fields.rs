@@ -9,7 +9,7 @@ use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
 use serde_json::Value;
 
-use super::options::{FieldValidation, WriteOptions};
+use super::options::WriteOptions;
 use super::{Call, patch, pipeline, stored};
 use crate::kinds::Resource;
 use crate::route::decode::{Expected, judge, set_defaults};
@@ -36,12 +36,6 @@ impl Configuration {
         let configuration = decoded.value;
         if !configuration.is_object() {
             return Err(Status::bad_request("error decoding YAML: the configuration is not an object"));
-        }
-        if call.resource.custom.is_some() && options.field_validation != FieldValidation::Ignore {
-            // Custom resources drop unknown fields silently, so strictness looks at the configuration itself.
-            if let Ok(typed) = expected.decode_value(&configuration) {
-                judge(call, &expected, &expected.kind, typed.problems, options.field_validation)?;
-            }
         }
         Ok(Configuration(configuration))
     }
