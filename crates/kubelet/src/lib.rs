@@ -70,6 +70,7 @@ pub async fn run(
 
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(serving);
+    context.node_event(false, "Starting", "Starting kubelet.");
     if context.settings.request_serving_certificate && context.settings.serving_certificate.is_none() {
         tasks.spawn(keep_serving_certificate(context.clone(), certificate));
     }
@@ -82,6 +83,7 @@ pub async fn run(
     tasks.spawn(node::eviction::watch(context.clone(), pods.clone()));
     tasks.spawn(collect_images(context.clone()));
     tasks.spawn(node::rotate_logs(context.clone(), pods.clone()));
+    tasks.spawn(node::watch_shutdown(context.clone(), pods.clone()));
     if let Some(folder) = context.settings.manifests.clone() {
         tasks.spawn(source::follow_manifests(context.clone(), pods.clone(), folder));
     }

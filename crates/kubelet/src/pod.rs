@@ -99,20 +99,19 @@ pub fn roles(pod: &Pod) -> impl Iterator<Item = (Role, &str)> {
 
 /// A container by name. Ephemeral ones are given the common form, with what they aim at.
 pub struct Found {
-    pub role: Role,
     pub container: Container,
     pub target: Option<String>,
 }
 
 pub fn find(pod: &Pod, name: &str) -> Option<Found> {
     let plain = init_containers(pod).chain(main_containers(pod).map(|container| (Role::Main, container)));
-    for (role, container) in plain {
+    for (_, container) in plain {
         if container.name == name {
-            return Some(Found { role, container: container.clone(), target: None });
+            return Some(Found { container: container.clone(), target: None });
         }
     }
     let found = ephemeral_containers(pod).find(|container| container.name == name)?;
-    Some(Found { role: Role::Ephemeral, container: common_form(found), target: found.target_container_name.clone() })
+    Some(Found { container: common_form(found), target: found.target_container_name.clone() })
 }
 
 fn common_form(ephemeral: &EphemeralContainer) -> Container {

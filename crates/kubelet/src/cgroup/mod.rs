@@ -294,6 +294,8 @@ fn parse_mounts(mountinfo: &str) -> Option<Hierarchy> {
     // Where both exist the old ones have the controllers, and the new one is there for systemd alone.
     separate.retain(|(name, _)| name != "rw" && name != "ro");
     if separate.iter().any(|(name, _)| name == "memory" || name == "cpu") {
+        // The runtime makes folders there all the same, which must go with the pod.
+        separate.extend(unified.map(|mount| ("unified".to_string(), mount)));
         return Some(Hierarchy::Separate(separate));
     }
     unified.map(Hierarchy::Unified)
@@ -310,7 +312,7 @@ mod tests {
         match parse_mounts(hybrid) {
             Some(Hierarchy::Separate(mounts)) => {
                 let names: Vec<_> = mounts.iter().map(|(name, _)| name.as_str()).collect();
-                assert_eq!(names, ["cpu", "cpuacct"]);
+                assert_eq!(names, ["cpu", "cpuacct", "unified"]);
             }
             other => panic!("{other:?}"),
         }

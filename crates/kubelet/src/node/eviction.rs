@@ -23,6 +23,15 @@ impl Threshold {
     }
 }
 
+impl std::fmt::Display for Threshold {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(out, "{bytes}"),
+            Self::Thousandths(share) => write!(out, "{}%", *share as f64 / 10.0),
+        }
+    }
+}
+
 /// Below which the node is under pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {

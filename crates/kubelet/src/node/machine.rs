@@ -17,7 +17,6 @@ pub struct Machine {
     pub boot_id: String,
     pub system_uuid: String,
     pub architecture: &'static str,
-    pub hostname: String,
     /// Seconds since 1970.
     pub booted_at: i64,
 }
@@ -36,7 +35,6 @@ pub fn read() -> Machine {
         boot_id: line("/proc/sys/kernel/random/boot_id"),
         system_uuid: line("/sys/class/dmi/id/product_uuid").to_lowercase(),
         architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
-        hostname: line("/proc/sys/kernel/hostname").to_lowercase(),
         booted_at: booted_at(&line("/proc/stat")),
     }
 }

@@ -11,9 +11,11 @@ pub mod machine;
 mod object;
 mod register;
 pub mod runtime_class;
+mod shutdown;
 
 pub use addresses::node_addresses;
 pub use lease::keep_lease;
 pub use log_rotation::rotate_logs;
 pub use object::allocatable;
 pub use register::{keep_status, register};
+pub use shutdown::watch_shutdown;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeRuntimeHandler,
-    NodeRuntimeHandlerFeatures, NodeStatus, NodeSystemInfo,
+    NodeRuntimeHandlerFeatures, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::jiff::Timestamp;
@@ -108,7 +108,7 @@ pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeSta
             operating_system: "linux".to_string(),
             os_image: machine.operating_system.clone(),
             system_uuid: machine.system_uuid.clone(),
-            swap: None,
+            swap: Some(NodeSwapStatus { capacity: i64::try_from(machine.swap).ok() }).filter(|_| machine.swap > 0),
         }),
         runtime_handlers: observed.runtime.as_ref().map(handlers).filter(|list| !list.is_empty()),
         ..NodeStatus::default()

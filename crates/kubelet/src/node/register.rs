@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Api;
@@ -92,7 +92,10 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
         });
         if stale {
             match write(&nodes, &context.settings.node_name, &new).await {
-                Ok(()) => written = Some((new, now)),
+                Ok(()) => {
+                    tell_changes(&context, &observed.previous, &new);
+                    written = Some((new, now));
+                }
                 Err(kube::Error::Api(answer)) if answer.code == 404 && context.settings.register => {
                     if let Err(error) = register(&context).await {
                         tracing::warn!(%error, "the node can't be registered again");
@@ -107,6 +110,28 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
             () = tokio::time::sleep(pause) => {}
             () = changed.notified() => {}
         }
+    }
+}
+
+/// Changes of the node's conditions are worth an event.
+fn tell_changes(context: &Context, old: &[NodeCondition], new: &NodeStatus) {
+    for condition in new.conditions.iter().flatten() {
+        let known = old.iter().find(|known| known.type_ == condition.type_);
+        if known.is_some_and(|known| known.status == condition.status) {
+            continue;
+        }
+        let name = &context.settings.node_name;
+        let reason = match (condition.type_.as_str(), condition.status.as_str()) {
+            ("Ready", "True") => "NodeReady",
+            ("Ready", _) => "NodeNotReady",
+            ("MemoryPressure", "True") => "NodeHasInsufficientMemory",
+            ("MemoryPressure", _) => "NodeHasSufficientMemory",
+            ("DiskPressure", "True") => "NodeHasDiskPressure",
+            ("DiskPressure", _) => "NodeHasNoDiskPressure",
+            ("PIDPressure", "True") => "NodeHasInsufficientPID",
+            _ => "NodeHasSufficientPID",
+        };
+        context.node_event(false, reason, format!("Node {name} status is now: {reason}"));
     }
 }
 

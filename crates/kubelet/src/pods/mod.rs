@@ -31,7 +31,6 @@ pub struct Pods {
     pressure: Mutex<Pressure>,
     node_changed: Arc<Notify>,
     shutting_down: AtomicBool,
-    emptied: Notify,
 }
 
 impl Pods {
@@ -44,7 +43,6 @@ impl Pods {
             pressure: Mutex::default(),
             node_changed: Arc::default(),
             shutting_down: AtomicBool::new(false),
-            emptied: Notify::new(),
         })
     }
 
@@ -87,7 +85,6 @@ impl Pods {
         let handle = Worker::spawn(self.context.clone(), pod, runtime, fits, move || {
             pods.workers.lock().remove(&ended);
             pods.weigh();
-            pods.emptied.notify_waiters();
         });
         workers.insert(uid.to_string(), handle.clone());
         handle
@@ -180,6 +177,37 @@ impl Pods {
     pub fn begin_shutdown(&self) {
         self.shutting_down.store(true, Ordering::Relaxed);
         self.node_changed.notify_one();
+    }
+
+    /// Tells all ordinary, or all critical, pods that the machine goes down.
+    pub fn end_for_shutdown(&self, critical: bool, grace: std::time::Duration) {
+        let message = "Pod was terminated in response to imminent node shutdown.".to_string();
+        for worker in self.all() {
+            if pod::is_critical(&worker.pod.lock()) != critical {
+                continue;
+            }
+            let own = pod::grace_seconds(&worker.pod.lock());
+            let most = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
+            let ending = Ending::Stopped {
+                reason: "Terminated".into(),
+                message: message.clone(),
+                grace: Some(own.min(most)),
+                condition: Some(("TerminationByKubelet".into(), message.clone())),
+            };
+            let _ = worker.sender.send(Message::Stop(ending));
+        }
+    }
+
+    /// Returns when none of those pods runs any more.
+    pub async fn wait_until_ended(&self, critical: bool) {
+        let running = || {
+            self.all().iter().any(|worker| {
+                pod::is_critical(&worker.pod.lock()) == critical && worker.runtime.lock().running().next().is_some()
+            })
+        };
+        while running() {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
     }
 
     /// Burstable pods as a class weigh what they request.

@@ -133,7 +133,12 @@ fn configz(server: &Server) -> Response<Body> {
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": settings.cgroup_root,
         "nodeLeaseDurationSeconds": 40,
-        "evictionHard": { "memory.available": "100Mi", "nodefs.available": "10%", "imagefs.available": "15%" },
+        "evictionHard": {
+            "memory.available": settings.eviction.memory_available.to_string(),
+            "nodefs.available": settings.eviction.nodefs_available.to_string(),
+            "nodefs.inodesFree": settings.eviction.nodefs_inodes_free.to_string(),
+            "imagefs.available": settings.eviction.imagefs_available.to_string(),
+        },
     } }))
 }
 

@@ -18,9 +18,10 @@ use crate::container::resources::linux_resources;
 use crate::container::sandbox::sandbox_config;
 use crate::context::{Context, api_text};
 use crate::pod;
-use crate::runtime::{ContainerView, Sandbox, State, observe_sandbox};
+use crate::runtime::{ContainerView, Sandbox, State, label, observe_sandbox};
 use crate::status;
 use crate::volumes::{self, MountedVolumes};
+use knarr_cri::messages::{PodSandbox, PodSandboxFilter};
 
 /// What came of an operation.
 pub enum Outcome {
@@ -430,13 +431,35 @@ async fn create_sandbox(
         context.pod_event(pod, true, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}"));
         message
     };
+    if pod::spec(pod).host_users == Some(false) {
+        let message = "the container runtime of this node can't give a pod users of its own (hostUsers: false)";
+        return Err(failed(message.to_string()));
+    }
     let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
     let config = sandbox_config(pod, attempt, &context.settings, &context.node_dns, &context.cgroup_parent(pod));
     std::fs::create_dir_all(&config.log_directory).map_err(|error| failed(error.to_string()))?;
     let _turn = context.starts.turn().await;
-    let id = context.runtime.run_pod_sandbox(config, &handler).await.map_err(|error| failed(error.rpc_text()))?;
+    let id = match context.runtime.run_pod_sandbox(config, &handler).await {
+        Ok(id) => id,
+        Err(error) => match found_sandbox(context, pod, attempt).await {
+            Some(id) => id,
+            None => return Err(failed(error.rpc_text())),
+        },
+    };
     context.index.insert(&id, worker);
     observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_text()))
+}
+
+/// A sandbox the runtime went on to make after an earlier life of the node had asked for it and ended. Its name is taken,
+/// so nothing can be made in its place; if it is whole it is the one we want.
+async fn found_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Option<String> {
+    let filter = PodSandboxFilter {
+        label_selector: [(label::POD_UID.to_string(), pod::uid(pod).to_string())].into(),
+        ..Default::default()
+    };
+    let all = context.runtime.list_pod_sandboxes(filter).await.ok()?;
+    let same = |sandbox: &PodSandbox| sandbox.metadata.as_ref().is_some_and(|metadata| metadata.attempt == attempt);
+    all.into_iter().find(same).map(|sandbox| sandbox.id)
 }
 
 async fn write_status(

@@ -13,6 +13,7 @@ mod stop;
 
 pub use effects::Outcome;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -27,7 +28,7 @@ use crate::probes::{ProbeKind, ProbeTasks};
 use crate::runtime::{ContainerView, RuntimePod, State, observe_container, observe_sandbox};
 use crate::status;
 use crate::volumes::MountedVolumes;
-use memory::{Ending, Memory, Operation};
+use memory::{Ending, Memory, Operation, ProbeResults};
 use plan::{Plan, Situation};
 
 /// What a worker is told.
@@ -131,7 +132,9 @@ impl Worker {
             status: Arc::new(parking_lot::Mutex::new(status.clone())),
             runtime: Arc::new(parking_lot::Mutex::new(runtime.clone())),
         };
-        let memory = Memory { first_seen: Some(Timestamp::now()), applied: noted.applied, ..Default::default() };
+        let probes = known_results(&runtime, &status, &context.runtime_name);
+        let memory =
+            Memory { probes, first_seen: Some(Timestamp::now()), applied: noted.applied, ..Default::default() };
         let worker = Self {
             context,
             pod,
@@ -427,6 +430,25 @@ impl Worker {
         *self.shared_status.lock() = self.status.clone();
         self.send_status(now);
     }
+}
+
+/// What an earlier life of the node found out about containers that still run, so that none of them looks unready until it
+/// is asked again.
+fn known_results(runtime: &RuntimePod, status: &PodStatus, runtime_name: &str) -> HashMap<String, ProbeResults> {
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let mut found = HashMap::new();
+    for reported in all {
+        let view = runtime.running().find(|view| reported.container_id.as_ref() == Some(&view.shown_id(runtime_name)));
+        if let Some(view) = view {
+            let results = ProbeResults {
+                ready: Some(reported.ready),
+                started: reported.started.filter(|started| *started),
+                ..Default::default()
+            };
+            found.insert(view.id.clone(), results);
+        }
+    }
+    found
 }
 
 /// Conditions and fields of the status that belong to other components.

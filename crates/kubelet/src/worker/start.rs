@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use knarr_cri::messages::PodSandboxConfig;
+use knarr_cri::messages::{ContainerFilter, ContainerState, PodSandboxConfig};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Message;
@@ -21,7 +21,7 @@ use crate::container::security::container_security;
 use crate::context::Context;
 use crate::objects::Interest;
 use crate::pod::{self, Found};
-use crate::runtime::{ContainerView, Sandbox, observe_container};
+use crate::runtime::{ContainerView, Sandbox, label, observe_container};
 use crate::volumes::MountedVolumes;
 
 /// Why a container did not start, as its status shows it.
@@ -170,9 +170,27 @@ impl Start {
                 Ok(id)
             }
             Err(error) => {
+                self.clear_name().await;
                 let message = error.message();
                 context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
                 Err(self.failed("CreateContainerError", message))
+            }
+        }
+    }
+
+    /// A container an earlier life of the node asked for and never started holds the name of ours: it goes, and the next
+    /// try finds the name free.
+    async fn clear_name(&self) {
+        let filter = ContainerFilter {
+            pod_sandbox_id: self.sandbox.id.clone(),
+            label_selector: [(label::CONTAINER_NAME.to_string(), self.name.clone())].into(),
+            ..Default::default()
+        };
+        for known in self.context.runtime.list_containers(filter).await.unwrap_or_default() {
+            let same = known.metadata.as_ref().is_some_and(|metadata| metadata.attempt == self.attempt);
+            if same && known.state == ContainerState::Created as i32 {
+                // What can't be removed now will be in the way again, and tried again, at the next start.
+                let _ = self.context.runtime.remove_container(&known.id).await;
             }
         }
     }
