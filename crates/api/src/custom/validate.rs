@@ -1,10 +1,12 @@
 //! Values against schemas, with the words in which Kubernetes says what is wrong.
 
 use super::formats;
+use super::numbers::Numbers;
 use super::past::Past;
 use super::pattern;
+use super::problem::{Outcome, Problem, What};
 use super::props::{Additional, Props};
-use crate::field::{Error, Errors, Fault, Path, quoted};
+use crate::field::{Errors, quoted};
 use regex::Regex;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -37,15 +39,6 @@ pub(super) struct Validator {
     items: Option<Box<Validator>>,
 }
 
-#[derive(Debug)]
-struct Numbers {
-    maximum: Option<f64>,
-    exclusive_maximum: bool,
-    minimum: Option<f64>,
-    exclusive_minimum: bool,
-    multiple_of: Option<f64>,
-}
-
 /// Validates a value. With its past given, what did not change is let be.
 pub(super) fn validate(validator: &Validator, value: &Value, past: Option<Past<'_>>, prefix: &str) -> Errors {
     let outcome = validator.check_changed(value, past, "");
@@ -61,13 +54,7 @@ impl Validator {
             nullable: props.nullable,
             check_format: formats::by_name(&format),
             format,
-            numbers: Numbers {
-                maximum: props.maximum,
-                exclusive_maximum: props.exclusive_maximum,
-                minimum: props.minimum,
-                exclusive_minimum: props.exclusive_minimum,
-                multiple_of: props.multiple_of,
-            },
+            numbers: Numbers::of(props),
             max_length: props.max_length,
             min_length: props.min_length,
             pattern: (!props.pattern.is_empty()).then(|| (props.pattern.clone(), pattern::compile(&props.pattern))),
@@ -340,168 +327,6 @@ fn alternatives(
     (found, best.unwrap_or_default())
 }
 
-impl Numbers {
-    fn check(&self, value: &Value, kinds: &[String], format: &str, path: &str, outcome: &mut Outcome) {
-        let Some(number) = value.as_f64() else { return };
-        let kind = if let [kind] = kinds { kind.as_str() } else { "" };
-        let in_range = |number: f64| match (kind, format) {
-            ("integer", "int32") => {
-                number.fract() == 0.0 && number.abs() <= 2_147_483_648.0 && number < 2_147_483_648.0
-            }
-            ("integer", _) => number.fract() == 0.0 && number.abs() < 9.3e18,
-            ("number", "float") => number.abs() <= f64::from(f32::MAX),
-            _ => true,
-        };
-        let out_of_range = |what: &str| {
-            let format = match (kind, format) {
-                ("integer", "int32" | "int64") | ("number", "float" | "double") => format!("with format {format}"),
-                _ => "(default format)".to_owned(),
-            };
-            Problem::whole(format!("{what} value must be of type {kind} {format} in {path}"))
-        };
-        if !in_range(number) {
-            outcome.add(out_of_range("Checked"));
-        }
-        // Whole numbers are compared with the whole part of a limit.
-        let whole = value.is_i64() || value.is_u64();
-        let native = |limit: f64| if whole && in_range(limit) { limit.trunc() } else { limit };
-        if let Some(factor) = self.multiple_of {
-            if !in_range(factor) {
-                outcome.add(out_of_range("MultipleOf"));
-            }
-            let factor = native(factor);
-            let times = if factor < 1.0 { 1.0 / factor * number } else { number / factor };
-            if factor <= 0.0 {
-                let words = format!("factor MultipleOf declared for {path} must be positive: {}", shown_number(factor));
-                let factor = if whole { Value::from(factor as i64) } else { Value::from(factor) };
-                outcome.add(Problem::invalid(path, factor, words));
-            } else if (times - times.round()).abs() > 1e-9 * times.abs().max(1.0) {
-                let words = format!("{path} in body should be a multiple of {}", shown_number(factor));
-                outcome.add(Problem::invalid(path, value.clone(), words));
-            }
-        }
-        if let Some(limit) = self.minimum {
-            if !in_range(limit) {
-                outcome.add(out_of_range("Minimum boundary"));
-            }
-            let limit = native(limit);
-            if number < limit || self.exclusive_minimum && number <= limit {
-                let than = if self.exclusive_minimum { "than" } else { "than or equal to" };
-                let words = format!("{path} in body should be greater {than} {}", shown_number(limit));
-                outcome.add(Problem::invalid(path, value.clone(), words));
-            }
-        }
-        if let Some(limit) = self.maximum {
-            if !in_range(limit) {
-                outcome.add(out_of_range("Maximum boundary"));
-            }
-            let limit = native(limit);
-            if number > limit || self.exclusive_maximum && number >= limit {
-                let than = if self.exclusive_maximum { "than" } else { "than or equal to" };
-                let words = format!("{path} in body should be less {than} {}", shown_number(limit));
-                outcome.add(Problem::invalid(path, value.clone(), words));
-            }
-        }
-        outcome.matches += 1;
-    }
-}
-
-/// What came of a check; of several alternatives that fail, the one with most matches comes closest.
-#[derive(Default)]
-struct Outcome {
-    problems: Vec<Problem>,
-    matches: usize,
-}
-
-impl Outcome {
-    /// Problems in the same words are one.
-    fn add(&mut self, problem: Problem) {
-        if !self.problems.iter().any(|other| other.words == problem.words) {
-            self.problems.push(problem);
-        }
-    }
-
-    fn merge(&mut self, other: Outcome) {
-        other.problems.into_iter().for_each(|problem| self.add(problem));
-        self.matches += other.matches;
-    }
-}
-
-struct Problem {
-    /// None for what concerns the value as a whole and names its place in words.
-    path: Option<String>,
-    words: String,
-    what: What,
-}
-
-enum What {
-    WrongType(Value),
-    Required,
-    TooLong(i64),
-    TooMany { size: i64, limit: i64 },
-    NotOneOf(Value, Vec<Value>),
-    Invalid(Value),
-}
-
-impl Problem {
-    fn new(path: &str, words: String, what: What) -> Self {
-        Problem { path: Some(path.to_owned()), words, what }
-    }
-
-    fn wrong_type(path: &str, expected: &str, found: &str) -> Self {
-        let words = format!("{path} in body must be of type {expected}: {}", quoted(found));
-        Problem::new(path, words, What::WrongType(found.into()))
-    }
-
-    fn invalid(path: &str, value: impl Into<Value>, words: String) -> Self {
-        Problem::new(path, words, What::Invalid(value.into()))
-    }
-
-    fn whole(words: String) -> Self {
-        Problem { path: None, words, what: What::Invalid("".into()) }
-    }
-
-    fn into_error(self, prefix: &str) -> Error {
-        let below = self.path.as_deref().map(|path| path.trim_start_matches('.')).unwrap_or_default();
-        let field = match (prefix, below) {
-            ("", "") => "<nil>".to_owned(),
-            ("", below) => below.to_owned(),
-            (prefix, "") => prefix.to_owned(),
-            (prefix, below) => format!("{prefix}.{below}"),
-        };
-        let path = Path::root(&field);
-        let mut errors = Errors::new();
-        match self.what {
-            What::WrongType(value) => errors.type_invalid(&path, value, self.words),
-            What::Required => errors.required(&path, ""),
-            What::TooLong(limit) => {
-                let bytes = if limit == 1 { "byte" } else { "bytes" };
-                let detail = format!("may not be more than {limit} {bytes}");
-                errors.push(Error { field: path.to_string(), fault: Fault::TooLong, shown: None, detail });
-            }
-            What::TooMany { size, limit } => {
-                let count = |number: i64| usize::try_from(number).unwrap_or_default();
-                errors.too_many(&path, count(size), count(limit));
-            }
-            What::NotOneOf(value, allowed) => {
-                let texts: Vec<String> = allowed
-                    .iter()
-                    .map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
-                    .collect();
-                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-                errors.not_supported(&path, value, &texts);
-            }
-            What::Invalid(value) => errors.invalid(&path, value, self.words),
-        }
-        errors.0.pop().unwrap_or(Error {
-            field: String::new(),
-            fault: Fault::Internal,
-            shown: None,
-            detail: String::new(),
-        })
-    }
-}
-
 /// Formats that mean nothing for the type are as good as none.
 fn supported_format(props: &Props) -> String {
     let supported = match props.kinds()[..] {
@@ -513,13 +338,10 @@ fn supported_format(props: &Props) -> String {
     if supported { props.format.clone() } else { String::new() }
 }
 
-fn shown_number(number: f64) -> String {
-    if number.fract() == 0.0 && number.abs() < 1e21 { format!("{number:.0}") } else { number.to_string() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::field::Error;
     use serde_json::json;
 
     fn problems(schema: &Value, value: Value, old: Option<Value>) -> Vec<String> {
