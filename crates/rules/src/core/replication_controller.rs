@@ -44,7 +44,7 @@ impl KindRules for ReplicationController {
     }
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
-        object.set(&["status"], json!({}));
+        object.set(&["status"], json!({"replicas": 0}));
         if let Some(template) = object.find(&["spec", "template"]) {
             pod_template::drop_disabled(template, None);
         }

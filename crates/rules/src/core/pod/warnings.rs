@@ -24,8 +24,31 @@ pub fn of_pod(pod: &Value) -> Vec<String> {
             wrong.join(" ")
         ));
     }
+    app_armor_annotations(&mut warnings, pod);
     warnings.extend(self::warnings(pod, &Path::default(), false));
     warnings
+}
+
+/// Profiles that came from annotations into fields by now, or could not.
+fn app_armor_annotations(warnings: &mut Vec<String>, pod: &Value) {
+    const PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
+    let Some(annotations) = pod.fields(&["metadata", "annotations"]) else { return };
+    if pod.text(&["spec", "os", "name"]) == "windows" {
+        return;
+    }
+    for container in super::options::containers(pod.at(&["spec"])) {
+        let key = format!("{PREFIX}{}", container.text(&["name"]));
+        let Some(annotation) = annotations.get(&key).and_then(Value::as_str) else { continue };
+        let (profile, field) = (app_armor(annotation), container.at(&["securityContext", "appArmorProfile"]));
+        let was_taken = !field.is_null() && same(field, &profile);
+        let is_unreadable = field.is_null() && profile.is_boolean();
+        if was_taken || is_unreadable {
+            let path = Path::root("metadata");
+            let path = path.child("annotations");
+            warnings
+                .push(format!("{}: deprecated since v1.30; use the \"appArmorProfile\" field instead", path.key(&key)));
+        }
+    }
 }
 
 /// Warnings about a template, which is at `path`.

@@ -5,7 +5,7 @@ mod prepare;
 mod update;
 mod validation;
 
-pub use validation::protocol;
+pub use validation::{cluster_ips as validate_cluster_ips, protocol};
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path, quoted};

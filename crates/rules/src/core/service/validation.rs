@@ -140,7 +140,9 @@ fn session_affinity(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
     }
 }
 
-fn cluster_ips(errors: &mut Errors, service: &Value, old: Option<&Value>, path: &Path<'_>) {
+/// Cluster IPs, their families and the policy of those. Who gives addresses out checks them before anything else, and goes
+/// no further where they are wrong.
+pub fn cluster_ips(errors: &mut Errors, service: &Value, old: Option<&Value>, path: &Path<'_>) {
     let spec = service.at(&["spec"]);
     if spec.text(&["type"]) == "ExternalName" {
         return;
