@@ -11,6 +11,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::cluster::pod::PodState;
+use crate::extender::{Extender, ExtenderError};
 use crate::plugins::volume_binding::VolumePlan;
 use crate::volumes::{VolumeError, Watched, bind_volumes};
 
@@ -22,6 +23,8 @@ pub enum BindError {
     Devices(kube::Error),
     #[error("running Bind plugin \"DefaultBinder\": {0}")]
     Bind(kube::Error),
+    #[error(transparent)]
+    Extender(#[from] ExtenderError),
 }
 
 impl BindError {
@@ -39,12 +42,21 @@ pub async fn carry_out(
     node: &str,
     plan: &VolumePlan,
     devices: &[Arc<ResourceClaim>],
+    binder: Option<&Extender>,
 ) -> Result<(), BindError> {
     if !plan.is_empty() {
         bind_volumes(client.clone(), watched, pod, node, plan).await?;
     }
     for claim in devices {
         reserve(client.clone(), claim, pod).await.map_err(BindError::Devices)?;
+    }
+    if let Some(extender) = binder {
+        match extender.bind(pod, node).await {
+            Err(error) if extender.is_ignorable() => {
+                tracing::warn!(extender = extender.url(), %error, "an extender was skipped");
+            }
+            done => return Ok(done?),
+        }
     }
     bind(client, pod, node).await.map_err(BindError::Bind)
 }

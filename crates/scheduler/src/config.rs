@@ -5,6 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
 use serde::Deserialize;
 
+use crate::extender::ExtenderSettings;
 use crate::plugins::{DEFAULTS, Strategy};
 use crate::plugins::{SpreadDefaults, StrategyKind};
 
@@ -15,6 +16,7 @@ pub struct Configuration {
     pub percentage_of_nodes_to_score: u32,
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
+    pub extenders: Vec<ExtenderSettings>,
 }
 
 #[derive(Clone, Debug)]
@@ -58,6 +60,7 @@ impl Default for Configuration {
             percentage_of_nodes_to_score: 0,
             initial_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(10),
+            extenders: Vec::new(),
         }
     }
 }
@@ -95,6 +98,8 @@ struct File {
     pod_max_backoff_seconds: Option<u64>,
     #[serde(default)]
     profiles: Vec<FileProfile>,
+    #[serde(default)]
+    extenders: Vec<ExtenderSettings>,
 }
 
 #[derive(Deserialize)]
@@ -166,11 +171,16 @@ impl Configuration {
         if profiles.is_empty() {
             profiles = default.profiles;
         }
+        let managed = file.extenders.iter().flat_map(|extender| &extender.managed_resources);
+        for resource in managed.filter(|resource| resource.ignored_by_scheduler) {
+            profiles.iter_mut().for_each(|profile| profile.fit.ignored.push(resource.name.clone()));
+        }
         Ok(Configuration {
             profiles,
             percentage_of_nodes_to_score: file.percentage_of_nodes_to_score.unwrap_or(0),
             initial_backoff: file.pod_initial_backoff_seconds.map_or(default.initial_backoff, Duration::from_secs),
             max_backoff: file.pod_max_backoff_seconds.map_or(default.max_backoff, Duration::from_secs),
+            extenders: file.extenders,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! One decision: which node for this pod.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::cluster::pod::PodState;
@@ -36,6 +36,24 @@ pub struct Chosen {
     pub feasible: usize,
 }
 
+/// Nodes that fit, at least one; and what was found on the way, should none of them be left.
+pub struct Candidates {
+    pub feasible: Vec<NodeIndex>,
+    pub evaluated: usize,
+    pub no_fit: NoFit,
+}
+
+impl Candidates {
+    /// Leaves a node out after all.
+    pub fn reject(&mut self, index: NodeIndex, rejection: &Rejection) {
+        self.feasible.retain(|own| *own != index);
+        self.no_fit.diagnosis.add(rejection);
+        if !rejection.unresolvable {
+            self.no_fit.resolvable.push(index);
+        }
+    }
+}
+
 /// No node fits. The filters are kept to see whom removing would help.
 pub struct NoFit {
     pub diagnosis: Diagnosis,
@@ -57,20 +75,44 @@ impl Ready {
         nominations: &Nominations,
         rotation: &mut Rotation,
     ) -> Result<Chosen, NoFit> {
+        let candidates = self.candidates(pod, cluster, nominations, rotation)?;
+        Ok(self.choose(pod, cluster, &candidates, &HashMap::new(), rotation))
+    }
+
+    /// The nodes that fit.
+    pub fn candidates(
+        &self,
+        pod: &Arc<PodState>,
+        cluster: &mut Cluster,
+        nominations: &Nominations,
+        rotation: &mut Rotation,
+    ) -> Result<Candidates, NoFit> {
         let (filters, only) = match self.prepare(pod, cluster) {
             Ok(prepared) => prepared,
             Err(rejection) => return Err(rejected(cluster, rejection)),
         };
         cluster.settle_order();
         let found = self.search(pod, cluster, nominations, rotation, &filters, only.as_ref());
-        match found.feasible.as_slice() {
-            [] => Err(NoFit { diagnosis: found.diagnosis, filters, resolvable: found.resolvable }),
-            [one] => Ok(Chosen { node: *one, evaluated: found.evaluated, feasible: 1 }),
-            many => {
-                let node = self.best(pod, cluster, many, rotation);
-                Ok(Chosen { node, evaluated: found.evaluated, feasible: many.len() })
-            }
-        }
+        let Found { feasible, resolvable, evaluated, diagnosis } = found;
+        let no_fit = NoFit { diagnosis, filters, resolvable };
+        if feasible.is_empty() { Err(no_fit) } else { Ok(Candidates { feasible, evaluated, no_fit }) }
+    }
+
+    /// The best of the nodes that fit, where `points` come on top of what the plugins give.
+    pub fn choose(
+        &self,
+        pod: &Arc<PodState>,
+        cluster: &mut Cluster,
+        candidates: &Candidates,
+        points: &HashMap<NodeIndex, i64>,
+        rotation: &mut Rotation,
+    ) -> Chosen {
+        let feasible = &candidates.feasible;
+        let node = match feasible.as_slice() {
+            [one] => *one,
+            many => self.best(pod, cluster, many, points, rotation),
+        };
+        Chosen { node, evaluated: candidates.evaluated, feasible: feasible.len() }
     }
 
     fn prepare(
@@ -154,9 +196,10 @@ impl Ready {
         pod: &Arc<PodState>,
         cluster: &mut Cluster,
         feasible: &[NodeIndex],
+        points: &HashMap<NodeIndex, i64>,
         rotation: &mut Rotation,
     ) -> NodeIndex {
-        let mut totals = vec![0i64; feasible.len()];
+        let mut totals: Vec<i64> = feasible.iter().map(|index| points.get(index).copied().unwrap_or(0)).collect();
         let mut scores = vec![0i64; feasible.len()];
         for enabled in self.plugins.iter().filter(|enabled| enabled.weight > 0) {
             let Some(scorer) = enabled.plugin.scorer(pod, cluster, feasible) else { continue };

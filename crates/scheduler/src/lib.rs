@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod config;
 pub mod cycle;
 pub mod diagnosis;
+pub mod extender;
 pub mod framework;
 mod handlers;
 pub mod nominations;

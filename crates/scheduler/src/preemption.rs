@@ -27,8 +27,8 @@ pub struct Victims {
 }
 
 pub enum Outcome {
-    /// These must go, and then the pod fits.
-    Victims(Victims),
+    /// On each of these nodes some must go, and then the pod fits.
+    Candidates(Vec<Victims>),
     /// Nothing can be done; the text goes into the pod's condition.
     Nothing(String),
 }
@@ -118,15 +118,13 @@ pub fn make_room(
             break;
         }
     }
-    match best(candidates) {
-        Some(victims) => Outcome::Victims(victims),
-        None => {
-            if unhelpful > 0 {
-                reasons.insert("Preemption is not helpful for scheduling".to_owned(), unhelpful);
-            }
-            Outcome::Nothing(nodes_message(all, &reasons, None))
-        }
+    if !candidates.is_empty() {
+        return Outcome::Candidates(candidates);
     }
+    if unhelpful > 0 {
+        reasons.insert("Preemption is not helpful for scheduling".to_owned(), unhelpful);
+    }
+    Outcome::Nothing(nodes_message(all, &reasons, None))
 }
 
 /// The fewest pods that must leave a node, those with the lowest priority first.
@@ -200,7 +198,7 @@ fn split_by_budget(pods: &[Arc<PodState>], budgets: &[Budget]) -> (Vec<Arc<PodSt
 
 /// Fewest budget violations, then the lowest highest priority, then the smallest sum of priorities, then the fewest pods,
 /// then the latest start of the most important one.
-fn best(candidates: Vec<Victims>) -> Option<Victims> {
+pub fn best(candidates: Vec<Victims>) -> Option<Victims> {
     candidates.into_iter().min_by_key(|victims| {
         let highest = victims.pods.iter().map(|pod| pod.priority()).max().unwrap_or(i32::MIN);
         let sum: i64 = victims.pods.iter().map(|pod| i64::from(pod.priority()) + i64::from(i32::MAX) + 1).sum();

@@ -15,15 +15,17 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::bind::{self, Nomination, Reason};
-use crate::cluster::Cluster;
 use crate::cluster::pod::{PodState, pod_key};
 use crate::cluster::storage::object_key;
+use crate::cluster::{Cluster, NodeIndex};
 use crate::config::Configuration;
-use crate::cycle::{NoFit, Ready, Rotation};
+use crate::cycle::{Candidates, NoFit, Ready, Rotation};
+use crate::extender::{self, Extender, ExtenderError};
+use crate::framework::Rejection;
 use crate::handlers::{self, Message};
 use crate::nominations::Nominations;
 use crate::plugins::volume_binding::{VolumePlan, plan_volumes};
-use crate::preemption::{Budget, Outcome, is_ineligible, make_room};
+use crate::preemption::{Budget, Outcome, best, is_ineligible, make_room};
 use crate::queue::{Happened, Queue};
 use crate::volumes::Watched;
 
@@ -55,14 +57,19 @@ struct Scheduler {
     nominations: Nominations,
     budgets: HashMap<String, Arc<PodDisruptionBudget>>,
     rotation: Rotation,
+    extenders: Vec<Extender>,
     messages: UnboundedSender<Message>,
     permits: Arc<Semaphore>,
 }
 
 impl Scheduler {
     fn new(client: Client, watched: Watched, settings: Settings, messages: UnboundedSender<Message>) -> Self {
-        let Configuration { profiles, percentage_of_nodes_to_score, initial_backoff, max_backoff } =
+        let Configuration { profiles, percentage_of_nodes_to_score, initial_backoff, max_backoff, extenders } =
             settings.configuration;
+        let extenders = extenders.into_iter().filter_map(|settings| {
+            let made = Extender::new(settings);
+            made.inspect_err(|error| tracing::error!(%error, "an extender cannot be used")).ok()
+        });
         let recorders = profiles
             .iter()
             .map(|profile| {
@@ -86,6 +93,7 @@ impl Scheduler {
             nominations: Nominations::default(),
             budgets: HashMap::new(),
             rotation: Rotation::default(),
+            extenders: extenders.collect(),
             messages,
             permits: Arc::new(Semaphore::new(BINDINGS_IN_FLIGHT)),
         }
@@ -280,13 +288,27 @@ impl Scheduler {
             self.queue.remove(&pod.key);
             return;
         };
-        match ready.decide(&pod, &mut self.cluster, &self.nominations, &mut self.rotation) {
-            Ok(chosen) => {
-                let node = self.cluster.node(chosen.node).name().to_owned();
-                self.bind(pod, node).await;
+        let found = ready.candidates(&pod, &mut self.cluster, &self.nominations, &mut self.rotation);
+        let mut candidates = match found {
+            Ok(candidates) => candidates,
+            Err(no_fit) => return self.explain(pod, no_fit).await,
+        };
+        let asked: Vec<&Extender> = self.extenders.iter().filter(|extender| extender.is_interested(&pod)).collect();
+        let mut points = HashMap::new();
+        if !asked.is_empty() {
+            if let Err(error) = extenders_filter(&asked, &pod, &self.cluster, &mut candidates).await {
+                return self.decision_failed(&pod, error.to_string(), false);
             }
-            Err(no_fit) => self.explain(pod, no_fit).await,
+            if candidates.feasible.is_empty() {
+                return self.explain(pod, candidates.no_fit).await;
+            }
+            points = extenders_score(&asked, &pod, &self.cluster, &candidates).await;
         }
+        let chosen = ready.choose(&pod, &mut self.cluster, &candidates, &points, &mut self.rotation);
+        // The filters share counts with the cluster, which is about to change.
+        drop(candidates);
+        let node = self.cluster.node(chosen.node).name().to_owned();
+        self.bind(pod, node).await;
     }
 
     async fn bind(&mut self, pod: Arc<PodState>, node: String) {
@@ -314,9 +336,10 @@ impl Scheduler {
         let messages = self.messages.clone();
         let recorder = self.recorder(&pod);
         let watched = self.watched.clone();
+        let binder = self.extenders.iter().find(|one| one.is_binder() && one.is_interested(&pod)).cloned();
         tokio::spawn(async move {
             let _permit = permit;
-            let message = match bind::carry_out(client, &watched, &pod, &node, &plan, &devices).await {
+            let message = match bind::carry_out(client, &watched, &pod, &node, &plan, &devices, binder.as_ref()).await {
                 Ok(()) => {
                     if let Some(recorder) = recorder {
                         let text = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name());
@@ -339,7 +362,7 @@ impl Scheduler {
             // Kubernetes' claim plugin, which runs first here, never saw the pod and says so.
             no_fit.diagnosis.after = "not found".to_owned();
         } else {
-            match self.room_for(&pod, &no_fit) {
+            match self.room_for(&pod, &no_fit).await {
                 Room::Made(node) => nomination = Nomination::On(node),
                 Room::None(why) => {
                     nomination = Nomination::Cleared;
@@ -379,7 +402,7 @@ impl Scheduler {
     }
 
     /// Begins to make room for a pod, and answers where; or why it cannot be made.
-    fn room_for(&mut self, pod: &Arc<PodState>, no_fit: &NoFit) -> Room {
+    async fn room_for(&mut self, pod: &Arc<PodState>, no_fit: &NoFit) -> Room {
         if !self.profile_of(pod).is_some_and(|ready| ready.profile.preempts) {
             return Room::NotConfigured;
         }
@@ -387,9 +410,22 @@ impl Scheduler {
             return Room::NotSought(why);
         }
         let budgets: Vec<Budget> = self.budgets.values().map(|budget| Budget::of(budget)).collect();
-        let victims = match make_room(pod, no_fit, &self.cluster, &self.nominations, &budgets) {
-            Outcome::Victims(victims) => victims,
+        let mut candidates = match make_room(pod, no_fit, &self.cluster, &self.nominations, &budgets) {
+            Outcome::Candidates(candidates) => candidates,
             Outcome::Nothing(why) => return Room::None(why),
+        };
+        for extender in self.extenders.iter().filter(|one| one.preempts() && one.is_interested(pod)) {
+            // An extender that cannot be asked has no say; without its agreement nobody is displaced.
+            candidates = match extender.preempt(pod, candidates, &self.cluster).await {
+                Ok(left) => left,
+                Err(error) => {
+                    tracing::warn!(pod = &*pod.key, %error, "an extender did not answer");
+                    return Room::None("no candidate node for preemption".to_owned());
+                }
+            };
+        }
+        let Some(victims) = best(candidates) else {
+            return Room::None("no candidate node for preemption".to_owned());
         };
         let node = self.cluster.node(victims.node).name().to_owned();
         for lower in self.nominations.lower_on(&node, pod.priority()) {
@@ -438,6 +474,65 @@ impl Scheduler {
 fn scheduler_of(pod: &PodState) -> &str {
     let named = pod.object.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
     named.unwrap_or("default-scheduler")
+}
+
+/// Leaves out the nodes that extenders reject. An error means that one could not be asked.
+async fn extenders_filter(
+    extenders: &[&Extender],
+    pod: &PodState,
+    cluster: &Cluster,
+    candidates: &mut Candidates,
+) -> Result<(), ExtenderError> {
+    for extender in extenders.iter().filter(|extender| extender.filters()) {
+        let nodes: Vec<&Node> = candidates.feasible.iter().map(|index| cluster.node(*index).object()).collect();
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let filtered = match extender.filter(pod, &nodes).await {
+            Ok(filtered) => filtered,
+            Err(error) if extender.is_ignorable() => {
+                tracing::warn!(extender = extender.url(), %error, "an extender was skipped");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        for index in candidates.feasible.clone() {
+            let name = cluster.node(index).name();
+            if !filtered.left.contains(name) {
+                let unexplained = || Rejection { plugin: extender::NAME, reasons: Vec::new(), unresolvable: false };
+                let rejection = filtered.rejected.get(name).cloned().unwrap_or_else(unexplained);
+                candidates.reject(index, &rejection);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The points that extenders give to nodes. One that does not answer gives none.
+async fn extenders_score(
+    extenders: &[&Extender],
+    pod: &PodState,
+    cluster: &Cluster,
+    candidates: &Candidates,
+) -> HashMap<NodeIndex, i64> {
+    let nodes: Vec<&Node> = candidates.feasible.iter().map(|index| cluster.node(*index).object()).collect();
+    let mut points = HashMap::new();
+    if nodes.len() < 2 {
+        return points;
+    }
+    for extender in extenders.iter().filter(|extender| extender.scores()) {
+        match extender.score(pod, &nodes).await {
+            Ok(given) => {
+                for (name, score) in given {
+                    if let Some(index) = cluster.index_of(&name) {
+                        *points.entry(index).or_default() += score;
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(extender = extender.url(), %error, "an extender gave no points"),
+        }
+    }
+    points
 }
 
 /// What making room for a pod came to.

@@ -49,7 +49,7 @@ pub enum Prepared {
     Reject(Rejection),
 }
 
-pub trait Filter: Send {
+pub trait Filter: Send + Sync {
     fn check(&self, view: &View<'_>) -> Option<Rejection>;
 }
 

@@ -1,0 +1,302 @@
+//! Extenders: web services that have a say in which nodes fit a pod, how good they are, who makes room, and that may bind
+//! pods themselves. They are named in the scheduler's configuration.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Node};
+use kube::Client;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::cluster::pod::PodState;
+use crate::framework::{MAX_SCORE, Rejection};
+use crate::preemption::Victims;
+
+/// Extenders score from 0 to 10.
+const MOST_POINTS: i64 = 10;
+/// The plugin that rejections by extenders are noted under; any event may help against them.
+pub const NAME: &str = "Extender";
+
+/// An extender as the configuration file has it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ExtenderSettings {
+    pub url_prefix: String,
+    pub filter_verb: String,
+    pub preempt_verb: String,
+    pub prioritize_verb: String,
+    pub bind_verb: String,
+    pub weight: i64,
+    #[serde(rename = "enableHTTPS")]
+    pub enable_https: bool,
+    pub tls_config: TlsSettings,
+    #[serde(rename = "httpTimeout")]
+    pub timeout: Option<String>,
+    pub node_cache_capable: bool,
+    pub managed_resources: Vec<ManagedResource>,
+    pub ignorable: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TlsSettings {
+    pub insecure: bool,
+    pub server_name: Option<String>,
+    pub cert_file: Option<String>,
+    pub key_file: Option<String>,
+    pub ca_file: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ManagedResource {
+    pub name: String,
+    pub ignored_by_scheduler: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ExtenderError {
+    #[error("extender {0}: its address cannot be read")]
+    Address(String),
+    #[error("extender {url}: it cannot be reached: {source}")]
+    Connect { url: String, source: Box<kube::Error> },
+    #[error("extender {url}: {file} cannot be read: {source}")]
+    File { url: String, file: String, source: std::io::Error },
+    #[error("failed {verb} with extender at URL {url}: {source}")]
+    Request { verb: String, url: String, source: Box<kube::Error> },
+    #[error("{0}")]
+    Answer(String),
+}
+
+#[derive(Clone)]
+pub struct Extender {
+    settings: Arc<ExtenderSettings>,
+    client: Client,
+}
+
+/// What an extender leaves of the nodes.
+pub struct Filtered {
+    pub left: BTreeSet<String>,
+    /// Why the others were left out.
+    pub rejected: BTreeMap<String, Rejection>,
+}
+
+impl Extender {
+    pub fn new(settings: ExtenderSettings) -> Result<Self, ExtenderError> {
+        let url = settings.url_prefix.clone();
+        let address = url.parse().map_err(|_| ExtenderError::Address(url.clone()))?;
+        let mut config = kube::Config::new(address);
+        config.read_timeout = Some(settings.timeout.as_deref().and_then(duration).unwrap_or(Duration::from_secs(5)));
+        let tls = &settings.tls_config;
+        // As in Kubernetes, an extender without an authority of its own is trusted as it is.
+        config.accept_invalid_certs = tls.insecure || settings.enable_https && tls.ca_file.is_none();
+        config.tls_server_name = tls.server_name.clone();
+        if let Some(file) = &tls.ca_file {
+            let read = std::fs::read(file);
+            let text = read.map_err(|source| ExtenderError::File { url: url.clone(), file: file.clone(), source })?;
+            config.root_cert = Some(certificates(&text));
+        }
+        config.auth_info.client_certificate = tls.cert_file.clone();
+        config.auth_info.client_key = tls.key_file.clone();
+        let client = Client::try_from(config)
+            .map_err(|source| ExtenderError::Connect { url: url.clone(), source: Box::new(source) })?;
+        Ok(Extender { settings: Arc::new(settings), client })
+    }
+
+    pub fn url(&self) -> &str {
+        &self.settings.url_prefix
+    }
+
+    pub fn is_ignorable(&self) -> bool {
+        self.settings.ignorable
+    }
+
+    pub fn is_binder(&self) -> bool {
+        !self.settings.bind_verb.is_empty()
+    }
+
+    pub fn filters(&self) -> bool {
+        !self.settings.filter_verb.is_empty()
+    }
+
+    pub fn scores(&self) -> bool {
+        !self.settings.prioritize_verb.is_empty()
+    }
+
+    pub fn preempts(&self) -> bool {
+        !self.settings.preempt_verb.is_empty()
+    }
+
+    /// Whether the pod asks for something that the extender manages; one that manages nothing in particular sees all.
+    pub fn is_interested(&self, pod: &PodState) -> bool {
+        let managed = &self.settings.managed_resources;
+        let asks = |container: &Container| {
+            let resources = container.resources.as_ref();
+            let given = resources.map(|given| given.requests.iter().chain(&given.limits).flatten());
+            given.into_iter().flatten().any(|(name, _)| managed.iter().any(|own| own.name == *name))
+        };
+        let Some(spec) = &pod.object.spec else { return managed.is_empty() };
+        managed.is_empty() || spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(asks)
+    }
+
+    pub async fn filter(&self, pod: &PodState, nodes: &[&Node]) -> Result<Filtered, ExtenderError> {
+        let answer = self.send(&self.settings.filter_verb, self.arguments(pod, nodes)).await?;
+        let error = text(field(&answer, "error"));
+        if !error.is_empty() {
+            return Err(ExtenderError::Answer(error));
+        }
+        let names = if self.settings.node_cache_capable {
+            list(field(&answer, "nodeNames")).iter().map(|name| text(name)).collect()
+        } else {
+            let nodes = list(field(field(&answer, "nodes"), "items"));
+            nodes.iter().map(|node| text(&node["metadata"]["name"])).collect()
+        };
+        let mut rejected = BTreeMap::new();
+        for (given, unresolvable) in [("failedNodes", false), ("failedAndUnresolvableNodes", true)] {
+            for (node, reason) in field(&answer, given).as_object().into_iter().flatten() {
+                let rejection = Rejection { plugin: NAME, reasons: vec![text(reason)], unresolvable };
+                rejected.insert(node.clone(), rejection);
+            }
+        }
+        Ok(Filtered { left: names, rejected })
+    }
+
+    /// Points for nodes by name, already in the scheduler's measure and with the extender's weight.
+    pub async fn score(&self, pod: &PodState, nodes: &[&Node]) -> Result<HashMap<String, i64>, ExtenderError> {
+        let answer = self.send(&self.settings.prioritize_verb, self.arguments(pod, nodes)).await?;
+        let points = |one: &Value| {
+            let score = field(one, "score").as_i64().unwrap_or(0);
+            (text(field(one, "host")), score * self.settings.weight * (MAX_SCORE / MOST_POINTS))
+        };
+        Ok(list(&answer).iter().map(points).collect())
+    }
+
+    /// Leaves of the candidates those that the extender agrees to, with the victims that it names.
+    pub async fn preempt(
+        &self,
+        pod: &PodState,
+        candidates: Vec<Victims>,
+        cluster: &Cluster,
+    ) -> Result<Vec<Victims>, ExtenderError> {
+        let name_of = |victims: &Victims| cluster.node(victims.node).name().to_owned();
+        let described = |victims: &Victims| {
+            let pods: Vec<Value> = victims
+                .pods
+                .iter()
+                .map(|victim| {
+                    if self.settings.node_cache_capable { json!({"UID": victim.uid()}) } else { json!(*victim.object) }
+                })
+                .collect();
+            json!({"Pods": pods, "NumPDBViolations": victims.violations})
+        };
+        let all: serde_json::Map<String, Value> =
+            candidates.iter().map(|victims| (name_of(victims), described(victims))).collect();
+        let given = if self.settings.node_cache_capable { "NodeNameToMetaVictims" } else { "NodeNameToVictims" };
+        let answer = self.send(&self.settings.preempt_verb, json!({"Pod": *pod.object, given: all})).await?;
+        let agreed = field(&answer, "nodeNameToMetaVictims").clone();
+        let mut left = Vec::new();
+        for mut victims in candidates {
+            let Some(chosen) = agreed.get(name_of(&victims)) else { continue };
+            let uids: BTreeSet<String> =
+                list(field(chosen, "pods")).iter().map(|pod| text(field(pod, "uid"))).collect();
+            let on_node = &cluster.node(victims.node).pods;
+            victims.pods = on_node.iter().filter(|pod| uids.contains(pod.uid())).cloned().collect();
+            let violations = field(chosen, "numPDBViolations").as_u64();
+            victims.violations = violations.and_then(|count| usize::try_from(count).ok()).unwrap_or(victims.violations);
+            left.push(victims);
+        }
+        Ok(left)
+    }
+
+    pub async fn bind(&self, pod: &PodState, node: &str) -> Result<(), ExtenderError> {
+        let arguments =
+            json!({"PodName": pod.name(), "PodNamespace": pod.namespace(), "PodUID": pod.uid(), "Node": node});
+        let answer = self.send(&self.settings.bind_verb, arguments).await?;
+        let error = text(field(&answer, "error"));
+        if error.is_empty() { Ok(()) } else { Err(ExtenderError::Answer(error)) }
+    }
+
+    fn arguments(&self, pod: &PodState, nodes: &[&Node]) -> Value {
+        if self.settings.node_cache_capable {
+            let names: Vec<&str> = nodes.iter().map(|node| node.metadata.name.as_deref().unwrap_or_default()).collect();
+            json!({"Pod": *pod.object, "Nodes": null, "NodeNames": names})
+        } else {
+            json!({"Pod": *pod.object, "Nodes": {"metadata": {}, "items": nodes}, "NodeNames": null})
+        }
+    }
+
+    async fn send(&self, verb: &str, arguments: Value) -> Result<Value, ExtenderError> {
+        let failed = |source: kube::Error| ExtenderError::Request {
+            verb: verb.to_owned(),
+            url: self.settings.url_prefix.clone(),
+            source: Box::new(source),
+        };
+        let request = http::Request::post(format!("/{verb}"))
+            .header("content-type", "application/json")
+            .body(arguments.to_string().into_bytes())
+            .map_err(|error| failed(kube::Error::HttpError(error)))?;
+        self.client.request::<Value>(request).await.map_err(failed)
+    }
+}
+
+/// A field by name, whose first letters may be large or small: extenders write both.
+fn field<'a>(object: &'a Value, name: &str) -> &'a Value {
+    let fields = object.as_object().into_iter().flatten();
+    fields.into_iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map_or(&Value::Null, |(_, value)| value)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// A duration as Kubernetes writes it: "100ms", "5s", "1m".
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
+    let number: f64 = text[..digits].parse().ok()?;
+    let unit = match &text[digits..] {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        _ => return None,
+    };
+    Some(Duration::from_secs_f64(number * unit))
+}
+
+/// The certificates of a PEM file, as their bytes.
+fn certificates(pem: &[u8]) -> Vec<Vec<u8>> {
+    use rustls_pki_types::CertificateDer;
+    use rustls_pki_types::pem::PemObject;
+    CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).map(|certificate| certificate.to_vec()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read() {
+        for (text, expected) in [
+            ("100ms", Some(Duration::from_millis(100))),
+            ("5s", Some(Duration::from_secs(5))),
+            ("1m", Some(Duration::from_secs(60))),
+            ("soon", None),
+        ] {
+            assert_eq!(duration(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn fields_are_found_in_any_case() {
+        let answer = json!({"NodeNames": ["a"], "error": "no"});
+        assert_eq!(list(field(&answer, "nodeNames")).len(), 1);
+        assert_eq!(text(field(&answer, "Error")), "no");
+        assert_eq!(field(&answer, "nodes"), &Value::Null);
+    }
+}
