@@ -49,6 +49,8 @@ pub struct Server {
     pub service_accounts: Arc<ServiceAccountTokens>,
     pub services: Services,
     pub kubelets: Kubelets,
+    /// PEM of the authority that signs client certificates.
+    pub client_authority: String,
     pub documents: endpoint::Documents,
     pub metrics: Metrics,
     /// Turns true when the server begins to stop: watches end, and it is no longer ready.

@@ -10,6 +10,7 @@ use knarr_api::status::Status;
 use serde_json::{Map, Value, json};
 
 use super::table::{self, IncludeObject};
+use super::yaml;
 use super::{Body, with_type};
 use crate::kinds::Resource;
 use crate::persist::list::Listed;
@@ -59,7 +60,7 @@ pub fn served_bytes(value: &Value, format: &Format) -> Vec<u8> {
             bytes.push(b'\n');
             bytes
         }
-        Encoding::Yaml => serde_yaml_ng::to_string(value).unwrap_or_default().into_bytes(),
+        Encoding::Yaml => yaml::write(value).into_bytes(),
         Encoding::Protobuf => protobuf::encode(value).unwrap_or_else(|error| {
             tracing::error!(%error, kind = %value["kind"], "an object has no protobuf form");
             let status = Status::internal(error).to_value();

@@ -4,6 +4,7 @@ mod body;
 mod encode;
 mod gzip;
 pub mod table;
+mod yaml;
 
 pub use body::Body;
 pub use encode::{list, object, served_bytes, value};

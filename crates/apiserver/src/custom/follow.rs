@@ -77,7 +77,9 @@ async fn reconcile(server: &Server, resource: &Resource, seen: &mut Seen) -> boo
         }
         settled &= write(server, resource, entry, &wanted).await;
     }
-    seen.serve(server, &definitions(server));
+    if seen.serve(server, &definitions(server)) {
+        crate::start::api_services::publish(server).await;
+    }
     settled
 }
 
@@ -188,7 +190,8 @@ struct Served {
 }
 
 impl Seen {
-    fn serve(&mut self, server: &Server, entries: &[Arc<Entry>]) {
+    /// Serves what the definitions ask for; true when that changed.
+    fn serve(&mut self, server: &Server, entries: &[Arc<Entry>]) -> bool {
         let mut changed = false;
         let mut next = HashMap::with_capacity(entries.len());
         for entry in entries {
@@ -222,6 +225,7 @@ impl Seen {
             let descriptions = server.kinds.load().descriptions.clone();
             server.kinds.store(Arc::new(Kinds::new(catalogue, &custom, descriptions)));
         }
+        changed
     }
 }
 

@@ -1,5 +1,6 @@
 //! How a server comes to be: from a store and settings to a server that can be listened for.
 
+pub mod api_services;
 pub mod write;
 
 use std::collections::HashMap;
@@ -14,7 +15,7 @@ use knarr_api::catalogue::Catalogue;
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
 use knarr_store::{Error, Store};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::admit::{Chain, QuotaWriter};
@@ -41,6 +42,8 @@ pub struct Settings {
     pub token_file: TokenFile,
     pub service_accounts: Arc<ServiceAccountTokens>,
     pub descriptions: OpenDescriptions,
+    /// PEM of the authority that signs client certificates.
+    pub client_authority: String,
     /// `10.96.0.0/12`, one a family.
     pub service_ranges: Vec<String>,
     /// Where clients reach this server: address and port.
@@ -80,6 +83,7 @@ pub fn start(settings: Settings) -> Started {
         service_accounts: settings.service_accounts,
         services: Services::new(store, &settings.service_ranges),
         kubelets: Kubelets::default(),
+        client_authority: settings.client_authority,
         documents: Documents::new(settings.address),
         metrics: Metrics::default(),
         stopping,
@@ -87,6 +91,28 @@ pub fn start(settings: Settings) -> Started {
     });
     crate::custom::load(&server);
     Started { server, stop, ready }
+}
+
+/// Tells other servers which authority signs client certificates, so that they can know their callers too.
+async fn publish_trust(server: &Arc<Server>) -> Result<(), PrepareError> {
+    const NAME: &str = "extension-apiserver-authentication";
+    const NAMESPACE: &str = "kube-system";
+    let mut object = match server.objects.get("", "configmaps", NAMESPACE, NAME) {
+        Some(existing) => (*existing).clone(),
+        None => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}}),
+    };
+    if object.text(&["data", "client-ca-file"]) == server.client_authority {
+        return Ok(());
+    }
+    let method = if object.has(&["metadata", "uid"]) { Method::PUT } else { Method::POST };
+    object.set(&["data", "client-ca-file"], server.client_authority.as_str());
+    let path = write::Path { group: "", version: "v1", plural: "configmaps", namespace: NAMESPACE, name: NAME };
+    write::send(server, method, &path, &object).await.map_err(|status| PrepareError {
+        verb: "publish",
+        resource: "configmaps",
+        name: NAME.to_owned(),
+        status: Box::new(status),
+    })
 }
 
 /// Makes an object that is missing, or mends one that has lost something.
@@ -175,6 +201,9 @@ pub async fn prepare(
     for part in [namespaces, others] {
         futures::stream::iter(part).map(Ok).try_for_each_concurrent(AT_ONCE, |wanted| ensure(server, wanted)).await?;
     }
+    let (published, trust) = futures::join!(api_services::publish(server), publish_trust(server));
+    let () = published;
+    trust?;
     crate::service::publish(server, service_ranges, advertised).await.map_err(|status| PrepareError {
         verb: "publish",
         resource: "services",

@@ -90,6 +90,7 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
         store,
         token_file: token_file(arguments)?,
         service_accounts: Arc::new(tokens),
+        client_authority: pki.authority.certificate.clone(),
         descriptions: super::common::descriptions(),
         service_ranges: arguments.service_cluster_ip_range.clone(),
         address: SocketAddr::new(advertised, address.port()).to_string(),
