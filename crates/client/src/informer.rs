@@ -82,7 +82,7 @@ struct Shared<K: Object> {
 
 impl<K: Object> Informer<K> {
     /// Starts to follow `events`. `reduce` drops from each object what nobody here reads.
-    pub(crate) fn start<S>(events: S, reduce: fn(&mut K)) -> Self
+    pub(crate) fn start<S>(events: S, reduce: impl Fn(&mut K) + Send + Sync + 'static) -> Self
     where
         S: Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     {
@@ -187,7 +187,7 @@ impl<K: Object> Shared<K> {
     }
 }
 
-async fn follow<K: Object, S>(shared: Arc<Shared<K>>, events: S, reduce: fn(&mut K))
+async fn follow<K: Object, S>(shared: Arc<Shared<K>>, events: S, reduce: impl Fn(&mut K))
 where
     S: Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
 {
@@ -197,7 +197,7 @@ where
     let mut listed: Vec<K> = Vec::new();
     let mut pause = SHORTEST_PAUSE;
     while let Some(event) = events.next().await {
-        match event.map(|event| event.modify(reduce)) {
+        match event.map(|event| event.modify(&reduce)) {
             Ok(watcher::Event::Init) => listed.clear(),
             Ok(watcher::Event::InitApply(object)) => listed.push(object),
             Ok(watcher::Event::InitDone) => {

@@ -18,6 +18,8 @@ const PAGE: u32 = 1000;
 pub struct Informers {
     client: Client,
     running: Arc<Mutex<HashMap<Followed, Arc<dyn Any + Send + Sync>>>>,
+    /// By kind, a `fn(&mut K)` that drops from each object what nobody here reads.
+    reducers: Arc<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
 }
 
 #[derive(PartialEq, Eq, Hash)]
@@ -31,7 +33,16 @@ struct Followed {
 
 impl Informers {
     pub fn new(client: Client) -> Self {
-        Self { client, running: Arc::default() }
+        Self { client, running: Arc::default(), reducers: Arc::default() }
+    }
+
+    /// Keeps objects of a kind smaller: `reduce` takes out what none of this process' readers needs. Such objects must not
+    /// be written back whole. To be called before informers are asked for.
+    pub fn reducing<K: Object>(mut self, reduce: fn(&mut K)) -> Self {
+        if let Some(reducers) = Arc::get_mut(&mut self.reducers) {
+            reducers.insert(TypeId::of::<K>(), Box::new(reduce));
+        }
+        self
     }
 
     pub fn client(&self) -> &Client {
@@ -51,7 +62,14 @@ impl Informers {
             let mut config = config();
             config.field_selector = (!fields.is_empty()).then(|| fields.to_owned());
             config.label_selector = (!labels.is_empty()).then(|| labels.to_owned());
-            Informer::start(watcher(Api::<K>::all(self.client.clone()), config), without_managed_fields)
+            let reduce =
+                self.reducers.get(&TypeId::of::<K>()).and_then(|reduce| reduce.downcast_ref::<fn(&mut K)>()).copied();
+            Informer::start(watcher(Api::<K>::all(self.client.clone()), config), move |object: &mut K| {
+                without_managed_fields(object);
+                if let Some(reduce) = reduce {
+                    reduce(object);
+                }
+            })
         })
     }
 

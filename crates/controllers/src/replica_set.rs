@@ -5,6 +5,7 @@
 mod plan;
 mod replicated;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::{Change, Informer, WorkQueue, owner, pod, run_workers, selector::Selector};
 use kube::Api;
+use parking_lot::Mutex;
 
 use crate::Context;
 use crate::common::adoption::{claim_all, is_alive};
@@ -28,6 +30,7 @@ use replicated::Replicated;
 /// With this many pods, their changes are gathered for a moment, so that work grows with time and not with events.
 const MANY_PODS: usize = 200;
 const GATHERING: Duration = Duration::from_millis(50);
+const PROVEN_BATCH: usize = 64;
 
 pub async fn run(context: Context) {
     Controller::<ReplicaSet>::run(context).await;
@@ -43,6 +46,8 @@ struct Controller<K: Replicated> {
     pods: Arc<Informer<Pod>>,
     queue: Arc<WorkQueue<Key>>,
     expectations: Expectations,
+    /// Owners whose last creations all succeeded: the next ones need no careful start.
+    proven: Mutex<HashSet<Key>>,
     control: PodControl,
 }
 
@@ -59,6 +64,7 @@ impl<K: Replicated> Controller<K> {
             pods,
             queue: WorkQueue::new(),
             expectations: Expectations::default(),
+            proven: Mutex::default(),
             control,
         });
         let queue = controller.queue.clone();
@@ -162,6 +168,7 @@ impl<K: Replicated> Controller<K> {
     async fn reconcile(&self, key: Key) -> Result<()> {
         let Some(owner) = self.owners.get(&key.namespace, &key.name) else {
             self.expectations.forget(&key);
+            self.proven.lock().remove(&key);
             return Ok(());
         };
         let may_act = self.expectations.are_satisfied(&key);
@@ -217,7 +224,8 @@ impl<K: Replicated> Controller<K> {
     async fn create(&self, key: &Key, owner: &Arc<K>, count: usize) -> Option<Error> {
         let pod = new_pod(&**owner)?;
         self.expectations.expect_creations(key, count);
-        let (succeeded, error) = slow_start(count, 1, |_| async {
+        let first_batch = if self.proven.lock().contains(key) { PROVEN_BATCH } else { 1 };
+        let (succeeded, error) = slow_start(count, first_batch, |_| async {
             match self.control.create(&**owner, &pod).await {
                 Ok(_) => Ok(()),
                 Err(error) if namespace_terminating(&error) => {
@@ -232,6 +240,10 @@ impl<K: Replicated> Controller<K> {
         for _ in succeeded..count {
             self.expectations.created(key);
         }
+        match error {
+            Some(_) => self.proven.lock().remove(key),
+            None => self.proven.lock().insert(key.clone()),
+        };
         error
     }
 

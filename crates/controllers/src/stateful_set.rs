@@ -157,7 +157,13 @@ impl Controller {
             Action::KeepClaims { pod, create } => self.keep_claims(set, pod, *create).await,
             Action::Correct(pod) => {
                 self.create_claims(set, pod).await?;
-                let answer = replace(&self.context.client, &**pod).await;
+                // The cache holds only part of a pod: what is written comes from the server.
+                let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace(set));
+                let live = api.get_opt(name(&**pod)).await?.filter(|live| uid(live) == uid(&**pod));
+                let corrected =
+                    live.zip(set.spec.as_ref()).and_then(|(live, spec)| identity::corrected(set, spec, &live));
+                let Some(corrected) = corrected else { return Ok(()) };
+                let answer = replace(&self.context.client, &corrected).await;
                 self.tell("update", set, name(&**pod), answer.as_ref().err());
                 Ok(answer.map(drop)?)
             }

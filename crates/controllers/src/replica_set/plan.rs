@@ -12,7 +12,7 @@ use knarr_client::{owner, pod, time};
 use super::replicated::Replicated;
 
 /// At most this many pods are created or deleted before the cache must have seen them.
-const BURST: usize = 500;
+const BURST: usize = 1000;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
