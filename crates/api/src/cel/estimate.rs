@@ -73,12 +73,15 @@ impl<'p> Estimator<'p> {
         }
         let count = |at: usize| sizes.get(at).map_or(1, Size::count);
         let tenth = |size: u64| size.div_ceil(10).max(1);
+        // All elements of a list together, where they are texts.
+        let together = || sizes.first().map_or(1, |list| list.count().saturating_mul(list.element().count()));
         let own = match function {
+            "join" => tenth(together()),
             "_&&_" | "_||_" | "_?_:_" => 0,
             "matches" | "find" | "findAll" => (1 + tenth(count(0))).saturating_mul(1 + count(1).div_ceil(4)),
             "contains" => tenth(count(0)).saturating_mul(tenth(count(1))),
             "startsWith" | "endsWith" | "lowerAscii" | "upperAscii" | "trim" | "replace" | "split" | "substring"
-            | "join" | "format" | "quantity" | "url" | "isURL" | "isQuantity" | "ip" | "isIP" | "cidr" | "isCIDR" => {
+            | "format" | "quantity" | "url" | "isURL" | "isQuantity" | "ip" | "isIP" | "cidr" | "isCIDR" => {
                 tenth(count(0))
             }
             "@in" => count(1),
@@ -90,6 +93,7 @@ impl<'p> Estimator<'p> {
         let size = match (function, sizes.first()) {
             ("_[_]" | "_[?_]", Some(container)) => container.element(),
             ("_?_:_", _) => Size::AtMost(count(1).max(count(2))),
+            ("join", _) => Size::AtMost(together()),
             ("_+_", _) => Size::AtMost(count(0).saturating_add(count(1))),
             ("size" | "int" | "double" | "sum" | "_==_" | "_&&_", _) => Size::AtMost(1),
             (_, Some(first)) => Size::AtMost(first.count()),

@@ -128,7 +128,11 @@ impl Checks {
 
     /// The rule as a whole is shown, by the names its parts have inside Kubernetes.
     fn invalid(&mut self, path: &Path<'_>, rule: &Rule, detail: String) {
-        let text = |text: &str| Value::from(text).to_string();
+        // The characters that could end a script are escaped there.
+        let text = |text: &str| {
+            let shown = Value::from(text).to_string();
+            shown.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+        };
         let reason = if rule.reason.is_empty() { "null".to_owned() } else { quoted(&rule.reason) };
         let optional = rule.optional_old_self.map_or("null".to_owned(), |flag| flag.to_string());
         let shown = format!(
