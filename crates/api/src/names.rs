@@ -80,7 +80,8 @@ pub fn qualified_name(name: &str) -> Vec<String> {
             if prefix.is_empty() {
                 wrong.push("prefix part must be non-empty".to_owned());
             } else {
-                wrong.extend(dns_subdomain(prefix).into_iter().map(|text| format!("prefix part {text}")));
+                let in_bytes = |text: String| if text == too_long(253) { too_long_bytes(253) } else { text };
+                wrong.extend(dns_subdomain(prefix).into_iter().map(in_bytes).map(|text| format!("prefix part {text}")));
             }
             *name
         }

@@ -280,11 +280,10 @@ fn validate_template_change(errors: &mut Errors, job: &Value, old_job: &Value) {
         for list in ["containers", "initContainers"] {
             take_resources(&mut old, template, list);
         }
-        if template["spec"] != old["spec"] {
-            errors.invalid(&Path::root("spec.template.spec"), template["spec"].clone(), IMMUTABLE);
-        }
+        let path = Path::root("spec.template.spec");
+        checks::immutable_structure(errors, &path, "PodSpec", &template["spec"], &old["spec"]);
     } else {
-        checks::immutable(errors, &Path::root("spec.template"), template, &old);
+        checks::immutable_structure(errors, &Path::root("spec.template"), "PodTemplateSpec", template, &old);
     }
 }
 

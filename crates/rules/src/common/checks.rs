@@ -4,6 +4,8 @@ use knarr_api::field::{Error, Errors, Fault, Path};
 use knarr_api::names::{self, Check};
 use serde_json::Value;
 
+use super::internal;
+
 pub const NEGATIVE: &str = "must be greater than or equal to 0";
 pub const NOT_POSITIVE: &str = "must be greater than 0";
 pub const IMMUTABLE: &str = "field is immutable";
@@ -18,6 +20,13 @@ pub fn non_negative(errors: &mut Errors, path: &Path, value: Option<i64>) {
 pub fn immutable(errors: &mut Errors, path: &Path, new: &Value, old: &Value) {
     if new != old {
         errors.invalid(path, new.clone(), IMMUTABLE);
+    }
+}
+
+/// A structure that must stay as it was, shown as Kubernetes shows those of the type.
+pub fn immutable_structure(errors: &mut Errors, path: &Path, type_name: &str, new: &Value, old: &Value) {
+    if new != old {
+        errors.invalid_shown(path, internal::shown(type_name, new), IMMUTABLE);
     }
 }
 

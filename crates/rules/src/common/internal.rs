@@ -110,7 +110,8 @@ fn structure(kind: &str, value: &Value, holder: &Value) -> Tree {
     for field in fields {
         if field.kind == "meta" {
             // Metadata's fields stand among the others, and only those that are set.
-            for name in ["labels", "annotations"] {
+            for name in ["name", "generateName", "namespace", "labels", "annotations", "ownerReferences", "finalizers"]
+            {
                 if let Some(map) = value.get("metadata").and_then(|metadata| metadata.get(name)) {
                     parts.push((name.to_owned(), tree("raw", map, value)));
                 }

@@ -69,7 +69,9 @@ pub fn validate(errors: &mut Errors, claim: &Value, old: &Value) {
     }
     let at = path.child("allocation");
     match (status.has(&["allocation"]), old.has(&["allocation"])) {
-        (true, true) => checks::immutable(errors, &at, &status["allocation"], &old["allocation"]),
+        (true, true) => {
+            checks::immutable_structure(errors, &at, "AllocationResult", &status["allocation"], &old["allocation"])
+        }
         (true, false) => validate_allocation(errors, &at, &status["allocation"], &RequestNames::of(&claim["spec"])),
         _ => {}
     }

@@ -35,7 +35,9 @@ impl KindRules for ResourceClaim {
         let path = Path::root("spec");
         match old {
             Some(old) if context.subresource == "status" => allocation::validate(&mut errors, object, old),
-            Some(old) => checks::immutable(&mut errors, &path, &object["spec"], &old["spec"]),
+            Some(old) => {
+                checks::immutable_structure(&mut errors, &path, "ResourceClaimSpec", &object["spec"], &old["spec"])
+            }
             None => claim_spec::validate(&mut errors, &path, &object["spec"]),
         }
         errors

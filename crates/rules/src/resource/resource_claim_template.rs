@@ -31,7 +31,13 @@ impl KindRules for ResourceClaimTemplate {
 
     fn validate_update(&self, object: &Value, old: &Value, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
-        checks::immutable(&mut errors, &Path::root("spec"), &object["spec"], &old["spec"]);
+        checks::immutable_structure(
+            &mut errors,
+            &Path::root("spec"),
+            "ResourceClaimTemplateSpec",
+            &object["spec"],
+            &old["spec"],
+        );
         errors
     }
 

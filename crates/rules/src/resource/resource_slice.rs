@@ -8,8 +8,8 @@ use knarr_api::value::{Read, Write};
 use serde_json::Value;
 
 use super::{device, naming};
-use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field};
+use crate::common::{checks, internal};
 use crate::core::pod::validation::scheduling;
 use crate::kind::{Column, Context, KindRules};
 
@@ -159,7 +159,8 @@ fn validate_nodes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
         scheduling::node_selector(errors, &spec["nodeSelector"], false, &at);
         let terms = &spec["nodeSelector"]["nodeSelectorTerms"];
         if terms.items(&[]).len() != 1 {
-            errors.invalid(&at.child("nodeSelectorTerms"), terms.clone(), "must have exactly one node selector term");
+            let shown = internal::shown("[]NodeSelectorTerm", terms);
+            errors.invalid_shown(&at.child("nodeSelectorTerms"), shown, "must have exactly one node selector term");
         }
     }
     for (field, shown) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")] {

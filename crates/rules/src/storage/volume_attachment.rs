@@ -7,7 +7,7 @@ use knarr_api::value::Read;
 use serde_json::{Map, Value, json};
 
 use super::provisioner;
-use crate::common::checks::{self, IMMUTABLE, shown_struct};
+use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::core::persistent_volume;
 use crate::kind::{Column, Context, KindRules};
@@ -38,17 +38,8 @@ impl KindRules for VolumeAttachment {
 
     fn validate_update(&self, object: &Value, old: &Value, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
-        let spec = &object["spec"];
-        if spec != &old["spec"] {
-            let source = shown_struct(&[
-                ("PersistentVolumeName", spec.at(&["source", "persistentVolumeName"]).clone()),
-                ("InlineVolumeSpec", spec.at(&["source", "inlineVolumeSpec"]).clone()),
-            ]);
-            let attacher = Value::from(spec.text(&["attacher"]));
-            let node = Value::from(spec.text(&["nodeName"]));
-            let shown = format!("{{\"Attacher\":{attacher},\"Source\":{source},\"NodeName\":{node}}}");
-            errors.invalid_shown(&Path::root("spec"), shown, IMMUTABLE);
-        }
+        let path = Path::root("spec");
+        checks::immutable_structure(&mut errors, &path, "VolumeAttachmentSpec", &object["spec"], &old["spec"]);
         errors
     }
 
