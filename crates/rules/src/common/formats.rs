@@ -157,36 +157,6 @@ pub fn user_number(errors: &mut Errors, path: &Path<'_>, number: Option<i64>) {
     }
 }
 
-/// A key with a domain before it, as `example.com/name`.
-pub fn domain_prefixed_key(errors: &mut Errors, path: &Path<'_>, key: &str) {
-    if key.is_empty() {
-        return errors.required(path, "");
-    }
-    let wrong = names::qualified_name(key);
-    if wrong.is_empty() {
-        if key.split('/').count() != 2 {
-            errors.invalid(path, key, "must be a domain-prefixed key (such as \"acme.io/foo\")");
-        }
-        return;
-    }
-    for text in wrong {
-        errors.invalid(path, key, text);
-    }
-}
-
-/// A percentage such as `25%`.
-pub fn percent(text: &str) -> Vec<String> {
-    let digits = text.strip_suffix('%').unwrap_or_default();
-    if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Vec::new();
-    }
-    vec![
-        "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used \
-         for validation is '[0-9]+%')"
-            .to_owned(),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,8 +182,6 @@ mod tests {
             (header_name, "X A", false),
             (search_domain, "_tcp.example.com", true),
             (search_domain, "A", false),
-            (percent, "10%", true),
-            (percent, "%", false),
         ] {
             assert_eq!(check(text).is_empty(), taken, "{text}");
         }

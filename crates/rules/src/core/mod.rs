@@ -32,7 +32,7 @@ pub fn rules_of(kind: &str) -> Option<&'static dyn KindRules> {
         "PersistentVolume" => &persistent_volume::PersistentVolume,
         "PersistentVolumeClaim" => &persistent_volume_claim::PersistentVolumeClaim,
         "Pod" => &pod::Pod,
-        "PodTemplate" => &replication_controller::PodTemplate,
+        "PodTemplate" => &pod_template::PodTemplate,
         "ReplicationController" => &replication_controller::ReplicationController,
         "ResourceQuota" => &resource_quota::ResourceQuota,
         "Secret" => &secret::Secret,

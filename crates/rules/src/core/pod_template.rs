@@ -1,12 +1,14 @@
-//! Pod templates: what Deployments, Jobs and the others make their pods from.
+//! Pod templates: what Deployments, Jobs and the others make their pods from, and the kind that is nothing but one.
 
+use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::pod::options::Options;
-use super::pod::{annotations, defaults, prepare, validation};
-use crate::common::labels;
+use super::pod::{annotations, defaults, prepare, validation, warnings};
+use crate::common::{columns, labels};
+use crate::kind::{Column, Context, KindRules};
 
 /// Sets the defaults of a template's pod spec. `template` is the object that holds `metadata` and `spec`.
 pub fn set_defaults(template: &mut Value) {
@@ -38,5 +40,63 @@ pub fn validate(errors: &mut Errors, template: &Value, old: Option<&Value>, path
     if !spec.items(&["ephemeralContainers"]).is_empty() {
         let detail = "ephemeral containers not allowed in pod template";
         errors.forbidden(&spec_path.child("ephemeralContainers"), detail);
+    }
+}
+
+/// PodTemplates: a template that stands alone.
+pub struct PodTemplate;
+
+const COLUMNS: &[Column] = &[
+    columns::NAME,
+    columns::text("Containers", "string", "Names of each container in the template."),
+    columns::text("Images", "string", "Images referenced by each container in the template."),
+    columns::text("Pod Labels", "string", "The labels for the pod template."),
+];
+
+impl KindRules for PodTemplate {
+    fn set_defaults(&self, object: &mut Value, _version: &str) {
+        if let Some(template) = object.get_mut("template") {
+            set_defaults(template);
+        }
+    }
+
+    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
+        if let Some(template) = object.get_mut("template") {
+            drop_disabled(template, None);
+        }
+    }
+
+    fn prepare_update(&self, object: &mut Value, old: &Value, _context: &Context<'_>) {
+        if let Some(template) = object.get_mut("template") {
+            drop_disabled(template, Some(old.at(&["template"])));
+        }
+    }
+
+    fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
+        let mut errors = Errors::new();
+        let before = old.map(|old| old.at(&["template"]));
+        validate(&mut errors, object.at(&["template"]), before, &Path::root("template"));
+        errors
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Vec<String> {
+        if old.is_some_and(|old| old.at(&["template"]) == object.at(&["template"])) {
+            return Vec::new();
+        }
+        warnings::of_template(object.at(&["template"]), &Path::root("template"))
+    }
+
+    fn has_generation(&self) -> bool {
+        true
+    }
+
+    fn columns(&self) -> &'static [Column] {
+        COLUMNS
+    }
+
+    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
+        let template = object.at(&["template"]);
+        let [names, images] = columns::containers_and_images(template);
+        vec![columns::name(object), names, images, labels::shown(template.at(&["metadata", "labels"])).into()]
     }
 }

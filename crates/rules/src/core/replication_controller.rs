@@ -175,64 +175,6 @@ fn status(errors: &mut Errors, status: &Value, path: &Path<'_>) {
     }
 }
 
-/// PodTemplates: a template that stands alone.
-pub struct PodTemplate;
-
-const TEMPLATE_COLUMNS: &[Column] = &[
-    columns::NAME,
-    columns::text("Containers", "string", "Names of each container in the template."),
-    columns::text("Images", "string", "Images referenced by each container in the template."),
-    columns::text("Pod Labels", "string", "The labels for the pod template."),
-];
-
-impl KindRules for PodTemplate {
-    fn set_defaults(&self, object: &mut Value, _version: &str) {
-        if let Some(template) = object.get_mut("template") {
-            pod_template::set_defaults(template);
-        }
-    }
-
-    fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
-        if let Some(template) = object.get_mut("template") {
-            pod_template::drop_disabled(template, None);
-        }
-    }
-
-    fn prepare_update(&self, object: &mut Value, old: &Value, _context: &Context<'_>) {
-        if let Some(template) = object.get_mut("template") {
-            pod_template::drop_disabled(template, Some(old.at(&["template"])));
-        }
-    }
-
-    fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
-        let mut errors = Errors::new();
-        let before = old.map(|old| old.at(&["template"]));
-        pod_template::validate(&mut errors, object.at(&["template"]), before, &Path::root("template"));
-        errors
-    }
-
-    fn warnings(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Vec<String> {
-        if old.is_some_and(|old| old.at(&["template"]) == object.at(&["template"])) {
-            return Vec::new();
-        }
-        pod::warnings::of_template(object.at(&["template"]), &Path::root("template"))
-    }
-
-    fn has_generation(&self) -> bool {
-        true
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        TEMPLATE_COLUMNS
-    }
-
-    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
-        let template = object.at(&["template"]);
-        let [names, images] = columns::containers_and_images(template);
-        vec![columns::name(object), names, images, labels::shown(template.at(&["metadata", "labels"])).into()]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

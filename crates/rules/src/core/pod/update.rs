@@ -1,7 +1,6 @@
 //! What an update of a pod may not do.
 
 use knarr_api::field::{Errors, Path, quoted};
-use knarr_api::names;
 use knarr_api::value::{Read, Write};
 use serde_json::Value;
 
@@ -378,9 +377,4 @@ pub fn binding(errors: &mut Errors, binding: &Value) {
     if binding.text(&["target", "name"]).is_empty() {
         errors.required(&path.child("name"), "");
     }
-}
-
-/// Node names in a pod's status.
-pub fn node_name(errors: &mut Errors, name: &str, path: &Path<'_>) {
-    names::check(errors, path, name, names::dns_subdomain);
 }

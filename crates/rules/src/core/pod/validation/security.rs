@@ -8,7 +8,7 @@ use knarr_api::value::Read;
 use regex::Regex;
 use serde_json::Value;
 
-use super::super::options::{Options, containers};
+use super::super::options::Options;
 use crate::common::checks::one_of;
 use crate::common::{formats, internal};
 
@@ -417,9 +417,4 @@ fn windows(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
             }
         }
     }
-}
-
-/// Whether any container of the pod is privileged.
-pub fn has_privileged(spec: &Value) -> bool {
-    containers(spec).any(|container| container.flag(&["securityContext", "privileged"]) == Some(true))
 }
