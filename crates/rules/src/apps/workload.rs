@@ -67,7 +67,8 @@ pub fn validate_counters(errors: &mut Errors, status: &Value, counters: &[&str])
 pub fn validate_at_most(errors: &mut Errors, status: &Value, counters: &[&str], most: &str, told: &str) {
     let most = status.integer(&[most]).unwrap_or(0);
     for counter in counters {
-        if let Some(number) = status.integer(&[counter]).filter(|number| *number > most) {
+        let number = status.integer(&[counter]).unwrap_or(0);
+        if number > most {
             errors.invalid(&Path::root("status").child(counter), number, told);
         }
     }

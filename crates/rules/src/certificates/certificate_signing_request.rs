@@ -13,11 +13,19 @@ use serde_json::{Value, json};
 
 use super::{pem, signer_name};
 use crate::common::checks;
-use crate::common::columns::{self, AGE, NAME, field};
+use crate::common::columns::{self, AGE, NAME, field, text};
 use crate::kind::{self, Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.certificates.v1.CertificateSigningRequestSpec";
-const STATUS: &str = "io.k8s.api.certificates.v1.CertificateSigningRequestStatus";
+/// What the column of signers is said to hold; unlike what the field itself is said to.
+const SIGNER_NAME: &str = "Requested signer for the request. It is a qualified name in the form: \
+    `scope-hostname.io/name`. If empty, it will be defaulted:
+ 1. If it's a kubelet client certificate, it is assigned
+    \"kubernetes.io/kube-apiserver-client-kubelet\".
+ 2. If it's a kubelet serving certificate, it is assigned
+    \"kubernetes.io/kubelet-serving\".
+ 3. Otherwise, it is assigned \"kubernetes.io/legacy-unknown\".
+Distribution of trust for signers happens out of band. You can select on this field using `spec.signerName`.";
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const SHORTEST: i64 = 600;
 /// Conditions that are there or not, but never false.
@@ -123,10 +131,10 @@ impl KindRules for CertificateSigningRequest {
             &[
                 NAME,
                 AGE,
-                field("SignerName", "string", SPEC, "signerName"),
-                field("Requestor", "string", SPEC, "request"),
+                text("SignerName", "string", SIGNER_NAME),
+                text("Requestor", "string", "Base64-encoded PKCS#10 CSR data"),
                 field("RequestedDuration", "string", SPEC, "expirationSeconds"),
-                field("Condition", "string", STATUS, "conditions"),
+                text("Condition", "string", "Conditions applied to the request, such as approval or denial."),
             ]
         }
     }

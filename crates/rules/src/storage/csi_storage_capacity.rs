@@ -1,6 +1,5 @@
 //! CSIStorageCapacity: how much a driver has left for a class in a part of the cluster.
 
-use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use knarr_api::quantity::Quantity;
@@ -8,11 +7,8 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::common::checks::{self, NEGATIVE};
-use crate::common::columns::{self, NAME, field};
 use crate::common::{label_selector, node_labels};
-use crate::kind::{Column, Context, KindRules};
-
-const TYPE: &str = "io.k8s.api.storage.v1.CSIStorageCapacity";
+use crate::kind::{Context, KindRules};
 
 pub struct CsiStorageCapacity;
 
@@ -49,21 +45,6 @@ impl KindRules for CsiStorageCapacity {
 
     fn allows_unconditional_update(&self) -> bool {
         false
-    }
-
-    fn columns(&self) -> &'static [Column] {
-        const {
-            &[
-                NAME,
-                field("StorageClassName", "string", TYPE, "storageClassName"),
-                field("Capacity", "string", TYPE, "capacity"),
-            ]
-        }
-    }
-
-    fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
-        let capacity = object["capacity"].as_str().unwrap_or("<unset>");
-        vec![columns::name(object), object.text(&["storageClassName"]).into(), capacity.into()]
     }
 }
 
