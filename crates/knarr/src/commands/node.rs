@@ -11,9 +11,6 @@ use knarr_kubelet::{CertificateFiles, Settings};
 
 use super::common;
 
-/// Where Debian keeps the standard network plugins; Knarr's own is linked beside them.
-const CNI_BINARIES: &str = "/usr/lib/cni";
-
 #[derive(Args, Clone, Debug)]
 pub struct NodeArguments {
     /// The node's name; the machine's name when it is not given.
@@ -40,12 +37,34 @@ pub struct NodeArguments {
     /// Address and port of the node's own HTTPS endpoints.
     #[arg(long, default_value = "0.0.0.0:10250")]
     pub node_listen: SocketAddr,
+    /// The pod network: Knarr's own, or one that somebody else installs in /opt/cni/bin and /etc/cni/net.d.
+    #[arg(long, value_enum, default_value_t = Network::Knarr)]
+    pub network: Network,
     /// The cgroup below which all pods of this node live.
     #[arg(long, default_value = "/")]
     pub cgroup_root: String,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Network {
+    Knarr,
+    None,
+}
+
+/// Where the container runtime finds network plugins and their configuration.
+pub struct CniFolders {
+    pub binaries: PathBuf,
+    pub configuration: PathBuf,
+}
+
 impl NodeArguments {
+    pub fn cni_folders(&self, data: &Path) -> CniFolders {
+        match self.network {
+            Network::Knarr => CniFolders { binaries: data.join("cni/bin"), configuration: data.join("cni/net.d") },
+            Network::None => CniFolders { binaries: "/opt/cni/bin".into(), configuration: "/etc/cni/net.d".into() },
+        }
+    }
+
     pub fn name(&self) -> anyhow::Result<String> {
         common::node_name(self.node_name.as_deref())
     }
@@ -67,7 +86,7 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let endpoint = match &arguments.container_runtime_endpoint {
         Some(endpoint) => endpoint.clone(),
-        None => own_containerd(data).await?,
+        None => own_containerd(data, &arguments.cni_folders(data)).await?,
     };
     let mut settings = Settings::new(arguments.name()?, data.join("kubelet"), endpoint);
     settings.client_ca = Some(files.client_ca);
@@ -84,9 +103,8 @@ pub async fn run(
 }
 
 /// Starts or finds the containerd under the data directory, with the images of its folder loaded.
-async fn own_containerd(data: &Path) -> anyhow::Result<String> {
-    let containerd =
-        Containerd::new(&data.join("containerd"), Path::new(CNI_BINARIES), &data.join("cni"));
+async fn own_containerd(data: &Path, cni: &CniFolders) -> anyhow::Result<String> {
+    let containerd = Containerd::new(&data.join("containerd"), &cni.binaries, &cni.configuration);
     let runtime = containerd.ensure().await.context("containerd cannot be started")?;
     let images = data.join("images");
     if images.is_dir() {

@@ -1,6 +1,7 @@
 //! `knarr server`: everything on this machine. The parts talk to the API server inside this process, each as the user it
 //! would be outside.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,11 +13,12 @@ use knarr_apiserver::request::User;
 use knarr_client::Informers;
 use knarr_client::kube::Client;
 use knarr_kubelet::CertificateFiles;
+use knarr_network::pod_network;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use super::node::{self, NodeArguments, NodeFiles};
+use super::node::{self, Network, NodeArguments, NodeFiles};
 use super::{apiserver, common};
 
 #[derive(Args, Clone, Debug)]
@@ -32,6 +34,15 @@ pub struct Arguments {
     /// Run no pods on this machine.
     #[arg(long)]
     pub disable_agent: bool,
+    /// Addresses on which ingresses answer HTTP.
+    #[arg(long, value_delimiter = ',', default_value = "0.0.0.0:80")]
+    pub ingress_http: Vec<SocketAddr>,
+    /// Addresses on which ingresses answer HTTPS.
+    #[arg(long, value_delimiter = ',', default_value = "0.0.0.0:443")]
+    pub ingress_https: Vec<SocketAddr>,
+    /// Run no ingress controller.
+    #[arg(long)]
+    pub disable_ingress: bool,
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -43,7 +54,15 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     tasks.spawn(parts.scheduler());
     let node = (!arguments.disable_agent).then(|| parts.node(&running.pki, stopped.clone())).transpose()?;
     if node.is_some() {
-        tasks.spawn(parts.proxy()?);
+        let informers = Informers::new(parts.component("knarr-network"));
+        tasks.spawn(parts.proxy(informers.clone())?);
+        tasks.spawn(parts.dns(informers.clone()));
+        if arguments.node.network == Network::Knarr {
+            tasks.spawn(parts.pod_network(informers.clone())?);
+        }
+        if !arguments.disable_ingress {
+            tasks.spawn(parts.ingress(informers));
+        }
     }
     let node = node.map(tokio::spawn);
     tokio::select! {
@@ -103,21 +122,74 @@ impl Parts {
 
     fn scheduler(&self) -> impl Future<Output = ()> + Send + use<> {
         let client = self.component("kube-scheduler");
-        let settings = knarr_scheduler::Settings {
-            configuration: knarr_scheduler::Configuration::default(),
-            now: Timestamp::now,
-        };
+        let settings =
+            knarr_scheduler::Settings { configuration: knarr_scheduler::Configuration::default(), now: Timestamp::now };
         knarr_scheduler::run(client.clone(), Informers::new(client), settings)
     }
 
-    fn proxy(&self) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
+    fn proxy(&self, informers: Informers) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
         let settings = knarr_network::proxy::Settings {
             node_name: self.arguments.node.name()?,
             cluster_cidrs: self.arguments.cluster_cidr.clone(),
             node_port_addresses: Vec::new(),
         };
-        let informers = Informers::new(self.component("kube-proxy"));
         Ok(knarr_network::proxy::run(informers, settings, || tracing::info!("the service proxy is ready")))
+    }
+
+    fn pod_network(&self, informers: Informers) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
+        let data = &self.arguments.apiserver.data_dir;
+        let folders = self.arguments.node.cni_folders(data);
+        let cluster_cidrs = self.arguments.cluster_cidr.iter().map(|text| text.parse());
+        let settings = pod_network::Settings {
+            node_name: self.arguments.node.name()?,
+            configuration_directory: folders.configuration,
+            binary_directory: folders.binaries,
+            binary: std::env::current_exe()?,
+            data_directory: data.join("network"),
+            bridge: "knarr0".to_owned(),
+            cluster_cidrs: cluster_cidrs.collect::<Result<_, _>>()?,
+            mtu: None,
+        };
+        Ok(pod_network::run(informers, settings))
+    }
+
+    /// Every node answers the cluster's DNS itself, on the address that all pods ask.
+    fn dns(&self, informers: Informers) -> impl Future<Output = ()> + Send + use<> {
+        let addresses = self.arguments.node.cluster_dns.clone();
+        let domain = self.arguments.node.cluster_domain.clone();
+        async move {
+            for address in &addresses {
+                if let Err(error) = knarr_network::add_local_address(*address).await {
+                    tracing::error!(%error, %address, "the DNS address cannot be set up");
+                }
+            }
+            let settings = knarr_dns::Settings {
+                listen: addresses.into_iter().map(|address| SocketAddr::new(address, 53)).collect(),
+                domain,
+                forwarders: Vec::new(),
+                stub_domains: Vec::new(),
+            };
+            if let Err(error) = knarr_dns::run(informers, settings).await {
+                tracing::error!(error = &error as &dyn std::error::Error, "DNS cannot run");
+            }
+        }
+    }
+
+    fn ingress(&self, informers: Informers) -> impl Future<Output = ()> + Send + use<> {
+        let node = &self.arguments.node;
+        let publish = node.node_ip.or(self.arguments.apiserver.advertise_address);
+        let settings = knarr_ingress::Settings {
+            http: self.arguments.ingress_http.clone(),
+            https: self.arguments.ingress_https.clone(),
+            publish: publish.map(|address| address.to_string()).into_iter().collect(),
+            timeouts: knarr_ingress::Timeouts::default(),
+        };
+        let client = self.component("knarr-ingress");
+        async move {
+            if let Err(error) = knarr_ingress::run(informers, client, settings).await {
+                tracing::error!(error = &error as &dyn std::error::Error, "ingress cannot run");
+            }
+        }
     }
 
     fn node(
@@ -131,8 +203,7 @@ impl Parts {
         let certificates = data.join("pki");
         let mut addresses = vec![std::net::IpAddr::from([127, 0, 0, 1])];
         addresses.extend(arguments.node_ip.or(self.arguments.apiserver.advertise_address));
-        let purpose =
-            Purpose::Serving { name: format!("system:node:{name}"), names: vec![name.clone()], addresses };
+        let purpose = Purpose::Serving { name: format!("system:node:{name}"), names: vec![name.clone()], addresses };
         pki.authority.leaf(&certificates, "kubelet", &purpose, Timestamp::now())?;
         let files = NodeFiles {
             client_ca: certificates.join("ca.crt"),
