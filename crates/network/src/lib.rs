@@ -9,6 +9,7 @@
 
 pub mod cidr;
 pub mod cni;
+pub mod load_balancer;
 mod local_address;
 mod namespace;
 mod netlink;

@@ -2,13 +2,15 @@
 //!
 //! A change of a service or its endpoints is worked out for that service alone and reaches the kernel as one atomic
 //! transaction. `fronts` says what a service offers and where it leads, `rules` says it in nftables' terms, `transaction`
-//! is the difference between two such sayings, `kernel` carries it out.
+//! is the difference between two such sayings, `kernel` carries it out. `slots` numbers endpoints.
 
 mod conntrack;
 mod fronts;
 mod health;
 pub mod kernel;
 mod rules;
+mod shared;
+mod slots;
 mod transaction;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -28,6 +30,9 @@ pub use rules::Family;
 
 use health::HealthPorts;
 use rules::Rules;
+use shared::Shared;
+use slots::Slots;
+use transaction::Transaction;
 
 /// A failed transaction is tried again after this long.
 const RETRY: Duration = Duration::from_secs(1);
@@ -56,7 +61,14 @@ pub async fn run(informers: Informers, settings: Settings, synced: impl FnOnce()
     node.on_change(move |_| mark.all());
     services.synced().await;
     slices.synced().await;
-    let mut proxy = Proxy { settings, known: HashMap::new(), health: HealthPorts::default(), installed: false };
+    let mut proxy = Proxy {
+        settings,
+        known: HashMap::new(),
+        health: HealthPorts::default(),
+        slots: Default::default(),
+        hairpins: Default::default(),
+        installed: false,
+    };
     let mut synced = Some(synced);
     loop {
         let keys = dirty.take(|| services.list().iter().map(|service| key(&service.metadata)).collect());
@@ -155,33 +167,53 @@ struct Proxy {
     /// What the kernel holds, by service.
     known: HashMap<String, Vec<Front>>,
     health: HealthPorts,
+    /// Numbers of endpoints, by family.
+    slots: [Slots; 2],
+    /// Pods that may reach themselves, by family.
+    hairpins: [Shared; 2],
     /// Whether the tables are there and hold what `known` says.
     installed: bool,
 }
 
 impl Proxy {
     async fn apply(&mut self, wanted: Vec<(String, Vec<Front>)>) -> Result<(), KernelError> {
-        for family in [Family::V4, Family::V6] {
-            let rules = |fronts: &[Front]| -> Rules { rules::of(fronts, family, &self.settings) };
+        if !self.installed {
+            self.slots = Default::default();
+            self.hairpins = Default::default();
+        }
+        let kept = self.slots.iter_mut().zip(&mut self.hairpins);
+        for (family, (slots, hairpins)) in [Family::V4, Family::V6].into_iter().zip(kept) {
+            let settings = &self.settings;
+            let mut rules = |fronts: &[Front]| -> Rules { rules::of(fronts, family, settings, slots) };
+            let mut changes = Transaction::new(family);
             let mut text = String::new();
+            let mut left = Vec::new();
             if !self.installed {
-                text.push_str(&rules::tables(family, &self.settings));
+                text = rules::tables(family, settings);
                 let changed: BTreeMap<&str, &[Front]> =
                     wanted.iter().map(|(name, fronts)| (name.as_str(), fronts.as_slice())).collect();
                 let kept = self.known.iter().filter(|(name, _)| !changed.contains_key(name.as_str()));
                 let all = kept.map(|(_, fronts)| fronts.as_slice()).chain(changed.values().copied());
                 for fronts in all {
-                    transaction::write(&mut text, family, &Rules::default(), &rules(fronts));
+                    let after = rules(fronts);
+                    changes.add(&Rules::default(), &after);
+                    hairpins.change(&BTreeSet::new(), &after.hairpins);
                 }
             } else {
                 for (name, fronts) in &wanted {
                     let before = self.known.get(name).map(|fronts| rules(fronts)).unwrap_or_default();
-                    transaction::write(&mut text, family, &before, &rules(fronts));
+                    let after = rules(fronts);
+                    changes.add(&before, &after);
+                    hairpins.change(&before.hairpins, &after.hairpins);
+                    left.extend(before.runs.difference(&after.runs).cloned());
                 }
             }
+            changes.add_shared("hairpin", hairpins.take_difference());
+            text.push_str(&changes.text());
             if !text.is_empty() {
                 kernel::run(text).await?;
             }
+            left.iter().for_each(|run| slots.release(run));
         }
         self.installed = true;
         let mut gone = Vec::new();

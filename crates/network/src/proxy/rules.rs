@@ -1,15 +1,17 @@
 //! Fronts in nftables' terms: chains with their rules, sets, and elements of the maps that lead to them.
 //!
 //! One lookup in a map finds a service whatever their number: `services` by address, protocol and port, `node-ports` by
-//! protocol and port. Each leads to a chain that picks an endpoint.
+//! protocol and port. Each leads to a chain that picks an endpoint by its number in `endpoints`, which holds those of all
+//! services: a map for each service would make the kernel slow, since it goes through all maps to name a new one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
 
 use super::fronts::{Endpoint, Front};
+use super::slots::{Run, Slots};
 use super::{Settings, is_of};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,10 @@ impl Family {
 }
 
 pub const TABLE: &str = "knarr-proxy";
+/// The map from numbers to endpoints.
+pub const ENDPOINTS: &str = "endpoints";
+/// The one chain that looks into that map: the kernel checks all of a map for each further chain that does.
+const PICK: &str = "pick";
 const MASQUERADE_MARK: &str = "0x4000";
 
 /// What one service puts into the table. Equal parts of two of these need no change.
@@ -47,6 +53,10 @@ pub struct Rules {
     pub sets: BTreeMap<String, String>,
     /// Map or set and key → value (empty for a set).
     pub elements: BTreeMap<(&'static str, String), String>,
+    /// Pairs of equal addresses: pods that may reach themselves through a service. Services share pods, and so these.
+    pub hairpins: BTreeSet<String>,
+    /// Numbers that its lists of endpoints hold.
+    pub runs: BTreeSet<Run>,
 }
 
 /// The empty tables, made anew.
@@ -66,8 +76,16 @@ pub fn tables(family: Family, settings: &Settings) -> String {
         };
         line(format!("add map {ip} {TABLE} {name} {{ type {key} : verdict ; }}"));
     }
+    line(format!("add map {ip} {TABLE} {ENDPOINTS} {{ type mark : {address} . inet_service ; }}"));
     line(format!("add set {ip} {TABLE} hairpin {{ type {address} . {address} ; }}"));
-    for chain in ["dispatch", "masquerade-later", "refuse", "refused-first"] {
+    let pods = pod_networks(family, settings);
+    if !pods.is_empty() {
+        let pods = pods.join(", ");
+        line(format!(
+            "add set {ip} {TABLE} pods {{ type {address} ; flags interval ; auto-merge ; elements = {{ {pods} }} ; }}"
+        ));
+    }
+    for chain in ["dispatch", "masquerade-later", "refuse", "refused-first", PICK] {
         line(format!("add chain {ip} {TABLE} {chain}"));
     }
     for (chain, kind, hook, priority) in [
@@ -82,6 +100,7 @@ pub fn tables(family: Family, settings: &Settings) -> String {
     }
     let mut rule = |chain: &str, rule: &str| line(format!("add rule {ip} {TABLE} {chain} {rule}"));
     rule("masquerade-later", &format!("meta mark set meta mark or {MASQUERADE_MARK}"));
+    rule(PICK, &format!("meta l4proto {{ tcp, udp, sctp }} dnat {ip} to ct mark map @{ENDPOINTS}"));
     rule("refuse", "meta l4proto tcp reject with tcp reset");
     rule("refuse", "reject");
     rule("dispatch", &format!("{ip} daddr . meta l4proto . th dport vmap @services"));
@@ -124,15 +143,15 @@ fn node_addresses(family: Family, settings: &Settings) -> String {
 }
 
 /// All that the fronts of one service need.
-pub fn of(fronts: &[Front], family: Family, settings: &Settings) -> Rules {
+pub fn of(fronts: &[Front], family: Family, settings: &Settings, slots: &mut Slots) -> Rules {
     let mut rules = Rules::default();
     for front in fronts {
-        add_front(&mut rules, front, family, settings);
+        add_front(&mut rules, front, family, settings, slots);
     }
     rules
 }
 
-fn add_front(rules: &mut Rules, front: &Front, family: Family, settings: &Settings) {
+fn add_front(rules: &mut Rules, front: &Front, family: Family, settings: &Settings, slots: &mut Slots) {
     let own = |addresses: &[IpAddr]| -> Vec<IpAddr> {
         addresses.iter().filter(|address| is_of(address, family)).copied().collect()
     };
@@ -156,7 +175,7 @@ fn add_front(rules: &mut Rules, front: &Front, family: Family, settings: &Settin
         }
     } else {
         let mut chain = from_outside(family, settings);
-        chain.extend(balance(rules, front, &inside, &name, "in"));
+        chain.extend(balance(rules, front, &inside, &format!("{name}-in"), slots));
         rules.chains.insert(service_chain.clone(), chain);
         for address in &cluster {
             rules.elements.insert(("services", at(address)), format!("goto {service_chain}"));
@@ -169,7 +188,7 @@ fn add_front(rules: &mut Rules, front: &Front, family: Family, settings: &Settin
     if reached_from_outside {
         let usable = !outside.is_empty() || (front.outside_is_local && !inside.is_empty());
         if usable {
-            let chain = external_rules(rules, front, &outside, &inside, family, settings, &name);
+            let chain = external_rules(rules, front, [&outside, &inside], family, settings, &name, slots);
             rules.chains.insert(external_chain.clone(), chain);
             for address in &external {
                 let target = limited(rules, front, address, &name, &external_chain, family);
@@ -190,8 +209,7 @@ fn add_front(rules: &mut Rules, front: &Front, family: Family, settings: &Settin
         }
     }
     for endpoint in inside.iter().chain(&outside).filter(|endpoint| endpoint.is_local) {
-        let pair = format!("{} . {}", endpoint.address, endpoint.address);
-        rules.elements.insert(("hairpin", pair), String::new());
+        rules.hairpins.insert(format!("{} . {}", endpoint.address, endpoint.address));
     }
 }
 
@@ -205,30 +223,31 @@ fn verdict_without_endpoints(front: &Front) -> &'static str {
 
 /// Traffic from outside the pods' networks comes back through this node.
 fn from_outside(family: Family, settings: &Settings) -> Vec<String> {
-    let own: Vec<&str> = settings
-        .cluster_cidrs
-        .iter()
-        .map(String::as_str)
-        .filter(|text| text.contains(':') == (family == Family::V6))
-        .collect();
-    if own.is_empty() {
+    if pod_networks(family, settings).is_empty() {
         return Vec::new();
     }
-    vec![format!("{} saddr != {{ {} }} jump masquerade-later", family.name(), own.join(", "))]
+    vec![format!("{} saddr != @pods jump masquerade-later", family.name())]
+}
+
+fn pod_networks(family: Family, settings: &Settings) -> Vec<&str> {
+    let all = settings.cluster_cidrs.iter().map(String::as_str);
+    all.filter(|text| text.contains(':') == (family == Family::V6)).collect()
 }
 
 fn external_rules(
     rules: &mut Rules,
     front: &Front,
-    outside: &[Endpoint],
-    inside: &[Endpoint],
+    [outside, inside]: [&[Endpoint]; 2],
     family: Family,
     settings: &Settings,
     name: &str,
+    slots: &mut Slots,
 ) -> Vec<String> {
     if !front.keeps_source {
         let mut chain = vec!["jump masquerade-later".to_owned()];
-        chain.extend(balance(rules, front, outside, name, "out"));
+        // Policies that do not differ lead to the same endpoints, which need not be written twice.
+        let list = if outside == inside { "in" } else { "out" };
+        chain.extend(balance(rules, front, outside, &format!("{name}-{list}"), slots));
         return chain;
     }
     let ip = family.name();
@@ -236,24 +255,17 @@ fn external_rules(
     // Pods, and this machine itself, may use any endpoint: their address is known everywhere in the cluster.
     if !inside.is_empty() {
         let cluster = format!("anywhere-{name}");
-        let picked = balance(rules, front, inside, name, "in");
+        let picked = balance(rules, front, inside, &format!("{name}-in"), slots);
         rules.chains.insert(cluster.clone(), picked);
-        let pods: Vec<&str> = settings
-            .cluster_cidrs
-            .iter()
-            .map(String::as_str)
-            .filter(|text| text.contains(':') == (family == Family::V6))
-            .collect();
-        if !pods.is_empty() {
-            chain.push(format!("{ip} saddr {{ {} }} goto {cluster}", pods.join(", ")));
+        if !pod_networks(family, settings).is_empty() {
+            chain.push(format!("{ip} saddr @pods goto {cluster}"));
         }
         chain.push("fib saddr type local jump masquerade-later".to_owned());
         chain.push(format!("fib saddr type local goto {cluster}"));
     }
-    if outside.is_empty() {
-        return chain;
+    if !outside.is_empty() {
+        chain.extend(balance(rules, front, outside, &format!("{name}-out"), slots));
     }
-    chain.extend(balance(rules, front, outside, name, "out"));
     chain
 }
 
@@ -275,10 +287,13 @@ fn limited(rules: &mut Rules, front: &Front, address: &IpAddr, name: &str, chain
 }
 
 /// Rules that send a connection to one of the endpoints, each as likely as the others.
-fn balance(rules: &mut Rules, front: &Front, endpoints: &[Endpoint], name: &str, side: &str) -> Vec<String> {
+fn balance(rules: &mut Rules, front: &Front, endpoints: &[Endpoint], list: &str, slots: &mut Slots) -> Vec<String> {
     let protocol = front.protocol.name();
     let Some(seconds) = front.affinity else {
-        return vec![format!("meta l4proto {protocol} {}", destination(endpoints))];
+        return match endpoints {
+            [one] => vec![format!("meta l4proto {protocol} {}", destination(one))],
+            many => vec![numbered(rules, many, list, slots)],
+        };
     };
     // A client finds the endpoint it had before in that endpoint's set.
     let mut chain = Vec::new();
@@ -287,37 +302,38 @@ fn balance(rules: &mut Rules, front: &Front, endpoints: &[Endpoint], name: &str,
         let ip = if endpoint.address.is_ipv4() { "ip" } else { "ip6" };
         let kind = if endpoint.address.is_ipv4() { "ipv4_addr" } else { "ipv6_addr" };
         let tag = short_hash(&format!("{}:{}", endpoint.address, endpoint.port));
-        let (target, set) = (format!("endpoint-{name}-{tag}"), format!("clients-{name}-{tag}"));
+        let (target, set) = (format!("endpoint-{list}-{tag}"), format!("clients-{list}-{tag}"));
         rules.sets.insert(set.clone(), format!("{{ type {kind} ; flags dynamic, timeout ; timeout {seconds}s ; }}"));
         rules.chains.insert(
             target.clone(),
             vec![
                 format!("update @{set} {{ {ip} saddr }}"),
-                format!("meta l4proto {protocol} {}", destination(std::slice::from_ref(endpoint))),
+                format!("meta l4proto {protocol} {}", destination(endpoint)),
             ],
         );
         chain.push(format!("{ip} saddr @{set} goto {target}"));
         picks.push(format!("{index} : goto {target}"));
     }
     chain.push(format!("numgen random mod {} vmap {{ {} }}", endpoints.len(), picks.join(", ")));
-    let _ = side;
     chain
 }
 
-fn destination(endpoints: &[Endpoint]) -> String {
-    match endpoints {
-        [one] if one.address.is_ipv4() => format!("dnat to {}:{}", one.address, one.port),
-        [one] => format!("dnat to [{}]:{}", one.address, one.port),
-        many => {
-            let family = if many.first().is_some_and(|endpoint| endpoint.address.is_ipv4()) { "ip" } else { "ip6" };
-            let picks: Vec<String> = many
-                .iter()
-                .enumerate()
-                .map(|(index, endpoint)| format!("{index} : {} . {}", endpoint.address, endpoint.port))
-                .collect();
-            format!("dnat {family} to numgen random mod {} map {{ {} }}", many.len(), picks.join(", "))
-        }
+fn destination(endpoint: &Endpoint) -> String {
+    match endpoint.address {
+        IpAddr::V4(address) => format!("dnat to {address}:{}", endpoint.port),
+        IpAddr::V6(address) => format!("dnat to [{address}]:{}", endpoint.port),
     }
+}
+
+/// Gives the endpoints numbers that follow one another, and picks one of these. The connection's mark carries the number.
+fn numbered(rules: &mut Rules, endpoints: &[Endpoint], list: &str, slots: &mut Slots) -> String {
+    let (run, first) = slots.take(list, endpoints.len());
+    rules.runs.insert(run);
+    for (number, endpoint) in (first..).zip(endpoints) {
+        let value = format!("{} . {}", endpoint.address, endpoint.port);
+        rules.elements.insert((ENDPOINTS, number.to_string()), value);
+    }
+    format!("ct mark set numgen random mod {} offset {first} goto {PICK}", endpoints.len())
 }
 
 /// A name that nftables takes: a hash that is unique, and as much of the service's name as fits.
@@ -370,36 +386,34 @@ mod tests {
 
     #[test]
     fn a_service_leads_to_its_endpoints() {
-        let rules = of(&[front(2)], Family::V4, &settings());
+        let rules = of(&[front(2)], Family::V4, &settings(), &mut Slots::default());
         let (key, target) = rules.elements.iter().find(|((map, _), _)| *map == "services").unwrap();
         assert_eq!(key.1, "10.96.0.7 . tcp . 80");
         let chain = &rules.chains[target.strip_prefix("goto ").unwrap()];
         assert_eq!(
             chain,
-            &[
-                "ip saddr != { 10.244.0.0/16 } jump masquerade-later",
-                "meta l4proto tcp dnat ip to numgen random mod 2 map { 0 : 10.244.0.2 . 8080, 1 : 10.244.0.3 . 8080 }",
-            ]
+            &["ip saddr != @pods jump masquerade-later", "ct mark set numgen random mod 2 offset 0 goto pick",]
         );
-        assert!(rules.elements.contains_key(&("hairpin", "10.244.0.2 . 10.244.0.2".to_owned())));
-        assert!(!rules.elements.contains_key(&("hairpin", "10.244.0.3 . 10.244.0.3".to_owned())));
+        assert_eq!(rules.elements[&(ENDPOINTS, "1".to_owned())], "10.244.0.3 . 8080");
+        assert!(rules.hairpins.contains("10.244.0.2 . 10.244.0.2"));
+        assert!(!rules.hairpins.contains("10.244.0.3 . 10.244.0.3"));
     }
 
     #[test]
     fn a_service_without_endpoints_is_refused() {
-        let rules = of(&[front(0)], Family::V4, &settings());
+        let rules = of(&[front(0)], Family::V4, &settings(), &mut Slots::default());
         assert_eq!(rules.elements[&("refused", "10.96.0.7 . tcp . 80".to_owned())], "goto refuse");
         assert!(rules.chains.is_empty());
     }
 
     #[test]
     fn the_other_family_has_nothing() {
-        assert_eq!(of(&[front(2)], Family::V6, &settings()), Rules::default());
+        assert_eq!(of(&[front(2)], Family::V6, &settings(), &mut Slots::default()), Rules::default());
     }
 
     #[test]
     fn affinity_keeps_clients_by_endpoint() {
-        let rules = of(&[Front { affinity: Some(60), ..front(2) }], Family::V4, &settings());
+        let rules = of(&[Front { affinity: Some(60), ..front(2) }], Family::V4, &settings(), &mut Slots::default());
         assert_eq!(rules.sets.len(), 2);
         assert!(rules.sets.values().all(|set| set.contains("timeout 60s")));
     }

@@ -176,5 +176,6 @@ pub fn outsider() -> Namespace {
     command(&format!("ip -n {} -6 address add fd50::2/64 dev eth0 nodad", outside.name));
     command(&format!("ip -n {} link set eth0 up", outside.name));
     command("ip route add default via 192.168.50.2");
+    command("ip -6 route add default via fd50::2");
     outside
 }
