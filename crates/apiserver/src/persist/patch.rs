@@ -154,7 +154,10 @@ pub fn check_name(call: &Call<'_>, object: &Value) -> Result<(), Status> {
         return Ok(());
     }
     if name.is_empty() {
-        return Err(Status::bad_request("name must be provided"));
+        return Err(Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            call.target.name
+        )));
     }
     Err(Status::bad_request(format!(
         "the name of the object ({name}) does not match the name on the URL ({})",

@@ -1,8 +1,7 @@
 //! Questions about who somebody is and what they may do, answered and never kept.
 
 use http::Response;
-use knarr_api::field::{Errors, Path};
-use knarr_api::status::Status;
+use knarr_api::status::{Named, Status};
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Map, Value, json};
 
@@ -23,27 +22,28 @@ pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> 
     for phase in [Phase::Mutate, Phase::Validate] {
         call.admit(phase, crate::admit::Operation::Create, &mut review, None, options.dry_run).await?;
     }
-    let status = match call.resource.kind.kind.as_str() {
+    let kind = call.resource.kind.kind.as_str();
+    if kind.ends_with("SubjectAccessReview") {
+        check_access(call, &review)?;
+    }
+    let status = match kind {
         "TokenReview" => token(call, &review)?,
-        "SubjectAccessReview" => {
-            check_access(call, &review, true)?;
-            access(call, &subject(&review), &review)
-        }
-        "LocalSubjectAccessReview" => {
-            check_access(call, &review, true)?;
-            check_local(call, &review)?;
-            access(call, &subject(&review), &review)
-        }
-        "SelfSubjectAccessReview" => {
-            check_access(call, &review, false)?;
-            access(call, call.user, &review)
-        }
+        "SubjectAccessReview" | "LocalSubjectAccessReview" => access(call, &subject(&review), &review),
+        "SelfSubjectAccessReview" => access(call, call.user, &review),
         "SelfSubjectRulesReview" => rules(call, &review)?,
         "SelfSubjectReview" => json!({"userInfo": user_info(call.user)}),
         other => return Err(Status::internal(format!("nothing answers a {other}"))),
     };
-    if call.resource.kind.kind == "SelfSubjectReview" {
-        review.set(&["metadata", "creationTimestamp"], knarr_api::time::seconds(call.now));
+    // These two questions are not repeated with their answers.
+    match kind {
+        "SelfSubjectReview" => {
+            review.set(&["metadata"], json!({"creationTimestamp": knarr_api::time::seconds(call.now)}));
+        }
+        "SelfSubjectRulesReview" => {
+            review.set(&["metadata"], json!({}));
+            review.set(&["spec"], json!({}));
+        }
+        _ => {}
     }
     review.set(&["status"], status);
     Ok(answer::value(&review, 201, format))
@@ -106,40 +106,11 @@ fn subject(review: &Value) -> User {
     }
 }
 
-fn check_access(call: &Call<'_>, review: &Value, of_subject: bool) -> Result<(), Status> {
-    let mut errors = Errors::new();
-    let spec = Path::root("spec");
-    let (resource, path) =
-        (review.has(&["spec", "resourceAttributes"]), review.has(&["spec", "nonResourceAttributes"]));
-    if resource && path {
-        let why = "cannot be specified in combination with resourceAttributes";
-        errors.invalid(
-            &spec.child("nonResourceAttributes"),
-            review.at(&["spec", "nonResourceAttributes"]).clone(),
-            why,
-        );
-    }
-    if !resource && !path {
-        let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        errors.invalid(&spec.child("resourceAttributes"), Value::Null, why);
-    }
-    if of_subject && review.text(&["spec", "user"]).is_empty() && review.items(&["spec", "groups"]).is_empty() {
-        errors.invalid(&spec.child("user"), "", "at least one of user or group must be specified");
-    }
-    let named = review.has(&["metadata"]) && !review.text(&["metadata", "name"]).is_empty();
-    if named {
-        let why = "must be empty";
-        errors.invalid(&Path::root("metadata"), review.at(&["metadata"]).clone(), why);
-    }
-    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(call.resource.kind_named(), "", &errors)) }
-}
-
-fn check_local(call: &Call<'_>, review: &Value) -> Result<(), Status> {
-    let namespace = review.text(&["spec", "resourceAttributes", "namespace"]);
-    if review.has(&["spec", "nonResourceAttributes"]) || namespace == call.target.namespace {
-        return Ok(());
-    }
-    Err(Status::bad_request("spec.resourceAttributes.namespace must match metadata.namespace"))
+/// Such questions are told to be wrong without a word of their kind.
+fn check_access(call: &Call<'_>, review: &Value) -> Result<(), Status> {
+    let errors = call.resource.rules.validate(review, None, &call.rules_context());
+    let unnamed = Named { group: &call.resource.kind.group, name: "" };
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(unnamed, "", &errors)) }
 }
 
 /// Whether a user may do what a review asks about.

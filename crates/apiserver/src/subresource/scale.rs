@@ -51,7 +51,8 @@ pub async fn serve(
         Verb::Update => {
             let options = WriteOptions::parse(call.query, call.headers, WriteKind::Update)?;
             let expected = expected()?;
-            let scale = decode::body_as(call, &expected, &request.body, options.field_validation)?;
+            let mut scale = decode::body_as(call, &expected, &request.body, options.field_validation)?;
+            persist::pipeline::match_namespace(call, &mut scale)?;
             persist::patch::check_name(call, &scale)?;
             write(call, &options, &paths, &mut |_| Ok(scale.clone())).await?
         }
@@ -191,6 +192,6 @@ fn selector_text(selector: &Value) -> String {
         };
         parts.push((key.clone(), text));
     }
-    parts.sort();
+    parts.sort_by(|(one, _), (other, _)| one.cmp(other));
     parts.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join(",")
 }

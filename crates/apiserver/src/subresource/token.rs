@@ -66,6 +66,7 @@ pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> 
     let (token, expires) = tokens
         .issue(&wanted, call.now)
         .map_err(|error| Status::internal(format!("failed to generate token: {error}")))?;
+    asked.set_default(&["spec", "boundObjectRef"], Value::Null);
     asked.set(&["status"], json!({"token": token, "expirationTimestamp": time::seconds(expires)}));
     Ok(answer::value(&asked, 201, format))
 }
