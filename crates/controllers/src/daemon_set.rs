@@ -22,10 +22,12 @@ use parking_lot::Mutex;
 use crate::Context;
 use crate::common::adoption::{claim_all, is_alive};
 use crate::common::key::{namespace, uid};
-use crate::common::pods::{BY_CONTROLLER, ORPHANS, PodControl, each, index_by_controller, slow_start};
+use crate::common::pods::{
+    BY_CONTROLLER, ORPHANS, PodControl, creation, each, index_by_controller, slow_start, worth_telling,
+};
 use crate::common::requests::replace_status;
 use crate::common::{Expectations, Key, history};
-use crate::error::{Error, Result, ignore_not_found, is_not_found, message, namespace_terminating};
+use crate::error::{Error, Result, ignore_not_found, is_not_found, message};
 
 use plan::{Observed, Plan};
 
@@ -241,16 +243,7 @@ impl Controller {
         let nodes = &plan.create;
         let (created, create_error) = slow_start(nodes.len(), 1, |at| {
             let pod = placement::new_pod(set, &nodes[at], hash);
-            async move {
-                match self.control.create(&**set, &pod).await {
-                    Ok(_) => Ok(()),
-                    Err(error) if namespace_terminating(&error) => {
-                        self.expectations.created(key);
-                        Ok(())
-                    }
-                    Err(error) => Err(Error::from(error)),
-                }
-            }
+            async move { creation(self.control.create(&**set, &pod).await) }
         })
         .await;
         for _ in created..nodes.len() {
@@ -266,7 +259,7 @@ impl Controller {
             }
         })
         .await;
-        create_error.map_or(deleted, Err)
+        worth_telling(create_error).map_or(deleted, Err)
     }
 
     async fn write_status(

@@ -6,6 +6,9 @@ pub enum Error {
     Api(#[from] kube::Error),
     #[error("cannot write an object as JSON")]
     Json(#[from] serde_json::Error),
+    /// Nothing can be created there any more; no reason to try again.
+    #[error("the namespace is being deleted")]
+    NamespaceTerminating,
     /// Something that is expected to pass: the cache is behind, or another party must act first.
     #[error("{0}")]
     Later(String),

@@ -28,10 +28,12 @@ use serde_json::json;
 use crate::Context;
 use crate::common::adoption::{claim_all, is_alive};
 use crate::common::key::{name, namespace, uid};
-use crate::common::pods::{BY_CONTROLLER, ORPHANS, PodControl, each, index_by_controller, slow_start};
+use crate::common::pods::{
+    BY_CONTROLLER, ORPHANS, PodControl, creation, each, index_by_controller, slow_start, worth_telling,
+};
 use crate::common::requests::{replace_status, unless_zero};
 use crate::common::{Expectations, Key};
-use crate::error::{Error, Result, ignore_not_found, is_not_found, namespace_terminating};
+use crate::error::{Error, Result, ignore_not_found, is_not_found};
 
 use back_off::Records;
 use plan::{Step, decide};
@@ -344,23 +346,14 @@ impl Controller {
         self.expectations.expect_creations(key, count);
         let (succeeded, error) = slow_start(count, 1, |at| {
             let pod = pods::new_pod(view, indexes[at]);
-            async move {
-                match self.control.create(view.job, &pod).await {
-                    Ok(_) => Ok(()),
-                    Err(error) if namespace_terminating(&error) => {
-                        self.expectations.created(key);
-                        Ok(())
-                    }
-                    Err(error) => Err(Error::from(error)),
-                }
-            }
+            async move { creation(self.control.create(view.job, &pod).await) }
         })
         .await;
         for _ in succeeded..count {
             self.expectations.created(key);
         }
         running.active += succeeded as i32;
-        error
+        worth_telling(error)
     }
 
     fn tell_suspension(&self, view: &View, status: &mut JobStatus, now: Timestamp) {

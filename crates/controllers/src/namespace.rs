@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::jiff::Timestamp;
-use knarr_client::{Metadata, WorkQueue, run_workers, time};
+use knarr_client::{Informer, Metadata, WorkQueue, run_workers, time};
 use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
 use kube::{Api, Client};
 
@@ -40,12 +40,14 @@ pub async fn run(context: Context) {
         }
     });
     namespaces.synced().await;
+    let pods = context.informers.of::<Pod>();
+    pods.synced().await;
     let workers = context.settings.concurrent_syncs * 2;
     let again = queue.clone();
     run_workers(queue, workers, move |key: String| {
-        let (client, again) = (context.client.clone(), again.clone());
+        let (client, pods, again) = (context.client.clone(), pods.clone(), again.clone());
         async move {
-            match empty(&client, &key).await {
+            match empty(&client, &pods, &key).await {
                 Ok(None) => {}
                 Ok(Some(wait)) => again.add_after(key, wait),
                 Err(error) => {
@@ -65,7 +67,7 @@ fn has_finalizers(namespace: &Namespace) -> bool {
 }
 
 /// One attempt; returns when to try again if something remains.
-async fn empty(client: &Client, key: &str) -> Result<Option<Duration>> {
+async fn empty(client: &Client, pods: &Informer<Pod>, key: &str) -> Result<Option<Duration>> {
     let api: Api<Namespace> = Api::all(client.clone());
     let Some(mut namespace) = api.get_opt(key).await? else { return Ok(None) };
     if namespace.metadata.deletion_timestamp.is_none() {
@@ -78,7 +80,8 @@ async fn empty(client: &Client, key: &str) -> Result<Option<Duration>> {
     if !has_finalizers(&namespace) {
         return Ok(None);
     }
-    let outcome = delete_content(client, &namespace).await;
+    let grace = grace_left(&pods.in_namespace(key), &namespace, Timestamp::now());
+    let outcome = delete_content(client, &namespace, grace).await;
     let changed = updated(namespace.status.clone().unwrap_or_default(), &outcome, Timestamp::now());
     if namespace.status.as_ref() != Some(&changed) {
         namespace.status = Some(changed);
@@ -105,7 +108,7 @@ async fn empty(client: &Client, key: &str) -> Result<Option<Duration>> {
     Ok(None)
 }
 
-async fn delete_content(client: &Client, namespace: &Namespace) -> Outcome {
+async fn delete_content(client: &Client, namespace: &Namespace, grace: i64) -> Outcome {
     let mut outcome = Outcome::default();
     let kinds = match discover(client).await {
         Ok(discovered) => {
@@ -131,7 +134,7 @@ async fn delete_content(client: &Client, namespace: &Namespace) -> Outcome {
         .partition(|kind| kind.resource.group.is_empty() && kind.resource.plural == "pods");
     // Whatever pods use stays until they have ended.
     for kind in &pods {
-        outcome.add(kind, delete_kind(client, kind, namespace).await);
+        outcome.add(kind, delete_kind(client, kind, namespace, grace).await);
     }
     outcome.pods_only = !outcome.remaining.is_empty();
     if outcome.pods_only {
@@ -139,7 +142,7 @@ async fn delete_content(client: &Client, namespace: &Namespace) -> Outcome {
     }
     let results: Vec<(Kind, Result<Left>)> = futures::stream::iter(others)
         .map(|kind| async move {
-            let left = delete_kind(client, &kind, namespace).await;
+            let left = delete_kind(client, &kind, namespace, 0).await;
             (kind, left)
         })
         .buffer_unordered(PARALLEL_KINDS)
@@ -160,34 +163,37 @@ struct Left {
     failure: Option<String>,
 }
 
-async fn delete_kind(client: &Client, kind: &Kind, namespace: &Namespace) -> Result<Left> {
+/// `grace` is how long objects of the kind may take to end by themselves.
+async fn delete_kind(client: &Client, kind: &Kind, namespace: &Namespace, grace: i64) -> Result<Left> {
     let key = name(namespace);
     let api: Api<Metadata> = Api::namespaced_with(client.clone(), key, &kind.resource);
-    let Some(before) = list(&api).await? else { return Ok(Left::default()) };
-    if before.is_empty() {
+    let Some((count, before)) = list(&api).await? else { return Ok(Left::default()) };
+    if count == 0 {
         return Ok(Left::default());
     }
-    let grace = if kind.resource.group.is_empty() && kind.resource.plural == "pods" {
-        let pods: Api<Pod> = Api::namespaced(client.clone(), key);
-        let pods = pods.list(&ListParams::default()).await?;
-        grace_left(&pods.items, namespace, Timestamp::now())
-    } else {
-        0
-    };
     let params = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
-    if kind.can("deletecollection") {
-        ignore_unsupported(api.delete_collection(&params, &ListParams::default()).await)?;
-    } else {
-        for object in &before {
-            ignore_unsupported(api.delete(name(object), &params).await)?;
+    // What is already on its way out is not told again.
+    if before.iter().any(|object| object.metadata.deletion_timestamp.is_none()) || count > before.len() {
+        if kind.can("deletecollection") {
+            ignore_unsupported(api.delete_collection(&params, &ListParams::default()).await)?;
+        } else {
+            for object in &before {
+                ignore_unsupported(api.delete(name(object), &params).await)?;
+            }
         }
     }
-    let Some(after) = list(&api).await? else { return Ok(Left::default()) };
-    Ok(left(kind, key, &after, grace))
+    let Some((count, after)) = list(&api).await? else { return Ok(Left::default()) };
+    Ok(left(kind, key, count, &after, grace))
 }
 
-async fn list(api: &Api<Metadata>) -> Result<Option<Vec<Metadata>>> {
-    Ok(ignore_unsupported(api.list(&ListParams::default()).await)?.map(|list| list.items))
+/// How many objects there are, and the first of them: a namespace may hold very many.
+async fn list(api: &Api<Metadata>) -> Result<Option<(usize, Vec<Metadata>)>> {
+    const LOOKED_AT: u32 = 500;
+    let Some(list) = ignore_unsupported(api.list(&ListParams::default().limit(LOOKED_AT)).await)? else {
+        return Ok(None);
+    };
+    let beyond = list.metadata.remaining_item_count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+    Ok(Some((list.items.len() + beyond, list.items)))
 }
 
 fn ignore_unsupported<T>(answer: kube::Result<T>) -> kube::Result<Option<T>> {
@@ -197,8 +203,8 @@ fn ignore_unsupported<T>(answer: kube::Result<T>) -> kube::Result<Option<T>> {
     }
 }
 
-fn left(kind: &Kind, namespace: &str, objects: &[Metadata], grace: i64) -> Left {
-    let mut left = Left { count: objects.len(), wait_seconds: grace, ..Left::default() };
+fn left(kind: &Kind, namespace: &str, count: usize, objects: &[Metadata], grace: i64) -> Left {
+    let mut left = Left { count, wait_seconds: grace, ..Left::default() };
     for finalizer in objects.iter().flat_map(|object| object.metadata.finalizers.iter().flatten()) {
         *left.finalizers.entry(finalizer.clone()).or_default() += 1;
     }
@@ -217,7 +223,7 @@ fn left(kind: &Kind, namespace: &str, objects: &[Metadata], grace: i64) -> Left 
 }
 
 /// The longest grace among running pods, unless the namespace has been deleted for longer than that.
-fn grace_left(pods: &[Pod], namespace: &Namespace, now: Timestamp) -> i64 {
+fn grace_left(pods: &[Arc<Pod>], namespace: &Namespace, now: Timestamp) -> i64 {
     let unfinished = pods.iter().filter(|pod| !knarr_client::pod::is_terminal(pod));
     let grace = unfinished.filter_map(|pod| pod.spec.as_ref()?.termination_grace_period_seconds).max().unwrap_or(0);
     let deleted_for = namespace.metadata.deletion_timestamp.as_ref().map_or(0, |at| time::since(now, at).as_secs());
@@ -240,7 +246,7 @@ mod tests {
         let namespace: Namespace =
             serde_json::from_value(json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}}))
                 .unwrap();
-        let pods = [pod(30, "Running"), pod(600, "Succeeded")];
+        let pods = [pod(30, "Running"), pod(600, "Succeeded")].map(Arc::new);
         for (now, grace) in [("2026-01-01T00:00:10Z", 30), ("2026-01-01T00:00:30Z", 0)] {
             assert_eq!(grace_left(&pods, &namespace, now.parse().unwrap()), grace);
         }

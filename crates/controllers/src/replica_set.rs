@@ -19,10 +19,12 @@ use parking_lot::Mutex;
 use crate::Context;
 use crate::common::adoption::{claim_all, is_alive};
 use crate::common::key::{name, namespace, uid};
-use crate::common::pods::{BY_CONTROLLER, ORPHANS, PodControl, each, index_by_controller, slow_start, to_delete};
+use crate::common::pods::{
+    BY_CONTROLLER, ORPHANS, PodControl, creation, each, index_by_controller, slow_start, to_delete, worth_telling,
+};
 use crate::common::requests::replace_status;
 use crate::common::{Expectations, Key};
-use crate::error::{Error, Result, is_not_found, message, namespace_terminating};
+use crate::error::{Error, Result, is_not_found, message};
 
 use plan::{Failure, Step, new_pod, plan, status};
 use replicated::Replicated;
@@ -225,18 +227,8 @@ impl<K: Replicated> Controller<K> {
         let pod = new_pod(&**owner)?;
         self.expectations.expect_creations(key, count);
         let first_batch = if self.proven.lock().contains(key) { PROVEN_BATCH } else { 1 };
-        let (succeeded, error) = slow_start(count, first_batch, |_| async {
-            match self.control.create(&**owner, &pod).await {
-                Ok(_) => Ok(()),
-                Err(error) if namespace_terminating(&error) => {
-                    // Counted as done, as nothing can be created there any more; no event will come for it.
-                    self.expectations.created(key);
-                    Ok(())
-                }
-                Err(error) => Err(Error::from(error)),
-            }
-        })
-        .await;
+        let (succeeded, error) =
+            slow_start(count, first_batch, |_| async { creation(self.control.create(&**owner, &pod).await) }).await;
         for _ in succeeded..count {
             self.expectations.created(key);
         }
@@ -244,7 +236,7 @@ impl<K: Replicated> Controller<K> {
             Some(_) => self.proven.lock().remove(key),
             None => self.proven.lock().insert(key.clone()),
         };
-        error
+        worth_telling(error)
     }
 
     async fn delete(&self, key: &Key, owner: &Arc<K>, chosen: Vec<Arc<Pod>>) -> Option<Error> {

@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client, Resource};
 
 use super::key::{name, namespace};
-use crate::error::{is_not_found, message, namespace_terminating};
+use crate::error::{Error, is_not_found, message, namespace_terminating};
 
 /// Index of pods by the uid of their controller.
 pub const BY_CONTROLLER: &str = "controller";
@@ -69,6 +69,20 @@ impl PodControl {
             }
         }
     }
+}
+
+/// What a creation means for those that were to follow it: once the namespace is going away, none of them is tried.
+pub fn creation<T>(answer: kube::Result<T>) -> Result<(), Error> {
+    match answer {
+        Ok(_) => Ok(()),
+        Err(error) if namespace_terminating(&error) => Err(Error::NamespaceTerminating),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A failure worth telling and trying again.
+pub fn worth_telling(error: Option<Error>) -> Option<Error> {
+    error.filter(|error| !matches!(error, Error::NamespaceTerminating))
 }
 
 /// Does `count` things in batches of 1, 2, 4, …, so that what fails for all fails after few. Returns how many succeeded and
