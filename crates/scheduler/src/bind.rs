@@ -45,6 +45,10 @@ pub async fn carry_out(
     binder: Option<&Extender>,
 ) -> Result<(), BindError> {
     if !plan.is_empty() {
+        // It may take a while: others, such as those who add nodes, see where the pod is to go.
+        if let Err(error) = nominate(client.clone(), pod, node).await {
+            tracing::warn!(pod = &*pod.key, %error, "the node to come could not be written to the pod");
+        }
         bind_volumes(client.clone(), watched, pod, node, plan).await?;
     }
     for claim in devices {
@@ -78,6 +82,14 @@ async fn bind(client: Client, pod: &PodState, node: &str) -> Result<(), kube::Er
         },
     };
     let _: Value = pods.create_subresource("binding", pod.name(), &PostParams::default(), &binding).await?;
+    Ok(())
+}
+
+/// Writes onto the pod which node it is to go to.
+async fn nominate(client: Client, pod: &PodState, node: &str) -> Result<(), kube::Error> {
+    let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
+    let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": node}});
+    pods.patch_status(pod.name(), &PatchParams::default(), &Patch::Strategic(patch)).await?;
     Ok(())
 }
 

@@ -86,3 +86,6 @@ fn plugin(name: &str, profile: &Profile) -> Option<Box<dyn Plugin>> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests;
