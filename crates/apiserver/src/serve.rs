@@ -117,7 +117,7 @@ async fn serve(
             let options = ListOptions::parse(call.query, false)?;
             let selection = Selection::parse(resource, &options.label_selector, &options.field_selector)?;
             let listed = persist::list::list(call, &options, &selection).await?;
-            answer::list(resource, &listed, format, include)
+            answer::list(resource, listed, format, include)
         }
         Verb::Create => {
             let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
@@ -191,5 +191,5 @@ async fn delete_collection(
             Err(status) => return Err(status),
         }
     }
-    answer::list(call.resource, &listed, format, include)
+    answer::list(call.resource, listed, format, include)
 }

@@ -32,6 +32,9 @@ use crate::subresource::connect::Kubelets;
 /// The largest body that is read.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
+/// A client that takes longer to send a body is not served.
+const BODY_TIME: Duration = Duration::from_secs(60);
+
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 /// All that serving requests needs. Everything in it may be shared.
@@ -179,7 +182,11 @@ where
     if body.is_end_stream() {
         return Ok(Bytes::new());
     }
-    match std::pin::pin!(Limited::new(body, BODY_LIMIT)).collect().await {
+    let body = std::pin::pin!(Limited::new(body, BODY_LIMIT));
+    let Ok(read) = tokio::time::timeout(BODY_TIME, body.collect()).await else {
+        return Err(Status::new(408, "Timeout", "the body of the request did not come in time"));
+    };
+    match read {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => {
             let text = format!("Request entity too large: limit is {BODY_LIMIT}");

@@ -13,6 +13,11 @@ use http_body::{Frame, SizeHint};
 pub enum Body {
     Empty,
     Chunks(VecDeque<Bytes>),
+    /// Chunks that are made when the one before has gone out; `remaining` is how many bytes are still to come.
+    Lazy {
+        chunks: Box<dyn Iterator<Item = Bytes> + Send>,
+        remaining: usize,
+    },
     Stream(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
 }
 
@@ -31,16 +36,17 @@ impl Body {
         match self {
             Body::Empty => Some(0),
             Body::Chunks(chunks) => Some(chunks.iter().map(Bytes::len).sum()),
+            Body::Lazy { remaining, .. } => Some(*remaining),
             Body::Stream(_) => None,
         }
     }
 
-    /// The whole body in one piece, where it is not a stream.
+    /// The whole body in one piece, where it is there already.
     pub fn gather(&self) -> Option<Vec<u8>> {
         match self {
             Body::Empty => Some(Vec::new()),
             Body::Chunks(chunks) => Some(chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect()),
-            Body::Stream(_) => None,
+            Body::Lazy { .. } | Body::Stream(_) => None,
         }
     }
 }
@@ -53,6 +59,10 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Body::Empty => Poll::Ready(None),
             Body::Chunks(chunks) => Poll::Ready(chunks.pop_front().map(|chunk| Ok(Frame::data(chunk)))),
+            Body::Lazy { chunks, remaining } => Poll::Ready(chunks.next().map(|chunk| {
+                *remaining = remaining.saturating_sub(chunk.len());
+                Ok(Frame::data(chunk))
+            })),
             Body::Stream(stream) => {
                 stream.as_mut().poll_next(context).map(|next| next.map(|chunk| Ok(Frame::data(chunk))))
             }
@@ -63,6 +73,7 @@ impl http_body::Body for Body {
         match self {
             Body::Empty => true,
             Body::Chunks(chunks) => chunks.is_empty(),
+            Body::Lazy { remaining, .. } => *remaining == 0,
             Body::Stream(_) => false,
         }
     }

@@ -1,12 +1,13 @@
 //! Objects and lists in the representation the client asked for.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
 use knarr_api::catalogue::GroupVersionKind;
 use knarr_api::protobuf;
 use knarr_api::status::Status;
+use knarr_store::Entry;
 use serde_json::{Map, Value, json};
 
 use super::table::{self, IncludeObject};
@@ -94,15 +95,15 @@ pub fn value(value: &Value, code: u16, format: &Format) -> Response<Body> {
 
 /// Answers with a list of a resource's objects.
 pub fn list(
-    resource: &Resource,
-    listed: &Listed,
+    resource: &Arc<Resource>,
+    listed: Listed,
     format: &Format,
     include: IncludeObject,
 ) -> Result<Response<Body>, Status> {
-    let metadata = list_metadata(listed);
+    let metadata = list_metadata(&listed);
     match (format.shape, format.encoding) {
         (Shape::Whole, Encoding::Json) if !format.pretty => plain_list(resource, listed, &metadata),
-        (Shape::Whole, Encoding::Protobuf) => protobuf_list(resource, listed, &metadata),
+        (Shape::Whole, Encoding::Protobuf) => protobuf_list(resource, &listed, &metadata),
         (Shape::Whole, _) => {
             let mut items = Vec::with_capacity(listed.entries.len());
             for entry in &listed.entries {
@@ -152,31 +153,65 @@ fn list_metadata(listed: &Listed) -> Value {
     Value::Object(metadata)
 }
 
-/// Puts stored bytes together; nothing is parsed.
-fn plain_list(resource: &Resource, listed: &Listed, metadata: &Value) -> Result<Response<Body>, Status> {
+/// Puts stored bytes together; nothing is parsed. What is stored in the served version is put together chunk by chunk,
+/// while it goes out.
+fn plain_list(resource: &Arc<Resource>, listed: Listed, metadata: &Value) -> Result<Response<Body>, Status> {
     let kind = &resource.kind;
     let head = format!(
         "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{metadata},\"items\":[",
         json!(kind.list_kind),
         json!(kind.api_version())
     );
-    let mut chunks = VecDeque::new();
-    let total: usize = listed.entries.iter().map(|entry| entry.value.len() + 40).sum();
-    let mut chunk = Vec::with_capacity((total + head.len()).min(CHUNK + 8 * 1024));
-    chunk.extend_from_slice(head.as_bytes());
-    for (at, entry) in listed.entries.iter().enumerate() {
-        if at > 0 {
-            chunk.push(b',');
+    let lengths: Option<usize> = listed.entries.iter().map(|entry| stored::item_length(resource, entry)).sum();
+    let Some(items) = lengths else {
+        let mut whole = head.into_bytes();
+        for (at, entry) in listed.entries.iter().enumerate() {
+            if at > 0 {
+                whole.push(b',');
+            }
+            stored::append_item(&mut whole, resource, entry)?;
         }
-        stored::append_item(&mut chunk, resource, entry)?;
-        if chunk.len() >= CHUNK {
-            let full = std::mem::replace(&mut chunk, Vec::with_capacity(CHUNK + 8 * 1024));
-            chunks.push_back(Bytes::from(full));
+        whole.extend_from_slice(END);
+        return Ok(with_type(200, Format::JSON.media_type(), Body::full(whole)));
+    };
+    let remaining = head.len() + items + listed.entries.len().saturating_sub(1) + END.len();
+    let chunks =
+        ListChunks { resource: resource.clone(), entries: listed.entries.into_iter(), next: Some(head), first: true };
+    Ok(with_type(200, Format::JSON.media_type(), Body::Lazy { chunks: Box::new(chunks), remaining }))
+}
+
+const END: &[u8] = b"]}\n";
+
+/// A list on its way out.
+struct ListChunks {
+    resource: Arc<Resource>,
+    entries: std::vec::IntoIter<Arc<Entry>>,
+    /// What goes before the items; none once the end was sent.
+    next: Option<String>,
+    first: bool,
+}
+
+impl Iterator for ListChunks {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let head = self.next.take()?;
+        let mut chunk = Vec::with_capacity(CHUNK + 8 * 1024);
+        chunk.extend_from_slice(head.as_bytes());
+        for entry in self.entries.by_ref() {
+            if !std::mem::take(&mut self.first) {
+                chunk.push(b',');
+            }
+            // Entries whose length is known need no parsing, which is all that could fail.
+            let _ = stored::append_item(&mut chunk, &self.resource, &entry);
+            if chunk.len() >= CHUNK {
+                self.next = Some(String::new());
+                return Some(chunk.into());
+            }
         }
+        chunk.extend_from_slice(END);
+        Some(chunk.into())
     }
-    chunk.extend_from_slice(b"]}\n");
-    chunks.push_back(Bytes::from(chunk));
-    Ok(with_type(200, Format::JSON.media_type(), Body::Chunks(chunks)))
 }
 
 fn protobuf_list(resource: &Resource, listed: &Listed, metadata: &Value) -> Result<Response<Body>, Status> {

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue, VARY};
@@ -22,11 +23,18 @@ pub fn compress(response: Response<Body>, request: &HeaderMap) -> Response<Body>
     if !accepted || !worthwhile || response.headers().contains_key(CONTENT_ENCODING) {
         return response;
     }
-    let Body::Chunks(chunks) = response.body() else { return response };
+    let (mut parts, body) = response.into_parts();
+    let chunks: Box<dyn Iterator<Item = Bytes>> = match body {
+        Body::Chunks(chunks) => Box::new(chunks.into_iter()),
+        Body::Lazy { chunks, .. } => chunks,
+        other => return Response::from_parts(parts, other),
+    };
     let mut encoder = GzEncoder::new(Vec::with_capacity(WORTHWHILE), Compression::fast());
-    let packed = chunks.iter().try_for_each(|chunk| encoder.write_all(chunk)).and_then(|()| encoder.finish());
-    let Ok(packed) = packed else { return response };
-    let (mut parts, _) = response.into_parts();
+    for chunk in chunks {
+        // Writing to memory cannot fail.
+        let _ = encoder.write_all(&chunk);
+    }
+    let packed = encoder.finish().unwrap_or_default();
     parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     parts.headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
     Response::from_parts(parts, Body::full(packed))

@@ -294,7 +294,7 @@ fn finalizers_for(resource: &Resource, before: &[String], options: &DeleteOption
         (None, Some(Propagation::Orphan)) => (true, false),
         (None, Some(Propagation::Foreground)) => (false, true),
         (None, Some(Propagation::Background)) => (false, false),
-        (None, None) => (has(ORPHAN), has(FOREGROUND)),
+        (None, None) => (has(ORPHAN) || orphans_by_default(resource) && !has(FOREGROUND), has(FOREGROUND)),
     };
     let mut after: Vec<String> = before.iter().filter(|name| *name != ORPHAN && *name != FOREGROUND).cloned().collect();
     if orphan {
@@ -304,6 +304,11 @@ fn finalizers_for(resource: &Resource, before: &[String], options: &DeleteOption
         after.push(FOREGROUND.to_owned());
     }
     after
+}
+
+/// The oldest kinds leave their dependents alone unless the client says otherwise.
+fn orphans_by_default(resource: &Resource) -> bool {
+    resource.is("", "replicationcontrollers") || resource.is("batch", "jobs")
 }
 
 /// Some kinds answer a delete with the object that is gone, most with a status.

@@ -155,6 +155,17 @@ pub fn append_item(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> Res
     Ok(())
 }
 
+/// How long an object is in a list, where that is known without parsing it.
+pub fn item_length(resource: &Resource, entry: &Entry) -> Option<usize> {
+    if !resource.is_stored_version() || !has_head(resource, entry) {
+        return None;
+    }
+    let head = if resource.kind.custom { resource.head().len() } else { b"{\"metadata\":{".len() };
+    let digits = entry.revision.checked_ilog10().unwrap_or(0) as usize + 1;
+    let version = b"\"resourceVersion\":\"\",".len() + digits;
+    Some(head + version + entry.value.len() - resource.head().len())
+}
+
 fn append_rest(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u64) {
     out.extend_from_slice(b"\"resourceVersion\":\"");
     append_number(out, revision);
@@ -203,6 +214,7 @@ mod tests {
         let read: Value = serde_json::from_slice(&whole).unwrap();
         assert_eq!(read, parse(&entry).unwrap());
         assert_eq!(read["metadata"]["resourceVersion"], "18446744073709551615");
+        assert_eq!(item_length(resource, &entry), Some(item.len()));
         assert!(item.starts_with(br#"{"metadata":{"resourceVersion":"18446744073709551615","name":"m"}"#));
     }
 

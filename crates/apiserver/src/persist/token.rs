@@ -1,7 +1,7 @@
 //! Continue tokens: where the next page of a list begins, and at which revision.
 
-use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::{DecodeError, Engine};
 use knarr_api::status::Status;
 use serde::{Deserialize, Serialize};
 
@@ -35,8 +35,13 @@ impl Token {
 
     pub fn decode(text: &str) -> Result<Token, Status> {
         let refuse = |why: &str| Status::bad_request(format!("continue key is not valid{why}"));
-        let bytes =
-            URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|error| refuse(&format!(": {error}")))?;
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| {
+            let at = match error {
+                DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => at,
+                DecodeError::InvalidLength(_) | DecodeError::InvalidPadding => text.len(),
+            };
+            refuse(&format!(": illegal base64 data at input byte {at}"))
+        })?;
         let wire: Wire = serde_json::from_slice(&bytes).map_err(|error| refuse(&format!(": {error}")))?;
         if wire.v != VERSION {
             return Err(refuse(&format!(": server does not recognize this encoded version {}", wire.v)));

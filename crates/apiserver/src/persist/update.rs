@@ -105,9 +105,8 @@ async fn change_once(
     };
     stored::to_stored(resource, &mut object);
     check_identity(call, &mut object, &old)?;
-    let namespace_call = call.target.subresource.is_empty();
     call.admit(Phase::Mutate, Operation::Update, &mut object, Some(&old), options.dry_run).await?;
-    if namespace_call {
+    if call.target.subresource.is_empty() {
         pipeline::deduplicate_owners(call, &mut object, true);
     }
     check_version(call, &mut object, &old)?;

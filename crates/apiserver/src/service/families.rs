@@ -3,6 +3,7 @@
 use knarr_api::field::{Errors, Path};
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
+use knarr_rules::core::service::validate_cluster_ips;
 use serde_json::{Value, json};
 
 use super::{SERVICE, is_external, texts};
@@ -72,6 +73,11 @@ pub fn settle(service: &mut Value, old: Option<&Value>, offered: &[Family]) -> R
         service.set(&["spec", "ipFamilyPolicy"], policy);
     }
     let policy = service.text(&["spec", "ipFamilyPolicy"]).to_owned();
+    let mut errors = Errors::new();
+    validate_cluster_ips(&mut errors, service, old, &Path::root("spec"));
+    if !errors.is_empty() {
+        return Err(Status::invalid(SERVICE, service.text(&["metadata", "name"]), &errors));
+    }
     if let Some(old) = old {
         check_reduction(service, old, &policy)?;
     }
