@@ -3,7 +3,7 @@
 //! containerd before 1.7 serves no CRI events, but its own stream of task events says the same at once; other runtimes
 //! serve CRI's. Where neither exists the caller falls back to listing.
 
-use futures::stream::{BoxStream, StreamExt};
+use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 use http::uri::PathAndQuery;
 use prost::Message;
 use tonic::Request;
@@ -37,45 +37,56 @@ pub enum EventError {
 
 pub type EventStream = BoxStream<'static, Result<ContainerEvent, EventError>>;
 
-/// Subscribes to whichever stream this runtime serves.
-pub async fn subscribe(runtime: &Runtime) -> Result<EventStream, EventError> {
-    match containerd_events(runtime).await {
-        Err(EventError::Unsupported) => cri_events(runtime).await,
-        other => other,
-    }
-}
-
-async fn containerd_events(runtime: &Runtime) -> Result<EventStream, EventError> {
-    let request = SubscribeRequest { filters: vec![format!("namespace=={CRI_NAMESPACE},topic~=^/tasks/(exit|oom)$")] };
-    let path = PathAndQuery::from_static("/containerd.services.events.v1.Events/Subscribe");
-    let mut grpc = tonic::client::Grpc::new(runtime.channel());
-    grpc.ready().await.map_err(EventError::Unreachable)?;
-    let codec = ProstCodec::<SubscribeRequest, Envelope>::default();
-    let stream = grpc.server_streaming(Request::new(request), path, codec).await.map_err(refused)?.into_inner();
-    Ok(stream
-        .filter_map(|item| async move {
-            match item {
-                Ok(envelope) => translate(&envelope).map(Ok),
-                Err(status) => Some(Err(refused(status))),
+/// Whichever stream this runtime serves. It connects when it is first polled: a runtime answers a subscription only with
+/// its first event. A runtime without any stream shows as [`EventError::Unsupported`], the first and last item.
+pub fn subscribe(runtime: &Runtime) -> EventStream {
+    let state = (containerd_events(runtime.clone()), Some(runtime.clone()));
+    stream::unfold(state, |(mut current, mut fallback)| async move {
+        loop {
+            match current.next().await {
+                Some(Err(EventError::Unsupported)) if fallback.is_some() => {
+                    let runtime = fallback.take()?;
+                    current = cri_events(runtime);
+                }
+                item => return item.map(|item| (item, (current, fallback))),
             }
-        })
-        .boxed())
+        }
+    })
+    .boxed()
 }
 
-async fn cri_events(runtime: &Runtime) -> Result<EventStream, EventError> {
-    let path = PathAndQuery::from_static("/runtime.v1.RuntimeService/GetContainerEvents");
-    let mut grpc = tonic::client::Grpc::new(runtime.channel());
-    grpc.ready().await.map_err(EventError::Unreachable)?;
-    let codec = ProstCodec::<Empty, ContainerEventResponse>::default();
-    let stream = grpc.server_streaming(Request::new(Empty {}), path, codec).await.map_err(refused)?.into_inner();
-    Ok(stream
-        .map(|item| {
-            let event = item.map_err(refused)?;
+fn containerd_events(runtime: Runtime) -> EventStream {
+    let request = SubscribeRequest { filters: vec![format!("namespace=={CRI_NAMESPACE},topic~=^/tasks/(exit|oom)$")] };
+    let path = "/containerd.services.events.v1.Events/Subscribe";
+    open::<SubscribeRequest, Envelope>(runtime, path, request)
+        .try_filter_map(async |envelope| Ok(translate(&envelope)))
+        .boxed()
+}
+
+fn cri_events(runtime: Runtime) -> EventStream {
+    let path = "/runtime.v1.RuntimeService/GetContainerEvents";
+    open::<Empty, ContainerEventResponse>(runtime, path, Empty {})
+        .map_ok(|event| {
             let stopped = event.container_event_type == ContainerEventType::Stopped as i32;
             let id = event.container_id;
-            Ok(if stopped { ContainerEvent::Exited { id } } else { ContainerEvent::Changed { id } })
+            if stopped { ContainerEvent::Exited { id } } else { ContainerEvent::Changed { id } }
         })
-        .boxed())
+        .boxed()
+}
+
+fn open<Q, A>(runtime: Runtime, path: &'static str, request: Q) -> impl Stream<Item = Result<A, EventError>> + Send
+where
+    Q: Message + 'static,
+    A: Message + Default + 'static,
+{
+    stream::once(async move {
+        let mut grpc = tonic::client::Grpc::new(runtime.channel());
+        grpc.ready().await.map_err(EventError::Unreachable)?;
+        let codec = ProstCodec::<Q, A>::default();
+        let answer = grpc.server_streaming(Request::new(request), PathAndQuery::from_static(path), codec).await;
+        Ok(answer.map_err(refused)?.into_inner().map_err(refused))
+    })
+    .try_flatten()
 }
 
 fn refused(status: tonic::Status) -> EventError {

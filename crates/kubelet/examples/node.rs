@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use knarr_cri::containerd::{Containerd, import_folder};
-use knarr_kubelet::Settings;
+use knarr_kubelet::{Settings, Threshold};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,6 +29,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     settings.log_root = data.join("logs");
     settings.manifests = Some(data.join("manifests"));
     settings.cgroup_root = format!("/knarr-{name}");
+    // A machine shared with others may be full by their doing.
+    settings.eviction.imagefs_available = Threshold::Thousandths(10);
+    settings.eviction.nodefs_available = Threshold::Thousandths(10);
+    settings.image_gc_high_percent = 99;
     let client = knarr_client::connect(Some(Path::new(kubeconfig))).await?;
     knarr_kubelet::run(client, settings, async {
         if let Err(error) = tokio::signal::ctrl_c().await {

@@ -76,8 +76,12 @@ pub async fn run(
     }
     tasks.spawn(runtime::follow(context.runtime.clone(), context.index.clone()));
     if context.settings.register {
-        register_until_done(&context).await;
-        tasks.spawn(node::keep_lease(context.clone()));
+        // Pods of the manifest folder must run while there is no API yet: it may be one of them.
+        let registering = context.clone();
+        tasks.spawn(async move {
+            register_until_done(&registering).await;
+            node::keep_lease(registering).await;
+        });
     }
     tasks.spawn(node::keep_status(context.clone(), pods.clone(), port));
     tasks.spawn(node::eviction::watch(context.clone(), pods.clone()));

@@ -128,6 +128,10 @@ impl Pods {
         self.mirrors.lock().iter().filter(|(key, _)| !own.contains(*key)).map(|(_, mirror)| mirror.clone()).collect()
     }
 
+    pub fn static_count(&self) -> usize {
+        self.all().iter().filter(|worker| pod::is_static(&worker.pod.lock())).count()
+    }
+
     pub fn knows(&self, uid: &str) -> bool {
         self.workers.lock().contains_key(uid)
     }

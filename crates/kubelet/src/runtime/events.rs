@@ -40,6 +40,7 @@ impl Index {
 
 /// Without events, looking is all that is left.
 const RELIST_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
+const LOOK_AFTER_SUBSCRIBING: Duration = Duration::from_millis(300);
 /// With events, a rare look guards against one lost on the way.
 const RELIST_WITH_EVENTS: Duration = Duration::from_secs(300);
 
@@ -47,36 +48,40 @@ const RELIST_WITH_EVENTS: Duration = Duration::from_secs(300);
 pub async fn follow(runtime: Runtime, index: Index) {
     let mut pause = Duration::from_millis(100);
     loop {
-        match subscribe(&runtime).await {
-            Ok(mut stream) => {
-                // What happened while nobody listened is found by looking once.
-                index.tell_all();
-                pause = Duration::from_millis(100);
-                loop {
-                    match tokio::time::timeout(RELIST_WITH_EVENTS, stream.next()).await {
-                        Ok(Some(Ok(ContainerEvent::Exited { id }))) => index.tell(&id, Message::Exited(id.clone())),
-                        Ok(Some(Ok(ContainerEvent::Changed { id }))) => index.tell(&id, Message::Changed(id.clone())),
-                        Ok(Some(Err(error))) => {
-                            tracing::warn!(%error, "the runtime's events stopped");
-                            break;
-                        }
-                        Ok(None) => break,
-                        Err(_) => index.tell_all(),
+        let mut stream = subscribe(&runtime);
+        // What happened while nobody listened is found by looking once the subscription stands.
+        let mut look_in = LOOK_AFTER_SUBSCRIBING;
+        let error = loop {
+            match tokio::time::timeout(look_in, stream.next()).await {
+                Ok(Some(Ok(event))) => {
+                    pause = Duration::from_millis(100);
+                    match event {
+                        ContainerEvent::Exited { id } => index.tell(&id, Message::Exited(id.clone())),
+                        ContainerEvent::Changed { id } => index.tell(&id, Message::Changed(id.clone())),
                     }
                 }
-            }
-            Err(EventError::Unsupported) => {
-                tracing::warn!("the runtime tells no events: its containers are listed every second");
-                loop {
-                    tokio::time::sleep(RELIST_WITHOUT_EVENTS).await;
+                Ok(Some(Err(error))) => break Some(error),
+                Ok(None) => break None,
+                Err(_) => {
                     index.tell_all();
+                    look_in = RELIST_WITH_EVENTS;
                 }
             }
-            Err(error) => {
-                tracing::debug!(%error, "the runtime's events can't be had");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(2));
-            }
+        };
+        match error {
+            Some(EventError::Unsupported) => relist_for_ever(&index).await,
+            Some(error) => tracing::debug!(%error, "the runtime's events stopped"),
+            None => {}
         }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(2));
+    }
+}
+
+async fn relist_for_ever(index: &Index) {
+    tracing::warn!("the runtime tells no events: its containers are listed every second");
+    loop {
+        tokio::time::sleep(RELIST_WITHOUT_EVENTS).await;
+        index.tell_all();
     }
 }

@@ -103,6 +103,8 @@ fn parse(text: &str, node: &str) -> Result<Pod, String> {
 /// Makes the API show exactly these pods. Whether all of it could be done.
 async fn show(context: &Context, pods: &Pods, wanted: &HashMap<String, Arc<Pod>>) -> bool {
     let mut complete = true;
+    // One that still ends keeps its mirror until then.
+    complete &= pods.static_count() <= wanted.len();
     for mirror in pods.stray_mirrors() {
         hide(context, &mirror).await;
         complete = false;

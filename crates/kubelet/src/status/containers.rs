@@ -48,7 +48,9 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
         }
         None => lost_or_waiting(input, role, container, previous, phase, &mut status),
     }
-    if phase.is_final() && input.plan.ended {
+    // What never had its turn stays waiting.
+    let had_turn = status.container_id.is_some() || super::was_initialized(input.previous);
+    if phase.is_final() && input.plan.ended && had_turn {
         settle(&mut status);
     }
     let running = status.state.as_ref().is_some_and(|state| state.running.is_some());

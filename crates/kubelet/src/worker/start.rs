@@ -102,7 +102,9 @@ impl Start {
         let context = &self.context;
         let settings = &context.settings;
         let surroundings = context.surroundings(&self.pod, self.sandbox.addresses.clone());
-        context.services.synced().await;
+        if !pod::is_static(&self.pod) {
+            context.services.synced().await;
+        }
         let services = context.services.list();
         let volumes = self.volumes.clone();
         let read_file = move |volume: &str, path: &str, key: &str| read_variable(&volumes, volume, path, key);

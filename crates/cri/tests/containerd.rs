@@ -1,0 +1,164 @@
+//! A containerd of our own, from its start to a container that ran in it. Needs root, containerd and runc; on a machine
+//! without them there is nothing to test.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::StreamExt;
+use knarr_cri::Runtime;
+use knarr_cri::containerd::{Containerd, ImageArchive, import};
+use knarr_cri::events::{ContainerEvent, subscribe};
+use knarr_cri::messages::*;
+
+const IMAGE: &str = "localhost/knarr/test:1";
+
+fn is_possible() -> bool {
+    let found = |name: &str| ["/usr/bin", "/usr/sbin"].iter().any(|folder| Path::new(folder).join(name).exists());
+    nix::unistd::geteuid().is_root() && found("containerd") && found("runc") && Path::new("/bin/busybox").exists()
+}
+
+/// Ends what was started, whatever the test came to.
+struct Cleanup {
+    directory: PathBuf,
+}
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        let wanted = self.directory.join("config.toml");
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let ours = String::from_utf8_lossy(&command).contains(&*wanted.to_string_lossy());
+            let Some(pid) = entry.file_name().to_string_lossy().parse().ok().filter(|_| ours) else { continue };
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let below = mounts
+            .lines()
+            .filter_map(|line| line.split(' ').nth(4))
+            .filter(|p| Path::new(p).starts_with(&self.directory));
+        for point in below.collect::<Vec<_>>().into_iter().rev() {
+            let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
+        }
+    }
+}
+
+fn sandbox_config(folder: &Path) -> PodSandboxConfig {
+    let namespaces = NamespaceOption {
+        // On the node's own network no pod network is needed, and nothing of the machine's is changed.
+        network: NamespaceMode::Node as i32,
+        ..Default::default()
+    };
+    PodSandboxConfig {
+        metadata: Some(PodSandboxMetadata {
+            name: "pod".into(),
+            uid: "uid".into(),
+            namespace: "default".into(),
+            attempt: 0,
+        }),
+        log_directory: folder.join("logs").to_string_lossy().into_owned(),
+        linux: Some(LinuxPodSandboxConfig {
+            cgroup_parent: "/knarr-cri-test".into(),
+            security_context: Some(LinuxSandboxSecurityContext {
+                namespace_options: Some(namespaces),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+async fn run_container(runtime: &Runtime, folder: &Path) -> (String, String) {
+    let config = sandbox_config(folder);
+    let sandbox = runtime.run_pod_sandbox(config.clone(), "").await.expect("a sandbox");
+    let container = ContainerConfig {
+        metadata: Some(ContainerMetadata { name: "main".into(), attempt: 0 }),
+        image: Some(ImageSpec { image: IMAGE.into(), ..Default::default() }),
+        command: [
+            "/bin/busybox",
+            "sh",
+            "-c",
+            "echo hello; trap 'exit 7' TERM; while :; do /bin/busybox sleep 0.05; done",
+        ]
+        .map(String::from)
+        .to_vec(),
+        log_path: "main.log".into(),
+        linux: Some(LinuxContainerConfig {
+            security_context: Some(LinuxContainerSecurityContext {
+                namespace_options: Some(NamespaceOption {
+                    network: NamespaceMode::Node as i32,
+                    pid: NamespaceMode::Container as i32,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let id = runtime.create_container(&sandbox, container, config).await.expect("a container");
+    runtime.start_container(&id).await.expect("started");
+    (sandbox, id)
+}
+
+#[tokio::test]
+async fn a_container_runs_in_a_containerd_of_our_own() {
+    if !is_possible() {
+        eprintln!("skipped: needs root, containerd, runc and a static busybox");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let directory = folder.path().join("containerd");
+    let cleanup = Cleanup { directory: directory.clone() };
+    let containerd = Containerd::new(&directory, Path::new("/usr/lib/cni"), &folder.path().join("cni"));
+    let runtime = containerd.ensure().await.expect("containerd starts");
+    containerd.ensure().await.expect("it is adopted, not started twice");
+
+    let busybox = std::fs::read("/bin/busybox").expect("busybox");
+    let archive = ImageArchive::new(IMAGE).directory("bin", 0o755).file("bin/busybox", 0o755, &busybox).build();
+    let path = folder.path().join("image.tar");
+    std::fs::write(&path, archive).expect("written");
+    assert_eq!(import(containerd.socket(), &path).await.expect("imported"), [IMAGE]);
+    let known = tokio::time::timeout(Duration::from_secs(30), async {
+        while runtime.image_status(IMAGE).await.expect("an answer").is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    known.await.expect("the image is known in time");
+
+    let mut stream = subscribe(&runtime);
+    let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(event)) = stream.next().await {
+            let _ = sender.send(event);
+        }
+    });
+    std::fs::create_dir_all(folder.path().join("logs")).expect("a folder");
+    let (sandbox, id) = run_container(&runtime, folder.path()).await;
+    let answer = runtime
+        .exec_sync(&id, ["/bin/busybox", "echo", "inside"].map(String::from).to_vec(), Some(Duration::from_secs(10)))
+        .await
+        .expect("a command runs");
+    assert_eq!((answer.exit_code, answer.stdout.as_slice()), (0, b"inside\n".as_slice()));
+
+    runtime.stop_container(&id, Duration::from_secs(30)).await.expect("stopped");
+    let told = tokio::time::timeout(Duration::from_secs(10), async {
+        while let Some(event) = events.recv().await {
+            if event == (ContainerEvent::Exited { id: id.clone() }) {
+                return true;
+            }
+        }
+        false
+    });
+    assert_eq!(told.await, Ok(true), "the exit of the command does not count, that of the container does");
+    let status = runtime.container_status(&id).await.expect("a status");
+    assert_eq!((status.state, status.exit_code), (ContainerState::Exited as i32, 7));
+    let log = std::fs::read_to_string(folder.path().join("logs/main.log")).expect("a log");
+    assert!(log.ends_with("stdout F hello\n"), "{log}");
+
+    runtime.remove_container(&id).await.expect("removed");
+    runtime.stop_pod_sandbox(&sandbox).await.expect("stopped");
+    runtime.remove_pod_sandbox(&sandbox).await.expect("removed");
+    assert!(runtime.list_containers(ContainerFilter::default()).await.expect("a list").is_empty());
+    drop(cleanup);
+}
