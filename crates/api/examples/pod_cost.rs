@@ -49,7 +49,11 @@ fn main() {
     measure("serde_json alone", || (), |()| black_box(serde_json::from_str::<Value>(BODY)));
     measure("normalize", || decoded.clone(), |mut object| decode::normalize(black_box(&mut object), pod));
     measure("track create", || normalized.clone(), |mut object| tracker.update(None, black_box(&mut object), "m"));
-    measure("track update", || changed.clone(), |mut object| tracker.update(Some(&tracked), black_box(&mut object), "m"));
+    measure(
+        "track update",
+        || changed.clone(),
+        |mut object| tracker.update(Some(&tracked), black_box(&mut object), "m"),
+    );
     measure("encode", || (), |()| black_box(serde_json::to_vec(&tracked)));
     measure("clone", || (), |()| black_box(tracked.clone()));
 }

@@ -68,10 +68,11 @@ impl Kinds {
             None if pod::is_terminating(pod) => self.stuck.push(pod.clone()),
             None => {}
             Some(node) if !names.contains(node) => self.orphaned.entry(node.to_owned()).or_default().push(pod.clone()),
-            Some(node) if pod::is_terminating(pod) => {
-                if nodes.iter().any(|known| name(&**known) == node && is_out_of_service(known)) {
-                    self.stuck.push(pod.clone());
-                }
+            Some(node)
+                if pod::is_terminating(pod)
+                    && nodes.iter().any(|known| name(&**known) == node && is_out_of_service(known)) =>
+            {
+                self.stuck.push(pod.clone());
             }
             Some(_) => {}
         }

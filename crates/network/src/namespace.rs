@@ -26,9 +26,8 @@ pub fn open(path: &Path) -> Result<File, NamespaceError> {
 /// Whether a path still leads to a namespace. A bare file is what is left of one that was unmounted.
 pub fn is_alive(path: &Path) -> bool {
     nix::sys::statfs::statfs(path).is_ok_and(|status| {
-        #[allow(clippy::unnecessary_cast)]
-        let kind = status.filesystem_type().0 as i64;
-        kind == NAMESPACE_FILES || kind == nix::sys::statfs::PROC_SUPER_MAGIC.0 as i64
+        let kind = status.filesystem_type().0;
+        kind == NAMESPACE_FILES || kind == nix::sys::statfs::PROC_SUPER_MAGIC.0
     })
 }
 

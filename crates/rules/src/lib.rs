@@ -13,20 +13,20 @@ pub mod autoscaling;
 pub mod batch;
 pub mod certificates;
 pub mod common;
-pub mod core;
 pub mod coordination;
+pub mod core;
 pub mod discovery;
 pub mod flowcontrol;
+mod kind;
+pub mod metadata;
 pub mod networking;
 pub mod node;
 pub mod policy;
 pub mod rbac;
+pub mod registry;
 pub mod resource;
 pub mod scheduling;
 pub mod storage;
-mod kind;
-pub mod metadata;
-pub mod registry;
 #[cfg(test)]
 mod testing;
 

@@ -72,7 +72,7 @@ impl Plugin for NodeRestriction {
     }
 }
 
-fn bound_to<'a>(pod: &'a Value) -> &'a str {
+fn bound_to(pod: &Value) -> &str {
     pod.text(&["spec", "nodeName"])
 }
 

@@ -78,7 +78,7 @@ fn ordered(value: &Value) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(512);
     let first = ["kind", "apiVersion", "metadata"].into_iter().filter_map(|key| fields.get_key_value(key));
     let rest = fields.iter().filter(|(key, _)| !matches!(key.as_str(), "kind" | "apiVersion" | "metadata"));
-    for (at, (key, value)) in first.map(|(key, value)| (key, value)).chain(rest).enumerate() {
+    for (at, (key, value)) in first.chain(rest).enumerate() {
         bytes.push(if at == 0 { b'{' } else { b',' });
         let _ = serde_json::to_writer(&mut bytes, key);
         bytes.push(b':');

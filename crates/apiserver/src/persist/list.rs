@@ -23,10 +23,10 @@ pub struct Listed {
 pub async fn list(call: &Call<'_>, options: &ListOptions, selection: &Selection) -> Result<Listed, Status> {
     let prefix = call.resource.range(&call.target.namespace);
     let start = start(call, options, &prefix).await?;
-    if let Some(name) = selection.name().filter(|_| start.after.is_none() && start.at.is_none()) {
-        if !call.target.namespace.is_empty() || !call.resource.kind.namespaced {
-            return one(call, name, selection);
-        }
+    if let Some(name) = selection.name().filter(|_| start.after.is_none() && start.at.is_none())
+        && (!call.target.namespace.is_empty() || !call.resource.kind.namespaced)
+    {
+        return one(call, name, selection);
     }
     let page_size = if selection.is_everything() { options.limit } else { 0 };
     let page = call

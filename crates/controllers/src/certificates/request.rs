@@ -60,7 +60,8 @@ impl Asked {
                 if self.dns_or_address + self.other_names > 0 {
                     return refuse("DNS, IP, email and URI subjectAltNames are not allowed");
                 }
-                if !(has("client auth") && has("digital signature"))
+                if !has("client auth")
+                    || !has("digital signature")
                     || !only(&["key encipherment", "digital signature", "client auth"])
                 {
                     return refuse("usages did not match [key encipherment digital signature client auth]");
@@ -75,7 +76,8 @@ impl Asked {
                 if self.other_names > 0 {
                     return refuse("email and URI subjectAltNames are not allowed");
                 }
-                if !(has("server auth") && has("digital signature"))
+                if !has("server auth")
+                    || !has("digital signature")
                     || !only(&["key encipherment", "digital signature", "server auth"])
                 {
                     return refuse("usages did not match [key encipherment digital signature server auth]");

@@ -63,7 +63,6 @@ pub struct Arguments {
 pub struct Running {
     pub started: Started,
     pub pki: Arc<Pki>,
-    pub address: SocketAddr,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
@@ -107,7 +106,7 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
     write_kubeconfig(arguments, &pki, address)?;
     started.ready.send_replace(true);
     tracing::info!(%address, took = ?begun.elapsed(), "the API server is ready");
-    Ok(Running { started, pki, address, tasks })
+    Ok(Running { started, pki, tasks })
 }
 
 impl Running {

@@ -3,11 +3,11 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use knarr_apiserver::kinds::OpenDescriptions;
-use knarr_descriptions::Descriptions;
 use anyhow::Context as _;
+use knarr_apiserver::kinds::OpenDescriptions;
 use knarr_client::LeaderElection;
 use knarr_client::kube::Client;
+use knarr_descriptions::Descriptions;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Logs go to standard error; `KNARR_LOG` chooses what is logged.

@@ -45,9 +45,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
-    let read = |path: &PathBuf| {
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-    };
+    let read =
+        |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
     let signing = match (&arguments.cluster_signing_cert_file, &arguments.cluster_signing_key_file) {
         (Some(certificate), Some(key)) => Some(SigningAuthority { certificate: read(certificate)?, key: read(key)? }),
         _ => None,

@@ -18,7 +18,7 @@ pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String
     let point = info.image_filesystems.first().and_then(|usage| usage.fs_id.as_ref()).map(|id| id.mountpoint.clone());
     let Some(point) = point else { return Ok(0) };
     let Some(usage) = usage_of(std::path::Path::new(&point)) else { return Ok(0) };
-    let percent = if usage.capacity == 0 { 0 } else { 100 - usage.available * 100 / usage.capacity };
+    let percent = (usage.available * 100).checked_div(usage.capacity).map_or(0, |free| 100 - free);
     if !all && percent < u64::from(context.settings.image_gc_high_percent) {
         return Ok(0);
     }

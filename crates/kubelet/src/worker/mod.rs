@@ -222,7 +222,7 @@ impl Worker {
                 self.memory.volumes_ready = false;
                 self.memory.volumes_retry_at = None;
                 self.memory.start_retry_at.retain(|name, _| {
-                    !self.memory.waiting.get(name).is_some_and(|why| why.reason == "CreateContainerConfigError")
+                    self.memory.waiting.get(name).is_none_or(|why| why.reason != "CreateContainerConfigError")
                 });
             }
             Message::Running(view) => self.put_started(view),

@@ -77,8 +77,8 @@ pub fn many_services() {
         let started = Instant::now();
         api.put(SLICES, slice(index, &at));
         // Packets to the endpoints of before go nowhere, so the first answer is the change's.
-        while !std::net::TcpStream::connect_timeout(&(service_address(index), 80).into(), Duration::from_millis(20))
-            .is_ok()
+        while std::net::TcpStream::connect_timeout(&(service_address(index), 80).into(), Duration::from_millis(20))
+            .is_err()
         {
             assert!(started.elapsed() < Duration::from_secs(20), "the change never comes");
         }

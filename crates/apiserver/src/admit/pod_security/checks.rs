@@ -152,7 +152,7 @@ const DEFAULT_CAPABILITIES: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-fn added<'a>(container: &'a Value) -> impl Iterator<Item = &'a str> {
+fn added(container: &Value) -> impl Iterator<Item = &str> {
     container.items(&["securityContext", "capabilities", "add"]).iter().filter_map(Value::as_str)
 }
 
