@@ -72,10 +72,7 @@ impl From<Status> for Failure {
 
 async fn make(call: &Call<'_>, options: &WriteOptions, mut object: Value) -> Result<Updated, Failure> {
     if !object.text(&["metadata", "uid"]).is_empty() {
-        let why = format!(
-            "Precondition failed: UID in precondition: {}, UID in object meta: ",
-            object.text(&["metadata", "uid"])
-        );
+        let why = another_object(call, object.text(&["metadata", "uid"]), "");
         return Err(Status::conflict(call.resource.named(), &call.target.name, &why).into());
     }
     object.remove(&["metadata", "resourceVersion"]);
@@ -143,10 +140,19 @@ async fn change_once(
 fn check_identity(call: &Call<'_>, object: &mut Value, old: &Value) -> Result<(), Status> {
     let (given, own) = (object.text(&["metadata", "uid"]), old.text(&["metadata", "uid"]));
     if !given.is_empty() && given != own {
-        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {own}");
+        let why = another_object(call, given, own);
         return Err(Status::conflict(call.resource.named(), &call.target.name, &why));
     }
     Ok(())
+}
+
+/// How a store tells that the object under a key is not the one that was meant.
+fn another_object(call: &Call<'_>, given: &str, own: &str) -> String {
+    format!(
+        "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: \
+         UID in precondition: {given}, UID in object meta: {own}",
+        call.key()
+    )
 }
 
 /// An object that carries a resource version must have been made from the newest one.
