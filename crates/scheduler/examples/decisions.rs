@@ -36,7 +36,7 @@ fn measure(workload: &str, nodes: usize) {
     // As many before and as many measured as Kubernetes has at 5,000 nodes, less on fewer.
     let (before, measured) = match workload {
         "anti-affinity" => (nodes / 5, nodes / 5),
-        _ => (nodes, nodes.min(2000).max(500)),
+        _ => (nodes, nodes.clamp(500, 2000)),
     };
     let mut bench = Bench::new(nodes);
     for number in 0..before {

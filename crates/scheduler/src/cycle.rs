@@ -40,7 +40,7 @@ pub struct Chosen {
 pub struct Candidates {
     pub feasible: Vec<NodeIndex>,
     pub evaluated: usize,
-    pub no_fit: NoFit,
+    pub no_fit: Box<NoFit>,
 }
 
 impl Candidates {
@@ -74,7 +74,7 @@ impl Ready {
         cluster: &mut Cluster,
         nominations: &Nominations,
         rotation: &mut Rotation,
-    ) -> Result<Chosen, NoFit> {
+    ) -> Result<Chosen, Box<NoFit>> {
         let candidates = self.candidates(pod, cluster, nominations, rotation)?;
         Ok(self.choose(pod, cluster, &candidates, &HashMap::new(), rotation))
     }
@@ -86,7 +86,7 @@ impl Ready {
         cluster: &mut Cluster,
         nominations: &Nominations,
         rotation: &mut Rotation,
-    ) -> Result<Candidates, NoFit> {
+    ) -> Result<Candidates, Box<NoFit>> {
         let (filters, only) = match self.prepare(pod, cluster) {
             Ok(prepared) => prepared,
             Err(rejection) => return Err(rejected(cluster, rejection)),
@@ -94,7 +94,7 @@ impl Ready {
         cluster.settle_order();
         let found = self.search(pod, cluster, nominations, rotation, &filters, only.as_ref());
         let Found { feasible, resolvable, evaluated, diagnosis } = found;
-        let no_fit = NoFit { diagnosis, filters, resolvable };
+        let no_fit = Box::new(NoFit { diagnosis, filters, resolvable });
         if feasible.is_empty() { Err(no_fit) } else { Ok(Candidates { feasible, evaluated, no_fit }) }
     }
 
@@ -115,11 +115,7 @@ impl Ready {
         Chosen { node, evaluated: candidates.evaluated, feasible: feasible.len() }
     }
 
-    fn prepare(
-        &self,
-        pod: &Arc<PodState>,
-        cluster: &mut Cluster,
-    ) -> Result<(Vec<Box<dyn Filter>>, Option<BTreeSet<String>>), Rejection> {
+    fn prepare(&self, pod: &Arc<PodState>, cluster: &mut Cluster) -> Result<Wanted, Rejection> {
         let mut filters = Vec::new();
         let mut only: Option<BTreeSet<String>> = None;
         for enabled in self.plugins.iter().filter(|enabled| enabled.filters) {
@@ -233,6 +229,9 @@ impl Rotation {
     }
 }
 
+/// The filters for a pod, and the only nodes to look at where some plugin knows them.
+type Wanted = (Vec<Box<dyn Filter>>, Option<BTreeSet<String>>);
+
 struct Found {
     feasible: Vec<NodeIndex>,
     resolvable: Vec<NodeIndex>,
@@ -297,9 +296,9 @@ fn first_rejection(filters: &[Box<dyn Filter>], view: &View<'_>) -> Option<Rejec
     filters.iter().find_map(|filter| filter.check(view))
 }
 
-fn rejected(cluster: &Cluster, rejection: Rejection) -> NoFit {
+fn rejected(cluster: &Cluster, rejection: Rejection) -> Box<NoFit> {
     let mut diagnosis = Diagnosis::new(cluster.node_count());
     diagnosis.rejected = Some(rejection.reasons.join(", "));
     diagnosis.add_plugin(rejection.plugin);
-    NoFit { diagnosis, filters: Vec::new(), resolvable: Vec::new() }
+    Box::new(NoFit { diagnosis, filters: Vec::new(), resolvable: Vec::new() })
 }

@@ -149,7 +149,7 @@ impl Extender {
             return Err(ExtenderError::Answer(error));
         }
         let names = if self.settings.node_cache_capable {
-            list(field(&answer, "nodeNames")).iter().map(|name| text(name)).collect()
+            list(field(&answer, "nodeNames")).iter().map(text).collect()
         } else {
             let nodes = list(field(field(&answer, "nodes"), "items"));
             nodes.iter().map(|node| text(&node["metadata"]["name"])).collect()

@@ -152,10 +152,13 @@ fn storage_changed(helps: bool, queue: &mut Queue, now: Timestamp) {
     }
 }
 
+/// Takes a change (what was, what is) into the cluster's state, and tells the queue.
+type TakeIn<K> = fn(Option<&Arc<K>>, Option<&Arc<K>>, &mut Cluster, &mut Queue, Timestamp);
+
 fn watch_kind<K: Object + Resource<DynamicType = ()>>(
     informers: &Informers,
     messages: &UnboundedSender<Message>,
-    apply: fn(Option<&Arc<K>>, Option<&Arc<K>>, &mut Cluster, &mut Queue, Timestamp),
+    apply: TakeIn<K>,
 ) -> Synced {
     send_changes::<K>(informers, messages, move |old, new| {
         Message::Other(Box::new(move |cluster, queue, now| apply(old.as_ref(), new.as_ref(), cluster, queue, now)))

@@ -1,5 +1,6 @@
 //! Making room: which pods of lower priority could leave so that a pod fits.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -151,7 +152,7 @@ fn victims_on(
         return Err(rejection);
     }
     // The most important come back first; those a budget protects before the others.
-    lower.sort_by(|one, other| importance(other).cmp(&importance(one)));
+    lower.sort_by_key(|pod| Reverse(importance(pod)));
     let (protected, free) = split_by_budget(&lower, budgets);
     let mut removed = lower;
     let mut victims = Vec::new();
@@ -168,13 +169,13 @@ fn victims_on(
             }
         }
     }
-    victims.sort_by(|one, other| importance(other).cmp(&importance(one)));
+    victims.sort_by_key(|pod| Reverse(importance(pod)));
     Ok(Victims { node: index, pods: victims, violations })
 }
 
 /// Higher priority first, then the longer running.
-fn importance(pod: &PodState) -> (i32, std::cmp::Reverse<Timestamp>) {
-    (pod.priority(), std::cmp::Reverse(started(pod)))
+fn importance(pod: &PodState) -> (i32, Reverse<Timestamp>) {
+    (pod.priority(), Reverse(started(pod)))
 }
 
 fn started(pod: &PodState) -> Timestamp {
@@ -203,6 +204,6 @@ pub fn best(candidates: Vec<Victims>) -> Option<Victims> {
         let highest = victims.pods.iter().map(|pod| pod.priority()).max().unwrap_or(i32::MIN);
         let sum: i64 = victims.pods.iter().map(|pod| i64::from(pod.priority()) + i64::from(i32::MAX) + 1).sum();
         let earliest = victims.pods.iter().filter(|pod| pod.priority() == highest).map(|pod| started(pod)).min();
-        (victims.violations, highest, sum, victims.pods.len(), std::cmp::Reverse(earliest))
+        (victims.violations, highest, sum, victims.pods.len(), Reverse(earliest))
     })
 }

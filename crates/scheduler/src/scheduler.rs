@@ -353,7 +353,7 @@ impl Scheduler {
         });
     }
 
-    async fn explain(&mut self, pod: Arc<PodState>, mut no_fit: NoFit) {
+    async fn explain(&mut self, pod: Arc<PodState>, mut no_fit: Box<NoFit>) {
         let now = (self.now)();
         let mut nomination = Nomination::Kept;
         if no_fit.diagnosis.all_nodes == 0 {
