@@ -111,11 +111,13 @@ impl Cgroups {
         self.set_memory_limit(&path, larger(old.memory_limit, new.memory_limit))
     }
 
-    /// Removes the pod's cgroup with all below it, of whichever class it was. What is still in use stays for the next try.
+    /// Removes the pod's cgroup with all below it, of whichever class it was, and ends what still runs there. What is still
+    /// in use stays for the next try. Only to be called when all containers of the pod have ended.
     pub fn remove(&self, uid: &str) -> Result<(), CgroupError> {
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             let path = format!("{}/pod{uid}", self.class_path(class));
             for folder in self.folders(&path) {
+                kill_all(&folder);
                 remove_tree(&folder).map_err(|source| CgroupError::Write { path: folder.clone(), source })?;
             }
         }
@@ -256,6 +258,22 @@ fn delegate(folder: &Path) {
             && let Err(error) = std::fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"))
         {
             tracing::debug!(folder = %folder.display(), controller, %error, "a cgroup controller can't be handed down");
+        }
+    }
+}
+
+/// Ends what still runs in a cgroup whose pod is over: processes of a runtime that was killed while it made a sandbox belong
+/// to no container anyone could stop.
+fn kill_all(folder: &Path) {
+    let processes = std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    for process in processes.lines().filter_map(|line| line.trim().parse().ok()).filter(|process| *process > 1) {
+        tracing::warn!(process, cgroup = %folder.display(), "a process outlived its pod and is killed");
+        // One that has ended meanwhile is what we want.
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(process), nix::sys::signal::Signal::SIGKILL);
+    }
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            kill_all(&entry.path());
         }
     }
 }

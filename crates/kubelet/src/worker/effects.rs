@@ -117,6 +117,7 @@ impl Worker {
                     objects: self.objects.clone(),
                     target,
                     worker: self.sender.clone(),
+                    ends: self.ends.clone(),
                 };
                 self.launch(Operation::Start(container), async move { Outcome::Started(start.run().await) });
             }

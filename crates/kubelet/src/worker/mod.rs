@@ -20,6 +20,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::time::until;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::objects::Interest;
@@ -83,6 +84,8 @@ pub struct Worker {
     /// The pod as the API wants it, where it differs in resources from the granted one.
     wished: Option<Arc<Pod>>,
     fits: Fits,
+    /// Tells starts under way that the pod is to end.
+    ends: CancellationToken,
 }
 
 /// Whether the node has room for a pod in another size; the answer says why not.
@@ -157,6 +160,7 @@ impl Worker {
             // Compared in the first step, as asking for room takes locks that may be held here.
             wished: Some(wished),
             fits,
+            ends: CancellationToken::new(),
         };
         let shared = handle.clone();
         tokio::spawn(async move {
@@ -360,6 +364,7 @@ impl Worker {
         }
         if self.memory.ending.is_some() && self.memory.ending_since.is_none() {
             self.memory.ending_since = Some(now);
+            self.ends.cancel();
         }
         if let Some(wished) = self.wished.clone() {
             self.grant(wished);

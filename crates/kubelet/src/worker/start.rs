@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_cri::messages::{ContainerFilter, ContainerState, PodSandboxConfig};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
 
 use super::Message;
 use super::hooks::{HookTarget, run_hook};
@@ -45,6 +46,8 @@ pub struct Start {
     /// The container an ephemeral one aims at.
     pub target: Option<String>,
     pub worker: UnboundedSender<Message>,
+    /// Set when the pod is to end.
+    pub ends: CancellationToken,
 }
 
 const RETRY: SignedDuration = SignedDuration::from_secs(10);
@@ -62,19 +65,24 @@ impl Start {
             &context.node_dns,
             &context.cgroup_parent(&self.pod),
         );
-        let image = context
-            .images
-            .ensure(context, &self.pod, &found.container, Some(&self.objects), sandbox_config.clone())
-            .await
-            .map_err(|failure| {
-                context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {}", failure.reason));
-                StartFailure {
-                    reason: failure.reason.to_string(),
-                    message: failure.message,
-                    retry_at: failure.retry_at,
-                    remains: None,
-                }
-            })?;
+        let pull =
+            context.images.ensure(context, &self.pod, &found.container, Some(&self.objects), sandbox_config.clone());
+        let pulled = tokio::select! {
+            pulled = pull => pulled,
+            // A pull may take as long as its registry likes; a pod that ends does not wait for it.
+            () = self.ends.cancelled() => {
+                return Err(self.failed("ContainerCreating", "the pod ends before its image is there".into()));
+            }
+        };
+        let image = pulled.map_err(|failure| {
+            context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {}", failure.reason));
+            StartFailure {
+                reason: failure.reason.to_string(),
+                message: failure.message,
+                retry_at: failure.retry_at,
+                remains: None,
+            }
+        })?;
         let config = self.config(&found, &image).await.map_err(|message| {
             context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
             self.failed("CreateContainerConfigError", message)
