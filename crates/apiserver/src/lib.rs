@@ -12,6 +12,8 @@ pub mod background;
 pub mod bootstrap;
 pub mod custom;
 pub mod endpoint;
+#[cfg(test)]
+mod journeys;
 pub mod kinds;
 pub mod listen;
 pub mod objects;

@@ -183,12 +183,17 @@ mod tests {
         for (spec, offered, policy, families) in [
             (json!({"type": "ClusterIP"}), &both[..1], "SingleStack", json!(["IPv4"])),
             (
-                json!({"type": "ClusterIP", "clusterIP": "None"}),
+                json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"]}),
                 &both[..1],
                 "RequireDualStack",
                 json!(["IPv4", "IPv6"]),
             ),
-            (json!({"clusterIP": "None", "selector": {"a": "b"}}), &both[..1], "SingleStack", json!(["IPv4"])),
+            (
+                json!({"clusterIP": "None", "clusterIPs": ["None"], "selector": {"a": "b"}}),
+                &both[..1],
+                "SingleStack",
+                json!(["IPv4"]),
+            ),
             (json!({"ipFamilyPolicy": "PreferDualStack"}), &both[..1], "PreferDualStack", json!(["IPv4"])),
             (json!({"ipFamilyPolicy": "PreferDualStack"}), &both[..], "PreferDualStack", json!(["IPv4", "IPv6"])),
             (json!({"clusterIP": "fd00::1", "clusterIPs": ["fd00::1"]}), &both[..], "SingleStack", json!(["IPv6"])),

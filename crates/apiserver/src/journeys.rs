@@ -1,0 +1,169 @@
+//! Requests through the whole server, on a store of their own.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use http::{Method, Request};
+use http_body_util::{BodyExt, BodyStream, Full};
+use knarr_store::{Embedded, Options};
+use serde_json::{Value, json};
+
+use crate::authenticate::{ServiceAccountTokens, TokenFile};
+use crate::kinds::no_descriptions;
+use crate::request::{GROUP_MASTERS, User};
+use crate::server::{Sender, Server};
+use crate::start::{self, Settings, Started};
+
+struct Cluster {
+    started: Started,
+    _directory: tempfile::TempDir,
+}
+
+impl Cluster {
+    async fn new() -> Cluster {
+        let directory = tempfile::tempdir().unwrap();
+        let ranges = vec!["10.96.0.0/24".to_owned()];
+        let started = start::start(Settings {
+            store: Arc::new(Embedded::open(directory.path(), Options::default()).unwrap()),
+            token_file: TokenFile::parse("").unwrap(),
+            service_accounts: Arc::new(ServiceAccountTokens::for_tests()),
+            descriptions: no_descriptions(),
+            client_authority: "pem".to_owned(),
+            service_ranges: ranges.clone(),
+            address: "10.0.0.1:6443".to_owned(),
+        });
+        start::prepare(&started.server, &ranges, "10.0.0.1:6443".parse().unwrap()).await.unwrap();
+        Cluster { started, _directory: directory }
+    }
+
+    fn server(&self) -> &Arc<Server> {
+        &self.started.server
+    }
+
+    async fn ask(&self, method: &str, path: &str, media_type: &str, body: Value) -> (u16, Value) {
+        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let request = Request::builder()
+            .method(Method::from_bytes(method.as_bytes()).unwrap())
+            .uri(path)
+            .header("content-type", media_type)
+            .header("user-agent", "journey/1")
+            .body(Full::new(body))
+            .unwrap();
+        let response = self.server().handle(request, &admin()).await;
+        let code = response.status().as_u16();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+    }
+
+    async fn json(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        self.ask(method, path, "application/json", body).await
+    }
+}
+
+fn admin() -> Sender {
+    Sender::Trusted(Arc::new(User::named("admin", &[GROUP_MASTERS])))
+}
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn map(name: &str, labels: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}})
+}
+
+#[tokio::test]
+async fn an_object_lives_and_dies() {
+    let cluster = Cluster::new().await;
+    let (code, made) = cluster.json("POST", MAPS, map("m", json!({}))).await;
+    assert_eq!((code, made["metadata"]["name"].as_str()), (201, Some("m")));
+    assert_eq!(cluster.json("POST", MAPS, map("m", json!({}))).await.0, 409);
+    let path = format!("{MAPS}/m");
+    let patch = json!({"data": {"a": "1"}, "metadata": {"finalizers": ["example.com/wait"]}});
+    let (code, patched) = cluster.ask("PATCH", &path, "application/merge-patch+json", patch.clone()).await;
+    assert_eq!((code, patched["data"]["a"].as_str()), (200, Some("1")));
+    let again = cluster.ask("PATCH", &path, "application/merge-patch+json", patch).await.1;
+    assert_eq!(again["metadata"]["resourceVersion"], patched["metadata"]["resourceVersion"]);
+    assert_eq!(cluster.json("PUT", &path, made).await.0, 409);
+    let (_, dying) = cluster.json("DELETE", &path, Value::Null).await;
+    assert!(dying["metadata"]["deletionTimestamp"].is_string());
+    let release = json!({"metadata": {"finalizers": null}});
+    assert_eq!(cluster.ask("PATCH", &path, "application/merge-patch+json", release).await.0, 200);
+    assert_eq!(cluster.json("GET", &path, Value::Null).await.0, 404);
+}
+
+#[tokio::test]
+async fn lists_come_in_pages_of_one_moment() {
+    let cluster = Cluster::new().await;
+    for name in ["a", "b", "c"] {
+        cluster.json("POST", MAPS, map(name, json!({"odd": (name != "b").to_string()}))).await;
+    }
+    let names = |list: &Value| -> Vec<String> {
+        list["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let first = cluster.json("GET", &format!("{MAPS}?limit=2"), Value::Null).await.1;
+    assert_eq!(
+        (names(&first), first["metadata"]["remainingItemCount"].as_i64()),
+        (vec!["a".into(), "b".into()], Some(1))
+    );
+    cluster.json("DELETE", &format!("{MAPS}/c"), Value::Null).await;
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let rest = cluster.json("GET", &format!("{MAPS}?limit=2&continue={token}"), Value::Null).await.1;
+    assert_eq!(names(&rest), ["c"]);
+    let selected = cluster.json("GET", &format!("{MAPS}?labelSelector=odd%3Dtrue"), Value::Null).await.1;
+    assert_eq!(names(&selected), ["a"]);
+}
+
+#[tokio::test]
+async fn a_watch_tells_what_enters_and_leaves_its_selection() {
+    let cluster = Cluster::new().await;
+    let begin =
+        cluster.json("GET", MAPS, Value::Null).await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let uri = format!("{MAPS}?watch=true&resourceVersion={begin}&labelSelector=in%3Dyes");
+    let request = Request::builder().uri(uri).body(Full::new(Bytes::new())).unwrap();
+    let mut events = BodyStream::new(cluster.server().handle(request, &admin()).await.into_body());
+    cluster.json("POST", MAPS, map("out", json!({}))).await;
+    cluster.json("POST", MAPS, map("m", json!({"in": "yes"}))).await;
+    let change = |value: &str| json!({"metadata": {"labels": {"in": value}}});
+    for value in ["no", "yes"] {
+        cluster.ask("PATCH", &format!("{MAPS}/m"), "application/merge-patch+json", change(value)).await;
+    }
+    cluster.json("DELETE", &format!("{MAPS}/m"), Value::Null).await;
+    let mut seen = Vec::new();
+    while seen.len() < 4 {
+        let chunk = events.next().await.unwrap().unwrap().into_data().unwrap();
+        for line in chunk.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            let event: Value = serde_json::from_slice(line).unwrap();
+            seen.push(format!(
+                "{} {}",
+                event["type"].as_str().unwrap(),
+                event["object"]["metadata"]["name"].as_str().unwrap()
+            ));
+        }
+    }
+    assert_eq!(seen, ["ADDED m", "DELETED m", "ADDED m", "DELETED m"]);
+}
+
+#[tokio::test]
+async fn services_get_addresses_of_their_own() {
+    let cluster = Cluster::new().await;
+    let services = "/api/v1/namespaces/default/services";
+    let service =
+        |name: &str, ip: Value| json!({"metadata": {"name": name}, "spec": {"clusterIP": ip, "ports": [{"port": 80}]}});
+    let (code, first) = cluster.json("POST", services, service("a", Value::Null)).await;
+    let ip = first["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    assert_eq!((code, first["spec"]["clusterIPs"][0].as_str()), (201, Some(ip.as_str())));
+    let (code, refusal) = cluster.json("POST", services, service("b", json!(ip))).await;
+    assert_eq!(code, 422, "{refusal}");
+    assert!(refusal["message"].as_str().unwrap().ends_with("provided IP is already allocated"));
+    cluster.json("DELETE", &format!("{services}/a"), Value::Null).await;
+    let address = format!("/apis/networking.k8s.io/v1/ipaddresses/{ip}");
+    while cluster.json("GET", &address, Value::Null).await.0 != 404 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(cluster.json("POST", services, service("b", json!(ip))).await.0, 201);
+}
