@@ -52,7 +52,9 @@ impl Cluster {
             .unwrap();
         let response = self.server().handle(request, &admin()).await;
         let code = response.status().as_u16();
+        let promised = response.body().length();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(promised, Some(bytes.len()), "{method} {path}");
         (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }
 
@@ -116,6 +118,18 @@ async fn lists_come_in_pages_of_one_moment() {
     assert_eq!(names(&rest), ["c"]);
     let selected = cluster.json("GET", &format!("{MAPS}?labelSelector=odd%3Dtrue"), Value::Null).await.1;
     assert_eq!(names(&selected), ["a"]);
+}
+
+#[tokio::test]
+async fn a_long_list_goes_out_in_pieces() {
+    let cluster = Cluster::new().await;
+    for index in 0..40 {
+        let mut object = map(&format!("m{index:02}"), json!({}));
+        object["data"] = json!({"long": "x".repeat(20_000)});
+        assert_eq!(cluster.json("POST", MAPS, object).await.0, 201);
+    }
+    let (code, list) = cluster.json("GET", MAPS, Value::Null).await;
+    assert_eq!((code, list["items"].as_array().map(Vec::len)), (200, Some(40)));
 }
 
 #[tokio::test]
