@@ -105,7 +105,7 @@ impl Controller {
         status: &mut HorizontalPodAutoscalerStatus,
     ) -> Result<()> {
         let spec = &autoscaler.spec;
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let (api, scale) = match self.scale_of(key, autoscaler).await {
             Ok(found) => found,
             Err(text) => {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
-use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
 use knarr_client::events::reference;
 use knarr_client::{EventRecorder, Informer, WorkQueue, owner, run_workers, time};
@@ -163,7 +162,7 @@ impl Controller {
                 return Ok(None);
             }
         };
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let due = plan::due(cron, spec, &schedule, &zone, now);
         let Some(at) = due.at else { return Ok(due.recheck) };
         if due.many_missed {

@@ -213,7 +213,7 @@ impl Controller {
         let pods = claim_all(client, &*set, &selector, candidates, &[], alive).await?;
         let by_node = placement::by_node(pods.clone());
         let nodes = self.nodes.list();
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let observed = Observed { set: &set, spec, nodes: &nodes, by_node: &by_node, hash: &hash };
         let mut outcome = Ok(());
         if may_act {

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use k8s_openapi::jiff::Timestamp;
 use knarr_client::selector::Selector;
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod, run_workers};
 use kube::Api;
@@ -134,7 +133,7 @@ impl Controller {
         let sets =
             claim_all(client, &*deployment, &selector, candidates, &[], || is_alive(client, &*deployment)).await?;
         let running = if plan::recreates(&deployment) { self.sets_with_pods(&sets) } else { HashSet::new() };
-        let plan = plan(Observed { deployment: &deployment, sets: &sets, running: &running }, Timestamp::now());
+        let plan = plan(Observed { deployment: &deployment, sets: &sets, running: &running }, crate::clock::now());
         self.carry_out(&key, &deployment, plan).await
     }
 
@@ -201,7 +200,7 @@ impl Controller {
             replace_status(client, &status::with_collision(deployment)).await?;
         } else if !namespace_terminating(&error) {
             let told = format!("Failed to create new replica set \"{}\": {}", name(new), message(&error));
-            if let Some(failed) = status::with_create_failure(deployment, &told, Timestamp::now()) {
+            if let Some(failed) = status::with_create_failure(deployment, &told, crate::clock::now()) {
                 replace_status(client, &failed).await?;
             }
             self.recorder.warning(deployment, "ReplicaSetCreateError", told);

@@ -127,7 +127,7 @@ impl Controller {
         let outcome = self.update(&key, &budget).await;
         if let Err(Error::Later(reason)) = &outcome {
             // What cannot be told must not be disrupted.
-            let failed = plan::failed(&budget, reason, Timestamp::now());
+            let failed = plan::failed(&budget, reason, crate::clock::now());
             if budget.status.as_ref() != Some(&failed) {
                 let changed = PodDisruptionBudget { status: Some(failed), ..(*budget).clone() };
                 ignore_not_found(replace_status(&self.context.client, &changed).await)?;
@@ -157,7 +157,7 @@ impl Controller {
             );
             self.recorder.warning(budget, "UnmanagedPods", text);
         }
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let (status, recheck) = plan::status(budget, &pods, scale.expected, now);
         if budget.status.as_ref() != Some(&status) {
             let changed = PodDisruptionBudget { status: Some(status), ..budget.clone() };
@@ -254,7 +254,7 @@ impl Controller {
         let Some(condition) = condition.filter(|_| !pod::is_terminating(&pod) && !pod::is_terminal(&pod)) else {
             return Ok(());
         };
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let since = condition.last_transition_time.as_ref().map_or(now, |at| at.0);
         let at = since.saturating_add(STALE_AFTER).unwrap_or(Timestamp::MAX);
         if at > now {

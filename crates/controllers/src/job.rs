@@ -248,7 +248,7 @@ impl Controller {
 
     /// Decides, acts and writes down what came of it.
     async fn advance(&self, key: &Key, view: &View<'_>, may_act: bool) -> Result<()> {
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let mut status = view.job.status.clone().unwrap_or_default();
         if status.start_time.is_none() && !view.is_suspended() {
             status.start_time = Some(time::truncated(now));
@@ -390,7 +390,7 @@ impl Controller {
         terminating: i32,
     ) -> Result<()> {
         let client = &self.context.client;
-        let mut tracked = tracking::track(view, status, finished, Timestamp::now());
+        let mut tracked = tracking::track(view, status, finished, crate::clock::now());
         let mut job = view.job.clone();
         if job.status.as_ref() != Some(&tracked.status) {
             job.status = Some(tracked.status.clone());

@@ -7,6 +7,7 @@
 //! and status; the module itself wires informers to a work queue and carries plans out. Add a controller by adding its
 //! folder and its row in [`registry`].
 
+mod clock;
 pub mod common;
 mod context;
 pub mod error;

@@ -80,9 +80,9 @@ async fn empty(client: &Client, pods: &Informer<Pod>, key: &str) -> Result<Optio
     if !has_finalizers(&namespace) {
         return Ok(None);
     }
-    let grace = grace_left(&pods.in_namespace(key), &namespace, Timestamp::now());
+    let grace = grace_left(&pods.in_namespace(key), &namespace, crate::clock::now());
     let outcome = delete_content(client, &namespace, grace).await;
-    let changed = updated(namespace.status.clone().unwrap_or_default(), &outcome, Timestamp::now());
+    let changed = updated(namespace.status.clone().unwrap_or_default(), &outcome, crate::clock::now());
     if namespace.status.as_ref() != Some(&changed) {
         namespace.status = Some(changed);
         match api.replace_subresource("status", key, &PostParams::default(), &namespace).await {

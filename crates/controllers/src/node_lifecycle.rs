@@ -132,7 +132,7 @@ impl Controller {
                     "RegisteredNode",
                     format!("Node {key} event: Registered Node {key} in Controller"),
                 );
-                health.insert(key.to_owned(), Health::new(node, Timestamp::now()));
+                health.insert(key.to_owned(), Health::new(node, crate::clock::now()));
             }
         }
     }
@@ -153,7 +153,7 @@ impl Controller {
         let settings = &self.context.settings;
         let lease = self.leases.get("kube-node-lease", key);
         let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref().map(|at| at.0));
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let verdict = {
             let mut all = self.health.lock();
             let Some(health) = all.get_mut(key) else { return Ok(()) };
@@ -211,7 +211,7 @@ impl Controller {
 
     /// Nodes that do not answer are tainted so that pods leave them, as fast as their zone's state allows.
     async fn taint_the_silent(&self, nodes: &[Arc<Node>]) {
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let waiting: Vec<(Arc<Node>, Vec<Taint>)> = nodes
             .iter()
             .filter_map(|node| {

@@ -32,7 +32,7 @@ pub async fn run(context: Context) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let known = nodes.list();
         let names: HashSet<&str> = known.iter().map(|node| name(&**node)).collect();
         let mut kinds = Kinds::default();

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, ReplicationController};
-use k8s_openapi::jiff::Timestamp;
 use knarr_client::{Change, Informer, WorkQueue, owner, pod, run_workers, selector::Selector};
 use kube::Api;
 use parking_lot::Mutex;
@@ -176,7 +175,7 @@ impl<K: Replicated> Controller<K> {
         let may_act = self.expectations.are_satisfied(&key);
         let selector = owner.selector();
         let (active, terminating) = self.pods_of(&*owner, &selector).await?;
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let failure = if may_act && owner.meta().deletion_timestamp.is_none() {
             self.carry_out(&key, &owner, &active, plan(owner.replicas(), active.len())).await
         } else {
@@ -217,7 +216,7 @@ impl<K: Replicated> Controller<K> {
             Step::Create(count) => self.create(key, owner, count).await,
             Step::Delete(count) => {
                 let related = self.related_pods(owner);
-                let chosen = to_delete(active, &related, count, Timestamp::now());
+                let chosen = to_delete(active, &related, count, crate::clock::now());
                 self.delete(key, owner, chosen).await
             }
         }

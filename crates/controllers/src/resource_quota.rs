@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use k8s_openapi::jiff::Timestamp;
 use knarr_client::quantity::Quantity;
 use knarr_client::{Change, Informer, WorkQueue, pod, run_workers};
 use parking_lot::Mutex;
@@ -130,7 +129,7 @@ impl Controller {
 
     /// What pods, services and claims use of the quota.
     fn typed_usage(&self, quota: &ResourceQuota) -> Resources {
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let mut used = Resources::new();
         let at = namespace(quota);
         for pod in self.pods.in_namespace(at) {

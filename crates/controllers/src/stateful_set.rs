@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use k8s_openapi::jiff::Timestamp;
 use knarr_client::selector::Selector;
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, owner, pod, run_workers, time};
 use kube::Api;
@@ -115,7 +114,7 @@ impl Controller {
             }),
         );
         let pods = claim_all(client, &*set, &selector, candidates, &[], alive).await?;
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         let observed = Observed { set: &set, spec, pods: &pods, revisions: &revisions };
         let plan = plan::plan(&observed, now);
         let outcome = self.carry_out(&set, plan.actions, plan.in_order).await;

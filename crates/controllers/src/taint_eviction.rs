@@ -74,7 +74,7 @@ impl Controller {
         };
         let taints = pod::node_name(&pod).and_then(|node| self.nodes.get("", node)).map(|node| evicting(&node));
         let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.clone()).unwrap_or_default();
-        let now = Timestamp::now();
+        let now = crate::clock::now();
         match stay(&taints.unwrap_or_default(), &tolerations) {
             Stay::Forever => {
                 let counted = self.since.lock().remove(&key).is_some_and(|(counted, _)| counted == uid(&*pod));

@@ -105,7 +105,7 @@ async fn clean_up(
     let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), "kube-system");
     let since = maps.get_opt(TRACKING).await?.and_then(|map| date(map.data?.get("since")?));
     let period = SignedDuration::try_from(context.settings.legacy_token_clean_up_period).unwrap_or(SignedDuration::MAX);
-    let now = Timestamp::now();
+    let now = crate::clock::now();
     // Use has not been recorded for long enough to tell.
     let Some(since) = since.filter(|since| now.duration_since(*since) >= period) else { return Ok(()) };
     for secret in secrets.list() {
@@ -183,7 +183,7 @@ pub async fn run_bootstrap(context: Context) {
         let (context, secret, again) = (context.clone(), secrets.get(&key.namespace, &key.name), again.clone());
         async move {
             let Some(secret) = secret else { return Ok::<(), Error>(()) };
-            let (Some(at), now) = (expiration(&secret), Timestamp::now()) else { return Ok(()) };
+            let (Some(at), now) = (expiration(&secret), crate::clock::now()) else { return Ok(()) };
             if at > now {
                 again.add_after(key, time::until(now, at));
                 return Ok(());
