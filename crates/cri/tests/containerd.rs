@@ -11,6 +11,7 @@ use knarr_cri::events::{ContainerEvent, subscribe};
 use knarr_cri::messages::*;
 
 const IMAGE: &str = "localhost/knarr/test:1";
+const CGROUP: &str = "/knarr-cri-test";
 
 fn is_possible() -> bool {
     let found = |name: &str| ["/usr/bin", "/usr/sbin"].iter().any(|folder| Path::new(folder).join(name).exists());
@@ -39,6 +40,11 @@ impl Drop for Cleanup {
         for point in below.collect::<Vec<_>>().into_iter().rev() {
             let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
         }
+        // One folder a hierarchy, or one at the root where there is only one hierarchy.
+        let hierarchies = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+        for hierarchy in hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]) {
+            let _ = std::fs::remove_dir(hierarchy.join(CGROUP.trim_start_matches('/')));
+        }
     }
 }
 
@@ -57,7 +63,7 @@ fn sandbox_config(folder: &Path) -> PodSandboxConfig {
         }),
         log_directory: folder.join("logs").to_string_lossy().into_owned(),
         linux: Some(LinuxPodSandboxConfig {
-            cgroup_parent: "/knarr-cri-test".into(),
+            cgroup_parent: CGROUP.into(),
             security_context: Some(LinuxSandboxSecurityContext {
                 namespace_options: Some(namespaces),
                 ..Default::default()
