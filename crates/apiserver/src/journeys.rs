@@ -181,3 +181,50 @@ async fn services_get_addresses_of_their_own() {
     }
     assert_eq!(cluster.json("POST", services, service("b", json!(ip))).await.0, 201);
 }
+
+#[tokio::test]
+async fn a_client_with_a_certificate_is_served_over_tls() {
+    use rustls_pki_types::pem::PemObject;
+    use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let cluster = Cluster::new().await;
+    cluster.json("POST", MAPS, map("m", json!({}))).await;
+    let directory = tempfile::tempdir().unwrap();
+    let now = jiff::Timestamp::now();
+    let pki = crate::pki::Pki::open(directory.path(), crate::pki::Identity::default(), now).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = cluster.server().clone();
+    let serving = crate::listen::serve(server.clone(), listener, pki.serving.config(), server.stopping.clone());
+    let serving = tokio::spawn(serving);
+
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(pki.authority.certificate.as_bytes()).unwrap()).unwrap();
+    let admin = pki.admin(now).unwrap();
+    let chain = CertificateDer::pem_slice_iter(admin.certificate.as_bytes()).map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_slice(admin.key.as_bytes()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .unwrap();
+    let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let mut stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
+    let request = format!("GET {MAPS} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
+    let list: Value = serde_json::from_str(body).unwrap();
+    assert_eq!(list["items"][0]["metadata"]["name"], "m");
+
+    cluster.started.stop.send_replace(true);
+    serving.await.unwrap();
+}
