@@ -42,7 +42,7 @@ impl Index {
 const RELIST_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
 const LOOK_AFTER_SUBSCRIBING: Duration = Duration::from_millis(300);
 /// With events, a rare look guards against one lost on the way.
-const RELIST_WITH_EVENTS: Duration = Duration::from_secs(300);
+const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
 
 /// Runs for as long as the node does.
 pub async fn follow(runtime: Runtime, index: Index) {
@@ -50,22 +50,26 @@ pub async fn follow(runtime: Runtime, index: Index) {
     loop {
         let mut stream = subscribe(&runtime);
         // What happened while nobody listened is found by looking once the subscription stands.
-        let mut look_in = LOOK_AFTER_SUBSCRIBING;
+        let first = tokio::time::Instant::now() + LOOK_AFTER_SUBSCRIBING;
+        let mut looks = tokio::time::interval_at(first, RELIST_WITH_EVENTS);
         let error = loop {
-            match tokio::time::timeout(look_in, stream.next()).await {
-                Ok(Some(Ok(event))) => {
+            let item = tokio::select! {
+                item = stream.next() => item,
+                _ = looks.tick() => {
+                    index.tell_all();
+                    continue;
+                }
+            };
+            match item {
+                Some(Ok(event)) => {
                     pause = Duration::from_millis(100);
                     match event {
                         ContainerEvent::Exited { id } => index.tell(&id, Message::Exited(id.clone())),
                         ContainerEvent::Changed { id } => index.tell(&id, Message::Changed(id.clone())),
                     }
                 }
-                Ok(Some(Err(error))) => break Some(error),
-                Ok(None) => break None,
-                Err(_) => {
-                    index.tell_all();
-                    look_in = RELIST_WITH_EVENTS;
-                }
+                Some(Err(error)) => break Some(error),
+                None => break None,
             }
         };
         match error {

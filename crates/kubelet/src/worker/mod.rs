@@ -312,11 +312,15 @@ impl Worker {
         let mut pause = std::time::Duration::from_millis(2);
         loop {
             match observe_container(&self.context.runtime, id, &sandbox).await {
-                Ok(view) if exited && view.state == State::Running && pause < std::time::Duration::from_secs(2) => {
+                Ok(view) if exited && view.state == State::Running && pause < std::time::Duration::from_millis(500) => {
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
                 Ok(view) => {
+                    if exited && view.state == State::Running {
+                        // A busy runtime may take longer than we should wait here; it is asked again.
+                        self.hear_again(Message::Exited(id.to_string()));
+                    }
                     self.runtime.put_container(view);
                     return;
                 }
@@ -326,21 +330,37 @@ impl Worker {
                 }
                 Err(error) => {
                     tracing::warn!(%error, pod = pod::title(&self.pod), "a container can't be read");
+                    if exited {
+                        self.hear_again(Message::Exited(id.to_string()));
+                    }
                     return;
                 }
             }
         }
     }
 
+    /// Sends a message to ourselves in a moment.
+    fn hear_again(&self, message: Message) {
+        let sender = self.sender.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            // A worker that has ended needs no news.
+            let _ = sender.send(message);
+        });
+    }
+
     async fn refresh_sandbox(&mut self, id: &str, exited: bool) {
         let mut pause = std::time::Duration::from_millis(2);
         loop {
             match observe_sandbox(&self.context.runtime, id).await {
-                Ok(view) if exited && view.ready && pause < std::time::Duration::from_secs(2) => {
+                Ok(view) if exited && view.ready && pause < std::time::Duration::from_millis(500) => {
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
                 Ok(view) => {
+                    if exited && view.ready {
+                        self.hear_again(Message::Exited(id.to_string()));
+                    }
                     self.runtime.put_sandbox(view);
                     return;
                 }
