@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian 12 with Rust, git and make: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: run test build check packages bench
+.PHONY: run test build check packages
 
 packages:
 	@scripts/packages
@@ -18,6 +18,3 @@ check:
 
 test: packages check
 	$(CARGO) test --workspace
-
-bench: build
-	scripts/bench
