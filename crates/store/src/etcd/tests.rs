@@ -54,8 +54,10 @@ async fn what_was_compacted_before_it_was_seen_is_loaded_again() {
     let feed = Feed { client: store.client.clone(), index: index.clone(), territory: store.territory.clone() };
     let feed = tokio::spawn(feed.run());
     assert!(matches!(watch.next().await, Some(Notice::Compacted)));
-    assert_eq!((index.count("/registry/pods/"), index.revision()), (2, newest));
-    let mut watch = index.watch("/registry/pods/", newest).unwrap();
+    // Catching up may have written the progress marker, which takes a revision of its own.
+    let loaded = index.revision();
+    assert!(index.count("/registry/pods/") == 2 && loaded >= newest, "loaded {loaded}, newest {newest}");
+    let mut watch = index.watch("/registry/pods/", loaded).unwrap();
     let next = put(&store.client, "/registry/pods/c").await;
     assert!(matches!(watch.next().await, Some(Notice::Events(events)) if events[0].revision == next));
     feed.abort();
