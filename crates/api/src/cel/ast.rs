@@ -36,6 +36,11 @@ pub(super) enum Kind {
     List(Vec<(Node, bool)>),
     Map(Vec<(Node, Node, bool)>),
     Macro(Box<Macro>),
+    /// `Name{field: value}`; fields marked with `?` are left out when they are none.
+    Message {
+        name: String,
+        fields: Vec<(String, Node, bool)>,
+    },
     /// A name for a value, inside one expression.
     Bind {
         name: String,
@@ -76,22 +81,41 @@ impl Node {
 
     /// Whether the expression names a variable anywhere.
     pub fn mentions(&self, name: &str) -> bool {
-        let any = |nodes: &[Node]| nodes.iter().any(|node| node.mentions(name));
+        let own = matches!(&self.kind, Kind::Name(other) if other == name);
+        own || self.children().into_iter().any(|child| child.mentions(name))
+    }
+
+    /// The fields of a variable that the expression selects by name.
+    pub fn fields_of<'n>(&'n self, variable: &str, found: &mut Vec<&'n str>) {
+        if let Kind::Select { operand, field, .. } | Kind::Has { operand, field } = &self.kind
+            && matches!(&operand.kind, Kind::Name(name) if name == variable)
+        {
+            found.push(field);
+        }
+        for child in self.children() {
+            child.fields_of(variable, found);
+        }
+    }
+
+    /// `a.b.c` as a text, where the expression is nothing but names joined by dots.
+    pub fn dotted(&self) -> Option<String> {
         match &self.kind {
-            Kind::Name(other) => other == name,
-            Kind::Select { operand, .. } | Kind::Has { operand, .. } => operand.mentions(name),
-            Kind::Call { target, arguments, .. } => {
-                target.as_ref().is_some_and(|target| target.mentions(name)) || any(arguments)
-            }
-            Kind::List(elements) => elements.iter().any(|(element, _)| element.mentions(name)),
-            Kind::Map(entries) => entries.iter().any(|(key, value, _)| key.mentions(name) || value.mentions(name)),
-            Kind::Macro(all) => {
-                all.range.mentions(name)
-                    || all.body.mentions(name)
-                    || all.filter.as_ref().is_some_and(|filter| filter.mentions(name))
-            }
-            Kind::Bind { value, body, .. } => value.mentions(name) || body.mentions(name),
-            _ => false,
+            Kind::Name(name) => Some(name.clone()),
+            Kind::Select { operand, field, optional: false } => Some(format!("{}.{field}", operand.dotted()?)),
+            _ => None,
+        }
+    }
+
+    fn children(&self) -> Vec<&Node> {
+        match &self.kind {
+            Kind::Select { operand, .. } | Kind::Has { operand, .. } => vec![operand],
+            Kind::Call { target, arguments, .. } => target.as_deref().into_iter().chain(arguments).collect(),
+            Kind::List(elements) => elements.iter().map(|(element, _)| element).collect(),
+            Kind::Map(entries) => entries.iter().flat_map(|(key, value, _)| [key, value]).collect(),
+            Kind::Macro(all) => [&all.range, &all.body].into_iter().chain(&all.filter).collect(),
+            Kind::Message { fields, .. } => fields.iter().map(|(_, value, _)| value).collect(),
+            Kind::Bind { value, body, .. } => vec![value, body],
+            _ => Vec::new(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Whether an expression makes sense, before it is ever evaluated.
 
 use super::ast::{Kind, Macro, MacroName, Node};
+use super::authority::{AUTHORIZER, RESOURCE_CHECK};
 use super::error::Problem;
 use super::signatures::{self, is_library};
 use super::types::Type;
@@ -66,6 +67,7 @@ impl Checker {
                 Type::map(self.common(keys), self.common(values))
             }
             Kind::Macro(all) => self.unfold(all),
+            Kind::Message { name, fields } => self.message(name, fields, node.at),
             Kind::Bind { name, value, body } => {
                 let kind = self.check(value);
                 self.with(vec![(name.clone(), kind)], |checker| checker.check(body))
@@ -120,7 +122,41 @@ impl Checker {
                 let kind = self.field(inner, field, at);
                 if matches!(kind, Type::Optional(_)) { kind } else { Type::Optional(Arc::new(kind)) }
             }
+            Type::Message(name) if &**name == "JSONPatch" => self.patch_field(field, at),
+            Type::Message(_) => Type::Dyn,
+            Type::Opaque(AUTHORIZER) if field == "requestResource" => Type::Opaque(RESOURCE_CHECK),
             other => self.problem(at, format!("type '{other}' does not support field selection")),
+        }
+    }
+
+    /// What `name{fields}` makes. Such types are declared as variables of the type's first name.
+    fn message(&mut self, name: &str, fields: &[(String, Node, bool)], at: usize) -> Type {
+        let first = name.split('.').next().unwrap_or(name);
+        let declared = self.variables.iter().any(|(other, kind)| {
+            other == first && matches!(kind, Type::Message(kind) if &**kind == name || first == "Object")
+        });
+        for (field, value, optional) in fields {
+            let found = self.element(value, *optional);
+            if declared && name == "JSONPatch" {
+                let expected = self.patch_field(field, value.at);
+                if !fits(&mut HashMap::new(), &expected, &found) {
+                    let message =
+                        format!("expected type of field '{field}' is '{expected}' but provided type is '{found}'");
+                    self.problem(value.at, message);
+                }
+            }
+        }
+        if declared {
+            return Type::Message(name.into());
+        }
+        self.problem(at, format!("undeclared reference to '{name}' (in container '')"))
+    }
+
+    fn patch_field(&mut self, field: &str, at: usize) -> Type {
+        match field {
+            "op" | "path" | "from" => Type::String,
+            "value" => Type::Dyn,
+            _ => self.problem(at, format!("undefined field '{field}'")),
         }
     }
 
@@ -255,7 +291,13 @@ fn fits(bound: &mut HashMap<char, Type>, expected: &Type, found: &Type) -> bool 
         (Type::Null, found) | (found, Type::Null) => {
             matches!(
                 found,
-                Type::Null | Type::Object(_) | Type::Optional(_) | Type::Timestamp | Type::Duration | Type::Opaque(_)
+                Type::Null
+                    | Type::Object(_)
+                    | Type::Message(_)
+                    | Type::Optional(_)
+                    | Type::Timestamp
+                    | Type::Duration
+                    | Type::Opaque(_)
             )
         }
         (Type::List(expected), Type::List(found)) | (Type::Optional(expected), Type::Optional(found)) => {

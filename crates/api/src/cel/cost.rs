@@ -3,6 +3,9 @@
 use super::error::EvaluateError;
 use super::value::Value;
 
+/// What asking the authorizer costs.
+const CHECK: u64 = 350_000;
+
 /// Counts what was spent, up to a limit.
 #[derive(Debug)]
 pub(super) struct Meter {
@@ -30,6 +33,7 @@ impl Meter {
             "startsWith" | "endsWith" | "lowerAscii" | "upperAscii" | "trim" | "replace" | "split" | "substring"
             | "join" | "bytes" | "format" | "quantity" | "url" | "isURL" | "isQuantity" | "ip" | "isIP" | "cidr"
             | "isCIDR" | "charAt" | "reverse" => tenth(size(0)).max(1),
+            "check" => CHECK,
             "@in" => size(1),
             "isSorted" | "sum" | "min" | "max" | "indexOf" | "lastIndexOf" | "distinct" | "sort" | "flatten"
             | "slice" => size(0),

@@ -51,6 +51,10 @@ impl<'p> Estimator<'p> {
                 });
                 (cost, Size::AtMost(entries.len() as u64))
             }
+            Kind::Message { fields, .. } => {
+                let cost = fields.iter().fold(40u64, |sum, (_, value, _)| sum.saturating_add(self.cost(value).0));
+                (cost, Size::AtMost(fields.len() as u64))
+            }
             Kind::Macro(all) => self.unfold(all),
             Kind::Bind { name, value, body } => {
                 let (cost, size) = self.cost(value);

@@ -4,6 +4,7 @@ use super::ast::{Kind, Macro, MacroName, Node};
 use super::cost::Meter;
 use super::error::EvaluateError;
 use super::functions;
+use super::message::Message;
 use super::signatures::is_library;
 use super::value::Value;
 use std::cmp::Ordering;
@@ -41,6 +42,7 @@ impl<'a> Evaluator<'a> {
             Kind::Call { function, target, arguments } => self.call(function, target.as_deref(), arguments),
             Kind::List(elements) => self.list(elements),
             Kind::Map(entries) => self.map(entries),
+            Kind::Message { name, fields } => self.message(name, fields),
             Kind::Macro(all) => self.unfold(all),
             Kind::Bind { name, value, body } => {
                 let value = self.evaluate(value)?;
@@ -73,13 +75,36 @@ impl<'a> Evaluator<'a> {
                 (Some(value), false) => fit(value),
                 (None, false) => Err(EvaluateError::new(format!("no such key: {field}"))),
             },
+            Value::Message(message) => match (message.field(field), optional) {
+                (Some(value), true) => Ok(Value::some(value)),
+                (None, true) => Ok(Value::Optional(None)),
+                (Some(value), false) => Ok(value),
+                (None, false) => Err(EvaluateError::new(format!("no such key: {field}"))),
+            },
+            Value::Authority(authority) if field == "requestResource" => {
+                Ok(Value::Authority(Arc::new(authority.of_request())))
+            }
             _ => Err(EvaluateError::no_such_overload()),
         }
+    }
+
+    fn message(&mut self, name: &'a str, fields: &'a [(String, Node, bool)]) -> Outcome<'a> {
+        self.meter.spend(40)?;
+        let mut made = Vec::with_capacity(fields.len());
+        for (field, value, optional) in fields {
+            match (self.evaluate(value)?, optional) {
+                (Value::Optional(None), true) => {}
+                (Value::Optional(Some(inner)), true) => made.push((field.as_str(), (*inner).clone())),
+                (value, _) => made.push((field.as_str(), value)),
+            }
+        }
+        Ok(Value::Message(Arc::new(Message { name, fields: made })))
     }
 
     fn has(&self, operand: &Value<'a>, field: &str) -> Outcome<'a> {
         match operand {
             Value::Optional(inner) => Ok(Value::Bool(inner.as_ref().is_some_and(|inner| inner.field(field).is_some()))),
+            Value::Message(message) => Ok(Value::Bool(message.field(field).is_some())),
             Value::JsonMap(..) | Value::Map(_) => match operand.field(field) {
                 Some(value) => fit(value).map(|_| Value::Bool(true)),
                 None => Ok(Value::Bool(false)),

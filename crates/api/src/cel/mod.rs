@@ -4,6 +4,7 @@
 //! and its value. Rules of custom resources are its first users; policies speak the same language.
 
 mod ast;
+mod authority;
 mod check;
 mod cost;
 mod error;
@@ -12,15 +13,18 @@ mod estimate;
 mod evaluate;
 mod functions;
 mod lexer;
+mod message;
 mod parser;
 mod program;
 mod signatures;
 mod types;
 mod value;
 
+pub use authority::{Authority, Authorize, Question, Stage};
 pub use error::{CompileError, EvaluateError};
 pub use escape::{escape, unescape};
 pub(crate) use estimate::smallest;
+pub use message::Message;
 pub use program::{Program, Variable};
 pub use types::{ObjectType, Type};
 pub use value::Value;

@@ -189,6 +189,11 @@ impl Parser {
                 let index = self.expression()?;
                 self.expect("]")?;
                 node = Node::call(at, function, vec![node, index]);
+            } else if self.is("{")
+                && let Some(name) = node.dotted()
+            {
+                self.next += 1;
+                node = Node { at, kind: Kind::Message { name, fields: self.fields()? } };
             } else {
                 return Ok(node);
             }
@@ -281,6 +286,24 @@ impl Parser {
             }
         }
         Ok(elements)
+    }
+
+    fn fields(&mut self) -> Result<Vec<(String, Node, bool)>> {
+        let mut fields = Vec::new();
+        while !self.take("}") {
+            let optional = self.take("?");
+            let Token::Name(name) = self.advance() else {
+                self.next -= 1;
+                return Err(self.unexpected("IDENTIFIER"));
+            };
+            self.expect(":")?;
+            fields.push((name, self.expression()?, optional));
+            if !self.take(",") {
+                self.expect("}")?;
+                break;
+            }
+        }
+        Ok(fields)
     }
 
     fn entries(&mut self) -> Result<Vec<(Node, Node, bool)>> {

@@ -38,6 +38,15 @@ impl Program {
         self.root.mentions(variable)
     }
 
+    /// The fields of a variable that the expression selects by name.
+    pub fn fields_of(&self, variable: &str) -> Vec<&str> {
+        let mut found = Vec::new();
+        self.root.fields_of(variable, &mut found);
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
     /// What the expression may cost at most, where `self` is a value of the schema.
     pub fn highest_cost(&self, props: &Props) -> u64 {
         estimate(&self.root, props)
@@ -192,6 +201,72 @@ mod tests {
             let self_value = Value::of_json(&object, Some(&props));
             let (outcome, _) = program.evaluate(vec![("self", self_value)], 1_000_000);
             assert!(matches!(outcome, Ok(Value::Bool(flag)) if Ok(flag) == expected), "{source}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn objects_and_patches_are_made() {
+        let variables = [
+            ("Object".to_owned(), Type::Message("Object".into())),
+            ("JSONPatch".to_owned(), Type::Message("JSONPatch".into())),
+            ("object".to_owned(), Type::Dyn),
+        ];
+        let object = json!({"spec": {"replicas": 3}, "n": null});
+        for (source, expected) in [
+            (
+                "Object{spec: Object.spec{replicas: object.spec.replicas + 1, ?no: object.?none}}",
+                Ok(json!({"spec": {"replicas": 4}})),
+            ),
+            (
+                "[JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('a/b'), value: {'x': [1.5]}}]",
+                Ok(json!([{"op": "add", "path": "/metadata/labels/a~1b", "value": {"x": [1.5]}}])),
+            ),
+            ("has(Object{a: 1}.a) ? Object{} : Object{b: 1}", Ok(json!({}))),
+            ("JSONPatch{op: 1}", Err("expected type of field 'op' is 'string' but provided type is 'int'")),
+            ("JSONPatch{what: 1}", Err("undefined field 'what'")),
+            ("Pod{}", Err("undeclared reference to 'Pod' (in container '')")),
+        ] {
+            match Program::compile(source, &variables) {
+                Ok(program) => {
+                    let (outcome, _) = program.evaluate(vec![("object", Value::of_json(&object, None))], 10_000);
+                    let made = outcome.and_then(|value| value.to_json());
+                    assert_eq!(made.as_ref().ok(), expected.as_ref().ok(), "{source}: {made:?}");
+                }
+                Err(error) => assert!(error.to_string().contains(expected.expect_err(source)), "{source}: {error}"),
+            }
+        }
+        let program = Program::compile("Object{spec: Object.other{}}", &variables).expect("program");
+        let (Ok(Value::Message(message)), _) = program.evaluate(Vec::new(), 1_000) else { panic!("no message") };
+        assert!(message.misnamed().is_some_and(|wrong| wrong.contains("expected \"Object.spec\"")));
+    }
+
+    #[derive(Debug)]
+    struct OnlyPods;
+
+    impl crate::cel::Authorize for OnlyPods {
+        fn decide(&self, question: &crate::cel::Question) -> Result<(bool, String), String> {
+            Ok((question.resource == "pods" && question.verb == "get", format!("asked for {}", question.namespace)))
+        }
+
+        fn of_request(&self) -> crate::cel::Question {
+            crate::cel::Question { resource: "pods".to_owned(), ..Default::default() }
+        }
+    }
+
+    #[test]
+    fn the_authorizer_can_be_asked() {
+        let variables = [("authorizer".to_owned(), Type::Opaque("kubernetes.authorization.Authorizer"))];
+        for (source, expected) in [
+            ("authorizer.group('').resource('pods').namespace('a').check('get').allowed()", "true"),
+            ("authorizer.group('').resource('pods').namespace('a').check('get').reason()", "asked for a"),
+            ("authorizer.serviceAccount('a', 'b').group('').resource('nodes').check('get').allowed()", "false"),
+            ("authorizer.requestResource.check('get').allowed()", "true"),
+            ("authorizer.path('/healthz').check('get').errored()", "false"),
+        ] {
+            let program = Program::compile(source, &variables).expect(source);
+            let authority = Value::Authority(std::sync::Arc::new(crate::cel::Authority::new(&OnlyPods)));
+            let (outcome, _) = program.evaluate(vec![("authorizer", authority)], 1_000_000);
+            assert_eq!(super::super::functions::shown(&outcome.expect(source)), expected, "{source}");
         }
     }
 

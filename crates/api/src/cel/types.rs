@@ -25,6 +25,8 @@ pub enum Type {
     Type,
     /// A type of one of Kubernetes' libraries, by name.
     Opaque(&'static str),
+    /// What `Name{...}` makes, by name.
+    Message(Arc<str>),
     /// Stands for the same type wherever it occurs in a signature.
     Parameter(char),
 }
@@ -123,6 +125,7 @@ impl fmt::Display for Type {
             Type::Optional(inner) => write!(out, "optional_type({inner})"),
             Type::Type => out.write_str("type"),
             Type::Opaque(name) => out.write_str(name),
+            Type::Message(name) => out.write_str(name),
             Type::Parameter(name) => write!(out, "{name}"),
         }
     }

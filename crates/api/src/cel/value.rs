@@ -1,7 +1,9 @@
 //! What expressions come to.
 
+use super::authority::{Authority, DECISION, Decision};
 use super::error::EvaluateError;
 use super::escape::unescape;
+use super::message::Message;
 use crate::custom::Props;
 use crate::quantity::Quantity;
 use base64::Engine;
@@ -37,6 +39,11 @@ pub enum Value<'a> {
     Cidr(IpAddr, u8),
     Semver(Arc<Semver>),
     Format(&'static str),
+    /// What `Name{...}` made.
+    Message(Arc<Message<'a>>),
+    /// A question to the authorizer, as far as it was asked, and its answer.
+    Authority(Arc<Authority<'a>>),
+    Decision(Arc<Decision>),
     /// JSON that does not fit its schema; whoever looks at it fails with these words.
     Unfit(Arc<str>),
 }
@@ -100,6 +107,9 @@ impl<'a> Value<'a> {
             Value::Cidr(..) => "net.CIDR",
             Value::Semver(_) => "kubernetes.Semver",
             Value::Format(_) => "kubernetes.NamedFormat",
+            Value::Message(_) => "object",
+            Value::Authority(authority) => authority.stage.type_name(),
+            Value::Decision(_) => DECISION,
             Value::Unfit(_) => "error",
         }
     }
@@ -190,6 +200,7 @@ impl<'a> Value<'a> {
             (Value::Cidr(a, x), Value::Cidr(b, y)) => a == b && x == y,
             (Value::Semver(a), Value::Semver(b)) => a == b,
             (Value::Format(a), Value::Format(b)) => a == b,
+            (Value::Message(a), Value::Message(b)) => a.equals(b),
             (Value::Optional(a), Value::Optional(b)) => match (a, b) {
                 (Some(a), Some(b)) => a.equals(b),
                 (None, None) => true,

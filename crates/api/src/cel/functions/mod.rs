@@ -2,6 +2,7 @@
 
 mod addresses;
 mod arithmetic;
+mod authority;
 mod conversions;
 mod format_text;
 mod kubernetes;
@@ -23,7 +24,7 @@ type Library = for<'v> fn(&str, &[Value<'v>]) -> Option<Outcome<'v>>;
 
 /// Calls a function. The value it is called on, where there is one, comes first.
 pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Outcome<'a> {
-    let libraries: [Library; 9] = [
+    let libraries: [Library; 10] = [
         arithmetic::call,
         conversions::call,
         texts::call,
@@ -33,6 +34,7 @@ pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Outcome<'a> {
         kubernetes::call,
         addresses::call,
         format_text::call,
+        authority::call,
     ];
     libraries
         .iter()
