@@ -32,6 +32,7 @@ impl Cluster {
             client_authority: "pem".to_owned(),
             service_ranges: ranges.clone(),
             address: "10.0.0.1:6443".to_owned(),
+            provided: Vec::new(),
         });
         start::prepare(&started.server, &ranges, "10.0.0.1:6443".parse().unwrap()).await.unwrap();
         Cluster { started, _directory: directory }

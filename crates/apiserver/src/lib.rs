@@ -19,6 +19,7 @@ pub mod listen;
 pub mod objects;
 pub mod persist;
 pub mod pki;
+pub mod provided;
 pub mod request;
 pub mod route;
 pub mod serve;

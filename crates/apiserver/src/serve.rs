@@ -40,7 +40,9 @@ pub async fn resource(server: &Arc<Server>, request: &mut Admitted<'_>) -> Resul
     }
     let include = IncludeObject::parse(request.query.text("includeObject"));
     let call = new_call(server, resource, request);
-    let response = if resource.storage().is_none() {
+    let response = if let Some(provider) = server.provided.provider(&resource.kind) {
+        crate::provided::serve(server, &**provider, &call, operation, &format).await
+    } else if resource.storage().is_none() {
         subresource::virtual_kind(&call, request, operation, &format).await
     } else {
         serve(&call, request, operation, &format, include).await

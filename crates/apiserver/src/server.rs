@@ -54,6 +54,8 @@ pub struct Server {
     pub kubelets: Kubelets,
     /// PEM of the authority that signs client certificates.
     pub client_authority: String,
+    /// Kinds that other parts of this process make the objects of.
+    pub provided: crate::provided::Provided,
     pub documents: endpoint::Documents,
     pub metrics: Metrics,
     /// Turns true when the server begins to stop: watches end, and it is no longer ready.

@@ -42,7 +42,20 @@ impl<'a> Tables<'a> {
 
     /// A table with one row an object.
     pub fn of(&self, metadata: Value, objects: impl IntoIterator<Item = Value>) -> Value {
-        let rows: Vec<Value> = objects.into_iter().map(|object| self.row(object)).collect();
+        self.with_cells(metadata, objects, |object| match &self.resource.custom {
+            Some(custom) => custom.cells(object, self.now),
+            None => self.resource.rules.cells(object, self.now),
+        })
+    }
+
+    /// The same with cells that somebody else makes.
+    pub fn with_cells(
+        &self,
+        metadata: Value,
+        objects: impl IntoIterator<Item = Value>,
+        cells: impl Fn(&Value) -> Vec<Value>,
+    ) -> Value {
+        let rows: Vec<Value> = objects.into_iter().map(|object| self.row(cells(&object), object)).collect();
         let columns = if self.with_columns { self.resource.columns().clone() } else { Value::Null };
         json!({
             "kind": "Table", "apiVersion": format!("meta.k8s.io/{}", self.meta_version), "metadata": metadata,
@@ -50,11 +63,7 @@ impl<'a> Tables<'a> {
         })
     }
 
-    fn row(&self, object: Value) -> Value {
-        let cells = match &self.resource.custom {
-            Some(custom) => custom.cells(&object, self.now),
-            None => self.resource.rules.cells(&object, self.now),
-        };
+    fn row(&self, cells: Vec<Value>, object: Value) -> Value {
         let mut row = json!({ "cells": cells });
         if let Some(conditions) = self.conditions(&object) {
             row["conditions"] = conditions;

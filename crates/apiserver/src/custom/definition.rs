@@ -27,6 +27,13 @@ pub fn kinds_of(definition: &Value, fits_since: u64) -> Vec<(Arc<Kind>, Arc<Cust
         .collect()
 }
 
+/// The kind of a definition's only version, for objects that are not kept in the store.
+pub fn without_storage(definition: &Value) -> Option<(Kind, CustomType)> {
+    let version = definition.items(&["spec", "versions"]).first()?;
+    let (kind, custom) = kind_of(definition, version, 0);
+    Some((Kind { storage: None, ..kind }, custom))
+}
+
 fn kind_of(definition: &Value, version: &Value, fits_since: u64) -> (Kind, CustomType) {
     let group = definition.text(&["spec", "group"]).to_owned();
     let names = definition.at(&["status", "acceptedNames"]);

@@ -218,10 +218,11 @@ impl Seen {
         changed |= !self.definitions.is_empty();
         self.definitions = next;
         if changed {
-            let all = self.definitions.values().flat_map(|served| &served.kinds);
-            let catalogue = Catalogue::with_custom(all.clone().map(|(kind, _)| kind.clone()));
+            let defined = self.definitions.values().flat_map(|served| served.kinds.iter().cloned());
+            let all = defined.chain(server.provided.kinds());
+            let catalogue = Catalogue::with_custom(all.clone().map(|(kind, _)| kind));
             let custom: HashMap<String, Arc<CustomType>> =
-                all.map(|(kind, custom)| (path_of(&kind.group, &kind.version, &kind.plural), custom.clone())).collect();
+                all.map(|(kind, custom)| (path_of(&kind.group, &kind.version, &kind.plural), custom)).collect();
             let descriptions = server.kinds.load().descriptions.clone();
             server.kinds.store(Arc::new(Kinds::new(catalogue, &custom, descriptions)));
         }

@@ -7,6 +7,7 @@ mod json_path;
 mod names;
 
 pub use columns::ColumnDescription;
+pub use definition::without_storage;
 pub use follow::{follow, load};
 
 use jiff::Timestamp;

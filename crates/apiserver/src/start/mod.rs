@@ -3,7 +3,6 @@
 pub mod api_services;
 pub mod write;
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -28,6 +27,7 @@ use crate::kinds::{Kinds, OpenDescriptions};
 use crate::objects::Objects;
 use crate::persist::objects::StoreObjects;
 use crate::persist::{store_error, stored};
+use crate::provided::{Provided, ProvidedKind, resource_metrics};
 use crate::request::{Target, User};
 use crate::server::Server;
 use crate::service::Services;
@@ -48,6 +48,8 @@ pub struct Settings {
     pub service_ranges: Vec<String>,
     /// Where clients reach this server: address and port.
     pub address: String,
+    /// Kinds that other parts of this process make the objects of.
+    pub provided: Vec<ProvidedKind>,
 }
 
 /// A server, and the switches of its life.
@@ -59,8 +61,9 @@ pub struct Started {
 
 /// Puts a server together. It answers at once; `prepare` makes what a cluster holds from its first moment.
 pub fn start(settings: Settings) -> Started {
-    let kinds =
-        Arc::new(ArcSwap::from_pointee(Kinds::new(Catalogue::built_in(), &HashMap::new(), settings.descriptions)));
+    let provided = Provided::new(settings.provided);
+    let catalogue = Catalogue::with_custom(provided.kinds().map(|(kind, _)| kind));
+    let kinds = Arc::new(ArcSwap::from_pointee(Kinds::new(catalogue, &provided.by_path(), settings.descriptions)));
     let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(settings.store.clone(), kinds.clone()));
     let rbac = Arc::new(Rbac::new(objects.clone()));
     let node_graph = Arc::new(NodeGraph::default());
@@ -84,6 +87,7 @@ pub fn start(settings: Settings) -> Started {
         services: Services::new(store, &settings.service_ranges),
         kubelets: Kubelets::default(),
         client_authority: settings.client_authority,
+        provided,
         documents: Documents::new(settings.address),
         metrics: Metrics::default(),
         stopping,
@@ -196,8 +200,9 @@ pub async fn prepare(
 ) -> Result<(), PrepareError> {
     server.services.repair(server).await;
     // Whatever lives in a namespace comes after all namespaces; beyond that the order is free.
-    let (namespaces, others): (Vec<Wanted>, Vec<Wanted>) =
+    let (namespaces, mut others): (Vec<Wanted>, Vec<Wanted>) =
         bootstrap::wanted(service_ranges).into_iter().partition(|wanted| wanted.resource == "namespaces");
+    others.extend(server.provided.serves(resource_metrics::GROUP).then(resource_metrics::reader_role));
     for part in [namespaces, others] {
         futures::stream::iter(part).map(Ok).try_for_each_concurrent(AT_ONCE, |wanted| ensure(server, wanted)).await?;
     }

@@ -12,6 +12,7 @@ use clap::Args;
 use jiff::Timestamp;
 use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenFile};
 use knarr_apiserver::pki::{Identity, Pki, kubeconfig};
+use knarr_apiserver::provided::resource_metrics;
 use knarr_apiserver::server::Server;
 use knarr_apiserver::start::{self, Settings, Started};
 use knarr_apiserver::{background, listen};
@@ -58,6 +59,15 @@ pub struct Arguments {
     #[arg(long, value_delimiter = ',')]
     pub tls_san: Vec<String>,
 }
+    /// Authorities (PEM) that kubelets' serving certificates may be signed by, besides this cluster's own.
+    #[arg(long)]
+    pub kubelet_certificate_authority: Option<PathBuf>,
+    /// Call kubelets whatever certificate they show, such as those that signed their own.
+    #[arg(long, conflicts_with = "kubelet_certificate_authority")]
+    pub kubelet_insecure_tls: bool,
+    /// Serve metrics.k8s.io, read from the nodes; `knarr server` always does.
+    #[arg(long)]
+    pub resource_metrics: bool,
 
 /// An API server that answers.
 pub struct Running {
@@ -94,6 +104,7 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
         service_ranges: arguments.service_cluster_ip_range.clone(),
         address: SocketAddr::new(advertised, address.port()).to_string(),
     });
+        provided: if arguments.resource_metrics { resource_metrics::kinds() } else { Vec::new() },
     let server = started.server.clone();
     let certificate = pki.kubelet_client(Timestamp::now())?;
     server.kubelets.show(&certificate.certificate, &certificate.key)?;

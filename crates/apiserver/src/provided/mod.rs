@@ -1,0 +1,155 @@
+//! Kinds whose objects are made when somebody asks for them instead of being stored: the seam at which a part of this
+//! process serves a group version of its own, beside what the catalogue keeps in the store.
+//!
+//! Such a kind is described in the words of a custom resource definition, and from there on is discovered, documented,
+//! selected from and shown as a table like any other. A request for it is authenticated and authorized as all are; then
+//! its [`Provider`] is asked. An APIService that names a Service for the same group version comes first: who installs a
+//! server of his own for it replaces ours.
+
+pub mod resource_metrics;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::Response;
+use knarr_api::catalogue::{Kind, Verb};
+use knarr_api::selector::SelectableFields;
+use knarr_api::status::Status;
+use knarr_api::value::Read;
+use serde_json::{Value, json};
+
+use crate::answer::{self, Body, IncludeObject, Tables, partial};
+use crate::custom::{self, CustomType};
+use crate::kinds::path_of;
+use crate::persist::Call;
+use crate::persist::facts::Selection;
+use crate::persist::options::ListOptions;
+use crate::route::accept::{Format, Shape};
+use crate::server::Server;
+
+/// Makes the objects of one kind.
+#[async_trait]
+pub trait Provider: Send + Sync {
+    /// All objects of a namespace, or of all namespaces where it is empty, by namespace and name.
+    async fn list(&self, server: &Arc<Server>, namespace: &str) -> Result<Vec<Value>, Status>;
+
+    async fn get(&self, server: &Arc<Server>, namespace: &str, name: &str) -> Result<Value, Status>;
+
+    /// What a table shows of an object after its name, in the order of the definition's columns.
+    fn cells(&self, object: &Value) -> Vec<Value>;
+}
+
+/// A kind to be served.
+pub struct ProvidedKind {
+    /// A CustomResourceDefinition with one version; what concerns storing does not matter.
+    pub definition: Value,
+    pub provider: Arc<dyn Provider>,
+}
+
+/// All kinds that are provided, for as long as the server lives.
+#[derive(Default)]
+pub struct Provided(Vec<Served>);
+
+struct Served {
+    kind: Arc<Kind>,
+    custom: Arc<CustomType>,
+    provider: Arc<dyn Provider>,
+}
+
+impl Provided {
+    pub fn new(kinds: Vec<ProvidedKind>) -> Provided {
+        let served = kinds.into_iter().filter_map(|ProvidedKind { definition, provider }| {
+            let (mut kind, custom) = custom::without_storage(&definition)?;
+            kind.verbs = [Verb::Get, Verb::List].into_iter().collect();
+            Some(Served { kind: Arc::new(kind), custom: Arc::new(custom), provider })
+        });
+        Provided(served.collect())
+    }
+
+    pub fn serves(&self, group: &str) -> bool {
+        self.0.iter().any(|served| served.kind.group == group)
+    }
+
+    /// The kinds with what serving them needs.
+    pub fn kinds(&self) -> impl Iterator<Item = (Arc<Kind>, Arc<CustomType>)> + Clone {
+        self.0.iter().map(|served| (served.kind.clone(), served.custom.clone()))
+    }
+
+    /// The same by their paths.
+    pub fn by_path(&self) -> HashMap<String, Arc<CustomType>> {
+        self.kinds().map(|(kind, custom)| (path_of(&kind.group, &kind.version, &kind.plural), custom)).collect()
+    }
+
+    pub fn provider(&self, kind: &Kind) -> Option<&Arc<dyn Provider>> {
+        let same = |own: &Kind| own.group == kind.group && own.version == kind.version && own.plural == kind.plural;
+        self.0.iter().find(|served| same(&served.kind)).map(|served| &served.provider)
+    }
+}
+
+/// Answers a request for a provided kind.
+pub async fn serve(
+    server: &Arc<Server>,
+    provider: &dyn Provider,
+    call: &Call<'_>,
+    verb: Verb,
+    format: &Format,
+) -> Result<Response<Body>, Status> {
+    let include = IncludeObject::parse(call.query.text("includeObject"));
+    match verb {
+        Verb::Get => {
+            let object = provider.get(server, &call.target.namespace, &call.target.name).await?;
+            Ok(shaped(call, provider, vec![object], format, include, false))
+        }
+        Verb::List => {
+            let options = ListOptions::parse(call.query, false)?;
+            let selection = Selection::parse(call.resource, &options.label_selector, &options.field_selector)?;
+            let fields = SelectableFields::of(&call.resource.kind);
+            let mut objects = provider.list(server, &call.target.namespace).await?;
+            objects.retain(|object| {
+                selection.labels.matches(object["metadata"]["labels"].as_object())
+                    && fields.matches(&selection.fields, object)
+            });
+            Ok(shaped(call, provider, objects, format, include, true))
+        }
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+fn shaped(
+    call: &Call<'_>,
+    provider: &dyn Provider,
+    mut objects: Vec<Value>,
+    format: &Format,
+    include: IncludeObject,
+    list: bool,
+) -> Response<Body> {
+    let resource = call.resource;
+    match format.shape {
+        Shape::Table => {
+            let cells = |object: &Value| {
+                let name = object.at(&["metadata", "name"]).clone();
+                std::iter::once(name).chain(provider.cells(object)).collect()
+            };
+            let tables = Tables::new(resource, format.meta_version, include);
+            answer::value(&tables.with_cells(json!({}), objects, cells), 200, format)
+        }
+        Shape::Partial => {
+            let items: Vec<Value> =
+                objects.iter().map(|object| partial(resource, object, format.meta_version)).collect();
+            let whole = json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{}", format.meta_version),
+                "metadata": {}, "items": items,
+            });
+            answer::value(if list { &whole } else { &whole["items"][0] }, 200, format)
+        }
+        Shape::Whole if !list => answer::value(&objects.remove(0), 200, format),
+        Shape::Whole => {
+            let whole = json!({
+                "kind": resource.kind.list_kind, "apiVersion": resource.kind.api_version(), "metadata": {},
+                "items": objects,
+            });
+            answer::value(&whole, 200, format)
+        }
+    }
+}
