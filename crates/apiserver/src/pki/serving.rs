@@ -14,6 +14,8 @@ use super::{Authority, Error, Leaf};
 
 pub struct Serving {
     shown: Arc<Shown>,
+    /// PEM of the authority, shown behind our certificate: whoever knows only its hash can then check it.
+    authority: String,
     config: Arc<ServerConfig>,
 }
 
@@ -28,7 +30,7 @@ impl ResolvesServerCert for Shown {
 
 impl Serving {
     pub fn new(leaf: &Leaf, clients: &Authority) -> Result<Self, Error> {
-        let shown = Arc::new(Shown(ArcSwap::new(certified(leaf)?)));
+        let shown = Arc::new(Shown(ArcSwap::new(certified(leaf, &clients.certificate)?)));
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(clients.certificate.as_bytes()) {
@@ -43,7 +45,7 @@ impl Serving {
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::clone(&shown) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Serving { shown, config: Arc::new(config) })
+        Ok(Serving { shown, authority: clients.certificate.clone(), config: Arc::new(config) })
     }
 
     /// The configuration for new connections. It stays the same when certificates are renewed.
@@ -52,14 +54,15 @@ impl Serving {
     }
 
     pub fn show(&self, leaf: &Leaf) -> Result<(), Error> {
-        self.shown.0.store(certified(leaf)?);
+        self.shown.0.store(certified(leaf, &self.authority)?);
         Ok(())
     }
 }
 
-fn certified(leaf: &Leaf) -> Result<Arc<CertifiedKey>, Error> {
+fn certified(leaf: &Leaf, authority: &str) -> Result<Arc<CertifiedKey>, Error> {
     let unreadable = |error: rustls_pki_types::pem::Error| rustls::Error::General(error.to_string());
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(leaf.certificate.as_bytes()).collect();
+    let chain = [leaf.certificate.as_str(), authority].map(str::as_bytes);
+    let chain: Result<Vec<_>, _> = chain.into_iter().flat_map(CertificateDer::pem_slice_iter).collect();
     let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).map_err(unreadable)?;
     let provider = aws_lc_rs::default_provider();
     Ok(Arc::new(CertifiedKey::from_der(chain.map_err(unreadable)?, key, &provider)?))

@@ -1,0 +1,106 @@
+//! What all nodes of a cluster must agree on. The server knows it from its flags and publishes it; agents read it there.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use anyhow::Context as _;
+use knarr_client::k8s_openapi::api::core::v1::ConfigMap;
+use knarr_client::kube::{Api, Client};
+use knarr_network::cidr::Cidr;
+
+/// Where it is published.
+pub const NAMESPACE: &str = "kube-system";
+pub const NAME: &str = "knarr-cluster";
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    /// Networks of all pods, at most one of each family.
+    pub pod_networks: Vec<Cidr>,
+    /// Addresses of the cluster's DNS, which every node answers on.
+    pub dns: Vec<IpAddr>,
+    /// The cluster's DNS domain.
+    pub domain: String,
+    /// Networks that load balancers get addresses from; without any they share the nodes' addresses.
+    pub load_balancers: Vec<Cidr>,
+}
+
+impl Cluster {
+    pub fn to_data(&self) -> BTreeMap<String, String> {
+        [
+            ("podNetworks", join(&self.pod_networks)),
+            ("dns", join(&self.dns)),
+            ("domain", self.domain.clone()),
+            ("loadBalancers", join(&self.load_balancers)),
+        ]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into()
+    }
+
+    pub fn from_data(data: &BTreeMap<String, String>) -> anyhow::Result<Self> {
+        Ok(Cluster {
+            pod_networks: split(data, "podNetworks")?,
+            dns: split(data, "dns")?,
+            domain: data.get("domain").cloned().unwrap_or_default(),
+            load_balancers: split(data, "loadBalancers")?,
+        })
+    }
+
+    /// What the server published.
+    pub async fn read(client: &Client) -> anyhow::Result<Self> {
+        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+        let map = maps.get(NAME).await.with_context(|| {
+            format!("the cluster's settings ({NAMESPACE}/{NAME}) cannot be read; is the server a `knarr server`?")
+        })?;
+        Self::from_data(&map.data.unwrap_or_default())
+            .with_context(|| format!("the cluster's settings ({NAMESPACE}/{NAME}) are wrong"))
+    }
+}
+
+fn join<T: ToString>(values: &[T]) -> String {
+    values.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn split<T>(data: &BTreeMap<String, String>, key: &str) -> anyhow::Result<Vec<T>>
+where
+    T: FromStr,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    let text = data.get(key).map(String::as_str).unwrap_or_default();
+    let parts = text.split(',').filter(|part| !part.is_empty());
+    parts.map(|part| part.parse().with_context(|| format!("{key} is {text:?}"))).collect()
+}
+
+/// The address that DNS has by custom: the tenth of each service network.
+pub fn dns_addresses(service_networks: &[String]) -> Vec<IpAddr> {
+    let networks = service_networks.iter().filter_map(|text| text.parse::<Cidr>().ok());
+    networks.filter_map(|network| network.nth(10.min(network.size().saturating_sub(1)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_published_is_read_back() {
+        let cluster = Cluster {
+            pod_networks: ["10.244.0.0/16", "fd00:244::/48"].map(|text| text.parse().unwrap()).into(),
+            dns: vec!["10.96.0.10".parse().unwrap(), "fd00:96::a".parse().unwrap()],
+            domain: "cluster.local".into(),
+            load_balancers: vec![],
+        };
+        assert_eq!(Cluster::from_data(&cluster.to_data()).unwrap(), cluster);
+    }
+
+    #[test]
+    fn dns_is_the_tenth_address() {
+        for (networks, expected) in [
+            (vec!["10.96.0.0/12"], vec!["10.96.0.10"]),
+            (vec!["10.43.0.0/16", "fd00:96::/112"], vec!["10.43.0.10", "fd00:96::a"]),
+        ] {
+            let networks: Vec<String> = networks.into_iter().map(str::to_owned).collect();
+            let found: Vec<String> = dns_addresses(&networks).iter().map(IpAddr::to_string).collect();
+            assert_eq!(found, expected);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! `knarr token create|list|delete`: what new nodes join with.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::{Args, Subcommand};
+use jiff::{SignedDuration, Timestamp};
+use knarr_client::k8s_openapi::api::core::v1::{Endpoints, Secret};
+use knarr_client::kube::api::{DeleteParams, ListParams, PostParams};
+use knarr_client::kube::config::{KubeConfigOptions, Kubeconfig};
+use knarr_client::kube::{self, Api, Client, Config};
+
+use crate::join::{BootstrapToken, GROUP, JoinToken, Pin};
+
+const NAMESPACE: &str = "kube-system";
+const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
+const SECRET_PREFIX: &str = "bootstrap-token-";
+
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// How to reach the API server as an administrator; the server's own kubeconfig when it is not given.
+    #[arg(long, global = true)]
+    kubeconfig: Option<PathBuf>,
+    /// Where the server keeps its files.
+    #[arg(long, global = true, default_value = "/var/lib/knarr")]
+    data_dir: PathBuf,
+    #[command(subcommand)]
+    command: Token,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Token {
+    /// Make a token for new nodes.
+    Create {
+        /// Print the whole line that adds a node.
+        #[arg(long)]
+        print_join_command: bool,
+        /// How long the token is good: 30m, 24h, 7d; 0 for ever.
+        #[arg(long, default_value = "24h", value_parser = lifetime)]
+        ttl: Duration,
+        /// What the token is for.
+        #[arg(long, default_value = "")]
+        description: String,
+    },
+    /// List tokens, without their secrets.
+    List,
+    /// Delete tokens, so that no further node can join with them. Nodes that have joined stay.
+    Delete {
+        /// The tokens, or the part before their first dot.
+        #[arg(required = true)]
+        tokens: Vec<String>,
+    },
+}
+
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let path = arguments.kubeconfig.unwrap_or_else(|| super::common::kubeconfig(&arguments.data_dir));
+    let file = Kubeconfig::read_from(&path).with_context(|| {
+        format!("cannot read {}: run this on the server, or name a kubeconfig with --kubeconfig", path.display())
+    })?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    let client = Client::try_from(config.clone())?;
+    match arguments.command {
+        Token::Create { print_join_command, ttl, description } => {
+            let pin = pin(&config)?;
+            let token = create(&client, ttl, &description, pin, Timestamp::now()).await?;
+            if print_join_command {
+                println!("knarr agent --server {} --token {token}", server(&client).await?);
+            } else {
+                println!("{token}");
+            }
+        }
+        Token::List => print!("{}", list(&client, Timestamp::now()).await?),
+        Token::Delete { tokens } => {
+            for token in tokens {
+                let id = token.split('.').next().unwrap_or_default();
+                delete(&client, id).await?;
+                println!("token {id} deleted");
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn create(
+    client: &Client,
+    ttl: Duration,
+    description: &str,
+    pin: Pin,
+    now: Timestamp,
+) -> anyhow::Result<JoinToken> {
+    let token = JoinToken { bootstrap: BootstrapToken::generate(), pin };
+    let secret = secret(&token.bootstrap, ttl, description, now)?;
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    secrets.create(&PostParams::default(), &secret).await.context("the token cannot be made")?;
+    Ok(token)
+}
+
+fn secret(token: &BootstrapToken, ttl: Duration, description: &str, now: Timestamp) -> anyhow::Result<Secret> {
+    let mut data = vec![
+        ("token-id", token.id.clone()),
+        ("token-secret", token.secret.clone()),
+        ("usage-bootstrap-authentication", "true".to_owned()),
+        ("auth-extra-groups", GROUP.to_owned()),
+    ];
+    if !ttl.is_zero() {
+        let until = now.checked_add(ttl).map_err(|_| anyhow!("--ttl is too long; 0 makes a token that never ends"))?;
+        let until = Timestamp::from_second(until.as_second())?;
+        data.push(("expiration", until.to_string()));
+    }
+    if !description.is_empty() {
+        data.push(("description", description.to_owned()));
+    }
+    Ok(Secret {
+        metadata: kube::api::ObjectMeta {
+            name: Some(format!("{SECRET_PREFIX}{}", token.id)),
+            namespace: Some(NAMESPACE.to_owned()),
+            ..Default::default()
+        },
+        type_: Some(SECRET_TYPE.to_owned()),
+        string_data: Some(data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+        ..Default::default()
+    })
+}
+
+async fn list(client: &Client, now: Timestamp) -> anyhow::Result<String> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let wanted = ListParams::default().fields(&format!("type={SECRET_TYPE}"));
+    let tokens = secrets.list(&wanted).await.context("tokens cannot be listed")?;
+    let rows: Vec<[String; 4]> = tokens.items.iter().map(|secret| row(secret, now)).collect();
+    Ok(super::common::table(["ID", "TIME LEFT", "EXPIRES", "DESCRIPTION"], &rows))
+}
+
+fn row(secret: &Secret, now: Timestamp) -> [String; 4] {
+    let field = |key: &str| {
+        let value = secret.data.as_ref().and_then(|data| data.get(key));
+        value.map(|value| String::from_utf8_lossy(&value.0).into_owned()).unwrap_or_default()
+    };
+    let expires = field("expiration");
+    let left = match expires.parse::<Timestamp>() {
+        _ if expires.is_empty() => "for ever".to_owned(),
+        Ok(until) if until > now => rounded(until.duration_since(now)),
+        Ok(_) => "expired".to_owned(),
+        Err(_) => "unknown".to_owned(),
+    };
+    [field("token-id"), left, expires, field("description")]
+}
+
+fn rounded(left: SignedDuration) -> String {
+    match left.as_secs() {
+        seconds if seconds >= 48 * 3600 => format!("{}d", seconds / (24 * 3600)),
+        seconds if seconds >= 2 * 3600 => format!("{}h", seconds / 3600),
+        seconds if seconds >= 120 => format!("{}m", seconds / 60),
+        seconds => format!("{seconds}s"),
+    }
+}
+
+async fn delete(client: &Client, id: &str) -> anyhow::Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    match secrets.delete(&format!("{SECRET_PREFIX}{id}"), &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => bail!("there is no token {id}"),
+        Err(error) => Err(error).with_context(|| format!("token {id} cannot be deleted")),
+    }
+}
+
+/// The pin of the authority that the kubeconfig trusts.
+fn pin(config: &Config) -> anyhow::Result<Pin> {
+    let authorities = config.root_cert.as_deref().unwrap_or_default();
+    let [authority] = authorities else {
+        bail!("the kubeconfig names {} authorities; a token can pin one", authorities.len());
+    };
+    Pin::of(authority)
+}
+
+/// Where other machines reach the API server.
+async fn server(client: &Client) -> anyhow::Result<String> {
+    let endpoints: Api<Endpoints> = Api::namespaced(client.clone(), "default");
+    let found = endpoints.get("kubernetes").await.context("the server's address cannot be read")?;
+    let subset = found.subsets.unwrap_or_default().into_iter().next().unwrap_or_default();
+    let address = subset.addresses.unwrap_or_default().into_iter().next().map(|address| address.ip);
+    let port = subset.ports.unwrap_or_default().into_iter().next().map(|port| port.port);
+    match (address, port) {
+        (Some(address), Some(port)) if address.contains(':') => Ok(format!("https://[{address}]:{port}")),
+        (Some(address), Some(port)) => Ok(format!("https://{address}:{port}")),
+        _ => bail!("the server's address is not published in default/kubernetes yet"),
+    }
+}
+
+/// `90s`, `30m`, `24h`, `7d`, or `0`.
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.char_indices().find(|(_, character)| !character.is_ascii_digit()) {
+        Some((at, _)) => text.split_at(at),
+        None if text == "0" => return Ok(Duration::ZERO),
+        None => return Err(format!("{text:?} lacks its unit: s, m, h or d")),
+    };
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        _ => return Err(format!("{unit:?} is no unit of time: s, m, h or d")),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no length of time, such as 24h"))?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(|| format!("{text} is too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_read() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("90s", Some(90)),
+            ("30m", Some(1800)),
+            ("24h", Some(86_400)),
+            ("7d", Some(604_800)),
+            ("24", None),
+            ("h", None),
+            ("1y", None),
+            ("", None),
+        ] {
+            assert_eq!(lifetime(text).ok().map(|length| length.as_secs()), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_s_row_tells_how_long_it_is_good() {
+        let now: Timestamp = "2026-06-01T00:00:00Z".parse().unwrap();
+        let token = BootstrapToken::generate();
+        for (ttl, left) in [(0, "for ever"), (90, "90s"), (86_400, "24h"), (604_800, "7d")] {
+            let secret = secret(&token, Duration::from_secs(ttl), "rack 1", now).unwrap();
+            let data = secret.string_data.clone().unwrap().into_iter();
+            let data = data.map(|(key, value)| (key, knarr_client::k8s_openapi::ByteString(value.into_bytes())));
+            let stored = Secret { data: Some(data.collect()), ..secret };
+            let shown = row(&stored, now);
+            assert_eq!((shown[1].as_str(), shown[3].as_str()), (left, "rack 1"));
+            assert!(!shown.iter().any(|cell| cell.contains(&token.secret)));
+        }
+    }
+}

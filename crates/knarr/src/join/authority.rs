@@ -1,0 +1,137 @@
+//! Learning a cluster's authority from its server, and believing it only if it is the pinned one.
+//!
+//! The server shows its authority's certificate behind its own. A connection stands only if that authority has the pinned
+//! key and signed what the server shows, so nothing is ever said to anybody else.
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, anyhow, bail};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::Pin;
+
+/// The certificate (DER) of the authority that the server at an address belongs to.
+pub async fn fetch(server: &http::Uri, pin: Pin) -> anyhow::Result<Vec<u8>> {
+    let host = server.host().ok_or_else(|| anyhow!("{server} names no host"))?;
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let port = server.port_u16().unwrap_or(443);
+    let name = ServerName::try_from(bare.to_owned()).with_context(|| format!("{host} is not a host's name"))?;
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier = Arc::new(PinnedAuthority { pin, provider: Arc::clone(&provider), found: Mutex::new(None) });
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(&verifier) as Arc<dyn ServerCertVerifier>)
+        .with_no_client_auth();
+    let stream = TcpStream::connect((bare, port)).await.with_context(|| format!("{host}:{port} cannot be reached"))?;
+    if let Err(error) = TlsConnector::from(Arc::new(config)).connect(name, stream).await {
+        let told = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+        if let Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) = told {
+            bail!(
+                "{host}:{port} is not the server of the cluster that the token is for \
+                 (its authority does not have the hash in the token): check --server, or make a new token there"
+            );
+        }
+        return Err(error).with_context(|| format!("{host}:{port} does not answer as an API server"));
+    }
+    let found = verifier.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+    found.ok_or_else(|| anyhow!("{host}:{port} showed no certificate"))
+}
+
+#[derive(Debug)]
+struct PinnedAuthority {
+    pin: Pin,
+    provider: Arc<CryptoProvider>,
+    found: Mutex<Option<Vec<u8>>>,
+}
+
+impl PinnedAuthority {
+    fn algorithms(&self) -> &WebPkiSupportedAlgorithms {
+        &self.provider.signature_verification_algorithms
+    }
+}
+
+impl ServerCertVerifier for PinnedAuthority {
+    fn verify_server_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let authority = chain.iter().find(|certificate| Pin::of(certificate).is_ok_and(|pin| pin == self.pin));
+        let authority = authority.ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone().into_owned())?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&self.provider))
+            .build()
+            .map_err(|error| Error::General(error.to_string()))?;
+        let verified = verifier.verify_server_cert(shown, &[], name, ocsp_response, now)?;
+        *self.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(authority.to_vec());
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, self.algorithms())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, self.algorithms())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms().supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use knarr_apiserver::pki::{Identity, Pki};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    /// A server with an authority of its own; its address and that authority's pin.
+    async fn server(pki: &Pki) -> (http::Uri, Pin) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let acceptor = TlsAcceptor::from(pki.serving.config());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let _ = acceptor.accept(stream).await;
+            }
+        });
+        let (_, pem) = x509_parser::pem::parse_x509_pem(pki.authority.certificate.as_bytes()).unwrap();
+        (format!("https://{address}").parse().unwrap(), Pin::of(&pem.contents).unwrap())
+    }
+
+    #[tokio::test]
+    async fn only_the_pinned_authority_is_believed() {
+        let folder = tempfile::tempdir().unwrap();
+        let open =
+            |name: &str| Pki::open(&folder.path().join(name), Identity::default(), jiff::Timestamp::now()).unwrap();
+        let (here, there) = (open("here"), open("there"));
+        let (address, pin) = server(&here).await;
+        let (_, other) = server(&there).await;
+        assert_eq!(Pin::of(&fetch(&address, pin).await.unwrap()).unwrap(), pin);
+        let refused = fetch(&address, other).await.unwrap_err().to_string();
+        assert!(refused.contains("is not the server of the cluster that the token is for"), "{refused}");
+    }
+}

@@ -1,0 +1,127 @@
+//! Who a node is to the API: first whoever holds the token, then itself, by a certificate that is renewed in time.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use knarr_client::kube::client::Body;
+use knarr_client::kube::config::{AuthInfo, Config};
+use knarr_client::kube::{self, Client};
+use knarr_kubelet::certificates::{self, Purpose};
+use tower::service_fn;
+
+use super::BootstrapToken;
+
+/// Where and by which authority the API server is reached.
+#[derive(Clone)]
+struct Way {
+    server: http::Uri,
+    /// DER.
+    authority: Vec<u8>,
+}
+
+/// A node that has its certificate.
+pub struct Identity {
+    way: Way,
+    node: String,
+    folder: PathBuf,
+    current: Arc<ArcSwap<Client>>,
+}
+
+impl Way {
+    fn config(&self) -> Config {
+        let mut config = Config::new(self.server.clone());
+        config.root_cert = Some(vec![self.authority.clone()]);
+        // A watch may be silent for minutes and ends by the server's own timeout.
+        config.read_timeout = None;
+        config
+    }
+
+    /// A client that speaks with the token alone.
+    fn with_token(&self, token: &BootstrapToken) -> anyhow::Result<Client> {
+        let mut config = self.config();
+        config.auth_info.token = Some(token.bearer().into());
+        Client::try_from(config).context("a client cannot be made from the token")
+    }
+
+    fn client(&self, folder: &Path) -> anyhow::Result<Client> {
+        let files = certificates::files(folder, &Purpose::Client);
+        let mut config = self.config();
+        config.auth_info = AuthInfo {
+            client_certificate: Some(files.certificate.to_string_lossy().into_owned()),
+            client_key: Some(files.key.to_string_lossy().into_owned()),
+            ..AuthInfo::default()
+        };
+        Client::try_from(config)
+            .with_context(|| format!("the node's certificate in {} cannot be used", folder.display()))
+    }
+}
+
+impl Identity {
+    /// Takes the certificate in the folder if it is still good, else asks for one with the token.
+    pub async fn obtain(
+        server: &http::Uri,
+        authority: &[u8],
+        token: &BootstrapToken,
+        node: &str,
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
+        let way = Way { server: server.clone(), authority: authority.to_vec() };
+        // A certificate that is due is renewed with itself: the token may have expired long ago.
+        if !is_good(folder) {
+            let client = way.with_token(token)?;
+            let made = certificates::ensure(&client, node, folder, &Purpose::Client).await;
+            made.map_err(|error| explain(error, &token.id))?;
+        }
+        let current = Arc::new(ArcSwap::from_pointee(way.client(folder)?));
+        Ok(Identity { way, node: node.to_owned(), folder: folder.to_owned(), current })
+    }
+
+    /// A client that always shows the newest certificate.
+    pub fn client(&self) -> Client {
+        let current = Arc::clone(&self.current);
+        let send = service_fn(move |request: http::Request<Body>| {
+            let client = current.load_full();
+            async move { client.as_ref().clone().send(request).await }
+        });
+        Client::new(send, "default")
+    }
+
+    /// Renews the certificate for as long as the node lives.
+    pub async fn keep(self) {
+        let client = self.client();
+        let (way, folder, current) = (self.way, self.folder.clone(), self.current);
+        let renewed = move |_: &knarr_kubelet::CertificateFiles| match way.client(&folder) {
+            Ok(client) => current.store(Arc::new(client)),
+            Err(error) => tracing::error!(error = format!("{error:#}"), "the renewed certificate cannot be used"),
+        };
+        certificates::keep(client, self.node, self.folder, Purpose::Client, renewed).await;
+    }
+}
+
+/// Whether the folder holds a certificate, and its key, that has not expired.
+fn is_good(folder: &Path) -> bool {
+    let files = certificates::files(folder, &Purpose::Client);
+    let Ok(text) = std::fs::read(&files.certificate) else { return false };
+    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(&text) else { return false };
+    files.key.exists() && pem.parse_x509().is_ok_and(|certificate| certificate.validity().is_valid())
+}
+
+fn explain(error: certificates::CertificateError, token: &str) -> anyhow::Error {
+    let status = match &error {
+        certificates::CertificateError::Api(inner) => match inner.as_ref() {
+            kube::Error::Api(status) => Some(status.code),
+            _ => None,
+        },
+        _ => None,
+    };
+    let error = anyhow::Error::new(error);
+    match status {
+        Some(401) => error.context(format!(
+            "the server does not know the token {token}: it has expired or was deleted; \
+             `knarr token create --print-join-command` on the server makes a new one"
+        )),
+        _ => error.context("the node got no certificate"),
+    }
+}

@@ -1,0 +1,87 @@
+//! What a cluster holds so that nodes can join and work: rights for those who hold a token, rights of nodes beyond what
+//! Kubernetes gives every node, and the settings that nodes share.
+
+use knarr_client::k8s_openapi::api::core::v1::ConfigMap;
+use knarr_client::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use knarr_client::kube::api::{Patch, PatchParams};
+use knarr_client::kube::{self, Api, Client};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::GROUP;
+use crate::cluster::{self, Cluster};
+
+const MANAGER: &str = "knarr";
+const NODES: &str = "system:nodes";
+
+/// Role, and the group that gets it in the whole cluster.
+const BINDINGS: [(&str, &str, &str); 4] = [
+    ("knarr:kubelet-bootstrap", "system:node-bootstrapper", GROUP),
+    ("knarr:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", GROUP),
+    (
+        "knarr:node-autoapprove-certificate-rotation",
+        "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+        NODES,
+    ),
+    ("knarr:node-network", "knarr:node-network", NODES),
+];
+
+/// Makes them all, or brings them back to what they should be.
+pub async fn ensure(client: &Client, cluster: &Cluster) -> Result<(), kube::Error> {
+    apply::<ClusterRole>(Api::all(client.clone()), node_network_role()).await?;
+    for (name, role, group) in BINDINGS {
+        apply::<ClusterRoleBinding>(
+            Api::all(client.clone()),
+            binding("ClusterRoleBinding", name, "ClusterRole", role, group),
+        )
+        .await?;
+    }
+    let namespaced = |client: &Client| Api::namespaced(client.clone(), cluster::NAMESPACE);
+    apply::<Role>(namespaced(client), settings_role()).await?;
+    let name = "knarr:node-settings";
+    let bound = binding("RoleBinding", name, "Role", name, NODES);
+    apply::<RoleBinding>(Api::namespaced(client.clone(), cluster::NAMESPACE), bound).await?;
+    let settings = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": cluster::NAME}, "data": cluster.to_data(),
+    });
+    apply::<ConfigMap>(Api::namespaced(client.clone(), cluster::NAMESPACE), settings).await
+}
+
+async fn apply<K>(api: Api<K>, object: Value) -> Result<(), kube::Error>
+where
+    K: Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(object)).await.map(drop)
+}
+
+/// The service proxy and DNS of a node follow all services and where they lead.
+fn node_network_role() -> Value {
+    let read = ["get", "list", "watch"];
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "knarr:node-network"},
+        "rules": [
+            {"apiGroups": [""], "resources": ["nodes", "services"], "verbs": read},
+            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
+        ],
+    })
+}
+
+fn settings_role() -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "knarr:node-settings"},
+        "rules": [{
+            "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [cluster::NAME], "verbs": ["get"],
+        }],
+    })
+}
+
+fn binding(kind: &str, name: &str, role_kind: &str, role: &str, group: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}],
+    })
+}
