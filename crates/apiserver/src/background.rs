@@ -15,10 +15,15 @@ const KEPT: Duration = Duration::from_secs(5 * 60);
 /// History beyond this is forgotten early.
 const KEPT_BYTES: usize = 256 * 1024 * 1024;
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
+const REPAIR_INTERVAL: Duration = Duration::from_secs(3 * 60);
 
 /// Starts everything that runs beside requests; it ends when the server stops.
 pub fn run(server: &Arc<Server>) -> Vec<JoinHandle<()>> {
-    let mut tasks = vec![tokio::spawn(forget(server.clone())), tokio::spawn(crate::custom::follow(server.clone()))];
+    let mut tasks = vec![
+        tokio::spawn(forget(server.clone())),
+        tokio::spawn(repair(server.clone())),
+        tokio::spawn(crate::custom::follow(server.clone())),
+    ];
     type Changed = fn(&Server, Option<&Value>, Option<&Value>);
     let watched: [(&str, &str, Changed); 4] = [
         ("", "pods", |server, old, new| server.node_graph.pod_changed(old, new)),
@@ -47,6 +52,18 @@ async fn forget(server: Arc<Server>) {
         {
             tracing::warn!(%error, revision, "cannot forget old history");
         }
+    }
+}
+
+/// Gives back what writes that were cut short have left taken.
+async fn repair(server: Arc<Server>) {
+    let mut stopping = server.stopping.clone();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(REPAIR_INTERVAL) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        }
+        server.services.repair(&server, jiff::Timestamp::now()).await;
     }
 }
 

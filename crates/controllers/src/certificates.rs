@@ -1,8 +1,10 @@
 //! Certificate signing requests: those of nodes are approved, approved ones are signed, old ones removed.
 //!
-//! [`request`] reads what is asked for and which rules of a signer it meets, [`sign`] makes certificates.
+//! [`request`] reads what is asked for and which rules of a signer it meets, [`serving`] tells whether a node may serve under the
+//! names it asks for, [`sign`] makes certificates.
 
 mod request;
+mod serving;
 mod sign;
 
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use std::time::Duration;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::{Change, WorkQueue, run_workers, time};
 use kube::Api;
@@ -20,7 +23,7 @@ use crate::Context;
 use crate::common::key::name;
 use crate::error::{Error, Result, ignore_not_found};
 
-use request::{Asked, KUBELET_CLIENT};
+use request::{Asked, KUBELET_CLIENT, KUBELET_SERVING};
 use sign::Authority;
 
 type Request = CertificateSigningRequest;
@@ -108,27 +111,44 @@ async fn approve(context: Context, request: Arc<Request>) -> Result<()> {
         return Ok(());
     }
     let Some(asked) = Asked::read(&request.spec) else { return Ok(()) };
-    if request.spec.signer_name != KUBELET_CLIENT || asked.check(&request.spec).is_err() {
+    if asked.check(&request.spec).is_err() {
         return Ok(());
     }
+    match request.spec.signer_name.as_str() {
+        KUBELET_CLIENT => approve_client(&context, &request, &asked).await,
+        KUBELET_SERVING if context.settings.approve_kubelet_serving => {
+            let nodes = context.informers.of::<Node>();
+            nodes.synced().await;
+            serving::is_own(&request.spec, &asked, &nodes.list()).map_err(Error::Later)?;
+            add_approval(&context, &request, "Auto approving kubelet serving certificate for the node's own addresses.")
+                .await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A certificate by which a kubelet is known.
+async fn approve_client(context: &Context, request: &Request, asked: &Asked) -> Result<()> {
     let is_own = request.spec.username.as_deref() == Some(&asked.common_name);
     let mut ways = vec![("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.")];
     if is_own {
         ways.insert(0, ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."));
     }
     for (way, message) in ways {
-        if may(&context, &request, way).await? {
-            let mut changed = (*request).clone();
-            let approved = new_condition("Approved", "AutoApproved", message);
-            changed.status.get_or_insert_default().conditions.get_or_insert_default().push(approved);
-            let api: Api<Request> = Api::all(context.client.clone());
-            ignore_not_found(
-                api.replace_subresource("approval", name(&changed), &PostParams::default(), &changed).await,
-            )?;
-            return Ok(());
+        if may(context, request, way).await? {
+            return add_approval(context, request, message).await;
         }
     }
     Err(Error::Later("whoever asks for the certificate may not have it approved".to_owned()))
+}
+
+async fn add_approval(context: &Context, request: &Request, message: &str) -> Result<()> {
+    let mut changed = request.clone();
+    let approved = new_condition("Approved", "AutoApproved", message);
+    changed.status.get_or_insert_default().conditions.get_or_insert_default().push(approved);
+    let api: Api<Request> = Api::all(context.client.clone());
+    ignore_not_found(api.replace_subresource("approval", name(&changed), &PostParams::default(), &changed).await)?;
+    Ok(())
 }
 
 async fn may(context: &Context, request: &Request, way: &str) -> Result<bool> {

@@ -12,6 +12,9 @@ pub struct Settings {
     pub signing: Option<SigningAuthority>,
     /// How long signed certificates last at most.
     pub signing_duration: Duration,
+    /// Approve serving certificates that nodes ask for under their own names and addresses. Kubernetes leaves that to
+    /// others.
+    pub approve_kubelet_serving: bool,
     /// Give nodes their pod networks.
     pub allocate_node_cidrs: bool,
     /// Networks of all pods, at most one of each family.
@@ -67,6 +70,7 @@ impl Default for Settings {
             root_ca: None,
             signing: None,
             signing_duration: Duration::from_secs(365 * 24 * 3600),
+            approve_kubelet_serving: false,
             allocate_node_cidrs: false,
             cluster_cidrs: Vec::new(),
             service_cidrs: Vec::new(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use knarr_api::time;
 use knarr_api::value::Read;
 use knarr_store::{Error, Store};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::families::Family;
 use super::range::Range;
+use super::releases::Releases;
 use super::texts;
 use crate::kinds::Resource;
 use crate::persist::stored;
@@ -25,16 +26,19 @@ const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGER: &str = "ipallocator.k8s.io";
 /// How many addresses are tried in a row before another place in the range is chosen.
 const RUN: u128 = 256;
+/// An address that no Service has may belong to one that is just being written, and is left alone for this long.
+const GRACE: SignedDuration = SignedDuration::from_mins(1);
 
 pub struct Addresses {
     store: Arc<dyn Store>,
     /// The ranges of the command line; more come with ServiceCIDR objects.
     ranges: Vec<Range>,
+    releases: Releases,
 }
 
 impl Addresses {
-    pub fn new(store: Arc<dyn Store>, ranges: &[String]) -> Addresses {
-        Addresses { store, ranges: ranges.iter().filter_map(|range| Range::parse(range)).collect() }
+    pub fn new(store: Arc<dyn Store>, ranges: &[String], releases: Releases) -> Addresses {
+        Addresses { store, ranges: ranges.iter().filter_map(|range| Range::parse(range)).collect(), releases }
     }
 
     /// Takes a certain address for a Service.
@@ -56,9 +60,13 @@ impl Addresses {
             ));
         }
         if self.make(server, parsed, service, dry_run).await? {
-            Ok(address.to_owned())
-        } else {
-            Err("provided IP is already allocated".to_owned())
+            return Ok(address.to_owned());
+        }
+        // Whoever had it may be giving it back.
+        self.releases.settled().await;
+        match self.make(server, parsed, service, dry_run).await? {
+            true => Ok(address.to_owned()),
+            false => Err("provided IP is already allocated".to_owned()),
         }
     }
 
@@ -104,7 +112,7 @@ impl Addresses {
             return;
         }
         let this = self.clone();
-        tokio::spawn(async move {
+        self.releases.spawn(async move {
             for address in addresses {
                 this.remove(&address).await;
             }
@@ -118,7 +126,7 @@ impl Addresses {
                 Ok(_) | Err(Error::Conflict { current: None, .. }) => return,
                 Err(Error::Conflict { .. }) => {}
                 Err(error) => {
-                    tracing::warn!(%error, address, "cannot release an address; the next start does");
+                    tracing::warn!(%error, address, "cannot release an address; the next repair does");
                     return;
                 }
             }
@@ -126,7 +134,7 @@ impl Addresses {
     }
 
     /// Makes the objects that stored Services lack, and removes those that no Service has.
-    pub async fn repair(self: &Arc<Self>, server: &Server, services: &[Arc<Value>]) {
+    pub async fn repair(self: &Arc<Self>, server: &Server, services: &[Arc<Value>], now: Timestamp) {
         let mut owners: HashMap<String, (String, String)> = HashMap::new();
         for service in services {
             let owner =
@@ -145,7 +153,9 @@ impl Addresses {
         for object in server.objects.list(GROUP, "ipaddresses", "") {
             let address = object.text(&["metadata", "name"]);
             let ours = object.text(&["metadata", "labels", MANAGED_BY]) == MANAGER;
-            if ours && !owners.contains_key(address) {
+            let made: Option<Timestamp> = object.text(&["metadata", "creationTimestamp"]).parse().ok();
+            let is_old = made.is_none_or(|made| now.duration_since(made) >= GRACE);
+            if ours && is_old && !owners.contains_key(address) {
                 self.remove(address).await;
             }
         }

@@ -1,24 +1,27 @@
 //! Addresses and ports of Services: given out once, taken back when a Service goes.
 //!
-//! A cluster address is taken by making the IPAddress object of its name, which only one writer can do. Node ports are
-//! held in memory and known from the stored Services. What a write took goes back unless the write was stored.
+//! A cluster address is taken by making the IPAddress object of its name, which only one writer can do; node ports are
+//! recorded together and taken by replacing that record. So any number of servers may share a store. What a write took goes
+//! back unless the write was stored.
 
 mod addresses;
 mod families;
 mod own;
+mod port_set;
 mod ports;
 mod range;
+mod releases;
 
 pub use own::publish;
 pub use range::first_address;
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::status::{Named, Status};
 use knarr_api::value::{Read, Write as _};
 use knarr_store::Store;
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::persist::Call;
@@ -26,13 +29,14 @@ use crate::server::Server;
 use addresses::Addresses;
 use families::Family;
 use ports::Ports;
+use releases::Releases;
 
 const SERVICE: Named<'static> = Named { group: "", name: "Service" };
 
 /// Gives out cluster addresses and node ports.
 pub struct Services {
     addresses: Arc<Addresses>,
-    ports: Arc<Mutex<Ports>>,
+    ports: Arc<Ports>,
     families: Vec<Family>,
 }
 
@@ -43,14 +47,14 @@ pub struct Reservation {
     taken_ports: Vec<u16>,
     released: Vec<String>,
     released_ports: Vec<u16>,
-    back_to: Option<(Arc<Addresses>, Arc<Mutex<Ports>>)>,
+    back_to: Option<(Arc<Addresses>, Arc<Ports>)>,
 }
 
 impl Reservation {
     /// The write was stored: what it was given is its own, and what it no longer has is free.
     pub fn keep(mut self) {
         if let Some((addresses, ports)) = self.back_to.take() {
-            ports.lock().release(&self.released_ports);
+            ports.release(std::mem::take(&mut self.released_ports));
             addresses.release(std::mem::take(&mut self.released));
         }
     }
@@ -59,7 +63,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some((addresses, ports)) = self.back_to.take() {
-            ports.lock().release(&self.taken_ports);
+            ports.release(std::mem::take(&mut self.taken_ports));
             addresses.release(std::mem::take(&mut self.taken));
         }
     }
@@ -67,9 +71,10 @@ impl Drop for Reservation {
 
 impl Services {
     pub fn new(store: Arc<dyn Store>, ranges: &[String]) -> Services {
+        let releases = Releases::default();
         Services {
-            addresses: Arc::new(Addresses::new(store, ranges)),
-            ports: Arc::new(Mutex::new(Ports::default())),
+            addresses: Arc::new(Addresses::new(store.clone(), ranges, releases.clone())),
+            ports: Arc::new(Ports::new(store, releases)),
             families: Family::of_ranges(ranges),
         }
     }
@@ -87,7 +92,7 @@ impl Services {
         families::settle(object, None, &self.families)?;
         let mut reservation = self.reservation(dry_run);
         self.take_addresses(call, object, &mut reservation, dry_run).await?;
-        self.take_ports(object, &Value::Null, &mut reservation, dry_run)?;
+        self.take_ports(object, &Value::Null, &mut reservation, dry_run).await?;
         Ok(reservation)
     }
 
@@ -115,7 +120,7 @@ impl Services {
             let kept = texts(object, "clusterIPs");
             reservation.released = own.into_iter().filter(|ip| !kept.contains(ip)).collect();
         }
-        self.take_ports(object, old, &mut reservation, dry_run)?;
+        self.take_ports(object, old, &mut reservation, dry_run).await?;
         let kept = ports_of(object);
         reservation.released_ports = ports_of(old).into_iter().filter(|port| !kept.contains(port)).collect();
         Ok(reservation)
@@ -124,17 +129,19 @@ impl Services {
     /// Takes back what a Service that is gone had.
     pub async fn after_delete(&self, call: &Call<'_>, old: &Value) {
         if call.resource.is("", "services") {
-            self.ports.lock().release(&ports_of(old));
+            self.ports.release(ports_of(old));
             self.addresses.release(texts(old, "clusterIPs").into_iter().filter(|ip| ip != "None").collect());
         }
     }
 
-    /// Makes what is held agree with the stored Services, as a write that was cut short may have left it otherwise.
-    pub async fn repair(&self, server: &Server) {
-        let services = server.objects.list("", "services", "");
-        let ports: Vec<u16> = services.iter().flat_map(|service| ports_of(service)).collect();
-        self.ports.lock().hold(&ports);
-        self.addresses.repair(server, &services).await;
+    /// Makes what is recorded agree with the stored Services, as a write that was cut short may have left it otherwise.
+    pub async fn repair(&self, server: &Server, now: Timestamp) {
+        let services = || server.objects.list("", "services", "");
+        let owned = || services().iter().flat_map(|service| ports_of(service)).collect();
+        if let Err(error) = self.ports.repair(owned, now).await {
+            tracing::warn!(%error, "the record of node ports cannot be repaired");
+        }
+        self.addresses.repair(server, &services(), now).await;
     }
 
     fn reservation(&self, dry_run: bool) -> Reservation {
@@ -193,25 +200,15 @@ impl Services {
         Ok(())
     }
 
-    fn take_ports(
+    async fn take_ports(
         &self,
         object: &mut Value,
         old: &Value,
         reservation: &mut Reservation,
         dry_run: bool,
     ) -> Result<(), Status> {
-        let held = ports_of(old);
-        let mut ports = self.ports.lock();
-        let before = dry_run.then(|| ports.clone());
-        let result = ports.fill(object, &held, &mut reservation.taken_ports);
-        if let Some(before) = before {
-            *ports = before;
-        }
-        if result.is_err() {
-            ports.release(&reservation.taken_ports);
-            reservation.taken_ports.clear();
-        }
-        result
+        reservation.taken_ports = self.ports.fill(object, &ports_of(old), dry_run).await?;
+        Ok(())
     }
 }
 

@@ -198,7 +198,7 @@ pub async fn prepare(
     service_ranges: &[String],
     advertised: SocketAddr,
 ) -> Result<(), PrepareError> {
-    server.services.repair(server).await;
+    server.services.repair(server, jiff::Timestamp::now()).await;
     // Whatever lives in a namespace comes after all namespaces; beyond that the order is free.
     let (namespaces, mut others): (Vec<Wanted>, Vec<Wanted>) =
         bootstrap::wanted(service_ranges).into_iter().partition(|wanted| wanted.resource == "namespaces");

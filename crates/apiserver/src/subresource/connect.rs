@@ -5,8 +5,9 @@
 
 mod forward;
 mod location;
+mod trust;
 
-pub use forward::Kubelets;
+pub use trust::{Kubelets, Trust};
 
 use std::sync::Arc;
 

@@ -13,7 +13,8 @@ pub(super) const SIGNERS: [&str; 3] = [CLIENT, KUBELET_CLIENT, KUBELET_SERVING];
 pub(super) struct Asked {
     pub common_name: String,
     pub organizations: Vec<String>,
-    dns_or_address: usize,
+    /// DNS names and addresses, as text.
+    pub names: Vec<String>,
     other_names: usize,
 }
 
@@ -35,7 +36,8 @@ impl Asked {
         }
         for san in &parsed.params.subject_alt_names {
             match san {
-                SanType::DnsName(_) | SanType::IpAddress(_) => asked.dns_or_address += 1,
+                SanType::DnsName(name) => asked.names.push(name.to_string()),
+                SanType::IpAddress(address) => asked.names.push(address.to_string()),
                 _ => asked.other_names += 1,
             }
         }
@@ -57,7 +59,7 @@ impl Asked {
             }
             KUBELET_CLIENT => {
                 self.check_node()?;
-                if self.dns_or_address + self.other_names > 0 {
+                if !self.names.is_empty() || self.other_names > 0 {
                     return refuse("DNS, IP, email and URI subjectAltNames are not allowed");
                 }
                 if !has("client auth")
@@ -70,7 +72,7 @@ impl Asked {
             }
             KUBELET_SERVING => {
                 self.check_node()?;
-                if self.dns_or_address == 0 {
+                if self.names.is_empty() {
                     return refuse("DNS or IP subjectAltName is required");
                 }
                 if self.other_names > 0 {

@@ -15,6 +15,7 @@ use knarr_apiserver::pki::{Identity, Pki, kubeconfig};
 use knarr_apiserver::provided::resource_metrics;
 use knarr_apiserver::server::Server;
 use knarr_apiserver::start::{self, Settings, Started};
+use knarr_apiserver::subresource::connect::Trust;
 use knarr_apiserver::{background, listen};
 use knarr_store::{Embedded, Etcd, EtcdOptions, Store, Tls};
 use tokio::net::TcpListener;
@@ -58,7 +59,6 @@ pub struct Arguments {
     /// More names or addresses that the serving certificate is valid for.
     #[arg(long, value_delimiter = ',')]
     pub tls_san: Vec<String>,
-}
     /// Authorities (PEM) that kubelets' serving certificates may be signed by, besides this cluster's own.
     #[arg(long)]
     pub kubelet_certificate_authority: Option<PathBuf>,
@@ -68,6 +68,7 @@ pub struct Arguments {
     /// Serve metrics.k8s.io, read from the nodes; `knarr server` always does.
     #[arg(long)]
     pub resource_metrics: bool,
+}
 
 /// An API server that answers.
 pub struct Running {
@@ -103,15 +104,15 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
         descriptions: super::common::descriptions(),
         service_ranges: arguments.service_cluster_ip_range.clone(),
         address: SocketAddr::new(advertised, address.port()).to_string(),
-    });
         provided: if arguments.resource_metrics { resource_metrics::kinds() } else { Vec::new() },
+    });
     let server = started.server.clone();
-    let certificate = pki.kubelet_client(Timestamp::now())?;
-    server.kubelets.show(&certificate.certificate, &certificate.key)?;
+    let trust = kubelet_trust(arguments, &pki)?;
+    call_kubelets(&pki, &server, &trust, Timestamp::now())?;
     let serving = listen::serve(server.clone(), listener, pki.serving.config(), server.stopping.clone());
     let mut tasks = vec![tokio::spawn(serving)];
     tasks.extend(background::run(&server));
-    tasks.push(tokio::spawn(renew(pki.clone(), server.clone())));
+    tasks.push(tokio::spawn(renew(pki.clone(), server.clone(), trust)));
     let reached = SocketAddr::new(advertised, address.port());
     start::prepare(&server, &arguments.service_cluster_ip_range, reached).await?;
     write_kubeconfig(arguments, &pki, address)?;
@@ -133,7 +134,7 @@ impl Running {
 }
 
 /// Renews certificates long before they expire, without a restart.
-async fn renew(pki: Arc<Pki>, server: Arc<Server>) {
+async fn renew(pki: Arc<Pki>, server: Arc<Server>, trust: Trust) {
     let mut stopping = server.stopping.clone();
     loop {
         tokio::select! {
@@ -141,14 +142,31 @@ async fn renew(pki: Arc<Pki>, server: Arc<Server>) {
             _ = stopping.wait_for(|stopping| *stopping) => return,
         }
         let now = Timestamp::now();
-        let renewed = pki.renew(now).map_err(anyhow::Error::from).and_then(|()| {
-            let certificate = pki.kubelet_client(now)?;
-            Ok(server.kubelets.show(&certificate.certificate, &certificate.key)?)
-        });
+        let renewed = pki.renew(now).map_err(anyhow::Error::from);
+        let renewed = renewed.and_then(|()| call_kubelets(&pki, &server, &trust, now));
         if let Err(error) = renewed {
             tracing::error!(%error, "cannot renew certificates");
         }
     }
+}
+
+/// Shows kubelets the certificate that is current.
+fn call_kubelets(pki: &Pki, server: &Server, trust: &Trust, now: Timestamp) -> anyhow::Result<()> {
+    let own = pki.kubelet_client(now)?;
+    Ok(server.kubelets.show(&own.certificate, &own.key, trust)?)
+}
+
+fn kubelet_trust(arguments: &Arguments, pki: &Pki) -> anyhow::Result<Trust> {
+    if arguments.kubelet_insecure_tls {
+        return Ok(Trust::Anyone);
+    }
+    let mut authorities = pki.authority.certificate.clone();
+    if let Some(path) = &arguments.kubelet_certificate_authority {
+        let more = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        authorities.push('\n');
+        authorities.push_str(&more);
+    }
+    Ok(Trust::Authorities(authorities))
 }
 
 async fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {

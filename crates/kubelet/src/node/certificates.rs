@@ -82,13 +82,45 @@ pub async fn ensure(
     Ok(files)
 }
 
-/// When a certificate should be renewed: at four fifths of its life.
-pub fn renew_at(certificate: &Path) -> Result<Timestamp, CertificateError> {
-    use x509_parser::pem::Pem;
+/// When a certificate should be replaced: at once if the node has moved since, else when it is to be renewed.
+fn due(certificate: &Path, purpose: &Purpose) -> Result<Timestamp, CertificateError> {
+    match covers(certificate, purpose)? {
+        true => renew_at(certificate),
+        false => Ok(Timestamp::UNIX_EPOCH),
+    }
+}
+
+/// Whether a certificate is good for all names and addresses that are wanted.
+fn covers(certificate: &Path, purpose: &Purpose) -> Result<bool, CertificateError> {
+    use x509_parser::extensions::GeneralName;
+    let Purpose::Serving { names, addresses } = purpose else { return Ok(true) };
+    let unreadable = || CertificateError::Unreadable(certificate.to_path_buf());
+    let pem = read(certificate)?;
+    let parsed = pem.parse_x509().map_err(|_| unreadable())?;
+    let Some(shown) = parsed.subject_alternative_name().map_err(|_| unreadable())? else { return Ok(false) };
+    let shown = &shown.value.general_names;
+    let has_name = |name: &String| shown.iter().any(|own| matches!(own, GeneralName::DNSName(own) if own == name));
+    let has_address = |address: &IpAddr| {
+        let octets = match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        shown.iter().any(|own| matches!(own, GeneralName::IPAddress(own) if *own == octets))
+    };
+    Ok(names.iter().all(has_name) && addresses.iter().all(has_address))
+}
+
+fn read(certificate: &Path) -> Result<x509_parser::pem::Pem, CertificateError> {
     let unreadable = || CertificateError::Unreadable(certificate.to_path_buf());
     let content =
         std::fs::read(certificate).map_err(|source| CertificateError::File { path: certificate.into(), source })?;
-    let pem = Pem::iter_from_buffer(&content).next().ok_or_else(unreadable)?.map_err(|_| unreadable())?;
+    x509_parser::pem::Pem::iter_from_buffer(&content).next().ok_or_else(unreadable)?.map_err(|_| unreadable())
+}
+
+/// When a certificate should be renewed: at four fifths of its life.
+pub fn renew_at(certificate: &Path) -> Result<Timestamp, CertificateError> {
+    let unreadable = || CertificateError::Unreadable(certificate.to_path_buf());
+    let pem = read(certificate)?;
     let parsed = pem.parse_x509().map_err(|_| unreadable())?;
     let validity = parsed.validity();
     let from = Timestamp::from_second(validity.not_before.timestamp()).map_err(|_| unreadable())?;
@@ -107,7 +139,7 @@ pub async fn keep(
 ) {
     let files = files(&folder, &purpose);
     loop {
-        let due = renew_at(&files.certificate).unwrap_or_else(|_| Timestamp::now());
+        let due = due(&files.certificate, &purpose).unwrap_or_else(|_| Timestamp::now());
         tokio::time::sleep(knarr_client::time::until(Timestamp::now(), due)).await;
         match request(&client, &node, &folder, &purpose).await {
             Ok(()) => {
@@ -221,5 +253,14 @@ mod tests {
         std::fs::write(&path, parameters.self_signed(&key).expect("signed").pem()).expect("written");
         let expected: Timestamp = "2026-01-09T00:00:00Z".parse().expect("a moment");
         assert_eq!(renew_at(&path).expect("a moment"), expected);
+        for (name, address, at) in [
+            ("a", None, expected),
+            ("b", None, Timestamp::UNIX_EPOCH),
+            ("a", Some([10, 0, 0, 1]), Timestamp::UNIX_EPOCH),
+        ] {
+            let addresses = address.into_iter().map(IpAddr::from).collect();
+            let purpose = Purpose::Serving { names: vec![name.to_string()], addresses };
+            assert_eq!(due(&path, &purpose).expect("a moment"), at, "{name} {address:?}");
+        }
     }
 }

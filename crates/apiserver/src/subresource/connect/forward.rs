@@ -1,9 +1,7 @@
 //! Passing a request on and its answer back.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use futures::StreamExt;
 use http::header::{AUTHORIZATION, CONNECTION, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -12,92 +10,17 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use knarr_api::status::Status;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::location::Location;
+use super::trust::{Kubelets, any_certificate};
 use crate::answer::Body;
 use crate::server::Admitted;
 
 const DIAL_TIME: Duration = Duration::from_secs(10);
-
-/// How this server calls kubelets: the certificate it shows them.
-#[derive(Default)]
-pub struct Kubelets {
-    config: ArcSwapOption<ClientConfig>,
-}
-
-impl Kubelets {
-    /// Shows this certificate to kubelets from now on; both are PEM.
-    pub fn show(&self, certificate: &str, key: &str) -> Result<(), rustls::Error> {
-        let unreadable = |error: rustls_pki_types::pem::Error| rustls::Error::General(error.to_string());
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(unreadable)?;
-        let config = builder()?.with_client_auth_cert(chain.map_err(unreadable)?, key)?;
-        self.config.store(Some(Arc::new(config)));
-        Ok(())
-    }
-
-    fn config(&self, kubelet: bool) -> Result<Arc<ClientConfig>, Status> {
-        match self.config.load_full().filter(|_| kubelet) {
-            Some(config) => Ok(config),
-            None => Ok(Arc::new(builder().map_err(Status::internal)?.with_no_client_auth())),
-        }
-    }
-}
-
-fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>, rustls::Error> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = Arc::new(AnyCertificate(provider.clone()));
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(builder.dangerous().with_custom_certificate_verifier(verifier))
-}
-
-/// Kubelets may show certificates they made themselves, and pods whatever they like: what is behind an address is
-/// trusted by the network, as Kubernetes does unless it is told of an authority for kubelets.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
 
 trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
@@ -158,7 +81,8 @@ async fn connect(kubelets: &Kubelets, location: &Location) -> Result<Box<dyn Con
         return Ok(Box::new(stream));
     }
     let name = ServerName::try_from(location.host.clone()).map_err(Status::internal)?;
-    let connector = TlsConnector::from(kubelets.config(location.kubelet)?);
+    let config = if location.kubelet { kubelets.config() } else { any_certificate() };
+    let connector = TlsConnector::from(config.map_err(|error| unreachable(location, &error))?);
     let stream = tokio::time::timeout(DIAL_TIME, connector.connect(name, stream))
         .await
         .map_err(|_| unreachable(location, &"TLS handshake timeout"))?

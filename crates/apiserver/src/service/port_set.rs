@@ -1,0 +1,215 @@
+//! Which node ports are in use, and which a Service gets: no store, no clock.
+
+use std::collections::HashMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use knarr_api::field::{Errors, Path};
+use knarr_api::status::Status;
+use knarr_api::value::{Read, Write as _};
+use rand::Rng;
+use serde_json::Value;
+
+use super::SERVICE;
+
+const FIRST: u16 = 30_000;
+const LAST: u16 = 32_767;
+/// Left to those who ask for a certain port, as long as others are free.
+const RESERVED: u16 = 86;
+const BYTES: usize = (LAST - FIRST) as usize / 8 + 1;
+
+/// The ports that are in use: the bits of one number, whose lowest stands for the first port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSet([u8; BYTES]);
+
+impl Default for PortSet {
+    fn default() -> PortSet {
+        PortSet([0; BYTES])
+    }
+}
+
+impl PortSet {
+    /// As Kubernetes records it: the number's bytes, highest first and without leading zeros, in base64.
+    pub fn encode(&self) -> String {
+        let used = self.0.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let bytes: Vec<u8> = self.0[..used].iter().rev().copied().collect();
+        STANDARD.encode(bytes)
+    }
+
+    pub fn decode(text: &str) -> Option<PortSet> {
+        let bytes = STANDARD.decode(text).ok().filter(|bytes| bytes.len() <= BYTES)?;
+        let mut set = PortSet::default();
+        for (own, byte) in set.0.iter_mut().zip(bytes.iter().rev()) {
+            *own = *byte;
+        }
+        Some(set)
+    }
+
+    /// The ports the record is about, as Kubernetes writes it.
+    pub fn range() -> String {
+        format!("{FIRST}-{LAST}")
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = u16> {
+        (FIRST..=LAST).filter(|port| self.contains(*port))
+    }
+
+    pub fn contains(&self, port: u16) -> bool {
+        place(port).is_some_and(|(byte, bit)| self.0[byte] & bit != 0)
+    }
+
+    /// Whether the port was free and is one that can be given out.
+    pub fn insert(&mut self, port: u16) -> bool {
+        let free = !self.contains(port);
+        place(port).is_some_and(|(byte, bit)| {
+            self.0[byte] |= bit;
+            free
+        })
+    }
+
+    pub fn remove(&mut self, port: u16) {
+        if let Some((byte, bit)) = place(port) {
+            self.0[byte] &= !bit;
+        }
+    }
+
+    fn take(&mut self, port: i64) -> Result<u16, String> {
+        let wanted = u16::try_from(port).ok().filter(|port| (FIRST..=LAST).contains(port)).ok_or_else(|| {
+            format!("provided port is not in the valid range. The range of valid ports is {FIRST}-{LAST}")
+        })?;
+        if self.insert(wanted) { Ok(wanted) } else { Err("provided port is already allocated".to_owned()) }
+    }
+
+    fn take_any(&mut self) -> Result<u16, String> {
+        let upper = FIRST + RESERVED..=LAST;
+        let begin = rand::rng().random_range(upper.clone());
+        let around = (begin..=LAST).chain(FIRST + RESERVED..begin).chain(FIRST..FIRST + RESERVED);
+        let free = around.into_iter().find(|port| !self.contains(*port)).ok_or("range is full")?;
+        self.insert(free);
+        Ok(free)
+    }
+
+    /// Gives a Service the ports it needs and does not have. `held` are those it has already; what is taken is told even
+    /// when something fails.
+    pub fn fill(&mut self, service: &mut Value, held: &[u16], taken: &mut Vec<u16>) -> Result<(), Status> {
+        let kind = service.text(&["spec", "type"]).to_owned();
+        let name = service.text(&["metadata", "name"]).to_owned();
+        if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
+            let gives = kind == "NodePort" || service.flag(&["spec", "allocateLoadBalancerNodePorts"]) != Some(false);
+            self.fill_ports(service, &name, gives, held, taken)?;
+        }
+        let local = service.text(&["spec", "externalTrafficPolicy"]) == "Local";
+        if kind == "LoadBalancer" && local {
+            let asked = service.integer(&["spec", "healthCheckNodePort"]).unwrap_or(0);
+            if asked == 0 {
+                let port = self.take_any().map_err(|why| {
+                    Status::internal(format!("failed to allocate a HealthCheck NodePort {asked}: {why}"))
+                })?;
+                taken.push(port);
+                service.set(&["spec", "healthCheckNodePort"], port);
+            } else if !held.iter().any(|port| i64::from(*port) == asked) {
+                let port = self.take(asked).map_err(|why| {
+                    Status::internal(format!("failed to allocate requested HealthCheck NodePort {asked}: {why}"))
+                })?;
+                taken.push(port);
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_ports(
+        &mut self,
+        service: &mut Value,
+        name: &str,
+        gives: bool,
+        held: &[u16],
+        taken: &mut Vec<u16>,
+    ) -> Result<(), Status> {
+        // A port that is served over two protocols has one node port for both.
+        let mut by_port: HashMap<i64, i64> = HashMap::new();
+        for port in service.items(&["spec", "ports"]).iter() {
+            let node_port = port.integer(&["nodePort"]).unwrap_or(0);
+            if node_port != 0 {
+                by_port.entry(port.integer(&["port"]).unwrap_or(0)).or_insert(node_port);
+            }
+        }
+        let is_new = held.is_empty();
+        for (index, port) in service.items_mut(&["spec", "ports"]).iter_mut().enumerate() {
+            let number = port.integer(&["port"]).unwrap_or(0);
+            let asked = match port.integer(&["nodePort"]).unwrap_or(0) {
+                0 if !gives => continue,
+                0 if is_new => by_port.get(&number).copied().unwrap_or(0),
+                asked => asked,
+            };
+            if asked == 0 {
+                let free =
+                    self.take_any().map_err(|why| Status::internal(format!("failed to allocate a nodePort: {why}")))?;
+                taken.push(free);
+                by_port.insert(number, i64::from(free));
+                port.set(&["nodePort"], free);
+                continue;
+            }
+            let known = held.iter().chain(taken.iter()).any(|own| i64::from(*own) == asked);
+            if !known {
+                let own = self.take(asked).map_err(|why| {
+                    let mut errors = Errors::new();
+                    let spec = Path::root("spec");
+                    let at = spec.item("ports", index);
+                    errors.invalid(&at.child("nodePort"), asked, why);
+                    Status::invalid(SERVICE, name, &errors)
+                })?;
+                taken.push(own);
+            }
+            port.set(&["nodePort"], asked);
+        }
+        Ok(())
+    }
+}
+
+fn place(port: u16) -> Option<(usize, u8)> {
+    let offset = port.checked_sub(FIRST).filter(|_| port <= LAST)?;
+    Some((usize::from(offset / 8), 1 << (offset % 8)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ports_are_given_once() {
+        let mut ports = PortSet::default();
+        let mut service = json!({"metadata": {"name": "s"}, "spec": {"type": "NodePort", "ports": [
+            {"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 80, "nodePort": 30_005}]}});
+        let mut taken = Vec::new();
+        ports.fill(&mut service, &[], &mut taken).unwrap();
+        let given = service["spec"]["ports"].as_array().unwrap();
+        assert_eq!(given[0]["nodePort"], given[1]["nodePort"]);
+        assert_eq!((given[2]["nodePort"].as_i64(), taken.len()), (Some(30_005), 2));
+        let mut other = json!({"metadata": {"name": "o"}, "spec": {"type": "NodePort", "ports": [{"port": 1, "nodePort": 30_005}]}});
+        let refusal = ports.fill(&mut other, &[], &mut Vec::new()).unwrap_err();
+        assert!(
+            refusal
+                .message
+                .ends_with("spec.ports[0].nodePort: Invalid value: 30005: provided port is already allocated")
+        );
+        taken.iter().for_each(|port| ports.remove(*port));
+        ports.fill(&mut other, &[], &mut Vec::new()).unwrap();
+    }
+
+    #[test]
+    fn sets_are_recorded_as_one_number() {
+        let mut set = PortSet::default();
+        assert_eq!(set.encode(), "");
+        for (port, text) in [(30_000, "AQ=="), (30_001, "Aw=="), (30_008, "AQM=")] {
+            assert!(set.insert(port) && !set.insert(port));
+            assert_eq!(set.encode(), text, "{port}");
+        }
+        set.insert(LAST);
+        assert_eq!(PortSet::decode(&set.encode()), Some(set.clone()));
+        assert_eq!(set.iter().collect::<Vec<_>>(), [30_000, 30_001, 30_008, LAST]);
+        assert!(!set.insert(FIRST - 1) && !set.insert(LAST + 1));
+        assert_eq!(PortSet::decode("no base64!"), None);
+        assert_eq!(PortSet::decode(&STANDARD.encode([1; BYTES + 1])), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! Whether a node may serve under the names it asks to have certified.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+use k8s_openapi::api::core::v1::Node;
+
+use super::request::Asked;
+use crate::common::key::name;
+
+/// A node may have its own name, and addresses that it reports and no other node does; else the reason why not. A node
+/// reports its addresses itself, so one that is another's already is not believed.
+pub(super) fn is_own(spec: &CertificateSigningRequestSpec, asked: &Asked, nodes: &[Arc<Node>]) -> Result<(), String> {
+    let node_name = asked.common_name.strip_prefix("system:node:").unwrap_or_default();
+    if spec.username.as_deref() != Some(&asked.common_name) {
+        return Err("only a node itself may ask for its serving certificate".to_owned());
+    }
+    let node = nodes.iter().find(|node| name(&***node) == node_name);
+    let node = node.ok_or_else(|| format!("node {node_name} is not registered yet"))?;
+    for wanted in &asked.names {
+        if wanted != node_name && !reports(node, wanted) {
+            return Err(format!("node {node_name} does not report the address {wanted}"));
+        }
+        let others = nodes.iter().filter(|other| name(&***other) != node_name);
+        if let Some(other) = others.into_iter().find(|other| reports(other, wanted) || name(&***other) == wanted) {
+            return Err(format!("{wanted} belongs to node {} as well", name(&**other)));
+        }
+    }
+    Ok(())
+}
+
+fn reports(node: &Node, address: &str) -> bool {
+    let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
+    addresses.into_iter().flatten().any(|reported| reported.address == address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::{KUBELET_SERVING, tests::spec};
+    use super::*;
+    use serde_json::json;
+
+    fn node(name: &str, addresses: &[&str]) -> Arc<Node> {
+        let addresses: Vec<_> = addresses.iter().map(|ip| json!({"type": "InternalIP", "address": ip})).collect();
+        let node = json!({"metadata": {"name": name}, "status": {"addresses": addresses}});
+        Arc::new(serde_json::from_value(node).unwrap())
+    }
+
+    #[test]
+    fn nodes_serve_under_their_own_names_only() {
+        let nodes = [node("a", &["10.0.0.1", "10.0.0.9"]), node("b", &["10.0.0.2", "10.0.0.9"])];
+        for (user, names, granted) in [
+            ("system:node:a", &["a", "10.0.0.1"][..], true),
+            ("system:node:b", &["a", "10.0.0.1"], false),
+            ("system:node:a", &["b"], false),
+            ("system:node:a", &["10.0.0.2"], false),
+            ("system:node:a", &["10.0.0.9"], false),
+            ("system:node:a", &["10.0.0.1", "example.com"], false),
+            ("system:node:c", &["c"], false),
+        ] {
+            let subject = if user == "system:node:b" { "system:node:a" } else { user };
+            let mut spec = spec(KUBELET_SERVING, subject, "system:nodes", names, &["digital signature", "server auth"]);
+            spec.username = Some(user.to_owned());
+            let verdict = is_own(&spec, &Asked::read(&spec).unwrap(), &nodes);
+            assert_eq!(verdict.is_ok(), granted, "{user} {names:?}: {verdict:?}");
+        }
+    }
+}
