@@ -1,5 +1,7 @@
 //! The one error a client sees: a Kubernetes Status. Everything that can go wrong with a request becomes one here.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use crate::field::Errors;
@@ -8,7 +10,7 @@ use crate::field::Errors;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
     pub code: u16,
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     pub message: String,
     pub details: Option<Details>,
     /// Where a list that expired may be continued on the newest state.
@@ -47,8 +49,8 @@ impl std::fmt::Display for Named<'_> {
 }
 
 impl Status {
-    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Status { code, reason, message: message.into(), details: None, continue_token: None }
+    pub fn new(code: u16, reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Status { code, reason: reason.into(), message: message.into(), details: None, continue_token: None }
     }
 
     fn about(mut self, of: Named<'_>, name: &str) -> Self {
@@ -180,13 +182,38 @@ impl Status {
         Self::new(504, "Timeout", message)
     }
 
+    /// Reads a failure that another server told, as far as it tells.
+    pub fn from_value(value: &Value) -> Self {
+        let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
+        let code = value["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or_default();
+        let mut status = Self::new(code, text(value, "reason"), text(value, "message"));
+        if let details @ Value::Object(_) = &value["details"] {
+            let causes = details["causes"].as_array().into_iter().flatten();
+            status.details = Some(Details {
+                name: text(details, "name"),
+                group: text(details, "group"),
+                kind: text(details, "kind"),
+                uid: text(details, "uid"),
+                causes: causes
+                    .map(|cause| Cause {
+                        reason: text(cause, "reason"),
+                        message: text(cause, "message"),
+                        field: text(cause, "field"),
+                    })
+                    .collect(),
+                retry_after_seconds: details["retryAfterSeconds"].as_u64().unwrap_or_default() as u32,
+            });
+        }
+        status
+    }
+
     pub fn to_value(&self) -> Value {
         let mut object = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "code": self.code,
         });
         if !self.reason.is_empty() {
-            object["reason"] = self.reason.into();
+            object["reason"] = (*self.reason).into();
         }
         if let Some(details) = &self.details {
             object["details"] = details.to_value();

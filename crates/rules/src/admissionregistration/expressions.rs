@@ -1,11 +1,12 @@
 //! The expressions of policies and of webhooks' conditions: whether they make sense.
 
-use knarr_api::cel::{Program, Type, Variable};
+use knarr_api::cel::{CompileError, Program, Type, Variable};
 use knarr_api::field::{Errors, Path};
 
 use crate::common::expressions::object;
 
 /// What an expression may use.
+#[derive(Clone)]
 pub struct Scope {
     variables: Vec<Variable>,
     /// The policy's own variables, in the order they were defined.
@@ -24,7 +25,48 @@ impl Scope {
         if has_parameters {
             variables.push(("params".to_owned(), Type::Dyn));
         }
+        variables.push(("authorizer".to_owned(), Type::Opaque("kubernetes.authorization.Authorizer")));
         Scope { variables, defined: Vec::new(), composes: false }
+    }
+
+    /// The same for messages, which may not ask the authorizer.
+    pub fn without_authorizer(mut self) -> Self {
+        self.variables.retain(|(name, _)| name != "authorizer");
+        self
+    }
+
+    /// The same with the objects and patches that mutations make.
+    pub fn mutating(mut self) -> Self {
+        for name in ["Object", "JSONPatch"] {
+            self.variables.push((name.to_owned(), Type::Message(name.into())));
+        }
+        self
+    }
+
+    /// The same where the type of the objects is known.
+    pub fn of_objects(mut self, object: &Type, parameter: Option<&Type>) -> Self {
+        for (name, kind) in &mut self.variables {
+            match (name.as_str(), parameter) {
+                ("object" | "oldObject", _) => *kind = object.clone(),
+                ("params", Some(parameter)) => *kind = parameter.clone(),
+                _ => {}
+            }
+        }
+        self
+    }
+
+    pub fn compile(&self, expression: &str) -> Result<Program, CompileError> {
+        let mut variables = self.variables.clone();
+        if self.composes {
+            let fields = self.defined.iter().map(|(name, kind)| (name.as_str(), kind.clone())).collect();
+            variables.push(("variables".to_owned(), object("kubernetes.variables", fields)));
+        }
+        Program::compile(expression, &variables)
+    }
+
+    /// Makes a variable known to the expressions after it.
+    pub fn declare(&mut self, name: &str, kind: Type) {
+        self.defined.push((name.to_owned(), kind));
     }
 
     /// The same with a policy's variables, as they come to be defined.
@@ -34,22 +76,18 @@ impl Scope {
 
     /// Checks an expression that must come to one of some types; any will do where none are given.
     pub fn validate(&self, errors: &mut Errors, path: &Path<'_>, expression: &str, wanted: &[Type]) -> Type {
-        if expression.contains("authorizer") {
-            // Checks of permissions speak of types that only the authorizer has.
-            return Type::Dyn;
-        }
-        let mut variables = self.variables.clone();
-        if self.composes {
-            let fields = self.defined.iter().map(|(name, kind)| (name.as_str(), kind.clone())).collect();
-            variables.push(("variables".to_owned(), object("kubernetes.variables", fields)));
-        }
-        match Program::compile(expression, &variables) {
+        match self.compile(expression) {
             Err(wrong) => {
                 errors.invalid(path, expression, format!("compilation failed: {wrong}"));
                 Type::Dyn
             }
             Ok(program) => {
-                if !wanted.is_empty() && !wanted.contains(program.kind()) {
+                let fits = |kind: &Type| match (kind, program.kind()) {
+                    // A list without elements is a list of anything.
+                    (Type::List(_), Type::List(element)) if **element == Type::Dyn => true,
+                    (wanted, found) => wanted == found,
+                };
+                if !wanted.is_empty() && !wanted.iter().any(fits) {
                     errors.invalid(path, expression, mismatch(wanted, program.kind()));
                 }
                 program.kind().clone()
@@ -60,7 +98,7 @@ impl Scope {
     /// Checks a variable and makes it known to the expressions after it.
     pub fn define(&mut self, errors: &mut Errors, path: &Path<'_>, name: &str, expression: &str) {
         let kind = self.validate(errors, path, expression, &[]);
-        self.defined.push((name.to_owned(), kind));
+        self.declare(name, kind);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Who is asked before an object is taken.
 
 mod binding;
-mod expressions;
+pub mod expressions;
 mod matching;
 pub mod mutating_admission_policy;
 pub mod mutating_admission_policy_binding;

@@ -1,10 +1,12 @@
 //! MutatingAdmissionPolicy: expressions that change objects.
 
 use jiff::Timestamp;
+use knarr_api::cel::Type;
 use knarr_api::field::{Errors, Path};
 use knarr_api::value::Read;
 use serde_json::Value;
 
+use super::expressions::Scope;
 use super::{matching, name_warnings, policy};
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, text};
@@ -21,13 +23,13 @@ impl KindRules for MutatingAdmissionPolicy {
         let mut errors = Errors::new();
         let path = Path::root("spec");
         let spec = &object["spec"];
-        policy::validate_matching(&mut errors, spec, old.map(|old| &old["spec"]), true);
+        let scope = policy::validate_matching(&mut errors, spec, old.map(|old| &old["spec"]), true).mutating();
         let mutations = spec.items(&["mutations"]);
         if mutations.is_empty() {
             errors.required(&path.child("mutations"), "mutations must contain at least one item");
         }
         for (index, mutation) in mutations.iter().enumerate() {
-            validate_mutation(&mut errors, &path.item("mutations", index), mutation);
+            validate_mutation(&mut errors, &path.item("mutations", index), mutation, &scope);
         }
         let at = path.child("reinvocationPolicy");
         match spec.text(&["reinvocationPolicy"]) {
@@ -69,11 +71,11 @@ impl KindRules for MutatingAdmissionPolicy {
     }
 }
 
-fn validate_mutation(errors: &mut Errors, path: &Path<'_>, mutation: &Value) {
+fn validate_mutation(errors: &mut Errors, path: &Path<'_>, mutation: &Value, scope: &Scope) {
     let kind = mutation.text(&["patchType"]);
-    let (own, other) = match kind {
-        "JSONPatch" => ("jsonPatch", "applyConfiguration"),
-        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch"),
+    let (own, other, wanted) = match kind {
+        "JSONPatch" => ("jsonPatch", "applyConfiguration", Type::list(Type::Message("JSONPatch".into()))),
+        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", Type::Message("Object".into())),
         "" => {
             errors.required(&path.child("patchType"), "");
             return;
@@ -84,10 +86,10 @@ fn validate_mutation(errors: &mut Errors, path: &Path<'_>, mutation: &Value) {
         }
     };
     let at = path.child(own);
-    if !mutation.has(&[own]) {
-        errors.required(&at, format!("must be specified when patchType is {kind}"));
-    } else if mutation.text(&[own, "expression"]).trim().is_empty() {
-        errors.required(&at.child("expression"), "");
+    match mutation.text(&[own, "expression"]).trim() {
+        _ if !mutation.has(&[own]) => errors.required(&at, format!("must be specified when patchType is {kind}")),
+        "" => errors.required(&at.child("expression"), ""),
+        expression => drop(scope.validate(errors, &at.child("expression"), expression, &[wanted])),
     }
     if mutation.has(&[other]) {
         let told = format!("must not be specified when patchType is {kind}");
