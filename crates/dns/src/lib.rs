@@ -5,7 +5,8 @@
 //! as they say.
 //!
 //! `follow` keeps `directory` true to the API; `zone` answers from it (pure); `message` speaks the wire format;
-//! `forward` and `cache` deal with the world outside; `server` moves packets.
+//! `forward` and `cache` deal with the world outside; `server` moves packets;
+//! `service` makes DNS findable in the API.
 
 mod cache;
 mod directory;
@@ -15,6 +16,7 @@ mod message;
 mod name;
 mod resolver;
 mod server;
+mod service;
 mod zone;
 
 use std::net::{IpAddr, SocketAddr};
@@ -24,6 +26,8 @@ use std::sync::Arc;
 use knarr_client::Informers;
 
 use resolver::Resolver;
+
+pub use service::keep_service;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -84,4 +88,23 @@ fn system_resolvers(path: &Path) -> Vec<SocketAddr> {
         }
     }
     found
+}
+
+/// The readers of messages, for fuzzing.
+#[doc(hidden)]
+pub mod fuzzing {
+    use crate::cache::{Asked, Cache};
+    use crate::message::Query;
+
+    /// Reads bytes as a question, and as an answer that is kept and grows old.
+    pub fn message(bytes: &[u8]) {
+        if let Ok(query) = Query::read(bytes) {
+            drop((query.is_internet(), query.largest_answer()));
+        }
+        let Some((name, _)) = crate::message::read_name(bytes, 0) else { return };
+        let asked = Asked { name, kind: 1, class: 1, wants_signatures: false, checking_disabled: false };
+        let (cache, now) = (Cache::default(), std::time::Instant::now());
+        cache.keep(asked.clone(), bytes, now);
+        drop(cache.find(&asked, now));
+    }
 }

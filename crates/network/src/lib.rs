@@ -5,9 +5,12 @@
 //! - `cni` gives a pod its interface and address when the container runtime asks for them;
 //! - `pod_network` prepares the machine for that and keeps the way to other nodes' pods (`pod_network::routes`);
 //! - `proxy` makes service addresses lead to pods;
-//! - `load_balancer` gives services of that type an address.
+//! - `policy` says which pods may talk to which;
+//! - `load_balancer` gives services of that type an address;
+//! - `clean` takes everything away again.
 
 pub mod cidr;
+pub mod clean;
 pub mod cni;
 pub mod load_balancer;
 mod local_address;
@@ -17,6 +20,7 @@ mod nft;
 mod sysctl;
 
 pub mod pod_network;
+pub mod policy;
 pub mod proxy;
 
 pub use cni::cni_main;

@@ -23,6 +23,19 @@ pub fn open(path: &Path) -> Result<File, NamespaceError> {
     File::open(path).map_err(|error| NamespaceError::Open(path.display().to_string(), error))
 }
 
+/// Removes a namespace that a mount kept and nobody uses any more.
+pub fn remove(path: &Path) -> std::io::Result<()> {
+    match nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH) {
+        // Not mounted or not there: what matters is that it is gone.
+        Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a path still leads to a namespace. A bare file is what is left of one that was unmounted.
 pub fn is_alive(path: &Path) -> bool {
     nix::sys::statfs::statfs(path).is_ok_and(|status| {

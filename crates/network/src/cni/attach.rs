@@ -134,6 +134,10 @@ pub async fn collect_garbage(request: &Request) -> Result<(), Failure> {
     let leases = Leases::open(&request.config.data_dir, &request.config.name).map_err(lease)?;
     for held in leases.all().map_err(lease)?.iter().filter(|held| !is_valid(held)) {
         forget(&leases, held).await.map_err(lease)?;
+        // The runtime that made the namespace has lost it: nobody else would remove it.
+        if let Err(error) = namespace::remove(&held.namespace) {
+            tracing::warn!(namespace = %held.namespace.display(), %error, "a lost namespace could not be removed");
+        }
     }
     Ok(())
 }

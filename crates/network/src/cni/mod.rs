@@ -22,6 +22,12 @@ use leases::Leases;
 use reply::Failure;
 use request::{Command, Request};
 
+/// The reader of requests, for fuzzing.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use super::request::fuzz as request;
+}
+
 /// Answers one call of the container runtime: the environment and standard input ask, standard output answers.
 pub fn cni_main() -> ExitCode {
     let request = match Request::from_process() {
@@ -46,6 +52,11 @@ pub async fn reconcile(data_directory: &std::path::Path, network: &str) -> Resul
         attach::forget(&leases, lease).await?;
     }
     Ok(dead.len())
+}
+
+/// The attachments that this node knows of.
+pub fn leases_of(data_directory: &std::path::Path, network: &str) -> Result<Vec<Lease>, LeaseError> {
+    Leases::open(data_directory, network)?.all()
 }
 
 async fn answer(request: &Request) -> Result<Option<serde_json::Value>, Failure> {

@@ -166,6 +166,22 @@ fn is_plain_name(text: &str) -> bool {
         && characters.all(|character| character.is_ascii_alphanumeric() || "_.-".contains(character))
 }
 
+/// Reads an input as every command of a container runtime, for fuzzing.
+pub fn fuzz(input: &str) {
+    for command in ["ADD", "DEL", "CHECK", "STATUS", "GC", "VERSION"] {
+        let variables = [
+            ("CNI_COMMAND", command),
+            ("CNI_CONTAINERID", "c"),
+            ("CNI_NETNS", "/run/netns/n"),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_PATH", "/opt/cni/bin"),
+            ("CNI_ARGS", input.lines().next().unwrap_or_default()),
+        ];
+        let environment = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        drop(Request::read(&environment, input));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -56,7 +56,7 @@ impl Protocol {
         }
     }
 
-    fn parse(text: Option<&str>) -> Self {
+    pub fn parse(text: Option<&str>) -> Self {
         match text {
             Some("UDP") => Protocol::Udp,
             Some("SCTP") => Protocol::Sctp,

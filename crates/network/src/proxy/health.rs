@@ -2,13 +2,13 @@
 //! policy of Local.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
+use super::answering::{self, Answer};
 use super::fronts::Front;
 
 #[derive(Default)]
@@ -47,40 +47,35 @@ impl HealthPorts {
 }
 
 async fn serve(service: String, port: u16, local: Arc<AtomicUsize>) {
-    let listener = match TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))).await {
-        Ok(listener) => listener,
-        Err(error) => {
-            tracing::error!(service, port, %error, "the health-check port cannot be opened");
-            return;
+    match listen_everywhere(port).await {
+        Ok(listener) => {
+            answering::serve(listener, move |_| answer(&service, local.load(Ordering::Relaxed))).await;
         }
-    };
-    while let Ok((stream, _)) = listener.accept().await {
-        let text = answer(&service, local.load(Ordering::Relaxed));
-        tokio::spawn(reply(stream, text));
+        Err(error) => tracing::error!(service, port, %error, "the health-check port cannot be opened"),
     }
 }
 
-async fn reply(mut stream: TcpStream, text: String) {
-    let mut request = [0u8; 1024];
-    // Whatever is asked, the answer is the same; a client that sends nothing gets nothing.
-    if matches!(stream.read(&mut request).await, Ok(read) if read > 0) {
-        let _ = stream.write_all(text.as_bytes()).await;
-        let _ = stream.shutdown().await;
+/// Both families on one socket; IPv4 alone where the kernel has no IPv6.
+async fn listen_everywhere(port: u16) -> std::io::Result<TcpListener> {
+    match TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).await {
+        Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+            TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))).await
+        }
+        result => result,
     }
 }
 
-fn answer(service: &str, local: usize) -> String {
+fn answer(service: &str, local: usize) -> Answer {
     let (namespace, name) = service.split_once('/').unwrap_or_default();
-    let status = if local > 0 { "200 OK" } else { "503 Service Unavailable" };
     let body = serde_json::json!({
         "service": {"namespace": namespace, "name": name}, "localEndpoints": local, "serviceProxyHealthy": true,
     });
-    let body = body.to_string();
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n\
-         X-Load-Balancing-Endpoint-Weight: {local}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
+    Answer {
+        status: if local > 0 { "200 OK" } else { "503 Service Unavailable" },
+        content_type: "application/json",
+        headers: format!("X-Load-Balancing-Endpoint-Weight: {local}\r\n"),
+        body: body.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -89,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_node_without_endpoints_is_unhealthy() {
-        assert!(answer("n/s", 2).starts_with("HTTP/1.1 200"));
-        assert!(answer("n/s", 0).starts_with("HTTP/1.1 503"));
+        assert!(answer("n/s", 2).status.starts_with("200"));
+        assert!(answer("n/s", 0).status.starts_with("503"));
     }
 }

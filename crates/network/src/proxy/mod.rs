@@ -2,8 +2,10 @@
 //!
 //! A change of a service or its endpoints is worked out for that service alone and reaches the kernel as one atomic
 //! transaction. `fronts` says what a service offers and where it leads, `rules` says it in nftables' terms, `transaction`
-//! is the difference between two such sayings, `kernel` carries it out. `slots` numbers endpoints.
+//! is the difference between two such sayings, `kernel` carries it out. `slots` numbers endpoints. `status` tells others how
+//! the proxy is doing.
 
+mod answering;
 mod conntrack;
 mod fronts;
 mod health;
@@ -11,27 +13,31 @@ pub mod kernel;
 mod rules;
 mod shared;
 mod slots;
+mod status;
 mod transaction;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::jiff::Timestamp;
 use knarr_client::{Change, Informers};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-pub use fronts::{Endpoint, Front, Place};
+pub use fronts::{Endpoint, Front, Place, Protocol};
 pub use kernel::KernelError;
 pub use rules::Family;
+pub use status::StatusSettings;
 
 use health::HealthPorts;
 use rules::Rules;
 use shared::Shared;
 use slots::Slots;
+use status::Status;
 use transaction::Transaction;
 
 /// A failed transaction is tried again after this long.
@@ -44,21 +50,39 @@ pub struct Settings {
     pub cluster_cidrs: Vec<String>,
     /// Addresses on which node ports answer; all local ones when empty.
     pub node_port_addresses: Vec<String>,
+    pub status: StatusSettings,
 }
 
 /// Keeps the kernel's rules true until dropped. `synced` is told once the first transaction is in.
 pub async fn run(informers: Informers, settings: Settings, synced: impl FnOnce() + Send) {
+    let status = Status::new();
+    let serving = status::serve(settings.status.clone(), Arc::clone(&status));
+    tokio::join!(serving, follow(informers, settings, status, synced));
+}
+
+async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, synced: impl FnOnce() + Send) {
     let dirty = Arc::new(Dirty::default());
     let services = informers.of::<Service>();
     let slices = informers.of::<EndpointSlice>();
     let node = informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), "");
     slices.add_index(BY_SERVICE, service_of_slice);
-    let mark = Arc::clone(&dirty);
-    services.on_change(move |change| mark.service(change));
-    let mark = Arc::clone(&dirty);
-    slices.on_change(move |change| mark.slice(change));
-    let mark = Arc::clone(&dirty);
-    node.on_change(move |_| mark.all());
+    let (mark, told) = (Arc::clone(&dirty), Arc::clone(&status));
+    services.on_change(move |change| {
+        told.service_changed();
+        mark.service(change);
+    });
+    let (mark, told) = (Arc::clone(&dirty), Arc::clone(&status));
+    slices.on_change(move |change| {
+        told.endpoints_changed();
+        mark.slice(change);
+    });
+    let (mark, told) = (Arc::clone(&dirty), Arc::clone(&status));
+    node.on_change(move |change| {
+        told.set_node_eligible(!is_going(change.latest()));
+        if change.previous().is_none_or(|before| zone_of(before) != zone_of(change.latest())) {
+            mark.all();
+        }
+    });
     services.synced().await;
     slices.synced().await;
     let mut proxy = Proxy {
@@ -71,9 +95,10 @@ pub async fn run(informers: Informers, settings: Settings, synced: impl FnOnce()
     };
     let mut synced = Some(synced);
     loop {
-        let keys = dirty.take(|| services.list().iter().map(|service| key(&service.metadata)).collect());
+        let (keys, changed_at) = dirty.take(|| services.list().iter().map(|service| key(&service.metadata)).collect());
         if !keys.is_empty() || !proxy.installed {
-            let zone = node.list().first().and_then(|node| label(node, "topology.kubernetes.io/zone"));
+            let started = Instant::now();
+            let zone = node.list().first().and_then(|node| zone_of(node));
             let place = Place { node: proxy.settings.node_name.clone(), zone };
             let wanted: Vec<(String, Vec<Front>)> = keys
                 .iter()
@@ -87,12 +112,14 @@ pub async fn run(informers: Informers, settings: Settings, synced: impl FnOnce()
                 .collect();
             match proxy.apply(wanted).await {
                 Ok(()) => {
+                    status.synced(started.elapsed(), &changed_at);
                     if let Some(synced) = synced.take() {
                         synced();
                     }
                 }
                 Err(error) => {
                     tracing::error!(%error, "the service rules could not be changed");
+                    status.failed();
                     proxy.installed = false;
                     dirty.all();
                     tokio::time::sleep(RETRY).await;
@@ -117,44 +144,67 @@ fn key(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) ->
     format!("{}/{}", metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
 }
 
-fn label(node: &Node, key: &str) -> Option<String> {
-    node.metadata.labels.as_ref()?.get(key).cloned()
+fn zone_of(node: &Node) -> Option<String> {
+    node.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").cloned()
+}
+
+/// Whether a node is about to be taken away.
+fn is_going(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
+    node.metadata.deletion_timestamp.is_some()
+        || taints.into_iter().any(|taint| taint.key == "ToBeDeletedByClusterAutoscaler")
+}
+
+/// When the change happened that a slice brings, as its maker says.
+fn changed_at(slice: &EndpointSlice) -> Option<SystemTime> {
+    let text = slice.metadata.annotations.as_ref()?.get("endpoints.kubernetes.io/last-change-trigger-time")?;
+    text.parse::<Timestamp>().ok().map(SystemTime::from)
 }
 
 /// Services that may have changed since they were last looked at.
 #[derive(Default)]
 struct Dirty {
-    keys: Mutex<(BTreeSet<String>, bool)>,
+    marked: Mutex<Marked>,
     notify: Notify,
+}
+
+#[derive(Default)]
+struct Marked {
+    keys: BTreeSet<String>,
+    all: bool,
+    changed_at: Vec<SystemTime>,
 }
 
 impl Dirty {
     fn service(&self, change: &Change<Service>) {
-        self.add([key(&change.latest().metadata)]);
+        self.add([key(&change.latest().metadata)], None);
     }
 
     fn slice(&self, change: &Change<EndpointSlice>) {
         let before = change.previous().map(|slice| service_of_slice(slice)).unwrap_or_default();
-        self.add(before.into_iter().chain(service_of_slice(change.latest())));
+        let moment = changed_at(change.latest());
+        let is_news = change.previous().is_some_and(|before| changed_at(before) != moment);
+        self.add(before.into_iter().chain(service_of_slice(change.latest())), moment.filter(|_| is_news));
     }
 
-    fn add(&self, keys: impl IntoIterator<Item = String>) {
-        self.keys.lock().0.extend(keys);
+    fn add(&self, keys: impl IntoIterator<Item = String>, changed_at: Option<SystemTime>) {
+        let mut marked = self.marked.lock();
+        marked.keys.extend(keys);
+        marked.changed_at.extend(changed_at);
         self.notify.notify_one();
     }
 
     fn all(&self) {
-        self.keys.lock().1 = true;
+        self.marked.lock().all = true;
         self.notify.notify_one();
     }
 
-    fn take(&self, every: impl FnOnce() -> Vec<String>) -> BTreeSet<String> {
-        let mut keys = self.keys.lock();
-        let mut taken = std::mem::take(&mut keys.0);
-        if std::mem::take(&mut keys.1) {
-            taken.extend(every());
+    fn take(&self, every: impl FnOnce() -> Vec<String>) -> (BTreeSet<String>, Vec<SystemTime>) {
+        let mut taken = std::mem::take(&mut *self.marked.lock());
+        if taken.all {
+            taken.keys.extend(every());
         }
-        taken
+        (taken.keys, taken.changed_at)
     }
 
     async fn changed(&self) {

@@ -29,7 +29,7 @@ impl Family {
         }
     }
 
-    fn address_type(self) -> &'static str {
+    pub fn address_type(self) -> &'static str {
         match self {
             Family::V4 => "ipv4_addr",
             Family::V6 => "ipv6_addr",
@@ -381,7 +381,12 @@ mod tests {
     }
 
     fn settings() -> Settings {
-        Settings { node_name: "one".into(), cluster_cidrs: vec!["10.244.0.0/16".into()], node_port_addresses: vec![] }
+        Settings {
+            node_name: "one".into(),
+            cluster_cidrs: vec!["10.244.0.0/16".into()],
+            node_port_addresses: vec![],
+            status: Default::default(),
+        }
     }
 
     #[test]

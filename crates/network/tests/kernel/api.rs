@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 pub const SERVICES: &str = "/api/v1/services";
+pub const PODS: &str = "/api/v1/pods";
+pub const NAMESPACES: &str = "/api/v1/namespaces";
+pub const POLICIES: &str = "/apis/networking.k8s.io/v1/networkpolicies";
 pub const NODES: &str = "/api/v1/nodes";
 pub const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 

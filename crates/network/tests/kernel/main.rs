@@ -6,6 +6,7 @@
 mod api;
 mod machine;
 mod pods;
+mod policies;
 mod scale;
 mod services;
 
@@ -19,6 +20,7 @@ const SCENARIOS: &[Scenario] = &[
     ("nodes_reach_each_other", pods::nodes_reach_each_other),
     ("services_lead_to_pods", services::services_lead_to_pods),
     ("connections_outlive_the_proxy", services::connections_outlive_the_proxy),
+    ("policies_decide_who_gets_through", policies::policies_decide_who_gets_through),
     ("many_services", scale::many_services),
 ];
 

@@ -60,6 +60,7 @@ pub fn many_services() {
             node_name: "here".into(),
             cluster_cidrs: vec!["10.244.0.0/16".into()],
             node_port_addresses: vec![],
+            status: proxy::StatusSettings::default(),
         };
         proxy::run(told.informers(), settings, move || {
             let _ = sender.send(());

@@ -1,0 +1,127 @@
+//! Taking away everything that this crate has put on the machine: interfaces, addresses, routes, rules, and the network
+//! namespaces of pods.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cidr::Cidr;
+use crate::cni::configuration::NETWORK;
+use crate::cni::{self, LeaseError};
+use crate::netlink::{Netlink, NetlinkError};
+use crate::nft::{self, NftError};
+use crate::pod_network::TUNNEL;
+
+/// All tables of ours begin so.
+const TABLES: &str = "knarr-";
+
+#[derive(Debug, thiserror::Error)]
+pub enum CleanError {
+    #[error("interfaces, addresses or routes cannot be removed")]
+    Netlink(#[from] NetlinkError),
+    #[error("rules cannot be removed")]
+    Nft(#[from] NftError),
+    #[error("the pods' network namespaces are unknown")]
+    Leases(#[from] LeaseError),
+    #[error("the network namespace {0} cannot be removed")]
+    Namespace(PathBuf, #[source] std::io::Error),
+}
+
+/// What cannot be told from its name alone.
+#[derive(Clone, Debug, Default)]
+pub struct Belongings {
+    pub data_directory: PathBuf,
+    pub bridge: String,
+    /// Addresses that this node answers on by itself, and networks from which it took more.
+    pub addresses: Vec<IpAddr>,
+    pub pools: Vec<Cidr>,
+}
+
+/// Removes it all; what is gone already is no error. No pod may run any more.
+pub async fn clean(belongings: &Belongings) -> Result<(), CleanError> {
+    let netlink = Netlink::open()?;
+    for lease in leases(&belongings.data_directory)? {
+        remove_link(&netlink, &lease.host_interface).await?;
+        remove_namespace(&lease.namespace)?;
+    }
+    for route in netlink.own_routes().await? {
+        ignore_gone(netlink.delete_route(&route).await)?;
+    }
+    for name in [belongings.bridge.as_str(), TUNNEL] {
+        remove_link(&netlink, name).await?;
+    }
+    let loopback = netlink.link("lo").await?;
+    for (_, address, _) in netlink.addresses(Some(loopback.index)).await? {
+        let is_pooled = belongings.pools.iter().any(|pool| pool.contains(address));
+        if belongings.addresses.contains(&address) || is_pooled {
+            ignore_gone(netlink.delete_address(loopback.index, address).await)?;
+        }
+    }
+    remove_tables()
+}
+
+fn leases(data_directory: &Path) -> Result<Vec<cni::Lease>, LeaseError> {
+    if !data_directory.join("leases").exists() {
+        return Ok(Vec::new());
+    }
+    cni::leases_of(data_directory, NETWORK)
+}
+
+async fn remove_link(netlink: &Netlink, name: &str) -> Result<(), NetlinkError> {
+    match netlink.link(name).await {
+        Ok(link) => ignore_gone(netlink.delete_link(link.index).await),
+        Err(NetlinkError::NoLink(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn ignore_gone(result: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
+    match result {
+        Err(error) if !error.is_gone() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn remove_namespace(path: &Path) -> Result<(), CleanError> {
+    // What is not mounted any more is a bare file.
+    let _ = nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH);
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(CleanError::Namespace(path.into(), error)),
+        _ => Ok(()),
+    }
+}
+
+fn remove_tables() -> Result<(), CleanError> {
+    let listed = match Command::new("nft").args(["list", "tables"]).output() {
+        // Without nft no table of ours was ever made.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        listed => listed.map_err(NftError::Run)?,
+    };
+    let deletions = deletions(&String::from_utf8_lossy(&listed.stdout));
+    if deletions.is_empty() { Ok(()) } else { Ok(nft::run(&deletions)?) }
+}
+
+/// The commands that delete our tables, from what nft lists.
+fn deletions(listed: &str) -> String {
+    let ours = listed.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next(), words.next()) {
+            (Some("table"), Some(family), Some(name)) if name.starts_with(TABLES) => {
+                Some(format!("delete table {family} {name}\n"))
+            }
+            _ => None,
+        }
+    });
+    ours.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_tables_are_deleted() {
+        let listed = "table ip knarr-pods\ntable ip6 knarr-proxy\ntable inet filter\ntable ip nat\n";
+        assert_eq!(deletions(listed), "delete table ip knarr-pods\ndelete table ip6 knarr-proxy\n");
+    }
+}

@@ -1,0 +1,581 @@
+//! The tables that pods, namespaces and policies call for. A change touches what depends on it alone.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use knarr_client::selector::Labels;
+use sha2::{Digest, Sha256};
+
+use super::compiled::{Compiled, Group, Peer, Port, Rule};
+use super::member::Member;
+use super::tables::{EGRESS, INGRESS, ITSELF, Tables};
+use crate::cidr::Cidr;
+use crate::proxy::{Family, Protocol};
+
+pub struct Engine {
+    tables: [Tables; 2],
+    namespaces: HashMap<String, Labels>,
+    /// By namespace/name, as policies.
+    pods: BTreeMap<String, Held>,
+    policies: BTreeMap<String, Compiled>,
+    /// Sets of pods that rules name.
+    groups: BTreeMap<String, Used<Group>>,
+    /// Sets of ports that rules name, by what they are named.
+    ports: BTreeMap<String, Used<(Protocol, String)>>,
+    /// Chains that stand for several policies together, and how many pods use each.
+    together: HashMap<String, usize>,
+}
+
+/// A pod, and the chains that it is led to.
+struct Held {
+    member: Member,
+    chains: [Option<String>; 2],
+}
+
+struct Used<T> {
+    what: T,
+    users: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    In,
+    Out,
+}
+
+impl Direction {
+    const BOTH: [Direction; 2] = [Direction::In, Direction::Out];
+
+    fn name(self) -> &'static str {
+        match self {
+            Direction::In => "in",
+            Direction::Out => "out",
+        }
+    }
+
+    fn map(self) -> &'static str {
+        match self {
+            Direction::In => INGRESS,
+            Direction::Out => EGRESS,
+        }
+    }
+
+    fn rules(self, policy: &Compiled) -> Option<&[Rule]> {
+        match self {
+            Direction::In => policy.ingress.as_deref(),
+            Direction::Out => policy.egress.as_deref(),
+        }
+    }
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self {
+            tables: [Tables::new(Family::V4), Tables::new(Family::V6)],
+            namespaces: HashMap::new(),
+            pods: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            together: HashMap::new(),
+        }
+    }
+}
+
+impl Engine {
+    pub fn transaction(&self) -> String {
+        self.tables.iter().map(Tables::transaction).collect()
+    }
+
+    pub fn installed(&mut self) {
+        self.tables.iter_mut().for_each(Tables::installed);
+    }
+
+    pub fn lost(&mut self) {
+        self.tables.iter_mut().for_each(Tables::lost);
+    }
+
+    pub fn set_namespace(&mut self, name: &str, labels: Option<Labels>) {
+        if self.namespaces.get(name) == labels.as_ref() {
+            return;
+        }
+        let old = self.namespaces.remove(name);
+        if let Some(labels) = &labels {
+            self.namespaces.insert(name.to_owned(), labels.clone());
+        }
+        for (set, group) in self.groups.iter().filter(|(_, group)| group.what.depends_on_namespaces()) {
+            for held in of_namespace(&self.pods, name).map(|(_, held)| held) {
+                let was = group.what.contains(&held.member, old.as_ref());
+                let is = group.what.contains(&held.member, labels.as_ref());
+                if was != is {
+                    change_addresses(&mut self.tables, set, &held.member, is);
+                }
+            }
+        }
+    }
+
+    pub fn set_pod(&mut self, key: &str, member: Option<Member>) {
+        if self.pods.get(key).map(|held| &held.member) == member.as_ref() {
+            return;
+        }
+        if let Some(held) = self.pods.remove(key) {
+            self.count_pod(&held.member, false);
+            self.free(&held);
+        }
+        if let Some(member) = member {
+            self.count_pod(&member, true);
+            let held = self.isolate(member);
+            self.pods.insert(key.to_owned(), held);
+        }
+    }
+
+    pub fn set_policy(&mut self, key: &str, policy: Option<Compiled>) {
+        if self.policies.get(key) == policy.as_ref() {
+            return;
+        }
+        let old = self.policies.remove(key);
+        // What the new one needs comes before what the old one leaves goes: groups that both name stay.
+        if let Some(policy) = &policy {
+            self.use_sets(policy);
+            self.write_policy(key, policy);
+            self.policies.insert(key.to_owned(), policy.clone());
+        }
+        let concerned: Vec<String> = {
+            let both = [old.as_ref(), policy.as_ref()];
+            let namespace = key.split('/').next().unwrap_or_default();
+            let is_concerned = |held: &Held| both.iter().flatten().any(|policy| policy.is_for(&held.member));
+            of_namespace(&self.pods, namespace)
+                .filter(|(_, held)| held.member.is_local && is_concerned(held))
+                .map(|(key, _)| key.clone())
+                .collect()
+        };
+        for pod in concerned {
+            if let Some(held) = self.pods.remove(&pod) {
+                self.free(&held);
+                let held = self.isolate(held.member);
+                self.pods.insert(pod, held);
+            }
+        }
+        if let Some(old) = old {
+            for direction in Direction::BOTH {
+                let still = policy.as_ref().and_then(|policy| direction.rules(policy));
+                if direction.rules(&old).is_some() && still.is_none() {
+                    let chain = policy_chain(key, direction);
+                    self.tables.iter_mut().for_each(|tables| tables.set_chain(&chain, None));
+                }
+            }
+            self.leave_sets(&old);
+        }
+    }
+
+    /// Puts a pod into all sets that mean it, or takes it out of them.
+    fn count_pod(&mut self, member: &Member, is_there: bool) {
+        let labels = self.namespaces.get(&member.namespace);
+        for (set, group) in &self.groups {
+            if group.what.contains(member, labels) {
+                change_addresses(&mut self.tables, set, member, is_there);
+            }
+        }
+        for (set, port) in &self.ports {
+            change_ports(&mut self.tables, set, &port.what, member, is_there);
+        }
+    }
+
+    /// Leads a pod to the chain of all policies that select it.
+    fn isolate(&mut self, member: Member) -> Held {
+        let mut chains = [None, None];
+        if !member.is_local {
+            return Held { member, chains };
+        }
+        for (direction, chain) in Direction::BOTH.into_iter().zip(&mut chains) {
+            let of_pod = of_namespace(&self.policies, &member.namespace)
+                .filter(|(_, policy)| direction.rules(policy).is_some() && policy.is_for(&member));
+            let names: Vec<String> = of_pod.map(|(key, _)| policy_chain(key, direction)).collect();
+            if names.is_empty() {
+                continue;
+            }
+            let name = format!("all-{}-{}", direction.name(), short_hash(&names.join(" ")));
+            let users = self.together.entry(name.clone()).or_default();
+            *users += 1;
+            if *users == 1 {
+                let rules: Vec<String> =
+                    names.iter().map(|name| format!("jump {name}")).chain(["drop".to_owned()]).collect();
+                self.tables.iter_mut().for_each(|tables| tables.set_chain(&name, Some(rules.clone())));
+            }
+            for address in &member.addresses {
+                let tables = &mut self.tables[usize::from(address.is_ipv6())];
+                tables.set_element(direction.map(), address.to_string(), Some(format!("goto {name}")));
+                tables.add_element(ITSELF, format!("{address} . {address}"));
+            }
+            *chain = Some(name);
+        }
+        Held { member, chains }
+    }
+
+    /// Leads a pod nowhere any more. An address that another pod has got already stays led to that one's chain.
+    fn free(&mut self, held: &Held) {
+        for (index, (direction, chain)) in Direction::BOTH.into_iter().zip(&held.chains).enumerate() {
+            let Some(chain) = chain else { continue };
+            for address in &held.member.addresses {
+                let heir =
+                    self.pods.values().find(|other| other.member.is_local && other.member.addresses.contains(address));
+                let target = heir.and_then(|heir| heir.chains[index].as_ref()).map(|chain| format!("goto {chain}"));
+                let tables = &mut self.tables[usize::from(address.is_ipv6())];
+                tables.set_element(direction.map(), address.to_string(), target);
+                tables.remove_element(ITSELF, format!("{address} . {address}"));
+            }
+            let users = self.together.entry(chain.clone()).or_default();
+            *users = users.saturating_sub(1);
+            if *users == 0 {
+                self.together.remove(chain);
+                self.tables.iter_mut().for_each(|tables| tables.set_chain(chain, None));
+            }
+        }
+    }
+
+    fn write_policy(&mut self, key: &str, policy: &Compiled) {
+        for direction in Direction::BOTH {
+            let Some(rules) = direction.rules(policy) else { continue };
+            for tables in &mut self.tables {
+                let family = tables.family();
+                let lines = rules.iter().flat_map(|rule| write_rule(rule, direction, family)).collect();
+                tables.set_chain(&policy_chain(key, direction), Some(lines));
+            }
+        }
+    }
+
+    fn use_sets(&mut self, policy: &Compiled) {
+        for group in groups_of(policy) {
+            let set = group_set(group);
+            if let Some(used) = self.groups.get_mut(&set) {
+                used.users += 1;
+                continue;
+            }
+            for tables in &mut self.tables {
+                tables.add_set(&set, format!("{{ type {} ; }}", tables.family().address_type()));
+            }
+            for held in self.pods.values() {
+                if group.contains(&held.member, self.namespaces.get(&held.member.namespace)) {
+                    change_addresses(&mut self.tables, &set, &held.member, true);
+                }
+            }
+            self.groups.insert(set, Used { what: group.clone(), users: 1 });
+        }
+        for port in named_ports_of(policy) {
+            let set = port_set(&port);
+            if let Some(used) = self.ports.get_mut(&set) {
+                used.users += 1;
+                continue;
+            }
+            for tables in &mut self.tables {
+                tables.add_set(&set, format!("{{ type {} . inet_service ; }}", tables.family().address_type()));
+            }
+            for held in self.pods.values() {
+                change_ports(&mut self.tables, &set, &port, &held.member, true);
+            }
+            self.ports.insert(set, Used { what: port, users: 1 });
+        }
+    }
+
+    fn leave_sets(&mut self, policy: &Compiled) {
+        for set in groups_of(policy).map(group_set) {
+            if leave(&mut self.groups, &set) {
+                self.tables.iter_mut().for_each(|tables| tables.remove_set(&set));
+            }
+        }
+        for set in named_ports_of(policy).map(|port| port_set(&port)) {
+            if leave(&mut self.ports, &set) {
+                self.tables.iter_mut().for_each(|tables| tables.remove_set(&set));
+            }
+        }
+    }
+}
+
+/// Tells whether nobody uses it any more.
+fn leave<T>(all: &mut BTreeMap<String, Used<T>>, name: &str) -> bool {
+    let Some(used) = all.get_mut(name) else { return false };
+    used.users -= 1;
+    let is_last = used.users == 0;
+    if is_last {
+        all.remove(name);
+    }
+    is_last
+}
+
+/// What belongs to a namespace, by keys of the form namespace/name.
+fn of_namespace<'a, T>(all: &'a BTreeMap<String, T>, namespace: &str) -> impl Iterator<Item = (&'a String, &'a T)> {
+    // '0' is what follows '/'.
+    all.range(format!("{namespace}/")..format!("{namespace}0"))
+}
+
+fn change_addresses(tables: &mut [Tables; 2], set: &str, member: &Member, is_there: bool) {
+    for address in &member.addresses {
+        change(&mut tables[usize::from(address.is_ipv6())], set, address.to_string(), is_there);
+    }
+}
+
+fn change_ports(tables: &mut [Tables; 2], set: &str, wanted: &(Protocol, String), member: &Member, is_there: bool) {
+    let ports = member.named_ports.iter().filter(|port| port.protocol == wanted.0 && port.name == wanted.1);
+    for number in ports.map(|port| port.number).collect::<BTreeSet<u16>>() {
+        for address in &member.addresses {
+            change(&mut tables[usize::from(address.is_ipv6())], set, format!("{address} . {number}"), is_there);
+        }
+    }
+}
+
+fn change(tables: &mut Tables, set: &str, element: String, is_there: bool) {
+    if is_there {
+        tables.add_element(set, element);
+    } else {
+        tables.remove_element(set, element);
+    }
+}
+
+fn groups_of(policy: &Compiled) -> impl Iterator<Item = &Group> {
+    policy.rules().flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
+        Peer::Group(group) => Some(group),
+        Peer::Block { .. } => None,
+    })
+}
+
+fn named_ports_of(policy: &Compiled) -> impl Iterator<Item = (Protocol, String)> {
+    policy.rules().flat_map(|rule| rule.ports.iter().flatten()).filter_map(|port| match port {
+        Port::Named { protocol, name } => Some((*protocol, name.clone())),
+        _ => None,
+    })
+}
+
+/// A permission as rules: each way to say who, with each way to say where.
+fn write_rule(rule: &Rule, direction: Direction, family: Family) -> Vec<String> {
+    let ip = family.name();
+    let side = if direction == Direction::In { "saddr" } else { "daddr" };
+    let who: Vec<String> = match &rule.peers {
+        None => vec![String::new()],
+        Some(peers) => peers.iter().filter_map(|peer| write_peer(peer, ip, side, family)).collect(),
+    };
+    let places: Vec<String> = match &rule.ports {
+        None => vec![String::new()],
+        Some(ports) => write_ports(ports, ip),
+    };
+    who.iter().flat_map(|who| places.iter().map(move |place| format!("{who}{place}accept"))).collect()
+}
+
+fn write_peer(peer: &Peer, ip: &str, side: &str, family: Family) -> Option<String> {
+    match peer {
+        Peer::Group(group) => Some(format!("{ip} {side} @{} ", group_set(group))),
+        Peer::Block { network, except } => {
+            let is_ours = |network: &Cidr| network.is_ipv4() == (family == Family::V4);
+            if !is_ours(network) {
+                return None;
+            }
+            let except: Vec<String> = except.iter().filter(|one| is_ours(one)).map(Cidr::to_string).collect();
+            let but = if except.is_empty() {
+                String::new()
+            } else {
+                format!("{ip} {side} != {{ {} }} ", without_overlap(&except).join(", "))
+            };
+            // All addresses of the family need no test.
+            let within = if network.length() == 0 { String::new() } else { format!("{ip} {side} {network} ") };
+            Some(format!("{within}{but}"))
+        }
+    }
+}
+
+/// Networks that lie within others of the list need not be named, and nftables does not take both.
+fn without_overlap(networks: &[String]) -> Vec<String> {
+    let parsed: Vec<Cidr> = networks.iter().filter_map(|text| text.parse().ok()).collect();
+    let mut kept: Vec<Cidr> = Vec::new();
+    let mut sorted = parsed;
+    sorted.sort_by_key(Cidr::length);
+    for network in sorted {
+        if !kept.iter().any(|wider| wider.contains(network.first())) {
+            kept.push(network);
+        }
+    }
+    kept.iter().map(Cidr::to_string).collect()
+}
+
+fn write_ports(ports: &[Port], ip: &str) -> Vec<String> {
+    let mut places = Vec::new();
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+        let name = protocol.name();
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        let mut is_whole = false;
+        for port in ports {
+            match port {
+                Port::All(of) if *of == protocol => is_whole = true,
+                Port::Range { protocol: of, first, last } if *of == protocol => ranges.push((*first, *last)),
+                Port::Named { protocol: of, name: port } if *of == protocol => {
+                    let set = port_set(&(protocol, port.clone()));
+                    places.push(format!("meta l4proto {name} {ip} daddr . th dport @{set} "));
+                }
+                _ => {}
+            }
+        }
+        if is_whole {
+            places.push(format!("meta l4proto {name} "));
+        } else if !ranges.is_empty() {
+            places.push(format!("{name} dport {{ {} }} ", joined(ranges).join(", ")));
+        }
+    }
+    places
+}
+
+/// Ranges without overlap, as nftables wants them within one set.
+fn joined(mut ranges: Vec<(u16, u16)>) -> Vec<String> {
+    ranges.sort_unstable();
+    let mut whole: Vec<(u16, u16)> = Vec::new();
+    for (first, last) in ranges {
+        match whole.last_mut() {
+            Some(before) if u32::from(first) <= u32::from(before.1) + 1 => before.1 = before.1.max(last),
+            _ => whole.push((first, last)),
+        }
+    }
+    let text = |(first, last): &(u16, u16)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    whole.iter().map(text).collect()
+}
+
+fn policy_chain(key: &str, direction: Direction) -> String {
+    format!("policy-{}-{}", direction.name(), short_hash(key))
+}
+
+fn group_set(group: &Group) -> String {
+    format!("pods-{}", short_hash(&group.identity))
+}
+
+fn port_set((protocol, name): &(Protocol, String)) -> String {
+    format!("port-{}", short_hash(&format!("{} {name}", protocol.name())))
+}
+
+fn short_hash(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::member::NamedPort;
+    use serde_json::{Value, json};
+
+    fn member(namespace: &str, app: &str, address: &str, is_local: bool) -> Member {
+        Member {
+            namespace: namespace.into(),
+            labels: [("app".to_owned(), app.to_owned())].into(),
+            addresses: vec![address.parse().unwrap()],
+            named_ports: vec![NamedPort { name: "web".into(), protocol: Protocol::Tcp, number: 8080 }],
+            is_local,
+        }
+    }
+
+    fn policy(spec: Value) -> Compiled {
+        let policy = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec});
+        Compiled::of(&serde_json::from_value(policy).unwrap())
+    }
+
+    /// The lines of a transaction about IPv4, hashes left out.
+    fn changes(engine: &mut Engine) -> Vec<String> {
+        let text = engine.transaction();
+        engine.installed();
+        let lines = text.lines().filter(|line| line.contains(" ip knarr-policy "));
+        lines.map(|line| without_hashes(&line.replace(" ip knarr-policy", ""))).collect()
+    }
+
+    fn without_hashes(line: &str) -> String {
+        let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        for word in &mut words {
+            if let Some((before, hash)) = word.rsplit_once('-')
+                && hash.len() == 16
+            {
+                *word = before.to_owned();
+            }
+        }
+        words.join(" ")
+    }
+
+    #[test]
+    fn a_change_tells_the_kernel_of_itself_alone() {
+        let mut engine = Engine::default();
+        engine.set_namespace("n", Some(Labels::default()));
+        engine.set_pod("n/server", Some(member("n", "server", "10.0.0.1", true)));
+        engine.set_pod("n/client", Some(member("n", "client", "10.0.0.2", false)));
+        assert!(changes(&mut engine).iter().all(|line| !line.contains("10.0.0")), "no policy, nothing about pods");
+        let spec = json!({"podSelector": {"matchLabels": {"app": "server"}}, "ingress": [
+            {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}], "ports": [{"port": "web"}, {"port": 80}, {"port": 81, "endPort": 90}]}]});
+        engine.set_policy("n/p", Some(policy(spec)));
+        assert_eq!(
+            changes(&mut engine),
+            [
+                "add set pods { type ipv4_addr ; }",
+                "add set port { type ipv4_addr . inet_service ; }",
+                "add chain all-in",
+                "add chain policy-in",
+                "add rule all-in jump policy-in",
+                "add rule all-in drop",
+                "add rule policy-in ip saddr @pods meta l4proto tcp ip daddr . th dport @port accept",
+                "add rule policy-in ip saddr @pods tcp dport { 80-90 } accept",
+                "add element ingress { 10.0.0.1 : goto all-in }",
+                "add element itself { 10.0.0.1 . 10.0.0.1 }",
+                "add element pods { 10.0.0.2 }",
+                "add element port { 10.0.0.1 . 8080, 10.0.0.2 . 8080 }",
+            ]
+        );
+        engine.set_pod("n/client-2", Some(member("n", "client", "10.0.0.3", false)));
+        assert_eq!(
+            changes(&mut engine),
+            ["add element pods { 10.0.0.3 }", "add element port { 10.0.0.3 . 8080 }"],
+            "one more client"
+        );
+        engine.set_pod("n/client", None);
+        engine.set_pod("n/client-2", None);
+        assert_eq!(
+            changes(&mut engine),
+            ["delete element pods { 10.0.0.2, 10.0.0.3 }", "delete element port { 10.0.0.2 . 8080, 10.0.0.3 . 8080 }"]
+        );
+        engine.set_policy("n/p", None);
+        assert_eq!(
+            changes(&mut engine),
+            [
+                "delete element ingress { 10.0.0.1 }",
+                "delete element itself { 10.0.0.1 . 10.0.0.1 }",
+                "flush chain all-in",
+                "flush chain policy-in",
+                "delete chain all-in",
+                "delete chain policy-in",
+                "delete set pods",
+                "delete set port",
+            ]
+        );
+    }
+
+    #[test]
+    fn namespaces_bring_and_take_their_pods() {
+        let mut engine = Engine::default();
+        let spec = json!({"podSelector": {}, "policyTypes": ["Egress"],
+            "egress": [{"to": [{"namespaceSelector": {"matchLabels": {"team": "x"}}}]}]});
+        engine.set_policy("n/p", Some(policy(spec)));
+        engine.set_pod("m/db", Some(member("m", "db", "10.0.0.5", false)));
+        changes(&mut engine);
+        engine.set_namespace("m", Some([("team".to_owned(), "x".to_owned())].into()));
+        assert_eq!(changes(&mut engine), ["add element pods { 10.0.0.5 }"]);
+        engine.set_namespace("m", Some(Labels::default()));
+        assert_eq!(changes(&mut engine), ["delete element pods { 10.0.0.5 }"]);
+    }
+
+    #[test]
+    fn networks_are_written_without_overlap() {
+        let block = |network: &str, except: &[&str]| Peer::Block {
+            network: network.parse().unwrap(),
+            except: except.iter().map(|text| text.parse().unwrap()).collect(),
+        };
+        for (peer, expected) in [
+            (block("10.0.0.0/8", &[]), Some("ip saddr 10.0.0.0/8 ")),
+            (
+                block("10.0.0.0/8", &["10.1.0.0/16", "10.1.2.0/24"]),
+                Some("ip saddr 10.0.0.0/8 ip saddr != { 10.1.0.0/16 } "),
+            ),
+            (block("0.0.0.0/0", &[]), Some("")),
+            (block("fd00::/8", &[]), None),
+        ] {
+            assert_eq!(write_peer(&peer, "ip", "saddr", Family::V4).as_deref(), expected);
+        }
+    }
+}

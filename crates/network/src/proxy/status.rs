@@ -1,0 +1,252 @@
+//! How the proxy is doing: `/healthz` and `/livez` for load balancers and probes, `/metrics` for collectors, under the names
+//! and on the ports that Kubernetes' own proxy has.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use k8s_openapi::jiff::Timestamp;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+
+use super::answering::{self, Answer};
+
+/// Changes that wait longer than this mean that the proxy is not well.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Upper bounds of a sync's duration, in seconds: each twice the one before.
+const SYNC_BUCKETS: u32 = 15;
+const FIRST_SYNC_BUCKET: f64 = 0.001;
+const PROGRAMMING_BOUNDS: [f64; 18] =
+    [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0];
+
+#[derive(Clone, Debug)]
+pub struct StatusSettings {
+    pub health: Option<SocketAddr>,
+    pub metrics: Option<SocketAddr>,
+}
+
+impl Default for StatusSettings {
+    fn default() -> Self {
+        Self {
+            health: Some(SocketAddr::from(([0, 0, 0, 0], 10_256))),
+            metrics: Some(SocketAddr::from(([127, 0, 0, 1], 10_249))),
+        }
+    }
+}
+
+/// What is known of the proxy's own work.
+pub struct Status {
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Since when a change waits to be carried out.
+    waiting_since: Option<Instant>,
+    last_sync: Option<SystemTime>,
+    last_queued: Option<SystemTime>,
+    is_node_eligible: bool,
+    syncs: Histogram,
+    programming: Histogram,
+    failures: u64,
+    service_changes: u64,
+    endpoint_changes: u64,
+}
+
+impl Status {
+    pub fn new() -> Arc<Self> {
+        let sync_bounds = (0..SYNC_BUCKETS).map(|power| FIRST_SYNC_BUCKET * f64::from(1u32 << power)).collect();
+        Arc::new(Self {
+            state: Mutex::new(State {
+                waiting_since: None,
+                last_sync: None,
+                last_queued: None,
+                is_node_eligible: true,
+                syncs: Histogram::new(sync_bounds),
+                programming: Histogram::new(PROGRAMMING_BOUNDS.to_vec()),
+                failures: 0,
+                service_changes: 0,
+                endpoint_changes: 0,
+            }),
+        })
+    }
+
+    pub fn service_changed(&self) {
+        let mut state = self.state.lock();
+        state.service_changes += 1;
+        state.queued();
+    }
+
+    pub fn endpoints_changed(&self) {
+        let mut state = self.state.lock();
+        state.endpoint_changes += 1;
+        state.queued();
+    }
+
+    /// A node that is about to go should get no new connections from load balancers.
+    pub fn set_node_eligible(&self, is_eligible: bool) {
+        self.state.lock().is_node_eligible = is_eligible;
+    }
+
+    /// A transaction is in. `changed_at` are the moments at which what it brings happened, as the endpoints' makers say.
+    pub fn synced(&self, took: Duration, changed_at: &[SystemTime]) {
+        let mut state = self.state.lock();
+        let now = SystemTime::now();
+        state.waiting_since = None;
+        state.last_sync = Some(now);
+        state.syncs.observe(took.as_secs_f64());
+        for moment in changed_at {
+            state.programming.observe(now.duration_since(*moment).unwrap_or_default().as_secs_f64());
+        }
+    }
+
+    pub fn failed(&self) {
+        let mut state = self.state.lock();
+        state.failures += 1;
+        state.waiting_since.get_or_insert_with(Instant::now);
+    }
+
+    fn answer(&self, path: &str) -> Answer {
+        match path {
+            "/healthz" => self.health(true),
+            "/livez" => self.health(false),
+            "/metrics" => Answer {
+                status: "200 OK",
+                content_type: "text/plain; version=0.0.4; charset=utf-8",
+                headers: String::new(),
+                body: self.state.lock().render(),
+            },
+            _ => Answer::not_found(),
+        }
+    }
+
+    fn health(&self, counts_node: bool) -> Answer {
+        let state = self.state.lock();
+        let is_stuck = state.waiting_since.is_some_and(|since| since.elapsed() > LONGEST_WAIT);
+        let is_well = !is_stuck && (state.is_node_eligible || !counts_node);
+        let now = SystemTime::now();
+        // While nothing waits, all that is known is in the kernel as of now.
+        let updated = if state.waiting_since.is_none() { now } else { state.last_sync.unwrap_or(UNIX_EPOCH) };
+        let text = |time: SystemTime| Timestamp::try_from(time).unwrap_or_default().to_string();
+        let mut body = serde_json::json!({"lastUpdated": text(updated), "currentTime": text(now)});
+        if counts_node {
+            body["nodeEligible"] = state.is_node_eligible.into();
+        }
+        Answer {
+            status: if is_well { "200 OK" } else { "503 Service Unavailable" },
+            content_type: "application/json",
+            headers: String::new(),
+            body: body.to_string(),
+        }
+    }
+}
+
+impl State {
+    fn queued(&mut self) {
+        self.waiting_since.get_or_insert_with(Instant::now);
+        self.last_queued = Some(SystemTime::now());
+    }
+
+    fn render(&self) -> String {
+        let mut text = String::new();
+        let seconds = |time: Option<SystemTime>| {
+            time.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default().as_secs_f64()
+        };
+        self.syncs.render(&mut text, "kubeproxy_sync_proxy_rules_duration_seconds");
+        self.programming.render(&mut text, "kubeproxy_network_programming_duration_seconds");
+        let sync = "kubeproxy_sync_proxy_rules";
+        for (name, kind, value) in [
+            (format!("{sync}_last_timestamp_seconds"), "gauge", seconds(self.last_sync)),
+            (format!("{sync}_last_queued_timestamp_seconds"), "gauge", seconds(self.last_queued)),
+            (format!("{sync}_service_changes_total"), "counter", self.service_changes as f64),
+            (format!("{sync}_endpoint_changes_total"), "counter", self.endpoint_changes as f64),
+            (format!("{sync}_nftables_sync_failures_total"), "counter", self.failures as f64),
+        ] {
+            let _ = writeln!(text, "# TYPE {name} {kind}\n{name} {value}");
+        }
+        text
+    }
+}
+
+struct Histogram {
+    bounds: Vec<f64>,
+    counts: Vec<u64>,
+    total: u64,
+    sum: f64,
+}
+
+impl Histogram {
+    fn new(bounds: Vec<f64>) -> Self {
+        Self { counts: vec![0; bounds.len()], bounds, total: 0, sum: 0.0 }
+    }
+
+    fn observe(&mut self, value: f64) {
+        self.total += 1;
+        self.sum += value;
+        if let Some(bucket) = self.bounds.iter().position(|bound| value <= *bound) {
+            self.counts[bucket] += 1;
+        }
+    }
+
+    fn render(&self, text: &mut String, name: &str) {
+        let _ = writeln!(text, "# TYPE {name} histogram");
+        let mut below = 0;
+        for (bound, count) in self.bounds.iter().zip(&self.counts) {
+            below += count;
+            let _ = writeln!(text, "{name}_bucket{{le=\"{bound}\"}} {below}");
+        }
+        let (total, sum) = (self.total, self.sum);
+        let _ = writeln!(text, "{name}_bucket{{le=\"+Inf\"}} {total}\n{name}_sum {sum}\n{name}_count {total}");
+    }
+}
+
+/// Answers until dropped.
+pub async fn serve(settings: StatusSettings, status: Arc<Status>) {
+    let listen = |address: Option<SocketAddr>| {
+        let status = Arc::clone(&status);
+        async move {
+            let Some(address) = address else { return };
+            match TcpListener::bind(address).await {
+                Ok(listener) => answering::serve(listener, move |path| status.answer(path)).await,
+                Err(error) => tracing::error!(%address, %error, "the proxy's status cannot be served"),
+            }
+        }
+    };
+    tokio::join!(listen(settings.health), listen(settings.metrics));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_tells_of_the_node_and_of_changes_that_wait() {
+        let status = Status::new();
+        assert!(status.answer("/healthz").status.starts_with("200"));
+        status.set_node_eligible(false);
+        assert!(status.answer("/healthz").status.starts_with("503"), "a node that goes");
+        assert!(status.answer("/livez").status.starts_with("200"), "the proxy itself is well");
+        status.set_node_eligible(true);
+        status.state.lock().waiting_since = Instant::now().checked_sub(LONGEST_WAIT * 2);
+        assert!(status.answer("/livez").status.starts_with("503"), "a change waits too long");
+        status.synced(Duration::from_millis(3), &[SystemTime::now()]);
+        assert!(status.answer("/livez").status.starts_with("200"));
+        assert!(status.answer("/").status.starts_with("404"));
+    }
+
+    #[test]
+    fn metrics_count_syncs() {
+        let status = Status::new();
+        status.service_changed();
+        status.synced(Duration::from_millis(3), &[]);
+        let text = status.answer("/metrics").body;
+        for line in [
+            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.002\"} 0",
+            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.004\"} 1",
+            "kubeproxy_sync_proxy_rules_duration_seconds_count 1",
+            "kubeproxy_sync_proxy_rules_service_changes_total 1",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} in {text}");
+        }
+    }
+}

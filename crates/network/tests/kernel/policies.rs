@@ -1,0 +1,247 @@
+//! Network policies against the kernel: who gets through, for policies of every form.
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use knarr_network::policy;
+use serde_json::{Value, json};
+
+use crate::api::{Api, NAMESPACES, PODS, POLICIES};
+use crate::machine::{Namespace, Network, ask, ask_again, command, outsider};
+
+/// Long enough for an answer between namespaces of one machine, short enough for many that never come.
+const WAIT: Duration = Duration::from_millis(300);
+
+struct Cluster {
+    api: Api,
+    outside: Namespace,
+    pods: Vec<(&'static str, Namespace, Vec<IpAddr>)>,
+    _runtime: tokio::runtime::Runtime,
+    _network: Network,
+}
+
+impl Cluster {
+    /// A node with three pods in two namespaces, each answering on ports 80, 81 and 8080.
+    fn new() -> Self {
+        let outside = outsider();
+        let network = Network::new(&["10.244.1.0/24", "fd00:244:1::/64"]);
+        let api = Api::default();
+        for (name, team) in [("shop", "sales"), ("bank", "money")] {
+            let labels = json!({"kubernetes.io/metadata.name": name, "team": team});
+            api.put(
+                NAMESPACES,
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}),
+            );
+        }
+        let mut pods = Vec::new();
+        for name in ["shop/web", "shop/db", "bank/vault"] {
+            let (pod, at) = network.add(json!({}));
+            for port in [80, 81, 8080] {
+                pod.serve(port, name);
+            }
+            api.put(PODS, object(name, &at));
+            pods.push((name, pod, at));
+        }
+        command(&format!("ip -n {} route add 10.244.0.0/16 via 192.168.50.1", outside.name));
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let informers = runtime.block_on(async { api.informers() });
+        runtime.spawn(policy::run(informers, "here".into()));
+        Self { api, outside, pods, _runtime: runtime, _network: network }
+    }
+
+    fn pod(&self, name: &str) -> &(&'static str, Namespace, Vec<IpAddr>) {
+        self.pods.iter().find(|(other, ..)| *other == name).unwrap()
+    }
+
+    /// Whether a connection gets through, from a pod, the node or somebody outside.
+    fn reaches(&self, from: &str, to: &str, port: u16, family: usize) -> bool {
+        let address = SocketAddr::new(self.pod(to).2[family], port);
+        let connect = || TcpStream::connect_timeout(&address, WAIT).is_ok();
+        match from {
+            "node" => connect(),
+            "outside" => self.outside.run(connect),
+            pod => self.pod(pod).1.run(connect),
+        }
+    }
+
+    fn policy(&self, name: &str, spec: &Value) {
+        self.api.put(
+            POLICIES,
+            json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+                "metadata": {"name": name, "namespace": "shop"}, "spec": spec}),
+        );
+    }
+
+    fn eventually(&self, what: &str, from: &str, to: &str, port: u16, expected: bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        for family in [0, 1] {
+            if from == "outside" && family == 1 {
+                continue;
+            }
+            while self.reaches(from, to, port, family) != expected {
+                assert!(Instant::now() < deadline, "{what}: {from} to {to}:{port} should be {expected}");
+            }
+        }
+    }
+}
+
+fn object(name: &str, at: &[IpAddr]) -> Value {
+    let (namespace, short) = name.split_once('/').unwrap();
+    let ips: Vec<Value> = at.iter().map(|ip| json!({"ip": ip})).collect();
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": short, "namespace": namespace, "labels": {"app": short}},
+        "spec": {"nodeName": "here", "containers": [{"name": "c", "image": "i", "ports": [{"name": "admin", "containerPort": 8080}]}]},
+        "status": {"phase": "Running", "podIP": at[0], "podIPs": ips}})
+}
+
+pub fn policies_decide_who_gets_through() {
+    let cluster = Cluster::new();
+    let from = |peer: Value| json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"from": [peer]}]});
+    let on = |ports: Value| json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"ports": ports}]});
+    let to = |peer: Value| json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"], "egress": [{"to": [peer]}]});
+    let everyone = ["node", "outside", "shop/db", "bank/vault"];
+    for sender in everyone {
+        cluster.eventually("without a policy", sender, "shop/web", 80, true);
+    }
+    // Each policy, and whether it lets through: sender, receiver, port.
+    let cases: Vec<(&str, Value, Vec<(&str, &str, u16, bool)>)> = vec![
+        (
+            "nobody",
+            json!({"podSelector": {}}),
+            vec![
+                ("shop/db", "shop/web", 80, false),
+                ("bank/vault", "shop/web", 80, false),
+                ("outside", "shop/web", 80, false),
+                ("node", "shop/web", 80, true),
+                ("shop/web", "shop/web", 80, true),
+                ("shop/web", "bank/vault", 80, true),
+            ],
+        ),
+        (
+            "everybody",
+            json!({"podSelector": {}, "ingress": [{}]}),
+            vec![("outside", "shop/web", 80, true), ("bank/vault", "shop/db", 80, true)],
+        ),
+        (
+            "pods of the namespace",
+            from(json!({"podSelector": {}})),
+            vec![
+                ("bank/vault", "shop/web", 80, false),
+                ("shop/db", "shop/web", 80, true),
+                ("bank/vault", "shop/db", 80, true),
+            ],
+        ),
+        (
+            "pods by label",
+            from(json!({"podSelector": {"matchLabels": {"app": "vault"}}})),
+            vec![("shop/db", "shop/web", 80, false), ("bank/vault", "shop/web", 80, false)],
+        ),
+        (
+            "a namespace",
+            from(json!({"namespaceSelector": {"matchLabels": {"team": "money"}}})),
+            vec![("shop/db", "shop/web", 80, false), ("bank/vault", "shop/web", 80, true)],
+        ),
+        (
+            "pods of a namespace",
+            from(
+                json!({"namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "In", "values": ["money"]}]},
+                "podSelector": {"matchLabels": {"app": "other"}}}),
+            ),
+            vec![("bank/vault", "shop/web", 80, false)],
+        ),
+        (
+            "a network",
+            from(json!({"ipBlock": {"cidr": "192.168.0.0/16"}})),
+            vec![("shop/db", "shop/web", 80, false), ("outside", "shop/web", 80, true)],
+        ),
+        (
+            "a network with a hole",
+            from(json!({"ipBlock": {"cidr": "192.168.0.0/16", "except": ["192.168.50.2/32"]}})),
+            vec![("outside", "shop/web", 80, false)],
+        ),
+        (
+            "a port",
+            on(json!([{"port": 80}])),
+            vec![
+                ("shop/db", "shop/web", 81, false),
+                ("shop/db", "shop/web", 80, true),
+                ("outside", "shop/web", 80, true),
+            ],
+        ),
+        (
+            "a range of ports",
+            on(json!([{"port": 80, "endPort": 81}])),
+            vec![("shop/db", "shop/web", 8080, false), ("shop/db", "shop/web", 81, true)],
+        ),
+        (
+            "a port by name",
+            on(json!([{"port": "admin"}])),
+            vec![("shop/db", "shop/web", 80, false), ("shop/db", "shop/web", 8080, true)],
+        ),
+        ("another protocol", on(json!([{"port": 80, "protocol": "UDP"}])), vec![("shop/db", "shop/web", 80, false)]),
+        (
+            "nowhere",
+            json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"]}),
+            vec![
+                ("shop/web", "shop/db", 80, false),
+                ("shop/web", "bank/vault", 80, false),
+                ("shop/db", "shop/web", 80, true),
+            ],
+        ),
+        (
+            "to pods by label",
+            to(json!({"podSelector": {"matchLabels": {"app": "db"}}})),
+            vec![("shop/web", "bank/vault", 80, false), ("shop/web", "shop/db", 80, true)],
+        ),
+        (
+            "to a port by name",
+            json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"],
+            "egress": [{"ports": [{"port": "admin"}]}]}),
+            vec![("shop/web", "shop/db", 80, false), ("shop/web", "shop/db", 8080, true)],
+        ),
+    ];
+    for (name, spec, expected) in cases {
+        cluster.policy("only", &spec);
+        for (sender, receiver, port, is_allowed) in expected {
+            cluster.eventually(name, sender, receiver, port, is_allowed);
+        }
+    }
+    changes_are_followed(&cluster);
+}
+
+fn changes_are_followed(cluster: &Cluster) {
+    // Two policies on one pod: what either allows is allowed.
+    let own = json!({"podSelector": {}, "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "db"}}}]}]});
+    cluster.policy("only", &own);
+    cluster.eventually("one policy", "bank/vault", "shop/web", 80, false);
+    cluster.policy(
+        "more",
+        &json!({"podSelector": {}, "ingress": [{"from": [{"namespaceSelector": {"matchLabels": {"team": "money"}}}]}]}),
+    );
+    cluster.eventually("two policies", "bank/vault", "shop/web", 80, true);
+    cluster.eventually("two policies", "shop/db", "shop/web", 80, true);
+    // A connection that was allowed when it began goes on.
+    let address = SocketAddr::new(cluster.pod("shop/web").2[0], 80);
+    let mut kept = cluster.pod("bank/vault").1.run(|| TcpStream::connect(address)).unwrap();
+    ask_again(&mut kept).unwrap();
+    let labels = json!({"team": "other"});
+    cluster.api.put(
+        NAMESPACES,
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "bank", "labels": labels}}),
+    );
+    cluster.eventually("the namespace changed", "bank/vault", "shop/web", 80, false);
+    ask_again(&mut kept).unwrap();
+    // A pod that changes its label is another pod.
+    let mut renamed = object("shop/db", &cluster.pod("shop/db").2);
+    renamed["metadata"]["labels"]["app"] = json!("former");
+    cluster.api.put(PODS, renamed);
+    cluster.eventually("the pod changed", "shop/db", "shop/web", 80, false);
+    let started = Instant::now();
+    cluster.api.delete(POLICIES, "shop", "only");
+    cluster.api.delete(POLICIES, "shop", "more");
+    cluster.eventually("no policy any more", "bank/vault", "shop/web", 80, true);
+    println!("  policies gone from the kernel after {:?}", started.elapsed());
+    assert!(ask(address).is_ok());
+    let left = command("nft list table ip knarr-policy");
+    assert!(!left.contains("pods-") && !left.contains("policy-in"), "nothing is left of them: {left}");
+}
