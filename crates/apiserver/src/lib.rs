@@ -17,6 +17,7 @@ mod journeys;
 pub mod kinds;
 pub mod listen;
 pub mod objects;
+pub mod outbound;
 pub mod persist;
 pub mod pki;
 pub mod provided;

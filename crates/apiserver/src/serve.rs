@@ -1,7 +1,9 @@
 //! Requests for resources: which operation a target and a method mean.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
+use futures::{StreamExt as _, TryStreamExt as _};
 use http::{Method, Response};
 use knarr_api::catalogue::Verb;
 use knarr_api::status::Status;
@@ -15,6 +17,9 @@ use crate::route::accept::{self, Format, Offer};
 use crate::route::decode;
 use crate::server::{Admitted, Answer, Server};
 use crate::{subresource, watch};
+
+/// How many objects of a collection are deleted at once.
+const DELETIONS_AT_ONCE: usize = 64;
 
 /// Answers a request for a resource.
 pub async fn resource(server: &Arc<Server>, request: &mut Admitted<'_>) -> Result<Answer, Status> {
@@ -36,18 +41,31 @@ pub async fn resource(server: &Arc<Server>, request: &mut Admitted<'_>) -> Resul
     };
     let format = accept::negotiate(&request.parts.headers, request.query, offer)?;
     if operation == Verb::Watch {
-        return watch::serve(server, resource, request, &format).await;
+        let mut answer = watch::serve(server, resource, request, &format).await?;
+        answer.warnings.extend(deprecation(resource).map(str::to_owned));
+        return Ok(answer);
     }
-    let include = IncludeObject::parse(request.query.text("includeObject"));
+    let include = IncludeObject::of(&format, request.query)?;
     let call = new_call(server, resource, request);
+    call.warnings.lock().extend(deprecation(resource).map(str::to_owned));
     let response = if let Some(provider) = server.provided.provider(&resource.kind) {
         crate::provided::serve(server, &**provider, &call, operation, &format).await
     } else if resource.storage().is_none() {
         subresource::virtual_kind(&call, request, operation, &format).await
     } else {
         serve(&call, request, operation, &format, include).await
-    }?;
-    Ok(Answer { response, warnings: call.warnings.into_inner() })
+    };
+    Ok(call.answer(response))
+}
+
+/// What every request for a kind on its way out is warned with.
+fn deprecation(resource: &Resource) -> Option<&'static str> {
+    match resource.kind.plural.as_str() {
+        _ if !resource.kind.group.is_empty() || resource.custom.is_some() => None,
+        "componentstatuses" => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        "endpoints" => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
+        _ => None,
+    }
 }
 
 pub fn new_call<'a>(server: &'a Server, resource: &'a Arc<Resource>, request: &'a Admitted<'_>) -> Call<'a> {
@@ -60,6 +78,8 @@ pub fn new_call<'a>(server: &'a Server, resource: &'a Arc<Resource>, request: &'
         headers: &request.parts.headers,
         now: request.now,
         warnings: Mutex::new(Vec::new()),
+        annotations: Mutex::new(Vec::new()),
+        delete_options: Default::default(),
     }
 }
 
@@ -125,22 +145,34 @@ async fn serve(
             let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
             let object = decode::object(call, &request.body, options.field_validation)?;
             let outcome = persist::create::create(call, object, &options).await?;
-            answer::object(resource, &outcome, 201, format, include)
+            answer_object(call, outcome, 201, format, include).await
         }
         Verb::Update => {
             let updated = put(call, request).await?;
             let code = if updated.created { 201 } else { 200 };
-            answer::object(resource, &updated.outcome, code, format, include)
+            answer_object(call, updated.outcome, code, format, include).await
         }
         Verb::Patch => {
             let (updated, _) = persist::patch::patch(call, &request.body).await?;
             let code = if updated.created { 201 } else { 200 };
-            answer::object(resource, &updated.outcome, code, format, include)
+            answer_object(call, updated.outcome, code, format, include).await
         }
         Verb::Delete => delete(call, request, format, include).await,
         Verb::DeleteCollection => delete_collection(call, request, format, include).await,
         Verb::Watch => Err(Status::method_not_allowed()),
     }
+}
+
+/// Answers with what a write left.
+pub async fn answer_object(
+    call: &Call<'_>,
+    outcome: Outcome,
+    code: u16,
+    format: &Format,
+    include: IncludeObject,
+) -> Result<Response<Body>, Status> {
+    let outcome = persist::convert::outcome(call.server, call.resource, outcome).await?;
+    answer::object(call.resource, &outcome, code, format, include)
 }
 
 /// Replaces an object by the one in the body.
@@ -154,6 +186,9 @@ pub async fn put(call: &Call<'_>, request: &Admitted<'_>) -> Result<persist::upd
         call.resource.custom.is_none() && call.resource.rules.creates_on_update() && call.target.subresource.is_empty();
     persist::update::update(call, &options, may_create, &mut |current| {
         let mut object = object.clone();
+        if let Some(current) = current {
+            persist::update::check_identity(call, &object, current)?;
+        }
         persist::fields::record(call, current, &mut object, &options)?;
         Ok(object)
     })
@@ -166,13 +201,29 @@ async fn delete(
     format: &Format,
     include: IncludeObject,
 ) -> Result<Response<Body>, Status> {
-    let options = DeleteOptions::parse(call.query, &decode::delete_options(call.headers, &request.body)?)?;
+    let given = decode::delete_options(call.headers, &request.body)?;
+    let options = DeleteOptions::parse(call.query, &given)?;
+    call.delete_options.get_or_init(|| given);
     let deleted = persist::delete::delete(call, &call.target.name, &options).await?;
     let code = if !deleted.gone && options.orphan_dependents == Some(false) { 202 } else { 200 };
     match deleted.answer {
-        persist::delete::Answer::Object(outcome) => answer::object(call.resource, &outcome, code, format, include),
+        persist::delete::Answer::Object(outcome) => answer_object(call, outcome, code, format, include).await,
         persist::delete::Answer::Status(status) => Ok(answer::value(&status, code, format)),
     }
+}
+
+/// Deletes one of many; that it is gone already is no failure.
+fn delete_named<'a>(
+    call: &'a Call<'a>,
+    name: String,
+    options: &'a DeleteOptions,
+) -> Pin<Box<dyn Future<Output = Result<(), Status>> + Send + 'a>> {
+    Box::pin(async move {
+        match persist::delete::delete(call, &name, options).await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(()),
+        }
+    })
 }
 
 async fn delete_collection(
@@ -181,17 +232,16 @@ async fn delete_collection(
     format: &Format,
     include: IncludeObject,
 ) -> Result<Response<Body>, Status> {
-    let options = DeleteOptions::parse(call.query, &decode::delete_options(call.headers, &request.body)?)?;
+    let given = decode::delete_options(call.headers, &request.body)?;
+    let options = DeleteOptions::parse(call.query, &given)?;
+    call.delete_options.get_or_init(|| given);
     let listing = ListOptions::parse(call.query, false)?;
     let selection = Selection::parse(call.resource, &listing.label_selector, &listing.field_selector)?;
     let listed = persist::list::list(call, &listing, &selection).await?;
-    for entry in &listed.entries {
-        let (_, name) = call.resource.split_key(&entry.key);
-        match persist::delete::delete(call, name, &options).await {
-            Ok(_) => {}
-            Err(status) if status.code == 404 => {}
-            Err(status) => return Err(status),
-        }
-    }
+    // Many at a time, since writes that wait together share one sync of the disk.
+    let names: Vec<String> =
+        listed.entries.iter().map(|entry| call.resource.split_key(&entry.key).1.to_owned()).collect();
+    let deletions = futures::stream::iter(names).map(|name| delete_named(call, name, &options));
+    deletions.buffer_unordered(DELETIONS_AT_ONCE).try_collect::<()>().await?;
     answer::list(call.resource, listed, format, include)
 }

@@ -22,6 +22,7 @@ use crate::endpoint;
 use crate::endpoint::metrics::Metrics;
 use crate::kinds::Kinds;
 use crate::objects::Objects;
+use crate::outbound::Outbound;
 use crate::request::{Target, User};
 use crate::route::accept::{self, Format, Offer};
 use crate::route::query::Query;
@@ -56,6 +57,8 @@ pub struct Server {
     pub client_authority: String,
     /// Kinds that other parts of this process make the objects of.
     pub provided: crate::provided::Provided,
+    /// How webhooks are called.
+    pub outbound: Outbound,
     pub documents: endpoint::Documents,
     pub metrics: Metrics,
     /// Turns true when the server begins to stop: watches end, and it is no longer ready.
@@ -215,7 +218,7 @@ where
 }
 
 /// A failure in the encoding the client takes, or in JSON.
-fn failure(headers: &HeaderMap, query: &Query, status: &Status) -> Response<Body> {
+pub(crate) fn failure(headers: &HeaderMap, query: &Query, status: &Status) -> Response<Body> {
     let offer = Offer { custom: false, list: false, shapes: true };
     let format = accept::negotiate(headers, query, offer).unwrap_or(Format::JSON);
     answer::failure(status, &Format { shape: accept::Shape::Whole, ..format })

@@ -1,6 +1,7 @@
 //! The types of expressions.
 
 use crate::custom::{Additional, Props};
+use crate::schema::{NodeRef, Shape};
 use std::fmt;
 use std::sync::Arc;
 
@@ -80,6 +81,42 @@ impl Type {
             "integer" => Some(Type::Int),
             _ => None,
         }
+    }
+}
+
+/// Deeper values are not looked into: some schemas hold themselves.
+const DEEPEST: usize = 16;
+
+impl Type {
+    /// The type of the values of a kind's schema.
+    pub fn of_node(node: NodeRef<'_>) -> Type {
+        of_node(node, 0)
+    }
+}
+
+fn of_node(node: NodeRef<'_>, depth: usize) -> Type {
+    if depth > DEEPEST {
+        return Type::Dyn;
+    }
+    match &node.get().shape {
+        Shape::Object(object) if object.fields().is_empty() || node.get().preserve_unknown => Type::Dyn,
+        Shape::Object(object) => {
+            let fields = object.fields().iter().filter_map(|field| {
+                let written = super::escape(&field.name)?;
+                Some((written.into_owned(), of_node(node.at(field.node), depth + 1)))
+            });
+            let name = node.get().struct_name().to_owned();
+            Type::Object(Arc::new(ObjectType { name, fields: fields.collect() }))
+        }
+        Shape::Map(element) => Type::map(Type::String, of_node(node.at(*element), depth + 1)),
+        Shape::List(list) => Type::list(of_node(node.at(list.element), depth + 1)),
+        Shape::String | Shape::Duration => Type::String,
+        Shape::Integer { .. } => Type::Int,
+        Shape::Number => Type::Double,
+        Shape::Boolean => Type::Bool,
+        Shape::Bytes => Type::Bytes,
+        Shape::Time | Shape::MicroTime => Type::Timestamp,
+        _ => Type::Dyn,
     }
 }
 

@@ -5,17 +5,20 @@
 
 mod certificates;
 mod defaults;
+mod dynamic;
 mod escalation;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
 mod pod_security;
+pub mod policy;
 mod priority;
 mod resource_quota;
 mod resources;
 mod runtime_class;
 mod service_account;
 mod storage;
+mod webhook;
 
 use std::sync::Arc;
 
@@ -26,6 +29,7 @@ use serde_json::Value;
 
 use crate::authorize::{Authorizer, Rbac};
 use crate::objects::Objects;
+use crate::persist::Call;
 use crate::request::User;
 
 pub use resource_quota::QuotaWriter;
@@ -36,6 +40,17 @@ pub enum Operation {
     Update,
     Delete,
     Connect,
+}
+
+impl Operation {
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
+        }
+    }
 }
 
 /// A write on its way to the store.
@@ -56,9 +71,21 @@ pub struct Write<'a> {
     pub dry_run: bool,
     /// Texts for Warning headers.
     pub warnings: &'a mut Vec<String>,
+    /// The request it came with.
+    pub call: Option<&'a Call<'a>>,
+    pub reinvocation: dynamic::reinvocation::Reinvocation,
 }
 
 impl Write<'_> {
+    /// The name of the object as far as it is known: that of the request, or the object's own.
+    pub fn known_name(&self) -> &str {
+        let own = || match (self.object.text(&["metadata", "name"]), self.old) {
+            ("", Some(old)) => old.text(&["metadata", "name"]),
+            (name, _) => name,
+        };
+        if self.name.is_empty() { own() } else { self.name }
+    }
+
     /// Whether the write is to the resource itself, not to a part of it.
     fn is(&self, group: &str, resource: &str) -> bool {
         self.subresource.is_empty() && self.is_part_of(group, resource)
@@ -118,11 +145,25 @@ impl Chain {
             Box::new(defaults::DefaultIngressClass),
             Box::new(defaults::PodTopologyLabels),
             Box::new(escalation::Escalation::new(authorizer, rbac)),
+            Box::new(policy::MutatingPolicies::new()),
+            Box::new(webhook::MutatingWebhooks::new()),
+            Box::new(policy::ValidatingPolicies::new()),
+            Box::new(webhook::ValidatingWebhooks::new()),
             Box::new(resource_quota::ResourceQuota::new(quotas)),
         ])
     }
 
+    /// Runs all that may change the write. When policies or webhooks changed it, all get to see what became of it.
     pub async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+        self.admit_once(write, objects).await?;
+        if write.reinvocation.wanted {
+            write.reinvocation.again = true;
+            self.admit_once(write, objects).await?;
+        }
+        Ok(())
+    }
+
+    async fn admit_once(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
         for plugin in &self.0 {
             if plugin.handles(write) {
                 plugin.admit(write, objects).await?;
@@ -184,6 +225,8 @@ pub(crate) mod tests {
             user,
             dry_run: false,
             warnings: &mut warnings,
+            call: None,
+            reinvocation: Default::default(),
         };
         if plugin.handles(&write) {
             plugin.admit(&mut write, objects).await.map_err(|status| status.message)?;

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 use super::CustomType;
 use super::columns::PrinterColumn;
+use crate::persist::convert::Converter;
+
 use super::names::{has_condition, storage_version};
 
 /// The kinds of a definition, one for each version that is served; none before it is established.
@@ -81,6 +83,7 @@ fn kind_of(definition: &Value, version: &Value, fits_since: u64) -> (Kind, Custo
         scale,
         has_status,
         columns: PrinterColumn::read(version.at(&["additionalPrinterColumns"])),
+        converter: Converter::read(definition.at(&["spec", "conversion"])).map(Arc::new),
         fits_since,
     };
     (kind, custom)

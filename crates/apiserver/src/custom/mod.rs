@@ -10,6 +10,8 @@ pub use columns::ColumnDescription;
 pub use definition::without_storage;
 pub use follow::{follow, load};
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use knarr_api::custom::{CustomSchema, ScalePaths};
 use knarr_api::field::Errors;
@@ -17,6 +19,7 @@ use knarr_api::schema::NodeRef;
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Value, json};
 
+use crate::persist::convert::Converter;
 use crate::subresource::scale::Paths;
 use columns::PrinterColumn;
 
@@ -31,6 +34,8 @@ pub struct CustomType {
     scale: Option<ScalePaths>,
     has_status: bool,
     columns: Vec<PrinterColumn>,
+    /// Who converts its objects between versions, where they differ in more than their names.
+    pub converter: Option<Arc<Converter>>,
     /// Objects stored before this revision may not fit the schema.
     pub fits_since: u64,
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::options::WriteOptions;
 use super::pipeline::{self, Phase};
-use super::{Call, Outcome, fields, name, store_error, stored};
+use super::{Call, Outcome, convert, fields, name, store_error, stored};
 use crate::admit::Operation;
 use crate::kinds::Resource;
 
@@ -27,7 +27,7 @@ pub async fn create(call: &Call<'_>, mut object: Value, options: &WriteOptions) 
 
 /// The part of making an object that comes after its fields were given to their managers.
 pub async fn insert(call: &Call<'_>, mut object: Value, options: &WriteOptions) -> Result<Outcome, Status> {
-    stored::to_stored(call.resource, &mut object);
+    object = convert::one(call.server, call.resource, object, &stored::stored_api_version(call.resource)).await?;
     call.admit(Phase::Mutate, Operation::Create, &mut object, None, options.dry_run).await?;
     pipeline::deduplicate_owners(call, &mut object, true);
     if !object.text(&["metadata", "name"]).is_empty() {
@@ -51,7 +51,9 @@ async fn insert_once(call: &Call<'_>, mut object: Value, options: &WriteOptions)
     if object.text(&["metadata", "name"]).is_empty() {
         let base = object.text(&["metadata", "generateName"]).to_owned();
         if !base.is_empty() {
-            object.set(&["metadata", "name"], name::generate(&base));
+            // An address is its own name: nothing can be added to it.
+            let generated = if resource.is("networking.k8s.io", "ipaddresses") { base } else { name::generate(&base) };
+            object.set(&["metadata", "name"], generated);
         }
     }
     let reservation = call.server.services.begin_create(call, &mut object, options.dry_run).await?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use knarr_api::status::{Named, Status};
+use knarr_api::status::Status;
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
 use knarr_store::{Entry, Error};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::options::{DeleteOptions, Propagation};
 use super::pipeline::Phase;
-use super::{Call, Outcome, store_error, stored};
+use super::{Call, Outcome, convert, store_error, stored};
 use crate::admit::Operation;
 use crate::kinds::Resource;
 
@@ -42,10 +42,16 @@ pub async fn delete(call: &Call<'_>, name: &str, options: &DeleteOptions) -> Res
             call.server.store.peek(&key).ok_or_else(missing)?
         }
     };
+    if options.propagation.is_none()
+        && options.orphan_dependents.is_none()
+        && let Some(warning) = call.resource.rules.orphans_by_default().filter(|_| call.resource.custom.is_none())
+    {
+        call.warn(warning);
+    }
     let mut fresh = false;
     let mut admitted = false;
     loop {
-        let old = stored::parse(&current)?;
+        let old = convert::parse_stored(call.server, call.resource, &current).await?;
         if let Err(status) = check_preconditions(call.resource, &old, options) {
             if fresh {
                 return Err(status);
@@ -132,10 +138,15 @@ async fn remove(call: &Call<'_>, key: &str, mut entry: Arc<Entry>, object: &Valu
 }
 
 fn check_preconditions(resource: &Resource, old: &Value, options: &DeleteOptions) -> Result<(), Status> {
-    let of = Named { group: &resource.kind.group, name: &resource.kind.kind };
+    let is_namespace = resource.is("", "namespaces");
+    let of = if is_namespace { resource.named() } else { resource.kind_named() };
     let name = old.text(&["metadata", "name"]);
     let own = old.text(&["metadata", "uid"]);
     if let Some(uid) = options.uid.as_ref().filter(|uid| *uid != own) {
+        if is_namespace {
+            let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {own}");
+            return Err(Status::conflict(of, name, &why));
+        }
         let why = format!(
             "the UID in the precondition ({uid}) does not match the UID in record ({own}). The object might have been \
              deleted and then recreated"
@@ -144,6 +155,12 @@ fn check_preconditions(resource: &Resource, old: &Value, options: &DeleteOptions
     }
     let own = old.text(&["metadata", "resourceVersion"]);
     if let Some(version) = options.resource_version.as_ref().filter(|version| *version != own) {
+        if is_namespace {
+            let why = format!(
+                "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {own}"
+            );
+            return Err(Status::conflict(of, name, &why));
+        }
         let why = format!(
             "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({own}). \
              The object might have been modified"
@@ -167,6 +184,10 @@ enum Plan {
 }
 
 fn plan(resource: &Resource, old: &Value, options: &DeleteOptions, now: Timestamp) -> Plan {
+    let emptying = resource.is("", "namespaces") && !old.items(&["spec", "finalizers"]).is_empty();
+    if emptying && old.has(&["metadata", "deletionTimestamp"]) {
+        return Plan::Nothing;
+    }
     let requested = options.grace_period.map(|seconds| if seconds < 0 { 1 } else { seconds });
     let mut object = old.clone();
     let graceful = match shorten_or_begin(resource, &mut object, requested, now) {

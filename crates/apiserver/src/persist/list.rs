@@ -8,7 +8,7 @@ use knarr_store::{Entry, Error, Range};
 use super::facts::Selection;
 use super::options::ListOptions;
 use super::token::Token;
-use super::{Call, reach, store_error};
+use super::{Call, convert, reach, store_error};
 
 /// Part of a list, as of one revision.
 pub struct Listed {
@@ -26,7 +26,7 @@ pub async fn list(call: &Call<'_>, options: &ListOptions, selection: &Selection)
     if let Some(name) = selection.name().filter(|_| start.after.is_none() && start.at.is_none())
         && (!call.target.namespace.is_empty() || !call.resource.kind.namespaced)
     {
-        return one(call, name, selection);
+        return one(call, name, selection).await;
     }
     let page_size = if selection.is_everything() { options.limit } else { 0 };
     let page = call
@@ -34,8 +34,9 @@ pub async fn list(call: &Call<'_>, options: &ListOptions, selection: &Selection)
         .store
         .peek_range(&Range { prefix: &prefix, after: start.after.as_deref(), limit: page_size, at: start.at })
         .map_err(|error| expired(error, options, start.after.as_deref(), &prefix, call.server.store.revision()))?;
+    let entries = convert::entries(call.server, call.resource, page.entries).await?;
     let mut listed =
-        Listed { revision: page.revision, entries: page.entries, continue_token: String::new(), remaining: None };
+        Listed { revision: page.revision, entries, continue_token: String::new(), remaining: None };
     let mut more = page.remaining > 0;
     if !selection.is_everything() {
         let mut kept = Vec::new();
@@ -104,10 +105,11 @@ async fn start(call: &Call<'_>, options: &ListOptions, prefix: &str) -> Result<S
 }
 
 /// A list of the one object with a name, without walking over the others.
-fn one(call: &Call<'_>, name: &str, selection: &Selection) -> Result<Listed, Status> {
+async fn one(call: &Call<'_>, name: &str, selection: &Selection) -> Result<Listed, Status> {
     let revision = call.server.store.revision();
     let entry = call.server.store.peek(&call.resource.key(&call.target.namespace, name));
-    let entries: Vec<_> = entry.into_iter().filter(|entry| selection.matches(call.resource, entry)).collect();
+    let found = convert::entries(call.server, call.resource, entry.into_iter().collect()).await?;
+    let entries: Vec<_> = found.into_iter().filter(|entry| selection.matches(call.resource, entry)).collect();
     let revision = entries.first().map_or(revision, |entry| revision.max(entry.revision));
     Ok(Listed { entries, revision, continue_token: String::new(), remaining: None })
 }

@@ -3,6 +3,7 @@
 //! A kind's own rules come from `knarr-rules`, policy from `admit`, ownership of fields and patches from `knarr-api`;
 //! what is here is the order in which they act and what happens when two writers meet.
 
+pub mod convert;
 pub mod create;
 pub mod delete;
 pub mod facts;
@@ -17,20 +18,22 @@ pub mod stored;
 pub mod token;
 pub mod update;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, Response};
 use jiff::Timestamp;
 use knarr_api::status::Status;
 use knarr_store::{Entry, Error};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::admit::Operation;
 use crate::kinds::Resource;
 use crate::request::{Target, User};
 use crate::route::query::Query;
-use crate::server::Server;
+use crate::answer::Body;
+use crate::server::{Answer, Server};
 
 /// A request for a resource, on its way through the registry.
 pub struct Call<'a> {
@@ -43,6 +46,19 @@ pub struct Call<'a> {
     pub now: Timestamp,
     /// Texts for Warning headers.
     pub warnings: Mutex<Vec<String>>,
+    /// What admission notes about the request, for those who look through its records.
+    pub annotations: Mutex<Vec<Annotation>>,
+    /// The options of a delete, where its body has some.
+    pub delete_options: OnceLock<Value>,
+}
+
+/// A note about a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    pub key: String,
+    pub value: String,
+    /// Whether it tells what is in the request.
+    pub of_request: bool,
 }
 
 impl Call<'_> {
@@ -56,6 +72,50 @@ impl Call<'_> {
 
     pub fn warn(&self, text: impl Into<String>) {
         self.warnings.lock().push(text.into());
+    }
+
+    pub fn annotate(&self, key: String, value: String) {
+        self.annotations.lock().push(Annotation { key, value, of_request: false });
+    }
+
+    /// Notes something that tells what is in the request.
+    pub fn annotate_request(&self, key: String, value: String) {
+        self.annotations.lock().push(Annotation { key, value, of_request: true });
+    }
+
+    /// The options of the request as policies and webhooks see them.
+    pub fn operation_options(&self, operation: Operation) -> Value {
+        let kind = match operation {
+            Operation::Create => "CreateOptions",
+            Operation::Update => "UpdateOptions",
+            Operation::Delete => "DeleteOptions",
+            Operation::Connect => return Value::Null,
+        };
+        let mut options = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+        if operation == Operation::Delete {
+            let given = self.delete_options.get().and_then(Value::as_object).into_iter().flatten();
+            for (field, value) in given.filter(|(field, _)| !matches!(field.as_str(), "kind" | "apiVersion")) {
+                options[field] = value.clone();
+            }
+            return options;
+        }
+        let dry_run: Vec<&str> = self.query.all("dryRun").collect();
+        if !dry_run.is_empty() {
+            options["dryRun"] = json!(dry_run);
+        }
+        for field in ["fieldManager", "fieldValidation"] {
+            if let Some(value) = self.query.get(field).filter(|value| !value.is_empty()) {
+                options[field] = value.into();
+            }
+        }
+        options
+    }
+
+    /// The answer with the warnings that came up on the way to it; a refusal carries them too.
+    pub fn answer(self, response: Result<Response<Body>, Status>) -> Answer {
+        let response =
+            response.unwrap_or_else(|status| crate::server::failure(self.headers, self.query, &status));
+        Answer { response, warnings: self.warnings.into_inner() }
     }
 
     /// The subresource as rules and admission know it; scale acts on the object itself.
@@ -98,7 +158,8 @@ pub async fn get(call: &Call<'_>) -> Result<Arc<Entry>, Status> {
         Some(0) => {}
         Some(revision) => reach(call.server, revision).await?,
     }
-    store.peek(&call.key()).ok_or_else(|| call.not_found())
+    let entry = store.peek(&call.key()).ok_or_else(|| call.not_found())?;
+    convert::entry(call.server, call.resource, entry).await
 }
 
 /// Waits until this server knows a revision that a client has seen somewhere.

@@ -53,7 +53,11 @@ impl Call<'_> {
         dry_run: bool,
     ) -> Result<(), Status> {
         let mut warnings = Vec::new();
-        let name = self.target.name.clone();
+        let name = match self.target.name.as_str() {
+            // A delete of a collection names none of its objects.
+            "" => old.map_or("", |old| old.text(&["metadata", "name"])).to_owned(),
+            name => name.to_owned(),
+        };
         let mut write = Write {
             operation,
             group: kind.group,
@@ -68,14 +72,16 @@ impl Call<'_> {
             user: self.user,
             dry_run,
             warnings: &mut warnings,
+            call: Some(self),
+            reinvocation: Default::default(),
         };
         let objects = &*self.server.objects;
-        match phase {
-            Phase::Mutate => self.server.admission.admit(&mut write, objects).await?,
-            Phase::Validate => self.server.admission.validate(&mut write, objects).await?,
-        }
+        let admitted = match phase {
+            Phase::Mutate => self.server.admission.admit(&mut write, objects).await,
+            Phase::Validate => self.server.admission.validate(&mut write, objects).await,
+        };
         self.warnings.lock().append(&mut warnings);
-        Ok(())
+        admitted
     }
 }
 

@@ -63,6 +63,10 @@ pub fn parse_served(resource: &Resource, entry: &Entry) -> Result<Value, Status>
         custom.schema.fit_stored(&mut object);
     }
     to_served(resource, &mut object);
+    if resource.custom.is_some() {
+        // It may have been stored when another version was the stored one.
+        object["apiVersion"] = resource.kind.api_version().into();
+    }
     Ok(object)
 }
 
@@ -80,7 +84,8 @@ pub fn to_stored(resource: &Resource, object: &mut Value) {
     }
 }
 
-fn stored_api_version(resource: &Resource) -> String {
+/// The version objects are stored in, with its group.
+pub fn stored_api_version(resource: &Resource) -> String {
     match resource.storage() {
         Some(storage) if storage.group.is_empty() => storage.version.clone(),
         Some(storage) => format!("{}/{}", storage.group, storage.version),

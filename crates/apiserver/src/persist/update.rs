@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::options::WriteOptions;
 use super::pipeline::{self, Phase};
-use super::{Call, Outcome, create, fields, store_error, stored};
+use super::{Call, Outcome, convert, create, fields, store_error, stored};
 use crate::admit::Operation;
 
 /// Makes the new object from the current one, both in the served version; the current one is absent where the object
@@ -92,16 +92,14 @@ async fn change_once(
     change: &mut Change<'_>,
 ) -> Result<Updated, Failure> {
     let resource = call.resource;
-    let old = stored::parse(entry)?;
+    let old = convert::parse_stored(call.server, resource, entry).await?;
     let mut object = if resource.is_stored_version() {
         change(Some(&old))?
     } else {
-        let mut served = old.clone();
-        stored::to_served(resource, &mut served);
-        change(Some(&served))?
+        let served = convert::one(call.server, resource, old.clone(), &resource.kind.api_version()).await?;
+        let changed = change(Some(&served))?;
+        convert::one(call.server, resource, changed, &stored::stored_api_version(resource)).await?
     };
-    stored::to_stored(resource, &mut object);
-    check_identity(call, &mut object, &old)?;
     call.admit(Phase::Mutate, Operation::Update, &mut object, Some(&old), options.dry_run).await?;
     if call.target.subresource.is_empty() {
         pipeline::deduplicate_owners(call, &mut object, true);
@@ -136,8 +134,8 @@ async fn change_once(
     }
 }
 
-/// The object a client changed must be the one that is there.
-fn check_identity(call: &Call<'_>, object: &mut Value, old: &Value) -> Result<(), Status> {
+/// The object a client means to replace must be the one that is there.
+pub fn check_identity(call: &Call<'_>, object: &Value, old: &Value) -> Result<(), Status> {
     let (given, own) = (object.text(&["metadata", "uid"]), old.text(&["metadata", "uid"]));
     if !given.is_empty() && given != own {
         let why = another_object(call, given, own);
@@ -170,10 +168,9 @@ fn check_version(call: &Call<'_>, object: &mut Value, old: &Value) -> Result<(),
             Err(Status::invalid(call.resource.named(), &call.target.name, &errors))
         }
         given if given == own => Ok(()),
-        given if given.parse::<u64>().is_err() => Err(Status::bad_request(format!(
-            "invalid resource version: resourceVersion: Invalid value: {given:?}: strconv.ParseUint: parsing {given:?}: \
-             invalid syntax"
-        ))),
+        given if given.parse::<u64>().is_err() => {
+            Err(Status::new(500, "", format!("strconv.ParseUint: parsing {given:?}: invalid syntax")))
+        }
         _ => Err(Status::stale(call.resource.named(), &call.target.name)),
     }
 }

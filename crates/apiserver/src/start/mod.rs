@@ -88,6 +88,7 @@ pub fn start(settings: Settings) -> Started {
         kubelets: Kubelets::default(),
         client_authority: settings.client_authority,
         provided,
+        outbound: Default::default(),
         documents: Documents::new(settings.address),
         metrics: Metrics::default(),
         stopping,

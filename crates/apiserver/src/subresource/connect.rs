@@ -14,12 +14,12 @@ use std::sync::Arc;
 use http::header::UPGRADE;
 use knarr_api::status::Status;
 use knarr_api::value::Read;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::admit::Operation;
 use crate::kinds::Resource;
 use crate::persist::Call;
-use crate::persist::pipeline::Phase;
+use crate::persist::pipeline::{AdmittedKind, Phase};
 use crate::request::Target;
 use crate::route::query::Query;
 use crate::serve::new_call;
@@ -40,8 +40,10 @@ pub async fn serve(
     require_create(server, request)?;
     let call = new_call(server, resource, request);
     if target.subresource != "log" {
+        let (kind, mut options) = options(&call);
+        let kind = AdmittedKind { group: "", version: "v1", kind };
         for phase in [Phase::Mutate, Phase::Validate] {
-            call.admit(phase, Operation::Connect, &mut Value::Null, None, false).await?;
+            call.admit_as(kind, phase, Operation::Connect, &mut options, None, false).await?;
         }
     }
     let location = match (target.resource.as_str(), target.subresource.as_str()) {
@@ -57,6 +59,50 @@ pub async fn serve(
     drop(call);
     let is_log = target.subresource == "log";
     forward::forward(&server.kubelets, request, &location, is_log).await.map(Answer::from)
+}
+
+/// What admission sees of a request that reaches into a node: its parameters as an object, and that object's kind.
+fn options(call: &Call<'_>) -> (&'static str, Value) {
+    let target = call.target;
+    let query = call.query;
+    let kind = match (target.resource.as_str(), target.subresource.as_str()) {
+        ("pods", "exec") => "PodExecOptions",
+        ("pods", "attach") => "PodAttachOptions",
+        ("pods", "portforward") => "PodPortForwardOptions",
+        ("services", _) => "ServiceProxyOptions",
+        ("nodes", _) => "NodeProxyOptions",
+        _ => "PodProxyOptions",
+    };
+    let mut object = json!({"kind": kind, "apiVersion": "v1"});
+    match target.subresource.as_str() {
+        "exec" | "attach" => {
+            for name in ["stdin", "stdout", "stderr", "tty"] {
+                if query.flag(name) == Some(true) {
+                    object[name] = true.into();
+                }
+            }
+            if query.has("container") {
+                object["container"] = query.text("container").into();
+            }
+            let command: Vec<&str> = query.all("command").collect();
+            if target.subresource == "exec" && !command.is_empty() {
+                object["command"] = json!(command);
+            }
+        }
+        "portforward" => {
+            let ports: Vec<i64> = query.all("ports").filter_map(|port| port.parse().ok()).collect();
+            if !ports.is_empty() {
+                object["ports"] = json!(ports);
+            }
+        }
+        _ => {
+            let path = crate::route::target::tail(&target.path, target);
+            if !path.is_empty() {
+                object["path"] = path.into();
+            }
+        }
+    }
+    (kind, object)
 }
 
 /// Opening a stream by GET, as WebSocket clients must, needs the same right as by POST.
@@ -133,7 +179,6 @@ fn container(pod: &Value, query: &Query) -> Result<String, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn the_container_is_named_marked_or_the_only_one() {

@@ -47,8 +47,8 @@ pub async fn serve(
         "eviction" => eviction::serve(&call, request, &format).await,
         "token" => token::serve(&call, request, &format).await,
         _ => part_of_object(&call, request, verb, &format).await,
-    }?;
-    Ok(Answer { response, warnings: call.warnings.into_inner() })
+    };
+    Ok(call.answer(response))
 }
 
 /// Subresources that are the object itself, of which only a part can be written.
@@ -58,14 +58,14 @@ async fn part_of_object(
     verb: Verb,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
-    let include = IncludeObject::parse(call.query.text("includeObject"));
+    let include = IncludeObject::of(format, call.query)?;
     let outcome = match verb {
         Verb::Get => Outcome::Stored(persist::get(call).await?),
         Verb::Update => put(call, request).await?.outcome,
         Verb::Patch => persist::patch::patch(call, &request.body).await?.0.outcome,
         _ => return Err(Status::method_not_allowed()),
     };
-    answer::object(call.resource, &outcome, 200, format, include)
+    crate::serve::answer_object(call, outcome, 200, format, include).await
 }
 
 /// Kinds that are answered and never kept.
@@ -174,14 +174,12 @@ async fn component_statuses(call: &Call<'_>, format: &Format) -> Response<Body> 
         item.remove("apiVersion");
     }
     let list = json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items});
-    call.warn("v1 ComponentStatus is deprecated in v1.19+");
     shaped(call, list, format, true)
 }
 
 async fn component_status(call: &Call<'_>, format: &Format) -> Result<Response<Body>, Status> {
     let all = component_values(call).await;
     let found = all.into_iter().find(|value| value.text(&["metadata", "name"]) == call.target.name);
-    call.warn("v1 ComponentStatus is deprecated in v1.19+");
     Ok(shaped(call, found.ok_or_else(|| call.not_found())?, format, false))
 }
 
@@ -190,7 +188,7 @@ fn shaped(call: &Call<'_>, value: Value, format: &Format, list: bool) -> Respons
         return answer::value(&value, 200, format);
     }
     let objects = if list { value["items"].as_array().cloned().unwrap_or_default() } else { vec![value] };
-    let include = IncludeObject::parse(call.query.text("includeObject"));
+    let include = IncludeObject::of(format, call.query).unwrap_or(IncludeObject::Metadata);
     let table = answer::Tables::new(call.resource, format.meta_version, include).of(json!({}), objects);
     answer::value(&table, 200, format)
 }

@@ -1,8 +1,10 @@
 //! How many replicas a workload wants and has, in the same form for every kind that scales.
 
+use bytes::Bytes;
 use http::Response;
 use knarr_api::catalogue::{GroupVersionKind, Verb};
 use knarr_api::field::{Errors, Path};
+use knarr_api::patch::merge;
 use knarr_api::selector::{LabelSelector, Operator};
 use knarr_api::status::{Named, Status};
 use knarr_api::value::{Read, Write as _};
@@ -10,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{self, Body};
 use crate::persist::options::{WriteKind, WriteOptions};
-use crate::persist::patch::{Patch, PatchKind, recheck};
+use crate::persist::patch::{Patch, PatchKind};
 use crate::persist::update::update;
 use crate::persist::{self, Call, fields, stored};
 use crate::route::accept::Format;
@@ -60,15 +62,13 @@ pub async fn serve(
             let kind = PatchKind::of(call)?;
             let apply = kind == PatchKind::Apply;
             let options = WriteOptions::parse(call.query, call.headers, WriteKind::Patch { apply })?;
-            let patch = if apply {
-                Patch::Merge(read_configuration(call, request)?)
-            } else {
-                Patch::read(call, kind, &request.body, &options)?
-            };
             let expected = expected()?;
             write(call, &options, &paths, &mut |current| {
-                let changed = patch.on(&expected, &scale_of(current, &paths, call)?)?;
-                recheck(call, &expected, &options, &changed)
+                let scale = scale_of(current, &paths, call)?;
+                if apply {
+                    return applied(call, &expected, &request.body, &options, scale);
+                }
+                Patch::read(kind, &request.body, &options)?.on(call, &expected, &options, &scale)
             })
             .await?
         }
@@ -77,14 +77,44 @@ pub async fn serve(
     Ok(answer::value(&scale_of(&scaled, &paths, call)?, 200, format))
 }
 
+/// Objects as their scales, which is what admission sees of a write to a scale.
+pub fn seen(call: &Call<'_>, objects: &[Value]) -> Option<Vec<Value>> {
+    let paths = Paths::of(call).ok()?;
+    let scale = |object: &Value| if object.is_null() { Ok(Value::Null) } else { scale_of(object, &paths, call) };
+    objects.iter().map(scale).collect::<Result<_, Status>>().ok()
+}
+
+/// Writes what admission made of a scale into the object.
+pub fn put_back(call: &Call<'_>, object: &mut Value, scale: &Value) {
+    if let Ok(paths) = Paths::of(call) {
+        let path: Vec<&str> = paths.replicas.iter().map(String::as_str).collect();
+        object.set(&path, scale.integer(&["spec", "replicas"]).unwrap_or(0));
+    }
+}
+
 fn expected() -> Result<Expected<'static>, Status> {
     Expected::built_in(GroupVersionKind::new("autoscaling/v1", "Scale"))
 }
 
-fn read_configuration(call: &Call<'_>, request: &Admitted<'_>) -> Result<Value, Status> {
-    knarr_api::decode::untyped_yaml(&request.body).map(|decoded| decoded.value).map_err(|error| {
-        Status::bad_request(format!("error decoding YAML: {error}")).with_cause("", call.target.name.clone(), "")
-    })
+/// A scale with a configuration applied to it. Who owns its fields is recorded on the scaled object, so here they only
+/// merge.
+fn applied(
+    call: &Call<'_>,
+    expected: &Expected<'_>,
+    body: &Bytes,
+    options: &WriteOptions,
+    mut scale: Value,
+) -> Result<Value, Status> {
+    let configuration = fields::Configuration::read(body)?;
+    let wanted = configuration.value();
+    let given = GroupVersionKind::new(wanted.text(&["apiVersion"]), wanted.text(&["kind"]));
+    if given != expected.kind {
+        return Err(Status::bad_request(format!("invalid object type: {given}")));
+    }
+    configuration.judge(call, options)?;
+    merge(&mut scale, wanted.clone());
+    let decoded = expected.decode_value(&scale).map_err(|error| Status::new(500, "", error.to_string()))?;
+    Ok(decoded.value)
 }
 
 /// Writes the wish of a scale into the object.

@@ -10,7 +10,7 @@ use knarr_store::{Error, Notice, Range, Watch};
 use tokio::time::{Instant, Sleep};
 
 use super::events::Events;
-use crate::persist::{store_error, too_large};
+use crate::persist::{convert, store_error, too_large};
 use crate::server::Server;
 
 /// How often a watcher that asked for it learns how far it is.
@@ -77,7 +77,8 @@ impl Stream {
             }
             let page = store.peek_range(&Range { prefix: &prefix, ..Range::default() }).map_err(store_error)?;
             let mut chunk = Vec::new();
-            for entry in &page.entries {
+            let entries = convert::entries(&self.server, &self.events.resource, page.entries).await?;
+            for entry in &entries {
                 if self.events.selection.matches(&self.events.resource, entry) {
                     self.events.append_initial(&mut chunk, entry)?;
                     if chunk.len() >= CHUNK {
@@ -156,7 +157,20 @@ impl Stream {
                 _ = self.stopping.wait_for(|stopping| *stopping) => return None,
             };
             let mut chunk = Vec::new();
-            self.take(notice, &mut chunk);
+            let notice = match notice {
+                Notice::Events(events) => {
+                    let converted = convert::events(&self.server, &self.events.resource, events).await;
+                    converted.map(Notice::Events)
+                }
+                other => Ok(other),
+            };
+            match notice {
+                Ok(notice) => self.take(notice, &mut chunk),
+                Err(status) => {
+                    self.events.append_error(&mut chunk, &status);
+                    self.watch = None;
+                }
+            }
             if !chunk.is_empty() {
                 return Some(chunk.into());
             }

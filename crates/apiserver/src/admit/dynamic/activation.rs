@@ -1,0 +1,269 @@
+//! Evaluating the expressions of policies and conditions over a write.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use knarr_api::cel::{Authority, Authorize, EvaluateError, Program, Question, Value as Cel};
+use serde_json::{Map, Value};
+
+use crate::authorize::{Authorizer, Decision};
+use crate::persist::Call;
+use crate::request::{Target, User};
+
+/// What all expressions of one policy may cost for one write.
+pub const POLICY_BUDGET: u64 = 10_000_000;
+/// What all conditions of one webhook or policy may cost.
+pub const CONDITIONS_BUDGET: u64 = 2_500_000;
+/// What one expression may cost.
+const EXPRESSION_LIMIT: u64 = 1_000_000;
+
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
+/// An expression that was compiled, or why it was not.
+#[derive(Debug)]
+pub struct Expression {
+    pub text: String,
+    pub program: Result<Program, String>,
+}
+
+/// What expressions see of a write.
+pub struct Input<'a> {
+    pub object: &'a Value,
+    pub old: &'a Value,
+    pub request: &'a Value,
+    pub parameter: Option<&'a Value>,
+    pub namespace: &'a Value,
+    pub authorizer: &'a dyn Authorize,
+}
+
+/// Why an expression came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// This expression failed.
+    Failed(String),
+    /// All were too expensive together; nothing more is evaluated.
+    OutOfBudget(String),
+}
+
+impl Failure {
+    pub fn text(&self) -> &str {
+        match self {
+            Failure::Failed(text) | Failure::OutOfBudget(text) => text,
+        }
+    }
+}
+
+/// Evaluates expressions one after the other within one budget. A policy's own variables are evaluated when an
+/// expression first needs them.
+pub struct Evaluation<'a> {
+    given: Vec<(&'a str, Cel<'a>)>,
+    authorizer: Cel<'a>,
+    defined: &'a [(String, Expression)],
+    known: HashMap<&'a str, Cel<'a>>,
+    budget: u64,
+}
+
+impl<'a> Evaluation<'a> {
+    pub fn new(input: &Input<'a>, defined: &'a [(String, Expression)], budget: u64) -> Self {
+        let given = vec![
+            ("object", Cel::of_json(input.object, None)),
+            ("oldObject", Cel::of_json(input.old, None)),
+            ("request", Cel::of_json(input.request, None)),
+            ("namespaceObject", Cel::of_json(input.namespace, None)),
+            ("params", input.parameter.map_or(Cel::Null, |parameter| Cel::of_json(parameter, None))),
+        ];
+        let authorizer = Cel::Authority(Arc::new(Authority::new(input.authorizer)));
+        Evaluation { given, authorizer, defined, known: HashMap::new(), budget }
+    }
+
+    pub fn evaluate(&mut self, expression: &'a Expression) -> Result<Cel<'a>, Failure> {
+        let program = match &expression.program {
+            Ok(program) => program,
+            Err(error) => return Err(Failure::Failed(format!("compilation error: compilation failed: {error}"))),
+        };
+        let outcome = self.run(program)?;
+        outcome.map_err(|error| Failure::Failed(format!("expression '{}' resulted in error: {error}", expression.text)))
+    }
+
+    fn run(&mut self, program: &'a Program) -> Result<Result<Cel<'a>, EvaluateError>, Failure> {
+        for name in program.fields_of("variables") {
+            self.define(name)?;
+        }
+        let mut variables = self.given.clone();
+        variables.push(("authorizer", self.authorizer.clone()));
+        let defined = self.known.iter().map(|(name, value)| (Cel::text(*name), value.clone())).collect();
+        variables.push(("variables", Cel::Map(Arc::new(defined))));
+        let (outcome, cost) = program.evaluate(variables, EXPRESSION_LIMIT);
+        self.budget = self.budget.checked_sub(cost).ok_or_else(|| Failure::OutOfBudget(OUT_OF_BUDGET.to_owned()))?;
+        Ok(outcome)
+    }
+
+    /// Evaluates one of the policy's variables, and those it needs. A failure is told to whoever looks at it.
+    fn define(&mut self, name: &str) -> Result<(), Failure> {
+        let Some((name, expression)) = self.defined.iter().find(|(own, _)| own == name) else { return Ok(()) };
+        if self.known.contains_key(name.as_str()) {
+            return Ok(());
+        }
+        let value = match &expression.program {
+            Err(error) => {
+                Cel::Unfit(format!("composited variable {name:?} fails to compile: compilation failed: {error}").into())
+            }
+            Ok(program) => match self.run(program)? {
+                Ok(value) => value,
+                Err(error) => Cel::Unfit(format!("composited variable {name:?} fails to evaluate: {error}").into()),
+            },
+        };
+        self.known.insert(name, value);
+        Ok(())
+    }
+}
+
+/// Answers expressions that ask what somebody may do.
+pub struct RequestAuthority<'a> {
+    pub call: &'a Call<'a>,
+    pub subresource: &'a str,
+    pub name: &'a str,
+}
+
+impl fmt::Debug for RequestAuthority<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("RequestAuthority").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Authorize for RequestAuthority<'_> {
+    fn decide(&self, question: &Question) -> Result<(bool, String), String> {
+        let account;
+        let user = match &question.service_account {
+            None => self.call.user,
+            Some((namespace, name)) => {
+                account = service_account(namespace, name);
+                &account
+            }
+        };
+        let target = Target {
+            verb: question.verb.clone(),
+            group: question.group.clone(),
+            version: question.version.clone(),
+            resource: question.resource.clone(),
+            subresource: question.subresource.clone(),
+            namespace: question.namespace.clone(),
+            name: question.name.clone(),
+            path: question.path.clone(),
+            field_selector: question.field_selector.clone(),
+            label_selector: question.label_selector.clone(),
+        };
+        let authorizer: &dyn Authorizer = &*self.call.server.authorizer;
+        Ok(match authorizer.decide(user, &target) {
+            Decision::Allow(reason) => (true, reason),
+            Decision::NoOpinion(reason) => (false, reason),
+        })
+    }
+
+    fn of_request(&self) -> Question {
+        let kind = &self.call.resource.kind;
+        Question {
+            group: kind.group.clone(),
+            version: kind.version.clone(),
+            resource: kind.plural.clone(),
+            subresource: self.subresource.to_owned(),
+            namespace: if kind.namespaced { self.call.target.namespace.clone() } else { String::new() },
+            name: self.name.to_owned(),
+            ..Question::default()
+        }
+    }
+}
+
+fn service_account(namespace: &str, name: &str) -> User {
+    let group = format!("system:serviceaccounts:{namespace}");
+    User::named(
+        &format!("system:serviceaccount:{namespace}:{name}"),
+        &["system:serviceaccounts", &group, crate::request::GROUP_AUTHENTICATED],
+    )
+}
+
+/// The part of a namespace that expressions may see.
+pub fn namespace_object(namespace: Option<&Value>) -> Value {
+    let Some(namespace) = namespace else { return Value::Null };
+    let mut seen = Map::new();
+    let mut metadata = namespace["metadata"].clone();
+    if let Some(fields) = metadata.as_object_mut() {
+        for hidden in ["managedFields", "ownerReferences", "selfLink"] {
+            fields.remove(hidden);
+        }
+    }
+    seen.insert("metadata".to_owned(), metadata);
+    for part in ["spec", "status"] {
+        seen.insert(part.to_owned(), namespace.get(part).cloned().unwrap_or_else(|| Value::Object(Map::new())));
+    }
+    Value::Object(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use knarr_rules::admissionregistration::expressions::Scope;
+    use serde_json::json;
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Authorize for Nobody {
+        fn decide(&self, _question: &Question) -> Result<(bool, String), String> {
+            Ok((false, String::new()))
+        }
+
+        fn of_request(&self) -> Question {
+            Question::default()
+        }
+    }
+
+    #[test]
+    fn variables_are_evaluated_when_needed() {
+        let mut scope = Scope::new(false).composing();
+        let mut defined = Vec::new();
+        for (name, text) in [("two", "1 + 1"), ("broken", "1 / 0"), ("four", "variables.two * 2"), ("bad", "what")] {
+            let program = scope.compile(text);
+            let kind = program.as_ref().map_or(knarr_api::cel::Type::Dyn, |program| program.kind().clone());
+            scope.declare(name, kind);
+            defined.push((
+                name.to_owned(),
+                Expression { text: text.to_owned(), program: program.map_err(|e| e.to_string()) },
+            ));
+        }
+        let nothing = Value::Null;
+        let object = json!({"spec": {"n": 4}});
+        let input = Input {
+            object: &object,
+            old: &nothing,
+            request: &nothing,
+            parameter: None,
+            namespace: &nothing,
+            authorizer: &Nobody,
+        };
+        let texts = [
+            ("object.spec.n == variables.four && oldObject == null", Ok(true)),
+            ("variables.broken == 1", Err("composited variable \"broken\" fails to evaluate: division by zero")),
+            ("true || variables.broken == 1", Ok(true)),
+            ("variables.bad", Err("composited variable \"bad\" fails to compile")),
+            ("authorizer.requestResource.check('get').allowed()", Ok(false)),
+        ];
+        let expressions: Vec<Expression> = texts
+            .iter()
+            .map(|(text, _)| Expression {
+                text: (*text).to_owned(),
+                program: scope.compile(text).map_err(|error| error.to_string()),
+            })
+            .collect();
+        let mut evaluation = Evaluation::new(&input, &defined, POLICY_BUDGET);
+        for (expression, (text, expected)) in expressions.iter().zip(texts) {
+            match (evaluation.evaluate(expression), expected) {
+                (Ok(Cel::Bool(found)), Ok(wanted)) => assert_eq!(found, wanted, "{text}"),
+                (Err(failure), Err(words)) => assert!(failure.text().contains(words), "{text}: {failure:?}"),
+                (other, _) => panic!("{text}: {other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What is made from configuration objects, kept until they change.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+
+use crate::objects::Objects;
+
+const GROUP: &str = "admissionregistration.k8s.io";
+
+/// A value made from all objects of some resources.
+pub struct Cached<T> {
+    resources: &'static [&'static str],
+    made: ArcSwapOption<(Vec<u64>, Arc<T>)>,
+}
+
+impl<T> Cached<T> {
+    pub fn new(resources: &'static [&'static str]) -> Self {
+        Cached { resources, made: ArcSwapOption::empty() }
+    }
+
+    pub fn get(&self, objects: &dyn Objects, make: impl FnOnce(&dyn Objects) -> T) -> Arc<T> {
+        let versions: Vec<u64> = self.resources.iter().map(|resource| objects.version(GROUP, resource)).collect();
+        if let Some(made) = &*self.made.load()
+            && made.0 == versions
+        {
+            return made.1.clone();
+        }
+        let value = Arc::new(make(objects));
+        self.made.store(Some(Arc::new((versions, value.clone()))));
+        value
+    }
+}
+
+/// All objects of one resource, in name order.
+pub fn all(objects: &dyn Objects, resource: &str) -> Vec<Arc<serde_json::Value>> {
+    objects.list(GROUP, resource, "")
+}

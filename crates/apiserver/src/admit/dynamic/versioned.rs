@@ -1,0 +1,73 @@
+//! A write's objects in the version that a rule means.
+
+use knarr_api::status::Status;
+use serde_json::Value;
+
+use super::criteria::Matched;
+use crate::admit::Write;
+use crate::kinds::Resource;
+use crate::persist::{Call, convert};
+use crate::route::decode::{Expected, set_defaults};
+
+/// The objects of a write, in the version of one kind; null where there is none.
+#[derive(Clone, Debug)]
+pub struct Versioned {
+    pub matched: Matched,
+    pub object: Value,
+    pub old: Value,
+}
+
+impl Versioned {
+    pub async fn new(write: &Write<'_>, call: &Call<'_>, matched: Matched) -> Result<Versioned, Status> {
+        let mut objects = vec![write.object.clone(), write.old.cloned().unwrap_or(Value::Null)];
+        if is_own_kind(write, call) {
+            let version = matched.kind.api_version();
+            objects = convert::to_version(call.server, call.resource, objects, &version).await?;
+        } else if let ("scale", Some(scaled)) = (write.subresource, crate::subresource::scale::seen(call, &objects)) {
+            objects = scaled;
+        }
+        let old = objects.pop().unwrap_or_default();
+        let object = objects.pop().unwrap_or_default();
+        Ok(Versioned { matched, object, old })
+    }
+
+    /// Takes an object that was changed outside: reads it by its schema and sets its defaults.
+    pub fn accept(&mut self, write: &Write<'_>, call: &Call<'_>, changed: &Value) -> Result<(), Status> {
+        let unreadable = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
+        if !is_own_kind(write, call) {
+            let expected = Expected::built_in(self.matched.kind.clone())?;
+            self.object = expected.decode_value(changed).map_err(|error| unreadable(&error))?.value;
+            return Ok(());
+        }
+        let kinds = call.server.kinds.load();
+        let resource = kinds.resource(&self.matched.group, &self.matched.version, &self.matched.resource);
+        let resource: &Resource = resource.unwrap_or(call.resource);
+        let expected = Expected::of(resource)?;
+        let mut object = expected.decode_value(changed).map_err(|error| unreadable(&error))?.value;
+        object["kind"] = self.matched.kind.kind.as_str().into();
+        object["apiVersion"] = self.matched.kind.api_version().into();
+        set_defaults(resource, &mut object);
+        self.object = object;
+        Ok(())
+    }
+
+    /// Puts a changed object back into the write.
+    pub async fn write_back(&self, write: &mut Write<'_>, call: &Call<'_>) -> Result<(), Status> {
+        if is_own_kind(write, call) {
+            let version = convert::stored_api_version(call.resource);
+            let made = convert::to_version(call.server, call.resource, vec![self.object.clone()], &version).await?;
+            *write.object = made.into_iter().next().unwrap_or_default();
+        } else if write.subresource == "scale" {
+            crate::subresource::scale::put_back(call, write.object, &self.object);
+        } else {
+            *write.object = self.object.clone();
+        }
+        Ok(())
+    }
+}
+
+/// Whether the objects are of the resource's own kind, which has versions to convert between.
+fn is_own_kind(write: &Write<'_>, call: &Call<'_>) -> bool {
+    let kind = &call.resource.kind;
+    kind.kind == write.kind && kind.group == write.group && write.subresource != "scale"
+}

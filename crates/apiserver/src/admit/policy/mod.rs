@@ -1,0 +1,30 @@
+//! Admission policies: expressions that change a write, or refuse it, where a binding puts them into force.
+
+mod binding;
+mod definition;
+mod mutating;
+mod mutation;
+mod parameters;
+mod type_check;
+mod validating;
+
+pub use mutating::MutatingPolicies;
+pub use type_check::follow as follow_types;
+pub use validating::ValidatingPolicies;
+
+use knarr_api::status::{Named, Status};
+use serde_json::Value;
+
+use super::Write;
+use super::dynamic::activation::namespace_object;
+use crate::objects::Objects;
+
+/// The namespace of a write as expressions see it; null for what is in none.
+fn namespace_of(write: &Write<'_>, objects: &dyn Objects) -> Result<Value, Status> {
+    if write.namespace.is_empty() || write.kind == "Namespace" && write.group.is_empty() {
+        return Ok(Value::Null);
+    }
+    let missing = || Status::not_found(Named { group: "", name: "namespaces" }, write.namespace);
+    let namespace = objects.get("", "namespaces", "", write.namespace).ok_or_else(missing)?;
+    Ok(namespace_object(Some(&namespace)))
+}

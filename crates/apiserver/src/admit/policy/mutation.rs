@@ -1,0 +1,103 @@
+//! One change that a mutating policy makes.
+
+use knarr_api::apply::overlay;
+use knarr_api::cel::{Message, Value as Cel};
+use knarr_api::patch::{JsonPatch, PatchError};
+use knarr_api::schema::NodeRef;
+use knarr_api::value::Read;
+use knarr_rules::admissionregistration::expressions::Scope;
+use serde_json::{Value, json};
+
+use super::definition;
+use crate::admit::dynamic::activation::{Evaluation, Expression};
+
+#[derive(Debug)]
+pub enum Mutation {
+    /// A configuration that is laid over the object.
+    Apply(Expression),
+    Patch(Expression),
+}
+
+impl Mutation {
+    pub fn read(mutation: &Value, scope: &Scope) -> Mutation {
+        match mutation.text(&["patchType"]) {
+            "ApplyConfiguration" => {
+                Mutation::Apply(definition::compile(scope, mutation.text(&["applyConfiguration", "expression"]).trim()))
+            }
+            _ => Mutation::Patch(definition::compile(scope, mutation.text(&["jsonPatch", "expression"]).trim())),
+        }
+    }
+
+    pub fn expression(&self) -> &Expression {
+        match self {
+            Mutation::Apply(expression) | Mutation::Patch(expression) => expression,
+        }
+    }
+
+    /// The object as the mutation makes it.
+    pub fn on<'a>(
+        &'a self,
+        object: &Value,
+        node: NodeRef<'_>,
+        evaluation: &mut Evaluation<'a>,
+    ) -> Result<Value, String> {
+        let made = evaluation.evaluate(self.expression()).map_err(|failure| failure.text().to_owned())?;
+        match self {
+            Mutation::Apply(_) => apply(object, &made, node),
+            Mutation::Patch(_) => patch(object, &made),
+        }
+    }
+}
+
+fn apply(object: &Value, made: &Cel<'_>, node: NodeRef<'_>) -> Result<Value, String> {
+    let Cel::Message(message) = made else {
+        return Err(format!("unsupported return type from ApplyConfiguration expression: {}", made.type_name()));
+    };
+    if let Some(wrong) = message.misnamed() {
+        return Err(format!("type mismatch: {wrong}"));
+    }
+    let mut configuration = made.to_json().map_err(|error| error.to_string())?;
+    for field in ["apiVersion", "kind"] {
+        configuration[field] = object[field].clone();
+    }
+    overlay(object, &configuration, node).map_err(|why| format!("error applying patch: {why}"))
+}
+
+fn patch(object: &Value, made: &Cel<'_>) -> Result<Value, String> {
+    let steps = made.elements().ok_or("type mismatch: JSONPatchType.expression should evaluate to array")?;
+    let mut operations = Vec::with_capacity(steps.len());
+    for step in steps.iter() {
+        match step {
+            Cel::Message(message) if message.name == "JSONPatch" => operations.push(operation(message)?),
+            other => {
+                let kind = other.type_name();
+                let why = "type mismatch: JSONPatchType.expression should evaluate to array of JSONPatch";
+                return Err(format!("{why}, got element of {kind}"));
+            }
+        }
+    }
+    let operations = Value::Array(operations).to_string();
+    let patch = JsonPatch::read(operations.as_bytes()).map_err(|error| format!("JSON Patch: {error}"))?;
+    let mut patched = object.clone();
+    match patch.apply(&mut patched) {
+        Ok(()) => Ok(patched),
+        // A test that fails means that the patch is not wanted.
+        Err(PatchError::Unprocessable(why)) if why.starts_with("testing ") => Ok(object.clone()),
+        Err(error) => Err(format!("JSON Patch: {error}")),
+    }
+}
+
+fn operation(message: &Message<'_>) -> Result<Value, String> {
+    let mut operation = json!({});
+    for (field, value) in &message.fields {
+        if let Cel::Message(inner) = value
+            && let Some(wrong) = inner.misnamed()
+        {
+            return Err(format!("type mismatch: {wrong}"));
+        }
+        operation[*field] = value.to_json().map_err(|error| {
+            format!("JSONPath valueExpression evaluated to a type that could not marshal to JSON: {error}")
+        })?;
+    }
+    Ok(operation)
+}

@@ -1,0 +1,195 @@
+//! Whether the expressions of validating policies fit the kinds they look at, told in the policies' status.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use knarr_api::catalogue::GroupVersionKind;
+use knarr_api::cel::Type;
+use knarr_api::value::Read;
+use knarr_rules::admissionregistration::expressions::Scope;
+use knarr_store::Notice;
+use serde_json::{Value, json};
+
+use crate::kinds::Kinds;
+use crate::request::{GROUP_MASTERS, User};
+use crate::server::{Sender, Server};
+
+const GROUP: &str = "admissionregistration.k8s.io";
+const PLURAL: &str = "validatingadmissionpolicies";
+const MANAGER: &str = "validatingadmissionpolicy-status";
+/// Kinds beyond these are not looked at.
+const MOST_KINDS: usize = 10;
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Follows policies until the server stops.
+pub async fn follow(server: Arc<Server>) {
+    let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
+    let mut stopping = server.stopping.clone();
+    let mut ready = server.ready.clone();
+    tokio::select! {
+        ready = ready.wait_for(|ready| *ready) => if ready.is_err() { return },
+        _ = stopping.wait_for(|stopping| *stopping) => return,
+    }
+    loop {
+        let mut watch = match server.store.watch(&resource.range(""), server.store.revision()) {
+            Ok(watch) => watch,
+            Err(error) => {
+                tracing::warn!(%error, "cannot follow admission policies");
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        };
+        loop {
+            let settled = check_all(&server).await;
+            tokio::select! {
+                notice = watch.next() => match notice {
+                    Some(Notice::Events(_) | Notice::Progress(_)) => {}
+                    Some(Notice::Compacted) => break,
+                    None => return,
+                },
+                () = tokio::time::sleep(RETRY), if !settled => {}
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            }
+        }
+    }
+}
+
+/// Checks every policy whose newest generation was not looked at; false when a status could not be written.
+async fn check_all(server: &Arc<Server>) -> bool {
+    let mut settled = true;
+    for policy in server.objects.list(GROUP, PLURAL, "") {
+        let generation = policy.integer(&["metadata", "generation"]).unwrap_or(0);
+        if generation <= policy.integer(&["status", "observedGeneration"]).unwrap_or(0) {
+            continue;
+        }
+        let found = warnings(&server.kinds.load(), &policy);
+        let mut checking = json!({});
+        if !found.is_empty() {
+            checking["expressionWarnings"] = found.into();
+        }
+        let status = json!({"observedGeneration": generation, "typeChecking": checking});
+        settled &= write(server, policy.text(&["metadata", "name"]), status).await;
+    }
+    settled
+}
+
+async fn write(server: &Arc<Server>, name: &str, status: Value) -> bool {
+    let configuration = json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name},
+        "status": status,
+    });
+    let request = Request::patch(format!("/apis/{GROUP}/v1/{PLURAL}/{name}/status?fieldManager={MANAGER}&force=true"))
+        .header("content-type", "application/apply-patch+yaml")
+        .body(Full::new(Bytes::from(configuration.to_string())));
+    let Ok(request) = request else { return true };
+    let account = "system:serviceaccount:kube-system:validatingadmissionpolicy-status-controller";
+    let sender = Sender::Trusted(Arc::new(User::named(account, &[GROUP_MASTERS])));
+    let code = server.handle(request, &sender).await.status().as_u16();
+    // One that is gone, or newer by now, comes back by the watch.
+    matches!(code, 200..=299 | 404 | 409)
+}
+
+/// What is wrong with a policy's expressions, kind by kind, as its status tells it.
+fn warnings(kinds: &Kinds, policy: &Value) -> Vec<Value> {
+    let types: Vec<(GroupVersionKind, Type)> =
+        kinds_of(kinds, policy).into_iter().filter_map(|kind| Some((kind.clone(), type_of(kinds, &kind)?))).collect();
+    let parameter = policy.at(&["spec", "paramKind"]);
+    let has_parameter = parameter.is_object();
+    let parameter_kind = GroupVersionKind::new(parameter.text(&["apiVersion"]), parameter.text(&["kind"]));
+    let parameter_type = type_of(kinds, &parameter_kind);
+    let check = |text: &str| -> String {
+        let mut found = Vec::new();
+        for (kind, object) in &types {
+            let mut scope = Scope::new(has_parameter).of_objects(object, parameter_type.as_ref()).composing();
+            for variable in policy.items(&["spec", "variables"]) {
+                let made = scope.compile(variable.text(&["expression"]));
+                scope.declare(variable.text(&["name"]), made.map_or(Type::Dyn, |program| program.kind().clone()));
+            }
+            if let Err(error) = scope.compile(text) {
+                let shown = format!("{}, Kind={}", kind.api_version(), kind.kind);
+                let shown = if kind.group.is_empty() { format!("/{shown}") } else { shown };
+                found.push(format!("{shown}: compilation failed: {error}\n"));
+            }
+        }
+        found.join("\n")
+    };
+    let mut warnings = Vec::new();
+    for (index, validation) in policy.items(&["spec", "validations"]).iter().enumerate() {
+        for field in ["expression", "messageExpression"] {
+            let text = validation.text(&[field]);
+            let warning = if text.is_empty() { String::new() } else { check(text) };
+            if !warning.is_empty() {
+                warnings.push(json!({"fieldRef": format!("spec.validations[{index}].{field}"), "warning": warning}));
+            }
+        }
+    }
+    warnings
+}
+
+/// The kinds a policy names, without those it means by a star.
+fn kinds_of(kinds: &Kinds, policy: &Value) -> Vec<GroupVersionKind> {
+    let mut found = BTreeSet::new();
+    for rule in policy.items(&["spec", "matchConstraints", "resourceRules"]) {
+        let texts = |field: &str| -> Vec<&str> { rule.items(&[field]).iter().filter_map(Value::as_str).collect() };
+        let (groups, versions) = (texts("apiGroups"), texts("apiVersions"));
+        if groups.iter().chain(&versions).any(|text| text.contains('*')) {
+            continue;
+        }
+        for group in &groups {
+            for version in &versions {
+                for plural in texts("resources").into_iter().filter(|text| !text.contains(['*', '/'])) {
+                    if let Some(resource) = kinds.resource(group, version, plural) {
+                        let kind = &resource.kind;
+                        found.insert((kind.group.clone(), kind.version.clone(), kind.kind.clone()));
+                    }
+                }
+            }
+        }
+    }
+    let made = found.into_iter().map(|(group, version, kind)| GroupVersionKind { group, version, kind });
+    made.take(MOST_KINDS).collect()
+}
+
+fn type_of(kinds: &Kinds, kind: &GroupVersionKind) -> Option<Type> {
+    let found = kinds.catalogue.kind(&kind.group, &kind.version, &kind.kind)?;
+    let resource = kinds.resource(&kind.group, &kind.version, &found.plural)?;
+    Some(Type::of_node(resource.schema()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::no_descriptions;
+    use knarr_api::catalogue::Catalogue;
+
+    #[test]
+    fn expressions_are_checked_against_the_kinds_they_look_at() {
+        let kinds = Kinds::new(Catalogue::built_in(), &Default::default(), no_descriptions());
+        let policy = |expression: &str, message: &str| {
+            json!({"spec": {
+                "matchConstraints": {"resourceRules": [{"apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments", "*/scale"]}]},
+                "variables": [{"name": "n", "expression": "object.spec.replicas"}],
+                "validations": [{"expression": expression, "messageExpression": message}],
+            }})
+        };
+        assert!(warnings(&kinds, &policy("object.spec.replicas > 1 && variables.n < 3", "")).is_empty());
+        assert!(
+            warnings(
+                &kinds,
+                &policy("object.metadata.labels['a'] == 'b' && has(object.spec.template.spec.nodeName)", "")
+            )
+            .is_empty()
+        );
+        let found = warnings(&kinds, &policy("object.spec.replicas > '1'", "'got ' + object.spec.replicas"));
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0]["fieldRef"], "spec.validations[0].expression");
+        let words = found[0]["warning"].as_str().unwrap();
+        assert!(words.contains("found no matching overload for '_>_' applied to '(int, string)'"), "{words}");
+        assert!(words.starts_with("apps/v1, Kind=Deployment: "), "{words}");
+        assert!(found[1]["warning"].as_str().unwrap().contains("'_+_' applied to '(string, int)'"));
+    }
+}

@@ -1,0 +1,67 @@
+//! Webhooks as their configurations describe them.
+
+use std::time::Duration;
+
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use crate::admit::dynamic::cached;
+use crate::admit::dynamic::condition::Conditions;
+use crate::admit::dynamic::criteria::Criteria;
+use crate::objects::Objects;
+use crate::outbound::Destination;
+
+const DEFAULT_SECONDS: u64 = 10;
+
+/// One webhook of a configuration.
+#[derive(Debug)]
+pub struct Webhook {
+    pub configuration: String,
+    pub name: String,
+    /// What it is told apart by.
+    pub key: String,
+    pub criteria: Criteria,
+    pub conditions: Conditions,
+    pub destination: Result<Destination, String>,
+    /// Whether writes pass when it cannot be called.
+    pub ignores_failure: bool,
+    /// Whether it may be asked about a dry run.
+    pub takes_dry_runs: bool,
+    pub limit: Duration,
+    pub review_versions: Vec<String>,
+    /// Whether it wants to see what others change after it.
+    pub reinvoked: bool,
+}
+
+/// All webhooks of all configurations, in the order they are asked.
+pub fn read(objects: &dyn Objects, resource: &str) -> Vec<Webhook> {
+    let configurations = cached::all(objects, resource);
+    let each = configurations.iter().flat_map(|configuration| {
+        let name = configuration.text(&["metadata", "name"]);
+        let webhooks = configuration.items(&["webhooks"]).iter().enumerate();
+        webhooks.map(move |(at, webhook)| Webhook::read(name, at, webhook))
+    });
+    each.collect()
+}
+
+impl Webhook {
+    fn read(configuration: &str, at: usize, webhook: &Value) -> Webhook {
+        let name = webhook.text(&["name"]).to_owned();
+        let ignores_failure = webhook.text(&["failurePolicy"]) == "Ignore";
+        let seconds = webhook.integer(&["timeoutSeconds"]).and_then(|seconds| u64::try_from(seconds).ok());
+        let versions = webhook.items(&["admissionReviewVersions"]).iter();
+        Webhook {
+            key: format!("{configuration}/{name}/{at}"),
+            configuration: configuration.to_owned(),
+            name,
+            criteria: Criteria::read(webhook, "rules"),
+            conditions: Conditions::read(webhook.items(&["matchConditions"]), false, ignores_failure),
+            destination: Destination::of_webhook(webhook.at(&["clientConfig"])),
+            ignores_failure,
+            takes_dry_runs: matches!(webhook.text(&["sideEffects"]), "None" | "NoneOnDryRun"),
+            limit: Duration::from_secs(seconds.unwrap_or(DEFAULT_SECONDS)),
+            review_versions: versions.filter_map(Value::as_str).map(str::to_owned).collect(),
+            reinvoked: webhook.text(&["reinvocationPolicy"]) == "IfNeeded",
+        }
+    }
+}

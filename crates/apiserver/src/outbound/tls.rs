@@ -1,0 +1,192 @@
+//! Whom to believe when calling another server, and how failures are told.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+
+/// Where the system keeps the authorities it trusts.
+const SYSTEM: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+/// Whose certificates are good.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Trust {
+    /// Those of these authorities (PEM), or of the system's where there are none.
+    Authorities(String),
+    Anyone,
+}
+
+/// What this server shows of itself; both PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub certificate: String,
+    pub key: String,
+}
+
+pub fn client_config(trust: &Trust, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, Error> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier: Arc<dyn ServerCertVerifier> = match trust {
+        Trust::Authorities(pem) => Arc::new(Verifier::new(pem, &provider)?),
+        Trust::Anyone => Arc::new(AnyCertificate(provider.clone())),
+    };
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let unreadable = |error: rustls_pki_types::pem::Error| Error::General(error.to_string());
+            let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(identity.certificate.as_bytes()).collect();
+            let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).map_err(unreadable)?;
+            builder.with_client_auth_cert(chain.map_err(unreadable)?, key)?
+        }
+    };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn system_authorities() -> &'static str {
+    static FOUND: OnceLock<String> = OnceLock::new();
+    FOUND.get_or_init(|| SYSTEM.iter().find_map(|path| std::fs::read_to_string(path).ok()).unwrap_or_default())
+}
+
+/// Believes certificates signed by an authority, and those that are named as authorities themselves: a server may have
+/// signed its own.
+#[derive(Debug)]
+struct Verifier {
+    chains: Option<Arc<WebPkiServerVerifier>>,
+    named: Vec<CertificateDer<'static>>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Verifier {
+    fn new(pem: &str, provider: &Arc<CryptoProvider>) -> Result<Verifier, Error> {
+        let text = if pem.trim().is_empty() { system_authorities() } else { pem };
+        let named: Vec<CertificateDer<'static>> =
+            CertificateDer::pem_slice_iter(text.as_bytes()).filter_map(Result::ok).collect();
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(named.iter().cloned());
+        let chains = if roots.is_empty() {
+            None
+        } else {
+            let built = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+            Some(built.map_err(|error| Error::General(error.to_string()))?)
+        };
+        let named = if pem.trim().is_empty() { Vec::new() } else { named };
+        Ok(Verifier { chains, named, provider: provider.clone() })
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if self.named.iter().any(|named| named == end_entity) {
+            rustls::client::verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+            return Ok(ServerCertVerified::assertion());
+        }
+        match &self.chains {
+            Some(chains) => chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
+            None => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Believes every certificate, where an object says so.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// A failed handshake in the words that clients of Kubernetes know.
+pub fn shown_tls_error(error: &std::io::Error, host: &str) -> String {
+    const FAILED: &str = "tls: failed to verify certificate: x509:";
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    match inner {
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            format!("{FAILED} certificate signed by unknown authority")
+        }
+        Some(Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. })) => {
+            format!("{FAILED} certificate has expired or is not yet valid")
+        }
+        Some(Error::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. })) => {
+            let names: Vec<&str> =
+                presented.iter().map(|name| name.trim_start_matches("DnsName(\"").trim_end_matches("\")")).collect();
+            format!("{FAILED} certificate is valid for {}, not {host}", names.join(", "))
+        }
+        Some(error) => format!("tls: {error}"),
+        None if error.kind() == std::io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,260 @@
+//! Objects from one version of their kind to another.
+//!
+//! Built-in kinds are converted by their rules. Custom ones keep their fields and change only their apiVersion, unless
+//! their definition names a webhook that knows better; it is asked for many objects at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use knarr_api::status::Status;
+use knarr_api::value::Read;
+use knarr_store::{Entry, Event};
+use serde_json::{Value, json};
+
+use super::{Outcome, stored};
+use crate::kinds::Resource;
+use crate::outbound::Destination;
+use crate::server::Server;
+
+pub use stored::stored_api_version;
+
+/// No webhook may take longer.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A webhook that converts the objects of one definition.
+#[derive(Debug)]
+pub struct Converter {
+    destination: Result<Destination, String>,
+    review_versions: Vec<String>,
+}
+
+impl Converter {
+    /// Reads `spec.conversion` of a definition; `None` where objects need no webhook.
+    pub fn read(conversion: &Value) -> Option<Converter> {
+        if conversion.text(&["strategy"]) != "Webhook" {
+            return None;
+        }
+        let webhook = conversion.at(&["webhook"]);
+        let versions = webhook.items(&["conversionReviewVersions"]).iter();
+        Some(Converter {
+            destination: Destination::of_webhook(webhook.at(&["clientConfig"])),
+            review_versions: versions.filter_map(Value::as_str).map(str::to_owned).collect(),
+        })
+    }
+
+    async fn convert(&self, server: &Server, objects: &mut [Value], to: &str) -> Result<(), String> {
+        let kind = shown_kind(objects.first().unwrap_or(&Value::Null));
+        let failed = |why: &dyn std::fmt::Display| format!("conversion webhook for {kind} failed: {why}");
+        let known = self.review_versions.iter().find(|version| matches!(version.as_str(), "v1" | "v1beta1"));
+        let version = known.ok_or("no supported conversion review versions")?;
+        let uid = uuid::Uuid::new_v4().to_string();
+        let review = json!({
+            "kind": "ConversionReview", "apiVersion": format!("apiextensions.k8s.io/{version}"),
+            "request": {"uid": uid, "desiredAPIVersion": to, "objects": &*objects},
+        });
+        let destination = self.destination.as_ref().map_err(|why| failed(why))?;
+        let body = Bytes::from(review.to_string());
+        let answer =
+            server.outbound.post(&*server.objects, destination, body, LIMIT).await.map_err(|why| failed(&why))?;
+        let answer: Value = serde_json::from_slice(&answer).map_err(|why| failed(&why))?;
+        let converted = check_answer(&answer, version, &uid).map_err(|why| failed(&why))?;
+        if converted.len() != objects.len() {
+            let (got, expected) = (converted.len(), objects.len());
+            return Err(format!("conversion webhook for {kind} returned {got} objects, expected {expected}"));
+        }
+        for (at, (object, converted)) in objects.iter_mut().zip(converted).enumerate() {
+            let made = restore(object, converted, to).map_err(|why| {
+                format!("conversion webhook for {kind} returned invalid converted object at index {at}: {why}")
+            })?;
+            *object = made;
+        }
+        Ok(())
+    }
+}
+
+fn shown_kind(object: &Value) -> String {
+    let api_version = object.text(&["apiVersion"]);
+    format!("{api_version}, Kind={}", object.text(&["kind"]))
+}
+
+fn check_answer<'a>(answer: &'a Value, version: &str, uid: &str) -> Result<&'a [Value], String> {
+    if version == "v1" {
+        let (api_version, kind) = (answer.text(&["apiVersion"]), answer.text(&["kind"]));
+        if (api_version, kind) != ("apiextensions.k8s.io/v1", "ConversionReview") {
+            return Err(format!(
+                "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got {}",
+                shown_kind(answer)
+            ));
+        }
+    }
+    if !answer.has(&["response"]) {
+        return Err("no response provided".to_owned());
+    }
+    let given = answer.text(&["response", "uid"]);
+    if version == "v1" && given != uid {
+        return Err(format!("expected response.uid={uid:?}, got {given:?}"));
+    }
+    let result = answer.at(&["response", "result"]);
+    match (result.text(&["status"]), result.text(&["message"])) {
+        ("Success", _) => Ok(answer.items(&["response", "convertedObjects"])),
+        (status, "") => Err(format!("response.result.status was '{status}', not 'Success'")),
+        (_, message) => Err(message.to_owned()),
+    }
+}
+
+/// The converted object with the metadata it had: a webhook may change labels and annotations only.
+fn restore(original: &Value, converted: &Value, to: &str) -> Result<Value, String> {
+    let got = converted.text(&["apiVersion"]);
+    if got != to {
+        return Err(format!("invalid groupVersion (expected {to}, received {got})"));
+    }
+    let (expected, got) = (original.text(&["kind"]), converted.text(&["kind"]));
+    if expected != got {
+        return Err(format!("invalid kind (expected {expected}, received {got})"));
+    }
+    for (field, shown) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
+        let (own, theirs) = (original.text(&["metadata", field]), converted.text(&["metadata", field]));
+        if own != theirs {
+            return Err(format!("must have the same {shown}: {own} != {theirs}"));
+        }
+    }
+    let given = converted.fields(&["metadata"]).ok_or("missing metadata in converted object")?;
+    let mut made = converted.clone();
+    let mut metadata = original.fields(&["metadata"]).cloned().unwrap_or_default();
+    for field in ["labels", "annotations"] {
+        match given.get(field) {
+            Some(value) => drop(metadata.insert(field.to_owned(), value.clone())),
+            None => drop(metadata.remove(field)),
+        }
+    }
+    made["metadata"] = Value::Object(metadata);
+    Ok(made)
+}
+
+/// Turns objects of a resource into one version. What is null stays so.
+pub async fn to_version(
+    server: &Server,
+    resource: &Resource,
+    mut objects: Vec<Value>,
+    to: &str,
+) -> Result<Vec<Value>, Status> {
+    let converter = resource.custom.as_ref().and_then(|custom| custom.converter.as_deref());
+    let Some(converter) = converter else {
+        for object in objects.iter_mut().filter(|object| object.is_object()) {
+            let from = object.text(&["apiVersion"]).to_owned();
+            stored::convert_between(resource, object, &from, to);
+        }
+        return Ok(objects);
+    };
+    let differs = |object: &Value| object.is_object() && object.text(&["apiVersion"]) != to;
+    let places: Vec<usize> = (0..objects.len()).filter(|at| differs(&objects[*at])).collect();
+    if places.is_empty() {
+        return Ok(objects);
+    }
+    let mut sent: Vec<Value> = places.iter().map(|at| objects[*at].take()).collect();
+    converter.convert(server, &mut sent, to).await.map_err(|why| Status::new(500, "", why))?;
+    for (at, object) in places.into_iter().zip(sent) {
+        objects[at] = object;
+    }
+    Ok(objects)
+}
+
+/// Turns one object into a version.
+pub async fn one(server: &Server, resource: &Resource, object: Value, to: &str) -> Result<Value, Status> {
+    let made = to_version(server, resource, vec![object], to).await?;
+    made.into_iter().next().ok_or_else(|| Status::internal("nothing came of a conversion"))
+}
+
+/// The object of an entry in the version this server stores now; it may have been written in another one.
+pub async fn parse_stored(server: &Server, resource: &Resource, entry: &Entry) -> Result<Value, Status> {
+    let object = stored::parse(entry)?;
+    if resource.custom.is_none() {
+        return Ok(object);
+    }
+    one(server, resource, object, &stored_api_version(resource)).await
+}
+
+fn needs_webhook(resource: &Resource) -> bool {
+    resource.custom.as_ref().is_some_and(|custom| custom.converter.is_some())
+}
+
+/// Entries whose bytes are in the served version, where only a webhook can make them.
+pub async fn entries(
+    server: &Server,
+    resource: &Resource,
+    entries: Vec<Arc<Entry>>,
+) -> Result<Vec<Arc<Entry>>, Status> {
+    if !needs_webhook(resource) {
+        return Ok(entries);
+    }
+    let objects = entries.iter().map(|entry| stored::parse(entry)).collect::<Result<Vec<_>, _>>()?;
+    let objects = to_version(server, resource, objects, &resource.kind.api_version()).await?;
+    Ok(entries.iter().zip(objects).map(|(entry, object)| served_entry(entry, &object)).collect())
+}
+
+pub async fn entry(server: &Server, resource: &Resource, entry: Arc<Entry>) -> Result<Arc<Entry>, Status> {
+    let made = entries(server, resource, vec![entry]).await?;
+    made.into_iter().next().ok_or_else(|| Status::internal("nothing came of a conversion"))
+}
+
+/// Changes whose objects are in the served version, where only a webhook can make them.
+pub async fn events(server: &Server, resource: &Resource, events: Vec<Event>) -> Result<Vec<Event>, Status> {
+    if !needs_webhook(resource) {
+        return Ok(events);
+    }
+    let mut made = Vec::with_capacity(events.len());
+    for event in events {
+        let both: Vec<Arc<Entry>> = [&event.previous, &event.current].into_iter().flatten().cloned().collect();
+        let mut both = entries(server, resource, both).await?.into_iter();
+        let previous = event.previous.as_ref().and_then(|_| both.next());
+        let current = event.current.as_ref().and_then(|_| both.next());
+        made.push(Event { previous, current, ..event });
+    }
+    Ok(made)
+}
+
+/// What a write left, in the served version, where only a webhook can make it.
+pub async fn outcome(server: &Server, resource: &Resource, outcome: Outcome) -> Result<Outcome, Status> {
+    if !needs_webhook(resource) {
+        return Ok(outcome);
+    }
+    one(server, resource, outcome.value()?, &resource.kind.api_version()).await.map(Outcome::Made)
+}
+
+fn served_entry(entry: &Entry, object: &Value) -> Arc<Entry> {
+    let mut object = object.clone();
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("resourceVersion");
+    }
+    Arc::new(Entry::new(entry.key.clone(), Bytes::from(object.to_string()), entry.created, entry.revision))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn webhooks_may_change_little_metadata() {
+        let original = json!({"kind": "Ship", "apiVersion": "a/v1", "metadata": {"name": "n", "uid": "u", "labels": {"a": "1"},
+            "generation": 3}, "spec": {"x": 1}});
+        let converted = json!({"kind": "Ship", "apiVersion": "a/v2", "metadata": {"name": "n", "uid": "u",
+            "annotations": {"b": "2"}, "generation": 9}, "spec": {"y": 1}});
+        let made = restore(&original, &converted, "a/v2").unwrap();
+        let metadata = json!({"name": "n", "uid": "u", "generation": 3, "annotations": {"b": "2"}});
+        assert_eq!((&made["metadata"], &made["spec"]), (&metadata, &json!({"y": 1})));
+        assert!(restore(&original, &converted, "a/v3").unwrap_err().contains("invalid groupVersion"));
+        let mut renamed = converted.clone();
+        renamed["metadata"]["name"] = "m".into();
+        assert_eq!(restore(&original, &renamed, "a/v2").unwrap_err(), "must have the same name: n != m");
+    }
+
+    #[test]
+    fn answers_are_checked() {
+        let answer = |response: Value| json!({"kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1", "response": response});
+        let of = |value: &Value| check_answer(value, "v1", "u").map(<[Value]>::len);
+        assert_eq!(of(&answer(json!({"uid": "u", "result": {"status": "Success"}, "convertedObjects": [{}]}))), Ok(1));
+        assert!(of(&answer(json!({"uid": "v"}))).unwrap_err().starts_with("expected response.uid"));
+        assert_eq!(of(&answer(json!({"uid": "u", "result": {"status": "Failed", "message": "no"}}))), Err("no".into()));
+    }
+}
