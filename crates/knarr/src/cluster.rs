@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context as _;
@@ -13,7 +14,7 @@ use knarr_network::cidr::Cidr;
 pub const NAMESPACE: &str = "kube-system";
 pub const NAME: &str = "knarr-cluster";
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cluster {
     /// Networks of all pods, at most one of each family.
     pub pod_networks: Vec<Cidr>,
@@ -71,6 +72,25 @@ where
     parts.map(|part| part.parse().with_context(|| format!("{key} is {text:?}"))).collect()
 }
 
+impl Cluster {
+    /// Remembers it on this machine: a node starts again without the server, and what it put up can be taken down.
+    pub fn save(&self, data: &Path) -> anyhow::Result<()> {
+        let path = file(data);
+        let text = serde_json::to_string_pretty(&self.to_data())?;
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// What was remembered, if anything was.
+    pub fn load(data: &Path) -> Option<Self> {
+        let text = std::fs::read(file(data)).ok()?;
+        Self::from_data(&serde_json::from_slice(&text).ok()?).ok()
+    }
+}
+
+fn file(data: &Path) -> PathBuf {
+    data.join("cluster.json")
+}
+
 /// The address that DNS has by custom: the tenth of each service network.
 pub fn dns_addresses(service_networks: &[String]) -> Vec<IpAddr> {
     let networks = service_networks.iter().filter_map(|text| text.parse::<Cidr>().ok());
@@ -90,6 +110,10 @@ mod tests {
             load_balancers: vec![],
         };
         assert_eq!(Cluster::from_data(&cluster.to_data()).unwrap(), cluster);
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Cluster::load(folder.path()), None);
+        cluster.save(folder.path()).unwrap();
+        assert_eq!(Cluster::load(folder.path()), Some(cluster));
     }
 
     #[test]

@@ -1,6 +1,11 @@
 //! Knarr: Kubernetes as one program. What is here only reads the command line and puts the parts together.
 
+mod cluster;
 mod commands;
+mod join;
+mod remove;
+mod running;
+mod service;
 
 use std::process::ExitCode;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use knarr_client::kube::Client;
 use tokio::task::JoinSet;
 
 use super::common;
@@ -12,8 +13,11 @@ use super::network::{NetworkArguments, NodeNetwork};
 use super::node::{self, NodeArguments, NodeFiles};
 use crate::cluster::Cluster;
 use crate::join::{self, Identity, JoinToken, Pin};
+use crate::running;
 
 const RETRY: Duration = Duration::from_secs(2);
+/// How long a node that knows its cluster waits for the server to say whether something has changed.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Args, Clone, Debug)]
 // What the whole cluster shares, an agent learns from the server.
@@ -35,6 +39,7 @@ pub struct Arguments {
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     check_server(&arguments.server)?;
+    let _running = running::take(&arguments.data_dir)?;
     let joined = tokio::select! {
         joined = join(&arguments) => joined?,
         stopped = common::stopped() => return stopped,
@@ -55,9 +60,24 @@ async fn join(arguments: &Arguments) -> anyhow::Result<Joined> {
     let token = &arguments.token.bootstrap;
     let identity = until_reached(|| Identity::obtain(&arguments.server, &authority, token, &name, &folder)).await?;
     let client = identity.client();
-    let cluster = until_reached(|| Cluster::read(&client)).await?;
+    let cluster = cluster(&client, &arguments.data_dir).await?;
     tracing::info!(server = %arguments.server, node = name, "joined");
     Ok(Joined { identity, cluster })
+}
+
+/// What all nodes share, from the server; a node that was one before works without it, for its pods must.
+async fn cluster(client: &Client, data: &Path) -> anyhow::Result<Cluster> {
+    let known = Cluster::load(data);
+    let asked = async { until_reached(|| Cluster::read(client)).await };
+    let cluster = match (known, asked) {
+        (None, asked) => asked.await?,
+        (Some(known), asked) => match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(current) => current?,
+            Err(_) => return Ok(known),
+        },
+    };
+    cluster.save(data)?;
+    Ok(cluster)
 }
 
 /// Runs the node until the process is asked to stop. Pods go on running after that.

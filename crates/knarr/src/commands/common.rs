@@ -1,12 +1,11 @@
 //! What all commands need: a runtime, a log, and the signal to stop.
 
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use knarr_apiserver::kinds::OpenDescriptions;
-use knarr_client::LeaderElection;
-use knarr_client::kube::Client;
 use knarr_descriptions::Descriptions;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -23,34 +22,6 @@ pub fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Re
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(command)
 }
 
-/// Works until the process is asked to stop; with `elected` only while holding the lease of that name.
-pub async fn lead<W, F>(client: Client, lease: &str, elected: bool, work: W) -> anyhow::Result<()>
-where
-    W: FnOnce() -> F,
-    F: Future<Output = ()>,
-{
-    if !elected {
-        tokio::select! {
-            () = work() => {}
-            stopped = stopped() => stopped?,
-        }
-        return Ok(());
-    }
-    let shutdown = async {
-        if let Err(error) = stopped().await {
-            tracing::error!(%error, "cannot listen for signals");
-        }
-    };
-    election(lease).run(client, shutdown, work).await?;
-    Ok(())
-}
-
-/// The lease that processes of one kind compete for, each under a name of its own.
-fn election(lease: &str) -> LeaderElection {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    LeaderElection::new("kube-system", lease, format!("{}_{}", host.trim(), std::process::id()))
-}
-
 /// The name a node goes by: the given one, or the machine's.
 pub fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     if let Some(name) = given {
@@ -58,6 +29,30 @@ pub fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     }
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot read the machine's name")?;
     Ok(name.trim().to_lowercase())
+}
+
+/// Where Knarr keeps its files when nothing else is said, and where its settings are.
+pub const DATA: &str = "/var/lib/knarr";
+pub const CONFIGURATION: &str = "/etc/knarr";
+
+/// The administrator's kubeconfig of a server with this data directory.
+pub fn kubeconfig(data: &Path) -> PathBuf {
+    data.join("kubeconfig.yaml")
+}
+
+/// Rows under their headings, each column as wide as it needs to be.
+pub fn table<const COLUMNS: usize>(headings: [&str; COLUMNS], rows: &[[String; COLUMNS]]) -> String {
+    let headings = headings.map(str::to_owned);
+    let all = || std::iter::once(&headings).chain(rows);
+    let widths: [usize; COLUMNS] =
+        std::array::from_fn(|column| all().map(|row| row[column].chars().count()).max().unwrap_or_default());
+    let mut text = String::new();
+    for row in all() {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text.push_str(cells.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
 }
 
 /// Waits until the process is asked to stop.

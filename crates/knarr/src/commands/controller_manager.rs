@@ -7,7 +7,7 @@ use clap::Args;
 use knarr_client::connect;
 use knarr_controllers::{Context, Settings, SigningAuthority};
 
-use super::common;
+use super::leadership::{self, LeaderArguments};
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -17,9 +17,8 @@ pub struct Arguments {
     /// Controllers to run: `*` for all, `-name` to leave one out.
     #[arg(long, value_delimiter = ',', default_value = "*", allow_hyphen_values = true)]
     pub controllers: Vec<String>,
-    /// Act only while holding the lease, so that several may run.
-    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
-    pub leader_elect: bool,
+    #[command(flatten)]
+    pub leader: LeaderArguments,
     /// Certificate authorities (PEM) that pods trust to reach the API server.
     #[arg(long)]
     pub root_ca_file: Option<PathBuf>,
@@ -38,10 +37,10 @@ pub struct Arguments {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let client = connect(arguments.kubeconfig.as_deref()).await?;
+    let client = connect(arguments.kubeconfig.as_deref(), "kube-controller-manager").await?;
     let context = Context::new(client.clone(), settings(&arguments)?);
     let work = || knarr_controllers::run(context);
-    common::lead(client, "kube-controller-manager", arguments.leader_elect, work).await
+    leadership::lead(client, "kube-controller-manager", &arguments.leader, work).await
 }
 
 fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {

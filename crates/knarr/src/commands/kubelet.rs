@@ -31,7 +31,7 @@ pub struct Arguments {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let client = connect(Some(&arguments.kubeconfig)).await?;
+    let client = connect(Some(&arguments.kubeconfig), "kubelet").await?;
     let serving = match (&arguments.tls_cert_file, &arguments.tls_private_key_file) {
         (Some(certificate), Some(key)) => Some(CertificateFiles { certificate: certificate.clone(), key: key.clone() }),
         _ => None,

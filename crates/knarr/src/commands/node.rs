@@ -10,6 +10,7 @@ use knarr_cri::containerd::{Containerd, import_folder};
 use knarr_kubelet::{CertificateFiles, Settings};
 
 use super::common;
+use super::node_resources::ResourceArguments;
 
 #[derive(Args, Clone, Debug)]
 pub struct NodeArguments {
@@ -25,8 +26,8 @@ pub struct NodeArguments {
     /// Folder with manifests of static pods.
     #[arg(long)]
     pub pod_manifest_path: Option<PathBuf>,
-    /// Addresses of the cluster's DNS.
-    #[arg(long, value_delimiter = ',', default_value = "10.96.0.10")]
+    /// Addresses of the cluster's DNS; the tenth of each service network when not given.
+    #[arg(long, value_delimiter = ',')]
     pub cluster_dns: Vec<IpAddr>,
     /// The cluster's DNS domain.
     #[arg(long, default_value = "cluster.local")]
@@ -43,6 +44,8 @@ pub struct NodeArguments {
     /// The cgroup below which all pods of this node live.
     #[arg(long, default_value = "/")]
     pub cgroup_root: String,
+    #[command(flatten)]
+    pub resources: ResourceArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -73,6 +76,7 @@ impl NodeArguments {
 /// Files the node's endpoints need.
 pub struct NodeFiles {
     pub client_ca: PathBuf,
+    /// Without these the node asks the API for a certificate.
     pub serving: Option<CertificateFiles>,
 }
 
@@ -90,6 +94,7 @@ pub async fn run(
     };
     let mut settings = Settings::new(arguments.name()?, data.join("kubelet"), endpoint);
     settings.client_ca = Some(files.client_ca);
+    settings.request_serving_certificate = files.serving.is_none();
     settings.serving_certificate = files.serving;
     settings.cluster_dns.clone_from(&arguments.cluster_dns);
     settings.cluster_domain.clone_from(&arguments.cluster_domain);
@@ -99,6 +104,7 @@ pub async fn run(
     settings.serving = arguments.node_listen;
     settings.cgroup_root.clone_from(&arguments.cgroup_root);
     settings.log_root = data.join("logs");
+    arguments.resources.apply(&mut settings, data)?;
     knarr_kubelet::run(client, settings, shutdown).await.context("the node cannot run")
 }
 

@@ -1,10 +1,11 @@
 //! `knarr proxy`: the service proxy, alone, against any Kubernetes API server.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 use knarr_client::{Informers, connect};
-use knarr_network::proxy::Settings;
+use knarr_network::proxy::{Settings, StatusSettings};
 
 use super::common;
 
@@ -22,14 +23,24 @@ pub struct Arguments {
     /// Networks of this node on whose addresses node ports answer; all when not given.
     #[arg(long, value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
+    /// Where health is told.
+    #[arg(long, default_value = "0.0.0.0:10256")]
+    pub healthz_bind_address: SocketAddr,
+    /// Where metrics are told.
+    #[arg(long, default_value = "127.0.0.1:10249")]
+    pub metrics_bind_address: SocketAddr,
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let client = connect(arguments.kubeconfig.as_deref()).await?;
+    let client = connect(arguments.kubeconfig.as_deref(), "kube-proxy").await?;
     let settings = Settings {
         node_name: common::node_name(arguments.hostname_override.as_deref())?,
         cluster_cidrs: arguments.cluster_cidr,
         node_port_addresses: arguments.nodeport_addresses,
+        status: StatusSettings {
+            health: Some(arguments.healthz_bind_address),
+            metrics: Some(arguments.metrics_bind_address),
+        },
     };
     tokio::select! {
         () = knarr_network::proxy::run(Informers::new(client), settings, || tracing::info!("the service proxy is ready")) => {}

@@ -7,7 +7,7 @@ use clap::Args;
 use knarr_client::{Informers, connect};
 use knarr_scheduler::{Configuration, Settings};
 
-use super::common;
+use super::leadership::{self, LeaderArguments};
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -17,9 +17,8 @@ pub struct Arguments {
     /// A KubeSchedulerConfiguration file.
     #[arg(long)]
     pub config: Option<PathBuf>,
-    /// Act only while holding the lease, so that several may run.
-    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
-    pub leader_elect: bool,
+    #[command(flatten)]
+    pub leader: LeaderArguments,
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -30,11 +29,11 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         None => Configuration::default(),
     };
-    let client = connect(arguments.kubeconfig.as_deref()).await?;
+    let client = connect(arguments.kubeconfig.as_deref(), "kube-scheduler").await?;
     let settings = Settings { configuration, now: jiff::Timestamp::now };
     let work = {
         let client = client.clone();
         || knarr_scheduler::run(client.clone(), Informers::new(client), settings)
     };
-    common::lead(client, "kube-scheduler", arguments.leader_elect, work).await
+    leadership::lead(client, "kube-scheduler", &arguments.leader, work).await
 }

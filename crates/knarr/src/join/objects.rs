@@ -55,15 +55,16 @@ where
     api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(object)).await.map(drop)
 }
 
-/// The service proxy and DNS of a node follow all services and where they lead.
+/// The service proxy and DNS of a node follow all services and where they lead; its policies hold for peers on all nodes.
 fn node_network_role() -> Value {
     let read = ["get", "list", "watch"];
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": "knarr:node-network"},
         "rules": [
-            {"apiGroups": [""], "resources": ["nodes", "services"], "verbs": read},
+            {"apiGroups": [""], "resources": ["namespaces", "nodes", "pods", "services"], "verbs": read},
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
+            {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": read},
         ],
     })
 }

@@ -1,0 +1,57 @@
+//! Removing Knarr from a machine: everything that it, its container runtime and its pods have left, and nothing else.
+//!
+//! In: where it lived. Out: a machine as before. Processes go first (`processes`), for they hold the rest; then mounts,
+//! the network, cgroups (`cgroups`), what the runtime keeps outside the data directory (`runtime`), and the files.
+
+mod cgroups;
+mod mounts;
+mod processes;
+mod runtime;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use knarr_network::clean;
+
+use crate::cluster::Cluster;
+
+/// Where a node lived.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub data: PathBuf,
+    pub cgroup_root: String,
+}
+
+/// Ends all pods and their runtime, and removes everything but the files in the data directory. No Knarr may run on it.
+pub async fn remove_node(place: &Place) -> anyhow::Result<()> {
+    let pods = pods(&place.data);
+    let outside = runtime::outside(&place.data);
+    processes::end(|process| process.belongs(place, &pods)).context("processes cannot be ended")?;
+    mounts::remove_below(&place.data)?;
+    let cluster = Cluster::load(&place.data).unwrap_or_default();
+    let belongings = clean::Belongings {
+        data_directory: place.data.join("network"),
+        bridge: crate::commands::network::BRIDGE.to_owned(),
+        addresses: cluster.dns,
+        pools: cluster.load_balancers,
+    };
+    clean::clean(&belongings).await.context("the network cannot be cleaned")?;
+    cgroups::remove(place, &pods)?;
+    runtime::remove(&outside)
+}
+
+/// Removes a folder and all that is in it.
+pub fn remove_files(folder: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The uids of the pods that this node has folders of.
+fn pods(data: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(data.join("kubelet/pods")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}

@@ -1,0 +1,59 @@
+//! Mounts below a folder.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use nix::mount::{MntFlags, umount2};
+
+/// Unmounts everything below a folder, the last mounted first.
+pub fn remove_below(folder: &Path) -> anyhow::Result<()> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("mounts cannot be read")?;
+    for point in below(&mounts, folder) {
+        match umount2(&point, MntFlags::MNT_DETACH) {
+            // Gone with another that it hung below.
+            Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot unmount {}", point.display())),
+        }
+    }
+    Ok(())
+}
+
+fn below(mounts: &str, folder: &Path) -> Vec<PathBuf> {
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point)));
+    let mut points: Vec<PathBuf> = points.filter(|point| point.starts_with(folder) && point != folder).collect();
+    points.reverse();
+    points
+}
+
+/// The kernel writes blanks and the like as `\040`.
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let code = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *first == b'\\') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_mounted_comes_first_and_others_stay() {
+        let mounts = "1 0 0:1 / / rw - ext4 a rw\n2 1 0:2 / /data rw - tmpfs b rw\n3 2 0:3 / /data/a\\040b rw - tmpfs c rw\n\
+            4 3 0:4 / /data/a\\040b/c rw - tmpfs d rw\n5 1 0:5 / /database rw - tmpfs e rw\n";
+        let expected: Vec<PathBuf> = ["/data/a b/c", "/data/a b"].map(PathBuf::from).into();
+        assert_eq!(below(mounts, Path::new("/data")), expected);
+    }
+}

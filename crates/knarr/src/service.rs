@@ -1,0 +1,207 @@
+//! Knarr as a service of systemd: the unit, and telling systemd how it goes.
+//!
+//! A unit belongs to one data directory, which it names, so that `stop` and `uninstall` find it.
+
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+
+const UNITS: &str = "/etc/systemd/system";
+
+/// What a unit is made from.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// `server` or `agent`.
+    pub role: String,
+    pub program: PathBuf,
+    pub data: PathBuf,
+    /// Flags beyond the configuration file's.
+    pub flags: Vec<String>,
+}
+
+impl Unit {
+    pub fn name(&self) -> &'static str {
+        if self.role == "agent" { "knarr-agent.service" } else { "knarr.service" }
+    }
+
+    /// Pods and their runtime outlive the service: only Knarr's own process is ended with it.
+    pub fn text(&self) -> String {
+        let mut command = format!("{} {}", quote(&self.program.to_string_lossy()), self.role);
+        for flag in &self.flags {
+            let _ = write!(command, " {}", quote(flag));
+        }
+        format!(
+            "[Unit]\n\
+             Description=Knarr, Kubernetes as one program ({role})\n\
+             After=network-online.target\n\
+             Wants=network-online.target\n\
+             \n\
+             [Service]\n\
+             Type=notify\n\
+             ExecStart={command}\n\
+             KillMode=process\n\
+             Delegate=yes\n\
+             LimitNOFILE=1048576\n\
+             LimitNPROC=infinity\n\
+             LimitCORE=infinity\n\
+             TasksMax=infinity\n\
+             OOMScoreAdjust=-999\n\
+             TimeoutStartSec=0\n\
+             Restart=always\n\
+             RestartSec=2\n\
+             \n\
+             [Install]\n\
+             WantedBy=multi-user.target\n\
+             \n\
+             [X-Knarr]\n\
+             DataDirectory={data}\n",
+            role = self.role,
+            data = self.data.display(),
+        )
+    }
+
+    /// Writes the unit and, where systemd runs, enables and starts it.
+    pub fn install(&self) -> anyhow::Result<PathBuf> {
+        let path = Path::new(UNITS).join(self.name());
+        std::fs::create_dir_all(UNITS).with_context(|| format!("cannot make {UNITS}"))?;
+        std::fs::write(&path, self.text())
+            .with_context(|| format!("cannot write {}: are you root?", path.display()))?;
+        if is_systemd_running() {
+            systemctl(&["daemon-reload"])?;
+            systemctl(&["enable", self.name()])?;
+            systemctl(&["restart", self.name()])?;
+        }
+        Ok(path)
+    }
+}
+
+/// Whether this machine was started by systemd.
+pub fn is_systemd_running() -> bool {
+    Path::new("/run/systemd/system").is_dir()
+}
+
+/// Stops the service of a data directory. Tells whether there is one.
+pub fn stop(data: &Path) -> anyhow::Result<bool> {
+    let found = units(Path::new(UNITS), data);
+    if !is_systemd_running() {
+        return Ok(false);
+    }
+    for unit in &found {
+        systemctl(&["stop", &name_of(unit)])?;
+    }
+    Ok(!found.is_empty())
+}
+
+/// Removes the service of a data directory, which must have been stopped.
+pub fn remove(data: &Path) -> anyhow::Result<()> {
+    let found = units(Path::new(UNITS), data);
+    for unit in &found {
+        if is_systemd_running() {
+            systemctl(&["disable", &name_of(unit)])?;
+        }
+        std::fs::remove_file(unit).with_context(|| format!("cannot remove {}", unit.display()))?;
+    }
+    if !found.is_empty() && is_systemd_running() {
+        systemctl(&["daemon-reload"])?;
+    }
+    Ok(())
+}
+
+fn units(folder: &Path, data: &Path) -> Vec<PathBuf> {
+    let wanted = format!("DataDirectory={}", data.display());
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let ours = entries.filter(|path| {
+        let name = name_of(path);
+        name.starts_with("knarr") && name.ends_with(".service")
+    });
+    let text = |path: &PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    ours.filter(|path| text(path).lines().any(|line| line == wanted)).collect()
+}
+
+fn name_of(unit: &Path) -> String {
+    unit.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn systemctl(arguments: &[&str]) -> anyhow::Result<()> {
+    let output = Command::new("systemctl").args(arguments).output().context("systemctl cannot be run")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("systemctl {} failed: {}", arguments.join(" "), said.trim());
+    }
+    Ok(())
+}
+
+/// As systemd reads a word of a command line.
+fn quote(word: &str) -> String {
+    let plain = |character: char| character.is_ascii_alphanumeric() || "-_=./:,@+[]".contains(character);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
+    format!("\"{escaped}\"")
+}
+
+/// Tells systemd, if it started us, something such as `READY=1` or `STATUS=…`.
+pub fn notify(message: &str) {
+    let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    if let Err(error) = send(address.as_bytes(), message) {
+        tracing::debug!(%error, "systemd cannot be told");
+    }
+}
+
+fn send(address: &[u8], message: &str) -> std::io::Result<()> {
+    use std::os::linux::net::SocketAddrExt;
+    let socket = UnixDatagram::unbound()?;
+    match address {
+        // An address without a file begins with a zero, which the environment writes as @.
+        [b'@', name @ ..] => {
+            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+            socket.send_to_addr(message.as_bytes(), &address)?;
+        }
+        path => {
+            socket.send_to(message.as_bytes(), std::ffi::OsStr::from_bytes(path))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_found_by_its_data_directory() {
+        let folder = tempfile::tempdir().unwrap();
+        let unit = |role: &str, data: &str| Unit {
+            role: role.into(),
+            program: "/usr/local/bin/knarr".into(),
+            data: data.into(),
+            flags: vec!["--node-name".into(), "a b".into()],
+        };
+        for unit in [unit("server", "/one"), unit("agent", "/two")] {
+            assert!(unit.text().contains("Type=notify") && unit.text().contains("KillMode=process"));
+            assert!(unit.text().contains("--node-name \"a b\""), "{}", unit.text());
+            std::fs::write(folder.path().join(unit.name()), unit.text()).unwrap();
+        }
+        std::fs::write(folder.path().join("other.service"), unit("server", "/two").text()).unwrap();
+        let names = |data: &str| units(folder.path(), Path::new(data)).iter().map(|p| name_of(p)).collect::<Vec<_>>();
+        assert_eq!(names("/one"), ["knarr.service"]);
+        assert_eq!(names("/two"), ["knarr-agent.service"]);
+        assert!(names("/three").is_empty());
+    }
+
+    #[test]
+    fn systemd_is_told_over_its_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        send(path.as_os_str().as_bytes(), "READY=1").unwrap();
+        let mut told = [0; 16];
+        let length = socket.recv(&mut told).unwrap();
+        assert_eq!(&told[..length], b"READY=1");
+    }
+}

@@ -1,0 +1,113 @@
+//! Machines as far as the network goes: namespaces on a common switch. None has a way out.
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs a command, which must succeed, and returns what it prints.
+pub fn run(line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let output = Command::new(words[0]).args(&words[1..]).output().unwrap_or_else(|error| panic!("{line}: {error}"));
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A name that no other test on this machine uses, short enough for an interface.
+fn unique(prefix: &str) -> String {
+    format!("{prefix}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A bridge in a namespace of its own, which machines are plugged into.
+pub struct Switch {
+    namespace: String,
+}
+
+/// A network namespace plugged into a switch.
+pub struct Machine {
+    pub name: String,
+    pub address: String,
+}
+
+impl Switch {
+    pub fn new() -> Self {
+        let namespace = unique("kns");
+        run(&format!("ip netns add {namespace}"));
+        let switch = Switch { namespace };
+        switch.ip("link set lo up");
+        switch.ip("link add br0 type bridge");
+        switch.ip("link set br0 up");
+        // Machines have a default route that leads here, and nowhere further.
+        switch.ip("address add 10.77.0.1/16 dev br0");
+        switch.ip("-6 address add fd77::1/64 dev br0 nodad");
+        switch
+    }
+
+    fn ip(&self, arguments: &str) {
+        run(&format!("ip -n {} {arguments}", self.namespace));
+    }
+
+    /// A new machine with the addresses 10.77.0.`number` and fd77::`number`.
+    pub fn plug(&self, number: u8) -> Machine {
+        let name = unique("knm");
+        run(&format!("ip netns add {name}"));
+        let machine = Machine { name, address: format!("10.77.0.{number}") };
+        let port = format!("p{number}");
+        self.ip(&format!("link add {port} type veth peer name eth0 netns {}", machine.name));
+        self.ip(&format!("link set {port} master br0 up"));
+        machine.ip("link set lo up");
+        machine.ip(&format!("address add 10.77.0.{number}/16 dev eth0"));
+        machine.ip(&format!("-6 address add fd77::{number}/64 dev eth0 nodad"));
+        machine.ip("link set eth0 up");
+        machine.ip("route add default via 10.77.0.1");
+        machine.ip("-6 route add default via fd77::1");
+        machine
+    }
+}
+
+impl Machine {
+    fn ip(&self, arguments: &str) {
+        run(&format!("ip -n {} {arguments}", self.name));
+    }
+
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.name)
+    }
+
+    /// A command that is to run on this machine. The mounts stay the test's: cgroups must be seen.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.path().display())).arg(program).stdin(Stdio::null());
+        command
+    }
+
+    pub fn output(&self, words: &[&str]) -> Output {
+        self.command(words[0]).args(&words[1..]).output().expect("nsenter runs")
+    }
+
+    /// What a command on this machine prints; it must succeed.
+    pub fn run(&self, words: &[&str]) -> String {
+        let output = self.output(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// What an HTTP server answers to this machine, if it answers.
+    pub fn fetch(&self, url: &str) -> Option<String> {
+        let output = self.output(&["busybox", "wget", "-q", "-T", "2", "-O", "-", url]);
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.namespace]).status();
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}

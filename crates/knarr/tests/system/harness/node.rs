@@ -1,0 +1,106 @@
+//! One node: a machine, its files, and the Knarr that runs on it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::machine::Machine;
+use super::{image, wait_for};
+
+pub struct Node {
+    pub name: String,
+    pub machine: Machine,
+    pub data: PathBuf,
+    pub cgroup_root: String,
+    arguments: Vec<String>,
+    process: Option<Child>,
+}
+
+impl Node {
+    /// A node that has not been started. `arguments` come after those that every node has.
+    pub fn new(machine: Machine, name: &str, role: &str, folder: &Path, arguments: Vec<String>) -> Self {
+        let data = folder.join(name);
+        image::write(&data.join("images"));
+        let cgroup_root = format!("/{}", machine.name);
+        let mut all = vec![role.to_owned()];
+        for (flag, value) in [
+            ("--data-dir", data.to_string_lossy().into_owned()),
+            ("--node-name", name.to_owned()),
+            ("--node-ip", machine.address.clone()),
+            ("--cgroup-root", cgroup_root.clone()),
+        ] {
+            all.extend([flag.to_owned(), value]);
+        }
+        all.extend(arguments);
+        Node { name: name.to_owned(), machine, data, cgroup_root, arguments: all, process: None }
+    }
+
+    /// A command of Knarr's on this node's machine.
+    pub fn knarr(&self, arguments: &[&str]) -> Command {
+        let mut command = self.machine.command(env!("CARGO_BIN_EXE_knarr"));
+        command.args(arguments).env("KNARR_LOG", std::env::var("KNARR_LOG").unwrap_or_else(|_| "info".into()));
+        command
+    }
+
+    pub fn start(&mut self) {
+        assert!(self.process.is_none(), "{} runs already", self.name);
+        let log = File::options().create(true).append(true).open(self.log_path()).expect("a log");
+        let errors = log.try_clone().expect("a log");
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        let child = self.knarr(&arguments).stdout(Stdio::from(log)).stderr(Stdio::from(errors)).spawn();
+        self.process = Some(child.expect("knarr starts"));
+    }
+
+    /// Ends Knarr at once, as a crash would. Its containerd and pods go on.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.process.take() {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Asks Knarr to stop and waits until it has. Its containerd and pods go on.
+    pub fn stop(&mut self) {
+        let Some(mut child) = self.process.take() else { return };
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        wait_for("Knarr to stop", || child.try_wait().expect("its state").is_some());
+    }
+
+    /// The process id of Knarr on this node.
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("Knarr runs").id()
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.data.with_extension("log")
+    }
+
+    /// All that Knarr has logged on this node.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("--- the end of {}'s log\n{}", self.name, lines[lines.len().saturating_sub(40)..].join("\n"));
+        }
+        self.kill();
+        let data = self.data.to_string_lossy().into_owned();
+        let removed =
+            self.knarr(&["uninstall", "--yes", "--data-dir", &data, "--cgroup-root", &self.cgroup_root]).output();
+        let output = removed.expect("knarr runs");
+        if !output.status.success() {
+            eprintln!("{} was not removed: {}", self.name, String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A second machine becomes a node with one line, and services lead to pods on both.
+
+use super::harness::{self, Cluster, IMAGE};
+
+fn manifest() -> String {
+    format!(
+        r#"
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {{name: web}}
+spec:
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: web
+        image: {IMAGE}
+        args: ["-c", "hostname > /www/index.html; echo $NODE >> /www/index.html; exec httpd -f -p 8080 -h /www"]
+        env: [{{name: NODE, valueFrom: {{fieldRef: {{fieldPath: spec.nodeName}}}}}}]
+        readinessProbe: {{httpGet: {{port: 8080}}, periodSeconds: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web}}
+spec:
+  selector: {{app: web}}
+  ports: [{{port: 80, targetPort: 8080}}]
+"#
+    )
+}
+
+#[test]
+fn a_node_joins_with_one_line_and_serves() {
+    if !harness::is_possible() {
+        return;
+    }
+    let cluster = Cluster::start(2);
+    cluster.apply(&manifest());
+    cluster.wait_for("a pod on each node", || cluster.ready_pods("app=web") == 2);
+
+    let address = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+    for node in &cluster.nodes {
+        let mut seen = std::collections::BTreeSet::new();
+        cluster.wait_for(&format!("{} to reach the pods of both nodes", node.name), || {
+            let answer = node.machine.fetch(&format!("http://{address}/")).unwrap_or_default();
+            seen.extend(answer.lines().nth(1).map(str::to_owned));
+            seen.len() == 2
+        });
+    }
+
+    let pods = cluster.kubectl(&["get", "pods", "-l", "app=web", "-o", "name"]);
+    for pod in pods.lines() {
+        let name = "web.default.svc.cluster.local";
+        cluster.wait_for(&format!("{pod} to find the service by its name"), || {
+            cluster
+                .try_kubectl(&["exec", pod, "--", "wget", "-q", "-T", "2", "-O", "-", &format!("http://{name}/")])
+                .is_ok()
+        });
+        let log = cluster.kubectl(&["logs", pod]);
+        assert!(!log.contains("error"), "{log}");
+    }
+}
+
+#[test]
+fn a_node_outlives_its_token_and_its_server_s_absence() {
+    if !harness::is_possible() {
+        return;
+    }
+    let mut cluster = Cluster::start(2);
+    let listed = cluster.token(&["list"]);
+    let id = listed.lines().nth(1).and_then(|line| line.split_whitespace().next()).expect("a token").to_owned();
+    cluster.token(&["delete", &id]);
+    cluster.apply(&manifest());
+    cluster.wait_for("a pod on each node", || cluster.ready_pods("app=web") == 2);
+
+    let started = "jsonpath={.items[*].status.containerStatuses[*].state.running.startedAt}";
+    let before = cluster.kubectl(&["get", "pods", "-o", started]);
+    cluster.nodes[0].stop();
+    cluster.nodes[1].kill();
+    cluster.nodes[1].start();
+    cluster.nodes[0].start();
+    cluster.wait_for("the server to come back", || cluster.try_kubectl(&["get", "--raw", "/readyz"]).is_ok());
+    cluster.wait_for_nodes(2);
+    cluster.wait_for("the pods to be ready again", || cluster.ready_pods("app=web") == 2);
+    assert_eq!(cluster.kubectl(&["get", "pods", "-o", started]), before, "a container was started anew");
+}

@@ -1,0 +1,6 @@
+//! Journeys through whole clusters: server, agents, containerd, pods, network. They need root and what a node needs; on a
+//! machine without it there is nothing to test. One file a theme; `harness` makes the clusters.
+
+mod harness;
+
+mod joining;
