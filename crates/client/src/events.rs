@@ -17,8 +17,8 @@ use kube::Resource;
 
 /// Events waiting to be written before further ones are dropped.
 const QUEUED: usize = 4096;
-/// Writes under way at once.
-const CONCURRENT_WRITES: usize = 32;
+/// Writes under way at once. Few, since events must not hold up the writes they tell of.
+const CONCURRENT_WRITES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {

@@ -256,20 +256,25 @@ pub(crate) fn without_managed_fields<K: Resource>(object: &mut K) {
 
 /// Keeps only what tells an object's identity, owners and way to its end.
 pub(crate) fn only_identity(object: &mut Metadata) {
-    let meta = std::mem::take(&mut object.metadata);
-    object.metadata = ObjectMeta {
-        name: meta.name,
-        namespace: meta.namespace,
-        uid: meta.uid,
-        resource_version: meta.resource_version,
-        owner_references: meta.owner_references,
-        finalizers: meta.finalizers,
-        creation_timestamp: meta.creation_timestamp,
-        deletion_timestamp: meta.deletion_timestamp,
+    *object = identity_of(&*object);
+}
+
+/// What tells an object's identity, owners and way to its end.
+pub fn identity_of<K: Resource>(object: &K) -> Metadata {
+    let meta = object.meta();
+    let metadata = ObjectMeta {
+        name: meta.name.clone(),
+        namespace: meta.namespace.clone(),
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
+        owner_references: meta.owner_references.clone(),
+        finalizers: meta.finalizers.clone(),
+        creation_timestamp: meta.creation_timestamp.clone(),
+        deletion_timestamp: meta.deletion_timestamp.clone(),
         deletion_grace_period_seconds: meta.deletion_grace_period_seconds,
         ..ObjectMeta::default()
     };
-    object.types = None;
+    Metadata { types: None, metadata, _phantom: std::marker::PhantomData }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! while it lasts, and when it ends.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,36 +126,27 @@ async fn send(api: Api<Event>, event: Arc<Event>) -> Result<(), kube::Error> {
     }
 }
 
-/// What makes two events the same but for their time.
-#[derive(PartialEq, Eq, Hash, Clone)]
-struct Likeness([Option<String>; 3], Regarded, Option<Regarded>);
-
-/// Identity of an object together with the version the event speaks of.
-type Regarded = [Option<String>; 7];
-
-fn regarded(object: &ObjectReference) -> Regarded {
-    [
-        object.kind.clone(),
-        object.namespace.clone(),
-        object.name.clone(),
-        object.uid.clone(),
-        object.api_version.clone(),
-        object.resource_version.clone(),
-        object.field_path.clone(),
-    ]
-}
+/// Stands for what makes two events the same but for their time. Thousands are remembered, so a hash in place of the words:
+/// of 128 bits with keys of this process' own, so that no two are taken for one.
+#[derive(PartialEq, Eq, Hash, Clone, Copy)]
+struct Likeness(u64, u64);
 
 #[derive(Default)]
 struct Current {
     events: HashMap<Likeness, Event>,
+    keys: [RandomState; 2],
 }
 
 impl Current {
+    fn likeness(&self, event: &Event) -> Likeness {
+        let what = (&event.type_, &event.action, &event.reason, event.regarding.as_ref().map(regarded));
+        let all = (what, event.related.as_ref().map(regarded));
+        Likeness(self.keys[0].hash_one(&all), self.keys[1].hash_one(&all))
+    }
+
     /// What to write now, if anything.
     fn observe(&mut self, event: Event, now: Timestamp) -> Option<Arc<Event>> {
-        let regarding = event.regarding.as_ref().map(regarded).unwrap_or_default();
-        let what = [event.type_.clone(), event.action.clone(), event.reason.clone()];
-        let likeness = Likeness(what, regarding, event.related.as_ref().map(regarded));
+        let likeness = self.likeness(&event);
         let Some(known) = self.events.get_mut(&likeness) else {
             self.events.insert(likeness, event.clone());
             return Some(Arc::new(event));
@@ -192,6 +184,19 @@ impl Current {
     fn series(&self) -> Vec<Arc<Event>> {
         self.events.values().filter(|event| event.series.is_some()).cloned().map(Arc::new).collect()
     }
+}
+
+/// Identity of an object together with the version the event speaks of.
+fn regarded(object: &ObjectReference) -> [&Option<String>; 7] {
+    [
+        &object.kind,
+        &object.namespace,
+        &object.name,
+        &object.uid,
+        &object.api_version,
+        &object.resource_version,
+        &object.field_path,
+    ]
 }
 
 #[cfg(test)]
