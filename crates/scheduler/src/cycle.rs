@@ -203,6 +203,7 @@ impl Ready {
                 *score = scorer.score(*index, cluster.node(*index));
             }
             scorer.normalize(&mut scores);
+            trace_scores(pod, cluster, enabled, feasible, &scores);
             for (total, score) in totals.iter_mut().zip(&scores) {
                 *total += score * enabled.weight;
             }
@@ -226,6 +227,17 @@ impl Rotation {
         state ^= state >> 27;
         self.random = state;
         usize::try_from(state % count as u64).unwrap_or(0)
+    }
+}
+
+/// Tells who gave a node how many points, for those who ask why a pod went where it did.
+fn trace_scores(pod: &PodState, cluster: &Cluster, by: &Enabled, feasible: &[NodeIndex], scores: &[i64]) {
+    if tracing::enabled!(tracing::Level::TRACE) {
+        let (plugin, weight) = (by.plugin.name(), by.weight);
+        for (index, score) in feasible.iter().zip(scores) {
+            let node = cluster.node(*index).name();
+            tracing::trace!(pod = &*pod.key, node, plugin, score = score * weight, "a plugin scored a node");
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Extenders: web services that have a say in which nodes fit a pod, how good they are, who makes room, and that may bind
 //! pods themselves. They are named in the scheduler's configuration.
 
+pub mod rounds;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,7 +6,8 @@ use futures::future::{BoxFuture, join_all};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    Container, ContainerStatus, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
+    Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -138,6 +139,43 @@ fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> V
     ]
 }
 
+/// Pods are by far the most numerous objects: only what decisions look at is kept of them.
+pub fn reduce_pod(pod: &mut Pod) {
+    let container = |container: Container| Container {
+        name: container.name,
+        image: container.image,
+        ports: container.ports,
+        resources: container.resources,
+        restart_policy: container.restart_policy,
+        ..Container::default()
+    };
+    let status = |status: ContainerStatus| ContainerStatus {
+        name: status.name,
+        resources: status.resources,
+        allocated_resources: status.allocated_resources,
+        ..ContainerStatus::default()
+    };
+    pod.metadata.annotations = None;
+    if let Some(spec) = &mut pod.spec {
+        spec.containers = std::mem::take(&mut spec.containers).into_iter().map(container).collect();
+        spec.init_containers = spec.init_containers.take().map(|all| all.into_iter().map(container).collect());
+        spec.ephemeral_containers = None;
+        spec.security_context = None;
+        spec.dns_config = None;
+        spec.image_pull_secrets = None;
+        spec.host_aliases = None;
+        // Every pod has a volume with its token, which no decision looks at.
+        spec.volumes =
+            spec.volumes.take().map(|all| all.into_iter().filter(|volume| volume.projected.is_none()).collect());
+    }
+    if let Some(pod_status) = &mut pod.status {
+        for statuses in [&mut pod_status.container_statuses, &mut pod_status.init_container_statuses] {
+            *statuses = statuses.take().map(|all| all.into_iter().map(status).collect());
+        }
+        pod_status.ephemeral_container_statuses = None;
+    }
+}
+
 /// Whether a pod is held back before it is even decided: by its scheduling gates, or by claims that are not there.
 pub fn is_gated(pod: &PodState, claims: &crate::cluster::claims::ResourceClaims) -> bool {
     let Some(spec) = &pod.object.spec else { return false };
@@ -170,5 +208,31 @@ fn both<K>(change: &Change<K>) -> (Option<Arc<K>>, Option<Arc<K>>) {
         Change::Added(new) => (None, Some(Arc::clone(new))),
         Change::Updated { old, new } => (Some(Arc::clone(old)), Some(Arc::clone(new))),
         Change::Deleted(old) => (Some(Arc::clone(old)), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_decisions_look_at_is_kept_of_pods() {
+        let mut pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "a", "namespace": "n", "labels": {"app": "x"}},
+            "spec": {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"key": "k"}],
+                "volumes": [{"name": "token", "projected": {}}, {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}],
+                "containers": [{"name": "c", "image": "i", "env": [{"name": "A"}], "ports": [{"containerPort": 80, "hostPort": 80}],
+                    "resources": {"requests": {"cpu": "1"}}}]},
+        }))
+        .unwrap();
+        let whole = PodState::new(Arc::new(pod.clone()));
+        reduce_pod(&mut pod);
+        let spec = pod.spec.as_ref().unwrap();
+        assert_eq!((spec.containers[0].env.as_ref(), spec.containers[0].image.as_deref()), (None, Some("i")));
+        assert_eq!(spec.volumes.as_ref().map(Vec::len), Some(1));
+        let reduced = PodState::new(Arc::new(pod));
+        assert!(reduced.requests == whole.requests && reduced.claims == whole.claims);
+        assert_eq!(reduced.host_ports.len(), whole.host_ports.len());
     }
 }

@@ -1,6 +1,8 @@
 //! Which pod is decided next: pods that are ready by priority and age, pods that wait out a back-off, and pods that fit
 //! nowhere and wait for an event that can help them.
 
+mod happened;
+
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,54 +12,14 @@ use jiff::Timestamp;
 
 use crate::cluster::pod::PodState;
 
+pub use happened::Happened;
+use happened::helps;
+
 /// A pod that no event has helped for so long is tried again all the same.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// The rejecting plugin of pods that no plugin rejected: any event may help them.
 const ANYTHING: &str = "";
-
-/// What happened in the cluster that might make room for a waiting pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happened {
-    NodeAdded,
-    NodeAllocatable,
-    NodeLabels,
-    NodeTaints,
-    /// A placed pod left, or asks for less.
-    PodRemoved,
-    PodAdded,
-    PodLabels,
-    Storage,
-    Claims,
-    ResourceClaims,
-    Namespace,
-}
-
-/// Whether the event can help a pod that the plugin rejected. Plugins that are not named here may be helped by anything.
-fn helps(plugin: &str, happened: Happened) -> bool {
-    use Happened::{
-        Claims, Namespace, NodeAdded, NodeAllocatable, NodeLabels, NodeTaints, PodAdded, PodLabels, PodRemoved,
-        ResourceClaims, Storage,
-    };
-    match plugin {
-        "NodeUnschedulable" | "TaintToleration" => matches!(happened, NodeAdded | NodeTaints),
-        "NodeName" => matches!(happened, NodeAdded),
-        "NodeAffinity" => matches!(happened, NodeAdded | NodeLabels),
-        "NodePorts" => matches!(happened, NodeAdded | PodRemoved),
-        "NodeResourcesFit" => matches!(happened, NodeAdded | NodeAllocatable | PodRemoved),
-        "PodTopologySpread" => {
-            matches!(happened, NodeAdded | NodeLabels | NodeTaints | PodRemoved | PodAdded | PodLabels)
-        }
-        "InterPodAffinity" => {
-            matches!(happened, NodeAdded | NodeLabels | PodRemoved | PodAdded | PodLabels | Namespace)
-        }
-        "VolumeRestrictions" => matches!(happened, NodeAdded | PodRemoved | Claims),
-        "NodeVolumeLimits" => matches!(happened, NodeAdded | PodRemoved | Claims | Storage),
-        "VolumeBinding" | "VolumeZone" => matches!(happened, NodeAdded | NodeLabels | Claims | Storage),
-        "DynamicResources" => matches!(happened, NodeAdded | NodeLabels | ResourceClaims | PodRemoved),
-        _ => true,
-    }
-}
 
 struct Queued {
     pod: Arc<PodState>,

@@ -160,7 +160,7 @@ impl StrategyKind {
             StrategyKind::LeastAllocated => (most - used) * MAX_SCORE / most,
             StrategyKind::MostAllocated => used.min(most) * MAX_SCORE / most,
             StrategyKind::RequestedToCapacityRatio(points) => {
-                let utilization = if used > most { 100 } else { 100 - (most - used) * 100 / most };
+                let utilization = if used > most { 100 } else { used * 100 / most };
                 on_line(points, utilization)
             }
         }

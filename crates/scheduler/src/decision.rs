@@ -1,0 +1,218 @@
+//! From a pod that is next to a binding on its way, or to a pod that says why it waits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tracing::field::Empty;
+
+use crate::bind::{self, Nomination, Reason};
+use crate::cluster::pod::PodState;
+use crate::cluster::storage::object_key;
+use crate::cycle::NoFit;
+use crate::extender::Extender;
+use crate::extender::rounds::{extenders_filter, extenders_score};
+use crate::handlers::Message;
+use crate::plugins::volume_binding::{VolumePlan, plan_volumes};
+use crate::preemption::{Budget, Outcome, best, is_ineligible, make_room};
+use crate::scheduler::{Scheduler, record, scheduler_of};
+
+impl Scheduler {
+    pub(crate) async fn schedule(&mut self, pod: Arc<PodState>) {
+        let Some(ready) = self.profiles.get(scheduler_of(&pod)) else {
+            self.queue.remove(&pod.key);
+            return;
+        };
+        let step = filtering(&pod, self.cluster.node_count());
+        let found = ready.candidates(&pod, &mut self.cluster, &self.nominations, &mut self.rotation);
+        let mut candidates = match found {
+            Ok(candidates) => candidates,
+            Err(no_fit) => return self.explain(pod, no_fit).await,
+        };
+        let asked: Vec<&Extender> = self.extenders.iter().filter(|extender| extender.is_interested(&pod)).collect();
+        let mut points = HashMap::new();
+        if !asked.is_empty() {
+            if let Err(error) = extenders_filter(&asked, &pod, &self.cluster, &mut candidates).await {
+                return self.decision_failed(&pod, error.to_string(), false);
+            }
+            if candidates.feasible.is_empty() {
+                return self.explain(pod, candidates.no_fit).await;
+            }
+            points = extenders_score(&asked, &pod, &self.cluster, &candidates).await;
+        }
+        let chosen = ready.choose(&pod, &mut self.cluster, &candidates, &points, &mut self.rotation);
+        // The filters share counts with the cluster, which is about to change.
+        drop(candidates);
+        let node = self.cluster.node(chosen.node).name().to_owned();
+        step.record("feasible", chosen.feasible);
+        step.record("chosen", node.as_str());
+        drop(step);
+        self.bind(pod, node).await;
+    }
+
+    async fn bind(&mut self, pod: Arc<PodState>, node: String) {
+        let plan = match self.cluster.index_of(&node) {
+            Some(index) => plan_volumes(&pod, &self.cluster.storage, self.cluster.node(index)),
+            None => VolumePlan::default(),
+        };
+        for (claim, volume) in &plan.bind {
+            let volume = volume.metadata.name.as_deref().unwrap_or_default();
+            self.cluster.storage.promise_volume(volume, &object_key(&claim.metadata));
+        }
+        for claim in &plan.make {
+            self.cluster.storage.promise_node(&object_key(&claim.metadata), &node);
+        }
+        let devices = self.cluster.resource_claims.of_pod(&pod.object).unwrap_or_default();
+        self.cluster.assume(Arc::clone(&pod), &node);
+        self.nominations.remove(&pod.key);
+        // Waiting for volumes takes none of the places: others need not wait for it.
+        let permits = plan.is_empty().then(|| Arc::clone(&self.permits));
+        let permit = match permits {
+            Some(permits) => permits.acquire_owned().await.ok(),
+            None => None,
+        };
+        let client = self.client.clone();
+        let messages = self.messages.clone();
+        let recorder = self.recorder(&pod);
+        let watched = self.watched.clone();
+        let binder = self.extenders.iter().find(|one| one.is_binder() && one.is_interested(&pod)).cloned();
+        tokio::spawn(async move {
+            let _permit = permit;
+            let object = format!("pods/{}", pod.key);
+            let _step = tracing::info_span!(target: "journey", "bound", object, node);
+            let message = match bind::carry_out(client, &watched, &pod, &node, &plan, &devices, binder.as_ref()).await {
+                Ok(()) => {
+                    if let Some(recorder) = recorder {
+                        let text = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name());
+                        record(&recorder, &pod, false, "Scheduled", "Binding", text);
+                    }
+                    Message::Bound(pod)
+                }
+                Err(error) => Message::Failed { pod, is_gone: error.is_gone(), error: error.to_string() },
+            };
+            let _ = messages.send(message);
+        });
+    }
+
+    async fn explain(&mut self, pod: Arc<PodState>, mut no_fit: Box<NoFit>) {
+        let now = (self.now)();
+        let mut nomination = Nomination::Kept;
+        if no_fit.diagnosis.all_nodes == 0 {
+            nomination = Nomination::Cleared;
+        } else if no_fit.diagnosis.rejected.is_some() && !no_fit.diagnosis.plugins.contains(&"DynamicResources") {
+            // Kubernetes' claim plugin, which runs first here, never saw the pod and says so.
+            no_fit.diagnosis.after = "not found".to_owned();
+        } else {
+            match self.room_for(&pod, &no_fit).await {
+                Room::Made(node) => nomination = Nomination::On(node),
+                Room::None(why) => {
+                    nomination = Nomination::Cleared;
+                    no_fit.diagnosis.after = format!("no new claims to deallocate, preemption: {why}");
+                }
+                Room::NotConfigured => no_fit.diagnosis.after = "no new claims to deallocate".to_owned(),
+                Room::NotSought(why) => {
+                    no_fit.diagnosis.after = format!("no new claims to deallocate, preemption: {why}");
+                }
+            }
+        }
+        let message = no_fit.diagnosis.message();
+        tracing::info!(target: "journey", step = "unschedulable", object = format!("pods/{}", pod.key), why = message);
+        if let Some(recorder) = self.recorder(&pod) {
+            record(&recorder, &pod, true, "FailedScheduling", "Scheduling", message.clone());
+        }
+        self.queue.unschedulable(&pod.key, no_fit.diagnosis.plugins, now);
+        match &nomination {
+            Nomination::On(node) => self.nominations.set(Arc::clone(&pod), node),
+            Nomination::Cleared => self.nominations.remove(&pod.key),
+            Nomination::Kept => {}
+        }
+        self.write_reason(pod, Reason::Unschedulable, message, nomination);
+    }
+
+    /// Has written onto the pod why it waits.
+    pub(crate) fn write_reason(&self, pod: Arc<PodState>, reason: Reason, message: String, nomination: Nomination) {
+        let client = self.client.clone();
+        let now = (self.now)();
+        tokio::spawn(async move {
+            let key = Arc::clone(&pod.key);
+            if let Err(error) = bind::explain(client, pod, reason, message, nomination, now).await
+                && !bind::is_gone(&error)
+            {
+                tracing::warn!(pod = &*key, %error, "the reason could not be written to the pod");
+            }
+        });
+    }
+
+    /// Begins to make room for a pod, and answers where; or why it cannot be made.
+    async fn room_for(&mut self, pod: &Arc<PodState>, no_fit: &NoFit) -> Room {
+        if !self.profile_of(pod).is_some_and(|ready| ready.profile.preempts) {
+            return Room::NotConfigured;
+        }
+        if let Some(why) = is_ineligible(pod, self.nominations.node_of(&pod.key), no_fit, &self.cluster) {
+            return Room::NotSought(why);
+        }
+        let budgets: Vec<Budget> = self.budgets.values().map(|budget| Budget::of(budget)).collect();
+        let mut candidates = match make_room(pod, no_fit, &self.cluster, &self.nominations, &budgets) {
+            Outcome::Candidates(candidates) => candidates,
+            Outcome::Nothing(why) => return Room::None(why),
+        };
+        for extender in self.extenders.iter().filter(|one| one.preempts() && one.is_interested(pod)) {
+            // An extender that cannot be asked has no say; without its agreement nobody is displaced.
+            candidates = match extender.preempt(pod, candidates, &self.cluster).await {
+                Ok(left) => left,
+                Err(error) => {
+                    tracing::warn!(pod = &*pod.key, %error, "an extender did not answer");
+                    return Room::None("no candidate node for preemption".to_owned());
+                }
+            };
+        }
+        let Some(victims) = best(candidates) else {
+            return Room::None("no candidate node for preemption".to_owned());
+        };
+        let node = self.cluster.node(victims.node).name().to_owned();
+        for lower in self.nominations.lower_on(&node, pod.priority()) {
+            self.nominations.remove(&lower.key);
+            let client = self.client.clone();
+            tokio::spawn(async move {
+                if let Err(error) = bind::clear_nomination(client, lower).await
+                    && !bind::is_gone(&error)
+                {
+                    tracing::warn!(%error, "a promise could not be taken back");
+                }
+            });
+        }
+        for victim in victims.pods {
+            let client = self.client.clone();
+            let preemptor = Arc::clone(pod);
+            let recorder = self.recorder(pod);
+            let now = (self.now)();
+            let node = node.clone();
+            tokio::spawn(async move {
+                match bind::evict(client, Arc::clone(&victim), &preemptor, now).await {
+                    Ok(()) => {
+                        if let Some(recorder) = recorder {
+                            let text = format!("Preempted by pod {} on node {node}", preemptor.uid());
+                            record(&recorder, &victim, false, "Preempted", "Preempting", text);
+                        }
+                    }
+                    Err(error) if bind::is_gone(&error) => {}
+                    Err(error) => tracing::warn!(pod = &*victim.key, %error, "a pod could not be preempted"),
+                }
+            });
+        }
+        Room::Made(node)
+    }
+}
+
+/// The step of a pod's journey in which its node is sought.
+fn filtering(pod: &PodState, nodes: usize) -> tracing::Span {
+    let object = format!("pods/{}", pod.key);
+    tracing::info_span!(target: "journey", "filtered", object, nodes, feasible = Empty, chosen = Empty)
+}
+
+/// What making room for a pod came to.
+enum Room {
+    Made(String),
+    None(String),
+    NotSought(&'static str),
+    NotConfigured,
+}
