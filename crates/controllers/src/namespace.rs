@@ -80,9 +80,9 @@ async fn empty(client: &Client, pods: &Informer<Pod>, key: &str) -> Result<Optio
     if !has_finalizers(&namespace) {
         return Ok(None);
     }
-    let grace = grace_left(&pods.in_namespace(key), &namespace, crate::clock::now());
+    let grace = grace_left(&pods.in_namespace(key), &namespace, context.clock.now());
     let outcome = delete_content(client, &namespace, grace).await;
-    let changed = updated(namespace.status.clone().unwrap_or_default(), &outcome, crate::clock::now());
+    let changed = updated(namespace.status.clone().unwrap_or_default(), &outcome, context.clock.now());
     if namespace.status.as_ref() != Some(&changed) {
         namespace.status = Some(changed);
         match api.replace_subresource("status", key, &PostParams::default(), &namespace).await {
@@ -175,7 +175,7 @@ async fn delete_kind(client: &Client, kind: &Kind, namespace: &Namespace, grace:
     // What is already on its way out is not told again.
     if before.iter().any(|object| object.metadata.deletion_timestamp.is_none()) || count > before.len() {
         if kind.can("deletecollection") {
-            ignore_unsupported(api.delete_collection(&params, &ListParams::default()).await)?;
+            ignore_unsupported(delete_collection(client, &api, &params).await)?;
         } else {
             for object in &before {
                 ignore_unsupported(api.delete(name(object), &params).await)?;
@@ -184,6 +184,16 @@ async fn delete_kind(client: &Client, kind: &Kind, namespace: &Namespace, grace:
     }
     let Some((count, after)) = list(&api).await? else { return Ok(Left::default()) };
     Ok(left(kind, key, count, &after, grace))
+}
+
+/// Deletes all of a kind. The answer tells every object there was, which nobody here wants to hold.
+async fn delete_collection(client: &Client, api: &Api<Metadata>, params: &DeleteParams) -> kube::Result<()> {
+    let request = kube::core::Request::new(api.resource_url())
+        .delete_collection(params, &ListParams::default())
+        .map_err(kube::Error::BuildRequest)?;
+    let told = client.request_stream(request).await?;
+    futures::io::copy_buf(std::pin::pin!(told), &mut futures::io::sink()).await.map_err(kube::Error::ReadEvents)?;
+    Ok(())
 }
 
 /// How many objects there are, and the first of them: a namespace may hold very many.

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use knarr_client::{Change, Informer, Metadata};
+use knarr_client::informer::identity_of;
+use knarr_client::{Change, Informer, Informers, Metadata};
 use kube::api::ApiResource;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -27,7 +29,70 @@ pub(super) struct Kinds {
 
 struct Followed {
     kind: Arc<Kind>,
-    informer: Arc<Informer<Metadata>>,
+    source: Source,
+}
+
+/// Where the metadata of a kind comes from.
+#[derive(Clone)]
+enum Source {
+    Metadata(Arc<Informer<Metadata>>),
+    /// Other controllers follow all pods already, and no kind has more objects: they are not watched twice.
+    Pods(Arc<Informer<Pod>>),
+}
+
+impl Source {
+    fn of(kind: &Kind, informers: &Informers) -> Self {
+        if kind.resource == ApiResource::erase::<Pod>(&()) {
+            Source::Pods(informers.of())
+        } else {
+            Source::Metadata(informers.metadata(&kind.resource))
+        }
+    }
+
+    fn is_synced(&self) -> bool {
+        match self {
+            Source::Metadata(informer) => informer.is_synced(),
+            Source::Pods(informer) => informer.is_synced(),
+        }
+    }
+
+    async fn synced(&self) {
+        match self {
+            Source::Metadata(informer) => informer.synced().await,
+            Source::Pods(informer) => informer.synced().await,
+        }
+    }
+
+    fn on_change(&self, collector: &Arc<Collector>, kind: Arc<Kind>) {
+        let weak = Arc::downgrade(collector);
+        let changed = move |change: Change<Metadata>| {
+            let Some(collector) = weak.upgrade() else { return };
+            match change {
+                Change::Added(object) | Change::Updated { new: object, .. } => {
+                    let work = collector.graph.lock().put(Object::new(kind.clone(), object));
+                    enqueue(&collector, work);
+                }
+                Change::Deleted(object) => remove(&collector, &object),
+            }
+        };
+        match self {
+            Source::Metadata(informer) => informer.on_change(move |change| changed(change.clone())),
+            Source::Pods(informer) => informer.on_change(move |change| {
+                let object = Arc::new(identity_of(change.latest().as_ref()));
+                changed(match change {
+                    Change::Deleted(_) => Change::Deleted(object),
+                    Change::Added(_) | Change::Updated { .. } => Change::Added(object),
+                });
+            }),
+        }
+    }
+
+    fn list(&self) -> Vec<Arc<Metadata>> {
+        match self {
+            Source::Metadata(informer) => informer.list(),
+            Source::Pods(informer) => informer.list().iter().map(|pod| Arc::new(identity_of(pod.as_ref()))).collect(),
+        }
+    }
 }
 
 impl Kinds {
@@ -44,7 +109,7 @@ impl Kinds {
         if followed.is_empty() {
             return Err(Error::Later("kinds are not yet known".to_owned()));
         }
-        match followed.values().find(|followed| !followed.informer.is_synced()) {
+        match followed.values().find(|followed| !followed.source.is_synced()) {
             Some(behind) => Err(Error::Later(format!("{} are not yet known", behind.kind.resource.plural))),
             None => Ok(()),
         }
@@ -56,12 +121,12 @@ pub(super) async fn settled(collector: &Collector) {
     const LONGEST: Duration = Duration::from_secs(30);
     let waiting = async {
         while collector.kinds.all_followed().is_err() {
-            let informers: Vec<_> =
-                collector.kinds.followed.lock().values().map(|each| each.informer.clone()).collect();
-            for informer in &informers {
-                informer.synced().await;
+            let sources: Vec<Source> =
+                collector.kinds.followed.lock().values().map(|each| each.source.clone()).collect();
+            for source in &sources {
+                source.synced().await;
             }
-            if informers.is_empty() {
+            if sources.is_empty() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -112,36 +177,26 @@ fn follow(collector: &Arc<Collector>, kinds: Vec<Kind>, partial: bool) {
         followed.retain(|key, present| {
             let kept = wanted.get(key).map_or(partial, |kind| kind.resource == present.kind.resource);
             if !kept {
-                stopped.push((present.kind.clone(), present.informer.clone()));
+                stopped.push((present.kind.clone(), present.source.clone()));
             }
             kept
         });
         for (key, kind) in wanted {
             followed.entry(key).or_insert_with(|| {
-                let informer = collector.context.informers.metadata(&kind.resource);
-                started.push((kind.clone(), informer.clone()));
-                Followed { kind, informer }
+                let source = Source::of(&kind, &collector.context.informers);
+                started.push((kind.clone(), source.clone()));
+                Followed { kind, source }
             });
         }
     }
-    for (kind, informer) in stopped {
+    for (kind, source) in stopped {
         collector.context.informers.forget_metadata(&kind.resource);
-        for object in informer.list() {
+        for object in source.list() {
             remove(collector, &object);
         }
     }
-    for (kind, informer) in started {
-        let weak = Arc::downgrade(collector);
-        informer.on_change(move |change| {
-            let Some(collector) = weak.upgrade() else { return };
-            match change {
-                Change::Added(object) | Change::Updated { new: object, .. } => {
-                    let work = collector.graph.lock().put(Object::new(kind.clone(), object.clone()));
-                    enqueue(&collector, work);
-                }
-                Change::Deleted(object) => remove(&collector, object),
-            }
-        });
+    for (kind, source) in started {
+        source.on_change(collector, kind);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who owns whom, by uid.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -82,7 +82,27 @@ impl Object {
 #[derive(Default)]
 pub(super) struct Graph {
     objects: HashMap<String, Object>,
-    dependents: HashMap<String, HashSet<String>>,
+    dependents: HashMap<String, Dependents>,
+}
+
+/// What an object owns.
+#[derive(Default)]
+struct Dependents {
+    /// By uid, whether the dependent says that its owner must not go before it.
+    all: HashMap<String, bool>,
+    /// How many say so: counted, since an owner of thousands is asked each time one of them goes.
+    blocking: usize,
+}
+
+impl Dependents {
+    fn insert(&mut self, uid: &str, blocks: bool) {
+        let before = self.all.insert(uid.to_owned(), blocks);
+        self.blocking = self.blocking + usize::from(blocks) - usize::from(before == Some(true));
+    }
+
+    fn remove(&mut self, uid: &str) {
+        self.blocking -= usize::from(self.all.remove(uid) == Some(true));
+    }
 }
 
 /// What is to be looked at after a change.
@@ -96,47 +116,59 @@ impl Graph {
     /// The object, and whether it owns anything.
     pub fn get(&self, uid: &str) -> Option<(Object, bool)> {
         let object = self.objects.get(uid)?.clone();
-        Some((object, self.dependents.get(uid).is_some_and(|all| !all.is_empty())))
+        Some((object, self.dependents.contains_key(uid)))
     }
 
     pub fn dependents(&self, uid: &str) -> Vec<Object> {
-        let uids = self.dependents.get(uid).into_iter().flatten();
-        uids.filter_map(|uid| self.objects.get(uid).cloned()).collect()
+        self.uids_of_dependents(uid).filter_map(|uid| self.objects.get(uid).cloned()).collect()
     }
 
     /// Dependents that say their owner must not go before them.
     pub fn blocking_dependents(&self, uid: &str) -> Vec<String> {
-        let blocks = |object: &Object| {
-            object.owners().iter().any(|owner| owner.uid == uid && owner.block_owner_deletion == Some(true))
-        };
-        let uids = self.dependents.get(uid).into_iter().flatten();
-        uids.filter(|uid| self.objects.get(*uid).is_some_and(blocks)).cloned().collect()
+        if !self.is_blocked(uid) {
+            return Vec::new();
+        }
+        let all = self.dependents.get(uid).into_iter().flat_map(|dependents| &dependents.all);
+        all.filter(|(_, blocks)| **blocks).map(|(uid, _)| uid.clone()).collect()
     }
 
     pub fn has_deleting_dependent(&self, uid: &str) -> bool {
-        let mut uids = self.dependents.get(uid).into_iter().flatten();
-        uids.any(|uid| self.objects.get(uid).is_some_and(Object::is_deleting_dependents))
+        self.uids_of_dependents(uid).any(|uid| self.objects.get(uid).is_some_and(Object::is_deleting_dependents))
+    }
+
+    fn uids_of_dependents(&self, uid: &str) -> impl Iterator<Item = &String> {
+        self.dependents.get(uid).into_iter().flat_map(|dependents| dependents.all.keys())
+    }
+
+    fn is_blocked(&self, uid: &str) -> bool {
+        self.dependents.get(uid).is_some_and(|dependents| dependents.blocking > 0)
+    }
+
+    /// An owner that waited for its dependents, and for whom nothing is left to wait.
+    fn may_finish(&self, uid: &str) -> bool {
+        self.objects.get(uid).is_some_and(Object::is_deleting_dependents) && !self.is_blocked(uid)
     }
 
     pub fn put(&mut self, object: Object) -> Work {
         let uid = object.uid().to_owned();
         let old = self.objects.insert(uid.clone(), object.clone());
-        let owners = |object: &Object| -> HashSet<String> { object.owners().iter().map(|o| o.uid.clone()).collect() };
-        let (now, before) = (owners(&object), old.as_ref().map(owners).unwrap_or_default());
-        for gained in now.difference(&before) {
-            self.dependents.entry(gained.clone()).or_default().insert(uid.clone());
-        }
-        for lost in before.difference(&now) {
-            self.unlink(lost, &uid);
-        }
         let mut work = Work::default();
-        self.look_at_owners(&object, old.as_ref(), &mut work);
+        if old.as_ref().is_none_or(|old| old.owners() != object.owners()) {
+            for lost in old.as_ref().map(Object::owners).unwrap_or_default() {
+                self.unlink(&lost.uid, &uid);
+            }
+            for gained in object.owners() {
+                let blocks = gained.block_owner_deletion == Some(true);
+                self.dependents.entry(gained.uid.clone()).or_default().insert(&uid, blocks);
+            }
+            self.look_at_owners(&object, old.as_ref(), &mut work);
+        }
         if object.is_orphaning() && old.as_ref().is_none_or(|old| !old.is_orphaning()) {
             work.orphanings.push(uid.clone());
         }
         if object.is_deleting_dependents() {
             if old.as_ref().is_none_or(|old| !old.is_deleting_dependents()) {
-                work.deletions.extend(self.dependents.get(&uid).into_iter().flatten().cloned());
+                work.deletions.extend(self.uids_of_dependents(&uid).cloned());
             }
             work.deletions.push(uid);
         }
@@ -145,19 +177,16 @@ impl Graph {
 
     /// What a new or changed set of owners means: the object may have to go, or an owner may go on.
     fn look_at_owners(&self, object: &Object, old: Option<&Object>, work: &mut Work) {
-        let same = old.is_some_and(|old| old.owners() == object.owners());
-        if same {
-            return;
-        }
-        let is_present = |uid: &str| self.objects.get(uid).is_some_and(|owner| !owner.is_deleting_dependents());
-        if !object.owners().is_empty() && !object.owners().iter().all(|owner| is_present(&owner.uid)) {
+        let is_present = |reference: &OwnerReference| {
+            self.objects.get(&reference.uid).is_some_and(|owner| {
+                !owner.is_deleting_dependents() && owner.is_meant_by(reference, object.namespace())
+            })
+        };
+        if !object.owners().iter().all(is_present) {
             work.deletions.push(object.uid().to_owned());
         }
-        for owner in old.into_iter().flat_map(Object::owners) {
-            if self.objects.get(&owner.uid).is_some_and(Object::is_deleting_dependents) {
-                work.deletions.push(owner.uid.clone());
-            }
-        }
+        let former = old.map(Object::owners).unwrap_or_default();
+        work.deletions.extend(former.iter().filter(|owner| self.may_finish(&owner.uid)).map(|owner| owner.uid.clone()));
     }
 
     pub fn remove(&mut self, uid: &str) -> Work {
@@ -165,18 +194,18 @@ impl Graph {
         let Some(object) = self.objects.remove(uid) else { return work };
         for owner in object.owners() {
             self.unlink(&owner.uid, uid);
-            if self.objects.get(&owner.uid).is_some_and(Object::is_deleting_dependents) {
+            if self.may_finish(&owner.uid) {
                 work.deletions.push(owner.uid.clone());
             }
         }
-        work.deletions.extend(self.dependents.get(uid).into_iter().flatten().cloned());
+        work.deletions.extend(self.uids_of_dependents(uid).cloned());
         work
     }
 
     fn unlink(&mut self, owner: &str, dependent: &str) {
         if let Some(dependents) = self.dependents.get_mut(owner) {
             dependents.remove(dependent);
-            if dependents.is_empty() {
+            if dependents.all.is_empty() {
                 self.dependents.remove(owner);
             }
         }
@@ -234,7 +263,9 @@ mod tests {
         work.sort();
         assert_eq!(work, ["child", "owner"]);
         assert_eq!(graph.blocking_dependents("owner"), ["child"]);
-        assert_eq!(graph.remove("child").deletions, ["owner"]);
+        graph.put(object("other", &["owner"], json!({})));
+        assert_eq!(graph.remove("child"), Work::default(), "the other is still in the way");
+        assert_eq!(graph.remove("other").deletions, ["owner"]);
         assert!(graph.blocking_dependents("owner").is_empty());
     }
 
