@@ -127,8 +127,10 @@ impl Resource {
     }
 
     /// The kind as messages name it: `Deployment.apps`.
+    /// Events are those of the core group, whichever group they are asked for in.
     pub fn kind_named(&self) -> Named<'_> {
-        Named { group: &self.kind.group, name: &self.kind.kind }
+        let group = if self.kind.group == "events.k8s.io" { "" } else { &self.kind.group };
+        Named { group, name: &self.kind.kind }
     }
 
     /// The schema of the served version.

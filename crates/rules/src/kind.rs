@@ -52,6 +52,15 @@ pub enum Rank {
     Wide,
 }
 
+/// How often the rules of a kind judge the metadata of an update, beside what holds for all kinds alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetadataRounds {
+    /// As a change of what was there.
+    pub as_change: usize,
+    /// As if the object were new.
+    pub as_new: usize,
+}
+
 /// The rules of one built-in kind. Every method has the answer that fits a kind with nothing special.
 ///
 /// The API server calls them in this order. Create: `set_defaults`, `prepare_create`, admission, `validate`,
@@ -75,9 +84,19 @@ pub trait KindRules: Sync {
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         match context.subresource {
             "" if self.has_status() => keep(object, old, "status"),
-            "status" => keep_all_but_status(object, old),
+            "status" => {
+                keep_all_but_status(object, old);
+                if self.status_keeps_metadata() {
+                    keep_metadata(object, old);
+                }
+            }
             _ => {}
         }
+    }
+
+    /// Whether a write to the status leaves labels, annotations, finalizers and owner references as they were.
+    fn status_keeps_metadata(&self) -> bool {
+        false
     }
 
     /// All that is wrong with the object on its own, on create and on update. `old` is given on update, where some
@@ -132,9 +151,9 @@ pub trait KindRules: Sync {
         true
     }
 
-    /// Whether an update's metadata is also judged as that of a new object; see `metadata::validate_update`.
-    fn rechecks_metadata_on_update(&self) -> bool {
-        false
+    /// How often the kind's own rules judge the metadata of an update again; see `metadata::validate_update`.
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 0 }
     }
 
     /// The seconds an object of this kind lingers when it is deleted (`requested` by the client); `None` when it goes
@@ -223,6 +242,13 @@ pub fn keep(object: &mut Value, old: &Value, field: &str) {
             Some(value) => fields.insert(field.to_owned(), value.clone()),
             None => fields.remove(field),
         };
+    }
+}
+
+/// Takes from the old object the metadata that clients write.
+pub fn keep_metadata(object: &mut Value, old: &Value) {
+    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        keep(&mut object["metadata"], &old["metadata"], field);
     }
 }
 

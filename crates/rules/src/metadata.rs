@@ -24,16 +24,19 @@ pub fn validate_create(object: &Value, namespaced: bool, rules: &dyn KindRules) 
 
 /// All that is wrong with an updated object's metadata.
 ///
-/// Kubernetes checks it twice, once for all kinds alike and once in the rules of the kind, and its answers list what is
-/// wrong that often. Kinds whose rules also judge the new object as if it were created add a third round.
+/// Kubernetes checks it once for all kinds alike and again in the rules of the kind, and its answers list what is wrong
+/// that often.
 pub fn validate_update(object: &Value, old: &Value, namespaced: bool, rules: &dyn KindRules) -> Errors {
     let (new_metadata, old_metadata) = (object.at(&["metadata"]), old.at(&["metadata"]));
     let mut errors = Errors::new();
     validate(&mut errors, new_metadata, namespaced, names::path_segment);
     validate_change(&mut errors, new_metadata, old_metadata);
-    validate_change(&mut errors, new_metadata, old_metadata);
-    standard_finalizers(&mut errors, new_metadata);
-    if rules.rechecks_metadata_on_update() {
+    let rounds = rules.metadata_rounds();
+    for _ in 0..rounds.as_change {
+        validate_change(&mut errors, new_metadata, old_metadata);
+        standard_finalizers(&mut errors, new_metadata);
+    }
+    for _ in 0..rounds.as_new {
         validate(&mut errors, new_metadata, namespaced, rules.name_check());
         standard_finalizers(&mut errors, new_metadata);
     }

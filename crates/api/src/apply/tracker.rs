@@ -287,6 +287,9 @@ impl Tracker<'_> {
 
 /// `apps/v1, Kind=Deployment`; the core group is empty.
 fn shown_kind(api_version: &str, kind: &str) -> String {
+    if api_version.matches('/').count() > 1 {
+        return "/, Kind=".to_owned();
+    }
     let slash = if api_version.contains('/') { "" } else { "/" };
     format!("{slash}{api_version}, Kind={kind}")
 }

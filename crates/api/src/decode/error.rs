@@ -30,3 +30,12 @@ pub enum StrictProblem {
     #[error("{0}")]
     Yaml(Box<str>),
 }
+
+impl StrictProblem {
+    /// The problem as warnings, one a line of YAML.
+    pub fn warnings(&self) -> Vec<String> {
+        let text = self.to_string();
+        let text = text.strip_prefix("yaml: unmarshal errors:\n").unwrap_or(&text);
+        text.split('\n').map(|line| line.trim_start().to_owned()).collect()
+    }
+}

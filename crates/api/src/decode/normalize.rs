@@ -62,7 +62,7 @@ fn normalize_fields(fields: &mut Map<String, Value>, node: NodeRef<'_>, object: 
 /// Whether the field stays; a list or map that is always printed becomes null when it is empty.
 fn settle(field: &Field, value: &mut Value, node: NodeRef<'_>) -> bool {
     match field.presence {
-        Presence::NonZero => !is_zero(value),
+        Presence::NonZero => !is_zero(value) || starts_over(field, value),
         Presence::Optional => !value.is_null(),
         Presence::Nullable | Presence::AsGiven => true,
         Presence::Always => {
@@ -76,6 +76,11 @@ fn settle(field: &Field, value: &mut Value, node: NodeRef<'_>) -> bool {
             true
         }
     }
+}
+
+/// An empty list of managers is no absent one: it asks to start over, and whoever keeps track takes it away.
+pub(super) fn starts_over(field: &Field, value: &Value) -> bool {
+    &*field.name == "managedFields" && value.is_array()
 }
 
 fn add_missing(fields: &mut Map<String, Value>, node: NodeRef<'_>, object: &Object) {

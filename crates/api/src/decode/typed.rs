@@ -1,6 +1,7 @@
 //! JSON by a schema, in one pass.
 
 use super::error::{DecodeError, StrictProblem};
+use super::normalize::starts_over;
 use super::normalize::zero;
 use super::path::Step;
 use super::scanner::Begin;
@@ -103,9 +104,7 @@ impl<'a> Decoder<'a> {
         let value = self.value(owner.at(field.node))?;
         self.state.steps.pop();
         let Some(value) = value else { return Ok(()) };
-        // An empty list of managers is no absent one: it asks to start over.
-        let counts = &*field.name == "managedFields" && value.is_array();
-        if field.presence == Presence::NonZero && !counts && is_zero(&value) {
+        if field.presence == Presence::NonZero && is_zero(&value) && !starts_over(field, &value) {
             // Nothing more is added to an object that was there before; other values are as good as gone.
             if again && !value.is_object() {
                 map.remove(&*field.name);

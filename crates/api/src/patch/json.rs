@@ -55,13 +55,34 @@ static OPERATIONS: LazyLock<Schema> = LazyLock::new(|| {
 });
 
 impl JsonPatch {
+    /// Reads a patch by the schema of patches, which finds what strict field validation objects to.
     pub fn read(bytes: &[u8]) -> Result<Self, PatchError> {
-        let malformed = |error: decode::DecodeError| PatchError::Malformed(error.to_string().into());
         let Some(node) = OPERATIONS.node_named("patch") else {
             return Err(PatchError::Internal("the schema of patches is missing".into()));
         };
         let problems = decode::json(bytes, node).map_err(malformed)?.problems;
+        Self::from_document(decode::untyped_json(bytes).map_err(malformed)?.value, problems)
+    }
+
+    /// Reads a patch whose fields nobody looks at closely; operations that mean nothing fail when they are carried out.
+    pub fn read_leniently(bytes: &[u8]) -> Result<Self, PatchError> {
         let document = decode::untyped_json(bytes).map_err(malformed)?.value;
+        let mistyped = match &document {
+            Value::Array(items) => {
+                items.iter().find(|item| !item.is_object() && !item.is_null()).map(|item| (item, "Operation"))
+            }
+            Value::Null => None,
+            other => Some((other, "Patch")),
+        };
+        if let Some((found, wanted)) = mistyped {
+            let found = super::merge::json_type(found);
+            let message = format!("json: cannot unmarshal {found} into Go value of type jsonpatch.{wanted}");
+            return Err(PatchError::Malformed(message.into()));
+        }
+        Self::from_document(document, Vec::new())
+    }
+
+    fn from_document(document: Value, problems: Vec<StrictProblem>) -> Result<Self, PatchError> {
         let items = document.as_array().map_or(&[][..], Vec::as_slice);
         if items.len() > MAX_OPERATIONS {
             return Err(PatchError::TooManyOperations(items.len()));
@@ -76,6 +97,10 @@ impl JsonPatch {
         }
         Ok(())
     }
+}
+
+fn malformed(error: decode::DecodeError) -> PatchError {
+    PatchError::Malformed(error.to_string().into())
 }
 
 fn read_operation(item: &Value) -> Operation {
@@ -119,7 +144,12 @@ fn apply(document: &mut Value, operation: &Operation) -> Result<(), String> {
             add(document, to, value)
         }
         Operation::Copy { from, to } => {
-            let value = find_mut(document, from).ok_or_else(|| missing("copy", from))?.clone();
+            // What is missing in a parent that is there copies as null.
+            let (last, parents) = from.split_last().ok_or_else(|| missing("copy", from))?;
+            let value = match find_mut(document, parents).ok_or_else(|| missing("copy", from))? {
+                Value::Object(fields) => fields.get(last).cloned().unwrap_or_default(),
+                parent => find_mut(parent, std::slice::from_ref(last)).ok_or_else(|| missing("copy", from))?.clone(),
+            };
             add(document, to, value)
         }
         Operation::Test(path, expected) => {
@@ -132,10 +162,7 @@ fn apply(document: &mut Value, operation: &Operation) -> Result<(), String> {
 }
 
 fn add(document: &mut Value, path: &[String], value: Value) -> Result<(), String> {
-    let Some((last, parents)) = path.split_last() else {
-        *document = value;
-        return Ok(());
-    };
+    let (last, parents) = path.split_last().ok_or_else(|| missing("add", path))?;
     match find_mut(document, parents).ok_or_else(|| missing("add", path))? {
         Value::Object(fields) => {
             fields.insert(last.clone(), value);

@@ -4,19 +4,27 @@ use super::PatchError;
 use crate::decode::{self, Decoded};
 use serde_json::{Map, Value};
 
-/// Reads a merge patch (or a strategic one), which must be an object.
+/// Reads a merge patch (or a strategic one), which must be an object or null.
 pub fn read_merge_patch(bytes: &[u8]) -> Result<Decoded, PatchError> {
     let decoded = decode::untyped_json(bytes).map_err(|error| PatchError::Malformed(error.to_string().into()))?;
-    let found = match &decoded.value {
-        Value::Object(_) => return Ok(decoded),
-        Value::Null => return Ok(Decoded { value: Value::Object(Map::new()), problems: Vec::new() }),
+    if decoded.value.is_object() || decoded.value.is_null() {
+        return Ok(decoded);
+    }
+    let found = json_type(&decoded.value);
+    let message = format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}");
+    Err(PatchError::Malformed(message.into()))
+}
+
+/// A value's type as errors name it.
+pub fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
         Value::Bool(_) => "bool",
         Value::Number(_) => "number",
         Value::String(_) => "string",
         Value::Array(_) => "array",
-    };
-    let message = format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}");
-    Err(PatchError::Malformed(message.into()))
+        Value::Object(_) => "object",
+    }
 }
 
 /// Merges a patch into a value.

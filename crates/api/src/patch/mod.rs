@@ -6,11 +6,13 @@
 mod element_order;
 mod json;
 mod merge;
+mod restore;
 mod shown;
 mod strategic;
 
 pub use json::{JsonPatch, MAX_OPERATIONS};
-pub use merge::{merge, read_merge_patch};
+pub use merge::{json_type, merge, read_merge_patch};
+pub use restore::cannot_restore;
 pub use shown::shown;
 pub use strategic::strategic_merge;
 

@@ -40,12 +40,31 @@ pub fn object(
     let shaped = match format.shape {
         Shape::Whole => object,
         Shape::Partial => table::partial(resource, &object, format.meta_version),
+        Shape::PartialList => {
+            return Err(not_acceptable(format!(
+                "you requested PartialObjectMetadataList, but the requested object is not a list ({})",
+                type_of(resource, "")
+            )));
+        }
         Shape::Table => {
             let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
             table::Tables::new(resource, format.meta_version, include).of(metadata, [object])
         }
     };
     Ok(value(&shaped, code, format))
+}
+
+fn not_acceptable(text: String) -> Status {
+    Status::new(406, "NotAcceptable", text)
+}
+
+/// What messages call the type of a resource's objects.
+fn type_of(resource: &Resource, suffix: &str) -> String {
+    match resource.kind.group.as_str() {
+        _ if resource.custom.is_some() => format!("*unstructured.Unstructured{suffix}"),
+        "" | "events.k8s.io" => format!("*core.{}{suffix}", resource.kind.kind),
+        group => format!("*{}.{}{suffix}", group.split('.').next().unwrap_or(group), resource.kind.kind),
+    }
 }
 
 /// An object of a resource as bytes of its own, in the form a stream holds it.
@@ -119,14 +138,19 @@ pub fn list(
             });
             Ok(value(&list, 200, format))
         }
-        (Shape::Partial, _) => {
+        (Shape::Partial, _) => Err(not_acceptable(format!(
+            "you requested PartialObjectMetadata, but the requested object is a list ({})",
+            type_of(resource, "List")
+        ))),
+        (Shape::PartialList, _) => {
             let mut items = Vec::with_capacity(listed.entries.len());
             for entry in &listed.entries {
                 items.push(table::partial(resource, &stored::parse_served(resource, entry)?, format.meta_version));
             }
             let list = json!({
                 "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{}", format.meta_version),
-                "metadata": metadata, "items": items,
+                // A list of nothing is printed as Go prints a slice that was never made.
+                "metadata": metadata, "items": if items.is_empty() { Value::Null } else { items.into() },
             });
             Ok(value(&list, 200, format))
         }

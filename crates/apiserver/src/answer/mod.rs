@@ -5,6 +5,7 @@ mod encode;
 mod gzip;
 pub mod table;
 mod yaml;
+mod yaml_text;
 
 pub use body::Body;
 pub use encode::{list, object, served_bytes, value};

@@ -1,11 +1,14 @@
 //! Objects as rows of a table, as kubectl shows them, and the part of an object that is only its metadata.
 
 use jiff::Timestamp;
+use knarr_api::status::Status;
 use knarr_rules::{Column, Description, Rank};
 use serde_json::{Value, json};
 
 use crate::custom::ColumnDescription;
 use crate::kinds::Resource;
+use crate::route::accept::{Format, Shape};
+use crate::route::query::Query;
 
 /// What a row carries beside its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,11 +19,17 @@ pub enum IncludeObject {
 }
 
 impl IncludeObject {
-    pub fn parse(text: &str) -> IncludeObject {
-        match text {
-            "None" => IncludeObject::None,
-            "Object" => IncludeObject::Object,
-            _ => IncludeObject::Metadata,
+    /// What a request asks for; other representations than tables leave the question alone.
+    pub fn of(format: &Format, query: &Query) -> Result<IncludeObject, Status> {
+        match query.text("includeObject") {
+            _ if format.shape != Shape::Table => Ok(IncludeObject::Metadata),
+            "None" => Ok(IncludeObject::None),
+            "Object" => Ok(IncludeObject::Object),
+            "Metadata" | "" => Ok(IncludeObject::Metadata),
+            other => Err(Status::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', \
+                 'Object', 'None', or empty"
+            ))),
         }
     }
 }

@@ -2,17 +2,17 @@
 
 use bytes::Bytes;
 use knarr_api::apply::{self, ApplyError, Set, Tracker, Versions};
-use knarr_api::decode;
+use knarr_api::decode::{self, StrictProblem};
 use knarr_api::schema::{NodeRef, builtin};
 use knarr_api::status::Status;
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::options::WriteOptions;
+use super::options::{FieldValidation, WriteOptions};
 use super::{Call, patch, pipeline, stored};
 use crate::kinds::Resource;
-use crate::route::decode::{Expected, judge, set_defaults};
+use crate::route::decode::{Expected, set_defaults};
 
 pub use apply::keep_times_if_unchanged;
 
@@ -25,30 +25,41 @@ pub fn record(call: &Call<'_>, live: Option<&Value>, object: &mut Value, options
 }
 
 /// What a client wants to be, as server-side apply takes it.
-pub struct Configuration(Value);
+pub struct Configuration {
+    value: Value,
+    /// Keys that it gives twice.
+    problems: Vec<StrictProblem>,
+}
 
 impl Configuration {
-    pub fn read(call: &Call<'_>, body: &Bytes, options: &WriteOptions) -> Result<Configuration, Status> {
-        let decoded =
-            decode::untyped_yaml(body).map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
-        let expected = Expected::of(call.resource)?;
-        judge(call, &expected, &expected.kind, decoded.problems, options.field_validation)?;
-        let configuration = decoded.value;
-        if !configuration.is_object() {
-            return Err(Status::bad_request("error decoding YAML: the configuration is not an object"));
-        }
-        Ok(Configuration(configuration))
+    pub fn read(body: &Bytes) -> Result<Configuration, Status> {
+        let undecodable = |why: &str| Status::bad_request(format!("error decoding YAML: {why}"));
+        let decoded = decode::untyped_yaml(body)
+            .map_err(|error| undecodable(&format!("error converting YAML to JSON: {error}")))?;
+        let value = match decoded.value {
+            Value::Null => Value::Object(Map::new()),
+            value @ Value::Object(_) => value,
+            other => {
+                let found = knarr_api::patch::json_type(&other);
+                return Err(undecodable(&format!(
+                    "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {found} into Go value of type \
+                     map[string]interface {{}}"
+                )));
+            }
+        };
+        Ok(Configuration { value, problems: decoded.problems })
     }
 
     /// The object that results from applying to what is there.
     pub fn apply(&self, call: &Call<'_>, live: Option<&Value>, options: &WriteOptions) -> Result<Value, Status> {
-        let name = self.0.text(&["metadata", "name"]);
+        let name = self.value.text(&["metadata", "name"]);
         if !name.is_empty() {
-            patch::check_name(call, &self.0)?;
+            patch::check_name(call, &self.value)?;
         }
         let applied = with_tracker(call, |tracker| {
-            tracker.apply(live, &self.0, &options.manager, options.force).map_err(apply_status)
+            tracker.apply(live, &self.value, &options.manager, options.force).map_err(apply_status)
         })?;
+        self.judge(call, options)?;
         let expected = Expected::of(call.resource)?;
         let mut object =
             expected.decode_value(&applied).map_err(|error| Status::new(500, "", error.to_string()))?.value;
@@ -58,11 +69,36 @@ impl Configuration {
             object.set(&["metadata", "name"], call.target.name.as_str());
         }
         if live.is_none() {
+            let uid = object.text(&["metadata", "uid"]);
+            if !uid.is_empty() {
+                let why =
+                    format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
+                return Err(Status::conflict(call.resource.named(), &call.target.name, &why));
+            }
             pipeline::wipe_system_fields(&mut object);
         }
         set_defaults(call.resource, &mut object);
         pipeline::deduplicate_owners(call, &mut object, false);
         Ok(object)
+    }
+
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// Acts on keys that are given twice; a configuration that cannot be applied is told first.
+    pub fn judge(&self, call: &Call<'_>, options: &WriteOptions) -> Result<(), Status> {
+        match (self.problems.first(), options.field_validation) {
+            (Some(problem), FieldValidation::Strict) => {
+                let why = format!("error strict decoding YAML: error converting YAML to JSON: {problem}");
+                Err(Status::bad_request(why))
+            }
+            (Some(problem), FieldValidation::Warn) => {
+                call.warnings.lock().extend(problem.warnings());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -111,7 +147,9 @@ fn ignored(resource: &Resource, subresource: &str) -> Option<Set> {
         ("status", "certificates.k8s.io", _) => &[&["spec"], &["status", "conditions"]],
         ("status", "flowcontrol.apiserver.k8s.io", _)
         | ("status", "storage.k8s.io", "volumeattachments")
-        | ("status", "networking.k8s.io", "servicecidrs") => &[&["metadata"], &["spec"]],
+        | ("status", "networking.k8s.io", "servicecidrs")
+        | ("status", "resource.k8s.io", "resourceclaims")
+        | ("status", "admissionregistration.k8s.io", "validatingadmissionpolicies") => &[&["metadata"], &["spec"]],
         ("status", _, _) if resource.custom.is_some() => &[&["metadata"], &["spec"]],
         ("status", _, _) => &[&["spec"]],
         ("approval", _, _) => &[&["spec"], &["status", "certificate"]],

@@ -1,16 +1,17 @@
 //! The four kinds of patches.
 
 use bytes::Bytes;
-use knarr_api::patch::{JsonPatch, PatchError, merge, read_merge_patch, strategic_merge};
-use knarr_api::status::Status;
+use knarr_api::field::{Errors, Path};
+use knarr_api::patch::{JsonPatch, PatchError, cannot_restore, merge, read_merge_patch, strategic_merge};
+use knarr_api::status::{Named, Status};
 use knarr_api::value::Read;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::options::{WriteKind, WriteOptions};
+use super::options::{FieldValidation, WriteKind, WriteOptions};
 use super::update::{Updated, update};
 use super::{Call, fields};
 use crate::route::accept;
-use crate::route::decode::{Expected, judge, set_defaults};
+use crate::route::decode::{Expected, set_defaults};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
@@ -47,10 +48,17 @@ pub async fn patch(call: &Call<'_>, body: &Bytes) -> Result<(Updated, WriteOptio
     let updated = match kind {
         PatchKind::Apply => apply(call, body, &options).await?,
         _ => {
-            let change = Patch::read(call, kind, body, &options)?;
-            update(call, &options, false, &mut |current| match current {
-                Some(current) => patched(call, &options, &change, current),
-                None => Err(call.not_found()),
+            let mut read = None;
+            update(call, &options, false, &mut |current| {
+                let current = current.ok_or_else(|| call.not_found())?;
+                // A patch is only read once there is something to patch: what is missing is told before what is wrong.
+                if read.is_none() {
+                    read = Some(Patch::read(kind, body, &options)?);
+                }
+                match &read {
+                    Some(patch) => patched(call, &options, patch, current),
+                    None => Err(Status::internal("the patch was not read")),
+                }
             })
             .await?
         }
@@ -59,91 +67,124 @@ pub async fn patch(call: &Call<'_>, body: &Bytes) -> Result<(Updated, WriteOptio
 }
 
 async fn apply(call: &Call<'_>, body: &Bytes, options: &WriteOptions) -> Result<Updated, Status> {
-    let configuration = fields::Configuration::read(call, body, options)?;
     let may_create = call.target.subresource.is_empty();
-    update(call, options, may_create, &mut |current| configuration.apply(call, current, options)).await
+    let mut read = None;
+    update(call, options, may_create, &mut |current| {
+        if read.is_none() {
+            read = Some(fields::Configuration::read(body)?);
+        }
+        match &read {
+            Some(configuration) => configuration.apply(call, current, options),
+            None => Err(Status::internal("the configuration was not read")),
+        }
+    })
+    .await
 }
 
 /// A patch that was read.
-pub enum Patch {
+pub struct Patch {
+    change: Change,
+    /// What strict field validation objects to in the patch itself.
+    problems: Vec<String>,
+}
+
+enum Change {
     Json(JsonPatch),
     Merge(Value),
     Strategic(Value),
 }
 
 impl Patch {
-    /// Reads a patch; what strict field validation objects to in it is judged at once.
-    pub fn read(call: &Call<'_>, kind: PatchKind, body: &Bytes, options: &WriteOptions) -> Result<Patch, Status> {
-        let expected = Expected::of(call.resource)?;
-        let judged = |problems| judge(call, &expected, &expected.kind, problems, options.field_validation);
+    pub fn read(kind: PatchKind, body: &Bytes, options: &WriteOptions) -> Result<Patch, Status> {
+        let lenient = options.field_validation == FieldValidation::Ignore;
         match kind {
+            PatchKind::Json if lenient => {
+                let patch = JsonPatch::read_leniently(body).map_err(patch_status)?;
+                Ok(Patch { change: Change::Json(patch), problems: Vec::new() })
+            }
             PatchKind::Json => {
-                let mut patch = JsonPatch::read(body).map_err(unreadable)?;
-                judged(std::mem::take(&mut patch.problems))?;
-                Ok(Patch::Json(patch))
+                let patch = JsonPatch::read(body).map_err(undecodable)?;
+                let problems = patch.problems.iter().map(|problem| format!("json patch {problem}")).collect();
+                Ok(Patch { change: Change::Json(patch), problems })
             }
             PatchKind::Merge => {
-                let decoded = read_merge_patch(body).map_err(unreadable)?;
-                judged(decoded.problems)?;
-                Ok(Patch::Merge(decoded.value))
+                let decoded = match read_merge_patch(body) {
+                    Ok(decoded) if !decoded.value.is_null() => decoded,
+                    Err(error) if !lenient => return Err(undecodable(error)),
+                    _ => return Err(Status::bad_request("Invalid JSON Patch")),
+                };
+                let problems = decoded.problems.iter().map(ToString::to_string).collect();
+                Ok(Patch { change: Change::Merge(decoded.value), problems })
             }
             PatchKind::Strategic | PatchKind::Apply => {
-                let decoded = read_merge_patch(body).map_err(unreadable)?;
-                judged(decoded.problems)?;
-                Ok(Patch::Strategic(decoded.value))
+                let decoded = read_merge_patch(body).map_err(patch_status)?;
+                let patch = if decoded.value.is_null() { Value::Object(Map::new()) } else { decoded.value };
+                let problems = decoded.problems.iter().map(ToString::to_string).collect();
+                Ok(Patch { change: Change::Strategic(patch), problems })
             }
         }
     }
 
-    /// The object with the patch, not yet checked.
-    pub fn on(&self, expected: &Expected<'_>, current: &Value) -> Result<Value, Status> {
-        let mut object = current.clone();
-        match self {
-            Patch::Json(patch) => patch.apply(&mut object).map_err(patch_status)?,
-            Patch::Merge(patch) => merge(&mut object, patch.clone()),
-            Patch::Strategic(patch) => {
-                object = strategic_merge(object, patch.clone(), expected.node).map_err(patch_status)?;
+    /// The patched object, read as if it had come from a client.
+    pub fn on(
+        &self,
+        call: &Call<'_>,
+        expected: &Expected<'_>,
+        options: &WriteOptions,
+        current: &Value,
+    ) -> Result<Value, Status> {
+        let mut changed = current.clone();
+        match &self.change {
+            Change::Json(patch) => patch.apply(&mut changed).map_err(patch_status)?,
+            Change::Merge(patch) => merge(&mut changed, patch.clone()),
+            Change::Strategic(patch) => {
+                changed = strategic_merge(changed, patch.clone(), expected.node).map_err(patch_status)?;
             }
         }
+        let refused = |why: &str| self.refused(&changed, why);
+        self.check_type(expected, &changed).map_err(|why| refused(&why))?;
+        let decoded = expected.decode_value(&changed).map_err(|error| refused(&error.to_string()))?;
+        let mut problems = self.problems.clone();
+        problems.extend(decoded.problems.iter().map(ToString::to_string));
+        match options.field_validation {
+            FieldValidation::Strict if !problems.is_empty() => {
+                return Err(refused(&format!("strict decoding error: {}", problems.join(", "))));
+            }
+            FieldValidation::Warn => call.warnings.lock().extend(problems),
+            _ => {}
+        }
+        let mut object = decoded.value;
+        object["kind"] = expected.kind.kind.as_str().into();
+        object["apiVersion"] = expected.kind.api_version().into();
         Ok(object)
+    }
+
+    fn check_type(&self, expected: &Expected<'_>, changed: &Value) -> Result<(), String> {
+        match &self.change {
+            Change::Strategic(_) => cannot_restore(changed, expected.node).map_or(Ok(()), Err),
+            _ => expected.check_type(changed),
+        }
+    }
+
+    /// The refusal of what the patch made. It shows a strategic patch, or the whole object that another one made.
+    fn refused(&self, changed: &Value, why: &str) -> Status {
+        let shown = match &self.change {
+            Change::Strategic(patch) => knarr_api::patch::shown(patch).to_string(),
+            _ => changed.to_string(),
+        };
+        let mut errors = Errors::new();
+        errors.invalid(&Path::root("patch"), shown, why);
+        Status::invalid(Named { group: "", name: "" }, "", &errors)
     }
 }
 
 fn patched(call: &Call<'_>, options: &WriteOptions, patch: &Patch, current: &Value) -> Result<Value, Status> {
     let expected = Expected::of(call.resource)?;
-    let changed = patch.on(&expected, current)?;
-    let mut object = recheck(call, &expected, options, &changed)?;
+    let mut object = patch.on(call, &expected, options, current)?;
     set_defaults(call.resource, &mut object);
     check_name(call, &object)?;
     super::pipeline::deduplicate_owners(call, &mut object, false);
     fields::record(call, Some(current), &mut object, options)?;
-    Ok(object)
-}
-
-/// Decodes what a patch made, as if it had come from a client.
-pub fn recheck(
-    call: &Call<'_>,
-    expected: &Expected<'_>,
-    options: &WriteOptions,
-    changed: &Value,
-) -> Result<Value, Status> {
-    let decoded = expected.decode_value(changed).map_err(|error| {
-        let mut errors = knarr_api::field::Errors::new();
-        errors.invalid_shown(
-            &knarr_api::field::Path::root("patch"),
-            knarr_api::patch::shown(changed).to_string(),
-            error.to_string(),
-        );
-        Status::invalid(call.resource.kind_named(), &call.target.name, &errors)
-    })?;
-    judge(call, expected, &expected.kind, decoded.problems, options.field_validation)?;
-    let mut object = decoded.value;
-    if object["kind"].as_str().is_none_or(str::is_empty) {
-        object["kind"] = expected.kind.kind.as_str().into();
-    }
-    if object["apiVersion"].as_str().is_none_or(str::is_empty) {
-        object["apiVersion"] = expected.kind.api_version().into();
-    }
     Ok(object)
 }
 
@@ -165,14 +206,14 @@ pub fn check_name(call: &Call<'_>, object: &Value) -> Result<(), Status> {
     )))
 }
 
-fn unreadable(error: PatchError) -> Status {
+fn undecodable(error: PatchError) -> Status {
     match error {
         PatchError::Malformed(why) => Status::bad_request(format!("error decoding patch: {why}")),
         other => patch_status(other),
     }
 }
 
-pub fn patch_status(error: PatchError) -> Status {
+fn patch_status(error: PatchError) -> Status {
     match error {
         PatchError::Malformed(why) => Status::bad_request(why),
         PatchError::TooManyOperations(_) => Status::new(413, "RequestEntityTooLarge", error.to_string()),

@@ -95,7 +95,7 @@ pub async fn serve(
     verb: Verb,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
-    let include = IncludeObject::parse(call.query.text("includeObject"));
+    let include = IncludeObject::of(format, call.query)?;
     match verb {
         Verb::Get => {
             let object = provider.get(server, &call.target.namespace, &call.target.name).await?;
@@ -134,7 +134,7 @@ fn shaped(
             let tables = Tables::new(resource, format.meta_version, include);
             answer::value(&tables.with_cells(json!({}), objects, cells), 200, format)
         }
-        Shape::Partial => {
+        Shape::Partial | Shape::PartialList => {
             let items: Vec<Value> =
                 objects.iter().map(|object| partial(resource, object, format.meta_version)).collect();
             let whole = json!({

@@ -23,6 +23,7 @@ pub enum Shape {
     Whole,
     Table,
     Partial,
+    PartialList,
 }
 
 /// The representation that is sent.
@@ -163,7 +164,8 @@ impl<'a> Clause<'a> {
         let shape = match self.parameter("as") {
             "" if self.parameter("g").is_empty() && self.parameter("v").is_empty() => Shape::Whole,
             "Table" if meta && offer.shapes && encoding != Encoding::Protobuf => Shape::Table,
-            "PartialObjectMetadata" | "PartialObjectMetadataList" if meta && offer.shapes => Shape::Partial,
+            "PartialObjectMetadata" if meta && offer.shapes => Shape::Partial,
+            "PartialObjectMetadataList" if meta && offer.shapes => Shape::PartialList,
             _ => return None,
         };
         if encoding == Encoding::Protobuf && offer.custom && shape == Shape::Whole {

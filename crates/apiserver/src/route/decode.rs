@@ -48,6 +48,31 @@ impl<'a> Expected<'a> {
         }
     }
 
+    /// Whether an object that is in memory says to be what is expected, or says nothing; if not, why it is refused.
+    pub fn check_type(&self, value: &Value) -> Result<(), String> {
+        let says = |field: &str, own: &str| match &value[field] {
+            Value::Null => true,
+            Value::String(text) => text.is_empty() || text == own,
+            _ => false,
+        };
+        if value.is_object() && says("kind", &self.kind.kind) && says("apiVersion", &self.kind.api_version()) {
+            return Ok(());
+        }
+        let meta = decode::type_meta(value.to_string().as_bytes())
+            .map_err(|error| format!("couldn't get version/kind; json parse error: {error}"))?;
+        check_version_text(&meta)?;
+        let given = with_defaults(self, &meta);
+        match builtin().kind(&given.group, &given.version, &given.kind) {
+            _ if given == self.kind => Ok(()),
+            Some(node) if self.custom.is_none() => match decode::value(value, node) {
+                Ok(_) => Err(no_conversion(&given, &self.kind)),
+                Err(error) => Err(error.to_string()),
+            },
+            _ if self.custom.is_some() => Err(other_custom_kind(&given, &self.kind)),
+            _ => Err(unregistered(&given)),
+        }
+    }
+
     fn decode_json(&self, body: &[u8]) -> Result<Decoded, DecodeError> {
         match self.custom {
             Some(schema) => schema.decode_json(body),
@@ -114,24 +139,33 @@ fn typed(_headers: &HeaderMap, encoding: Encoding, expected: &Expected<'_>, body
             Ok(Decoded { value, problems: Vec::new() })
         }
         Encoding::Json => {
-            let meta = decode::type_meta(body).map_err(|error| {
-                unrecognized(expected, &format!("couldn't get version/kind; json parse error: {error}"), body)
-            })?;
+            let meta = read_type(expected, body, body)?;
             check_kind(expected, &meta)?;
             expected.decode_json(body).map_err(|error| cannot_handle(expected, &meta, &error.to_string()))
         }
         Encoding::Yaml => {
-            let plain = decode::untyped_yaml(body).map_err(|error| {
-                unrecognized(expected, &format!("couldn't get version/kind; json parse error: {error}"), body)
-            })?;
-            let meta = TypeMeta {
-                api_version: plain.value["apiVersion"].as_str().unwrap_or_default().to_owned(),
-                kind: plain.value["kind"].as_str().unwrap_or_default().to_owned(),
-            };
+            let plain = decode::untyped_yaml(body).map_err(|error| unrecognized(expected, &error.to_string(), body))?;
+            let meta = read_type(expected, plain.value.to_string().as_bytes(), body)?;
             check_kind(expected, &meta)?;
             expected.decode_yaml(body).map_err(|error| cannot_handle(expected, &meta, &error.to_string()))
         }
     }
+}
+
+/// Reads which kind an object says to be; a refusal shows the body as it came.
+fn read_type(expected: &Expected<'_>, json: &[u8], body: &[u8]) -> Result<TypeMeta, Status> {
+    let meta = decode::type_meta(json).map_err(|error| {
+        unrecognized(expected, &format!("couldn't get version/kind; json parse error: {error}"), body)
+    })?;
+    check_version_text(&meta).map_err(|why| unrecognized(expected, &why, body))?;
+    Ok(meta)
+}
+
+fn check_version_text(meta: &TypeMeta) -> Result<(), String> {
+    if meta.api_version.matches('/').count() > 1 {
+        return Err(format!("unexpected GroupVersion string: {}", meta.api_version));
+    }
+    Ok(())
 }
 
 /// Refuses an object that says it is something else.
@@ -145,32 +179,36 @@ fn check_kind(expected: &Expected<'_>, meta: &TypeMeta) -> Result<(), Status> {
         if given.group != own.group || given.version != own.version {
             return Err(wrong_version(&given, own));
         }
-        let why = format!(
-            "{} in version {:?} cannot be handled as a {}: converting ({}) to ({}): unknown conversion",
-            given.kind, given.version, own.kind, "*unstructured.Unstructured", own.kind
-        );
-        return Err(Status::bad_request(why));
+        return Err(cannot_handle(expected, meta, &other_custom_kind(&given, own)));
     }
     let known = builtin().kind(&given.group, &given.version, &given.kind).is_some();
     if given.kind == own.kind && known {
         return Err(wrong_version(&given, own));
     }
-    if !known {
-        let why = format!(
-            "no kind {:?} is registered for version {:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
-            given.kind,
-            given.api_version()
-        );
-        return Err(cannot_handle(expected, meta, &why));
-    }
-    let why = format!(
+    let why = if known { no_conversion(&given, own) } else { unregistered(&given) };
+    Err(cannot_handle(expected, meta, &why))
+}
+
+fn no_conversion(given: &GroupVersionKind, own: &GroupVersionKind) -> String {
+    format!(
         "converting ({}.{}) to ({}.{}): unknown conversion",
         given.version,
         given.kind,
         internal_package(&own.group),
         own.kind
-    );
-    Err(cannot_handle(expected, meta, &why))
+    )
+}
+
+fn unregistered(given: &GroupVersionKind) -> String {
+    format!(
+        "no kind {:?} is registered for version {:?} in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
+        given.kind,
+        given.api_version()
+    )
+}
+
+fn other_custom_kind(given: &GroupVersionKind, own: &GroupVersionKind) -> String {
+    format!("converting (*unstructured.Unstructured) to ({}): unknown conversion from {}", own.kind, given.kind)
 }
 
 fn with_defaults(expected: &Expected<'_>, meta: &TypeMeta) -> GroupVersionKind {
@@ -231,7 +269,7 @@ pub fn judge(
     match validation {
         FieldValidation::Ignore => Ok(()),
         FieldValidation::Warn => {
-            call.warnings.lock().extend(problems.iter().map(ToString::to_string));
+            call.warnings.lock().extend(problems.iter().flat_map(StrictProblem::warnings));
             Ok(())
         }
         FieldValidation::Strict => {

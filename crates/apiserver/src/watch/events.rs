@@ -66,7 +66,7 @@ impl Events {
     fn append_value(&mut self, out: &mut Vec<u8>, kind: &str, object: Value) {
         let shaped = match self.format.shape {
             Shape::Whole => object,
-            Shape::Partial => partial(&self.resource, &object, self.format.meta_version),
+            Shape::Partial | Shape::PartialList => partial(&self.resource, &object, self.format.meta_version),
             Shape::Table => {
                 let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
                 let mut tables = Tables::new(&self.resource, self.format.meta_version, self.include);

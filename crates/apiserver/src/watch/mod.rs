@@ -46,7 +46,7 @@ pub async fn serve(
         Encoding::Yaml => return Err(not_a_stream()),
         _ => Format { pretty: false, ..*format },
     };
-    let include = IncludeObject::parse(request.query.text("includeObject"));
+    let include = IncludeObject::of(&format, request.query)?;
     let events = Events::new(resource.clone(), selection, format, include);
     let start = Start {
         namespace: target.namespace.clone(),

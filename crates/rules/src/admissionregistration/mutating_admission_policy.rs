@@ -10,7 +10,7 @@ use super::expressions::Scope;
 use super::{matching, name_warnings, policy};
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, text};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 pub struct MutatingAdmissionPolicy;
 
@@ -43,8 +43,8 @@ impl KindRules for MutatingAdmissionPolicy {
         name_warnings(object)
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 2 }
     }
 
     fn has_generation(&self) -> bool {

@@ -6,7 +6,7 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::{binding, matching, name_warnings};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 pub struct MutatingAdmissionPolicyBinding;
 
@@ -30,8 +30,8 @@ impl KindRules for MutatingAdmissionPolicyBinding {
         name_warnings(object)
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 2 }
     }
 
     fn has_generation(&self) -> bool {

@@ -5,7 +5,7 @@ use knarr_api::field::Errors;
 use serde_json::Value;
 
 use super::{name_warnings, webhooks};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 pub struct MutatingWebhookConfiguration;
 
@@ -24,8 +24,8 @@ impl KindRules for MutatingWebhookConfiguration {
         name_warnings(object)
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 2 }
     }
 
     fn has_generation(&self) -> bool {

@@ -13,7 +13,7 @@ use super::expressions::Scope;
 use super::{matching, name_warnings, policy};
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, conditions};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 const MOST_ANNOTATIONS: usize = 20;
 const LONGEST_VALUE: usize = 5 * 1024;
@@ -21,6 +21,10 @@ const LONGEST_VALUE: usize = 5 * 1024;
 pub struct ValidatingAdmissionPolicy;
 
 impl KindRules for ValidatingAdmissionPolicy {
+    fn status_keeps_metadata(&self) -> bool {
+        true
+    }
+
     fn set_defaults(&self, object: &mut Value, _version: &str) {
         policy::set_defaults(object);
     }
@@ -41,8 +45,8 @@ impl KindRules for ValidatingAdmissionPolicy {
         name_warnings(object)
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 2 }
     }
 
     fn has_status(&self) -> bool {

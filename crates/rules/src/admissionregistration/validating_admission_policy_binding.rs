@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{binding, name_warnings};
 use crate::common::checks;
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 pub struct ValidatingAdmissionPolicyBinding;
 
@@ -28,8 +28,8 @@ impl KindRules for ValidatingAdmissionPolicyBinding {
         name_warnings(object)
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 2 }
     }
 
     fn has_generation(&self) -> bool {

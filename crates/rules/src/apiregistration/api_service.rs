@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, formats};
-use crate::kind::{self, Column, Context, KindRules};
+use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
 
 pub struct ApiService;
 
@@ -62,8 +62,8 @@ impl KindRules for ApiService {
         names::path_segment
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn has_status(&self) -> bool {

@@ -7,11 +7,15 @@ use serde_json::Value;
 
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field, text};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 pub struct ControllerRevision;
 
 impl KindRules for ControllerRevision {
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
+    }
+
     fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         checks::non_negative(&mut errors, &Path::root("revision"), object.integer(&["revision"]));

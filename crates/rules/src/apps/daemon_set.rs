@@ -47,6 +47,8 @@ impl KindRules for DaemonSet {
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource == "status" {
             kind::keep_all_but_status(object, old);
+            // The annotation stands for a field of the spec.
+            set_template_generation(object, template_generation(old));
             return;
         }
         kind::keep(object, old, "status");

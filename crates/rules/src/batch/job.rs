@@ -12,7 +12,7 @@ use crate::common::checks::{self, IMMUTABLE};
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, text, wide};
 use crate::common::label_selector::{self, Selector};
 use crate::common::workload;
-use crate::kind::{self, Column, Context, KindRules};
+use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
 
 const SPEC: &str = "io.k8s.api.batch.v1.JobSpec";
 const STATUS: &str = "io.k8s.api.batch.v1.JobStatus";
@@ -87,8 +87,8 @@ impl KindRules for Job {
         warnings
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn has_status(&self) -> bool {

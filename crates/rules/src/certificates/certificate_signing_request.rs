@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{pem, signer_name};
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field, text};
-use crate::kind::{self, Column, Context, KindRules};
+use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
 
 const SPEC: &str = "io.k8s.api.certificates.v1.CertificateSigningRequestSpec";
 /// What the column of signers is said to hold; unlike what the field itself is said to.
@@ -110,8 +110,8 @@ impl KindRules for CertificateSigningRequest {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn name_check(&self) -> Check {

@@ -10,7 +10,7 @@ use super::service::protocol;
 use crate::common::columns::{self, field};
 use crate::common::equality::same;
 use crate::common::{addresses, defaults as set, formats};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 pub struct Endpoints;
 
@@ -63,8 +63,8 @@ impl KindRules for Endpoints {
         true
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -10,7 +10,7 @@ use crate::common::checks::IMMUTABLE;
 use crate::common::columns::{self, field, wide};
 use crate::common::equality::same;
 use crate::common::internal;
-use crate::kind::{Column, Context, KindRules, OBJECT_META};
+use crate::kind::{Column, Context, KindRules, MetadataRounds, OBJECT_META};
 
 const EVENT: &str = "io.k8s.api.core.v1.Event";
 const REFERENCE: &str = "io.k8s.api.core.v1.ObjectReference";
@@ -31,6 +31,10 @@ const COLUMNS: &[Column] = &[
 pub struct Event;
 
 impl KindRules for Event {
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 0 }
+    }
+
     fn validate(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         legacy(&mut errors, object, "reportingComponent");

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::pod::validation::resources::{any_name, container_name};
 use crate::common::{defaults as set, resources};
-use crate::kind::{Context, KindRules};
+use crate::kind::{Context, KindRules, MetadataRounds};
 
 pub struct LimitRange;
 
@@ -49,8 +49,8 @@ impl KindRules for LimitRange {
         true
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 1 }
     }
 }
 

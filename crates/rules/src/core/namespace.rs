@@ -7,7 +7,7 @@ use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use crate::common::columns::{self, text};
-use crate::kind::{Column, Context, KindRules, keep};
+use crate::kind::{Column, Context, KindRules, MetadataRounds, keep};
 
 const COLUMNS: &[Column] = &[columns::NAME, text("Status", "string", "The status of the namespace"), columns::AGE];
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -84,8 +84,8 @@ impl KindRules for Namespace {
         true
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -12,7 +12,7 @@ use super::pod::validation::{resources::quantity, scheduling::taint_effect};
 use crate::common::checks::required_name;
 use crate::common::columns::{self, field, text, wide};
 use crate::common::{addresses, formats, internal, resources};
-use crate::kind::{Column, Context, KindRules, keep};
+use crate::kind::{Column, Context, KindRules, MetadataRounds, keep};
 
 const STATUS: &str = "io.k8s.api.core.v1.NodeStatus";
 const INFO: &str = "io.k8s.api.core.v1.NodeSystemInfo";
@@ -118,8 +118,8 @@ impl KindRules for Node {
         true
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -16,7 +16,7 @@ use crate::common::checks::{IMMUTABLE, one_of};
 use crate::common::columns::{self, field, text, wide};
 use crate::common::equality::same;
 use crate::common::{defaults as set, difference, internal, resources};
-use crate::kind::{Column, Context, KindRules, keep};
+use crate::kind::{Column, Context, KindRules, MetadataRounds, keep};
 
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
 const STATUS: &str = "io.k8s.api.core.v1.PersistentVolumeStatus";
@@ -98,8 +98,8 @@ impl KindRules for PersistentVolume {
         true
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 2 }
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -14,7 +14,7 @@ use crate::common::columns::{self, field, text, wide};
 use crate::common::equality::same;
 use crate::common::{defaults as set, difference, label_selector, labels, resources};
 use crate::core::pod::validation::resources::quantity;
-use crate::kind::{Column, Context, KindRules, keep};
+use crate::kind::{Column, Context, KindRules, MetadataRounds, keep};
 
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
 const STATUS: &str = "io.k8s.api.core.v1.PersistentVolumeClaimStatus";
@@ -94,8 +94,8 @@ impl KindRules for PersistentVolumeClaim {
         true
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

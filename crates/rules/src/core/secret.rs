@@ -13,7 +13,7 @@ use crate::common::checks::IMMUTABLE;
 use crate::common::columns::{self, field};
 use crate::common::equality::same;
 use crate::common::{defaults as set, formats};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 const SECRET: &str = "io.k8s.api.core.v1.Secret";
 const COLUMNS: &[Column] =
@@ -49,8 +49,8 @@ impl KindRules for Secret {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::common::{addresses, checks, labels};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 const TYPE: &str = "io.k8s.api.discovery.v1.EndpointSlice";
 const MOST_ENDPOINTS: usize = 1000;
@@ -81,8 +81,8 @@ impl KindRules for EndpointSlice {
         warnings
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 1 }
     }
 
     fn has_generation(&self) -> bool {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::conditions;
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field, text};
-use crate::kind::{self, Column, Context, KindRules};
+use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
 
 const SPEC: &str = "io.k8s.api.flowcontrol.v1.FlowSchemaSpec";
 const REFERENCE: &str = "io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationReference";
@@ -47,8 +47,8 @@ impl KindRules for FlowSchema {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 1 }
     }
 
     fn has_status(&self) -> bool {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::conditions;
 use crate::common::checks::{self, between};
 use crate::common::columns::{self, AGE, NAME, field};
-use crate::kind::{self, Column, Context, KindRules};
+use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
 
 const SPEC: &str = "io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec";
 const LIMITED: &str = "io.k8s.api.flowcontrol.v1.LimitedPriorityLevelConfiguration";
@@ -58,8 +58,8 @@ impl KindRules for PriorityLevelConfiguration {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 1 }
     }
 
     fn has_status(&self) -> bool {

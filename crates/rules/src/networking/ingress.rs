@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{addresses, checks, formats};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 const FORBIDDEN_SEQUENCES: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
@@ -53,8 +53,8 @@ impl KindRules for Ingress {
         warnings
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn has_status(&self) -> bool {

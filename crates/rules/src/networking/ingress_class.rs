@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, domain_path};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 const LONGEST_CONTROLLER: usize = 250;
 
@@ -40,8 +40,8 @@ impl KindRules for IngressClass {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn has_generation(&self) -> bool {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::common::addresses;
 use crate::common::checks::{self, IMMUTABLE, shown_struct};
 use crate::common::columns::{self, NAME, field};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 pub struct IpAddress;
 
@@ -56,8 +56,8 @@ impl KindRules for IpAddress {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn name_check(&self) -> Check {

@@ -13,6 +13,10 @@ use crate::kind::{Column, Context, KindRules};
 pub struct ServiceCidr;
 
 impl KindRules for ServiceCidr {
+    fn status_keeps_metadata(&self) -> bool {
+        true
+    }
+
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         match old {

@@ -11,7 +11,7 @@ use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{labels, node_labels};
 use crate::core::pod::options::Options;
 use crate::core::pod::validation::{resources, scheduling};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 pub struct RuntimeClass;
 
@@ -40,8 +40,8 @@ impl KindRules for RuntimeClass {
         messages.map(|message| format!("scheduling.nodeSelector: {message}")).collect()
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn creates_on_update(&self) -> bool {

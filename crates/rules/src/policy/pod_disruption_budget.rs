@@ -8,13 +8,17 @@ use serde_json::{Value, json};
 
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, conditions, int_or_percent, label_selector};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 const COUNTERS: [&str; 4] = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
 
 pub struct PodDisruptionBudget;
 
 impl KindRules for PodDisruptionBudget {
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 1 }
+    }
+
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         if context.subresource == "status" {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::policy_rule;
 use crate::common::label_selector::{self, Selector};
-use crate::kind::{Context, KindRules};
+use crate::kind::{Context, KindRules, MetadataRounds};
 
 pub struct ClusterRole;
 
@@ -23,8 +23,8 @@ impl KindRules for ClusterRole {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn name_check(&self) -> Check {

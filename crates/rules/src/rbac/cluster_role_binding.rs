@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::binding;
 use crate::common::columns::{AGE, NAME, text, wide};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 /// The column's description says what every version of the kind has in common.
 const ROLE: &str = "RoleRef can only reference a ClusterRole in the global namespace. If the RoleRef cannot be \
@@ -32,8 +32,8 @@ impl KindRules for ClusterRoleBinding {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn name_check(&self) -> Check {

@@ -5,7 +5,7 @@ use knarr_api::names::{self, Check};
 use serde_json::Value;
 
 use super::policy_rule;
-use crate::kind::{Context, KindRules};
+use crate::kind::{Context, KindRules, MetadataRounds};
 
 pub struct Role;
 
@@ -16,8 +16,8 @@ impl KindRules for Role {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn name_check(&self) -> Check {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{configuration, naming};
 use crate::common::columns::{self, AGE, NAME};
 use crate::common::resources;
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 const MOST_CONFIGURATIONS: usize = 32;
 
@@ -34,8 +34,8 @@ impl KindRules for DeviceClass {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn has_generation(&self) -> bool {

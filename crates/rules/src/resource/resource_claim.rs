@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{allocation, claim_spec};
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, text};
-use crate::kind::{self, Column, Context, KindRules};
+use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
 
 pub struct ResourceClaim;
 
@@ -24,6 +24,7 @@ impl KindRules for ResourceClaim {
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource == "status" {
             kind::keep_all_but_status(object, old);
+            kind::keep_metadata(object, old);
             allocation::drop_deallocated(object, old);
         } else {
             kind::keep(object, old, "status");
@@ -43,8 +44,8 @@ impl KindRules for ResourceClaim {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn has_status(&self) -> bool {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::claim_spec;
 use crate::common::columns::{self, AGE, NAME};
 use crate::common::{checks, template_metadata};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 pub struct ResourceClaimTemplate;
 
@@ -41,8 +41,8 @@ impl KindRules for ResourceClaimTemplate {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::provisioner;
 use crate::common::checks::{self, IMMUTABLE, shown_struct};
 use crate::common::columns::{self, AGE, NAME, text};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 const LONGEST_NODE_ID: usize = 256;
 
@@ -56,8 +56,8 @@ impl KindRules for CsiNode {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 2 }
     }
 
     fn allows_unconditional_update(&self) -> bool {

@@ -10,7 +10,7 @@ use super::provisioner;
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::core::persistent_volume;
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 const SPEC: &str = "io.k8s.api.storage.v1.VolumeAttachmentSpec";
 const SOURCE: &str = "io.k8s.api.storage.v1.VolumeAttachmentSource";
@@ -21,6 +21,10 @@ const LONGEST_MESSAGE: usize = 1024;
 pub struct VolumeAttachment;
 
 impl KindRules for VolumeAttachment {
+    fn status_keeps_metadata(&self) -> bool {
+        true
+    }
+
     fn validate(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         let path = Path::root("spec");
@@ -43,8 +47,8 @@ impl KindRules for VolumeAttachment {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 0, as_new: 2 }
     }
 
     fn has_status(&self) -> bool {

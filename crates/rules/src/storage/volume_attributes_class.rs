@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::provisioner;
 use crate::common::columns::{self, AGE, NAME, field};
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 
 pub struct VolumeAttributesClass;
 
@@ -29,8 +29,8 @@ impl KindRules for VolumeAttributesClass {
         errors
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -17,7 +17,7 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::common::addresses;
-use crate::kind::{Column, Context, KindRules};
+use crate::kind::{Column, Context, KindRules, MetadataRounds};
 use options::Options;
 
 pub struct Pod;
@@ -80,8 +80,8 @@ impl KindRules for Pod {
         true
     }
 
-    fn rechecks_metadata_on_update(&self) -> bool {
-        true
+    fn metadata_rounds(&self) -> MetadataRounds {
+        MetadataRounds { as_change: 1, as_new: 1 }
     }
 
     fn grace_period(&self, object: &Value, requested: Option<i64>) -> Option<i64> {
