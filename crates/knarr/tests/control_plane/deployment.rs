@@ -1,0 +1,34 @@
+//! The way of a Deployment as far as it needs no node, driven by the real kubectl.
+
+use crate::support::{ControlPlane, wait_for};
+
+#[test]
+fn a_deployment_becomes_pods_that_wait_for_a_node() {
+    let plane = ControlPlane::start();
+    let names = plane.kubectl(&["get", "namespaces", "-o", "name"]).expect("namespaces are listed");
+    for namespace in ["default", "kube-system", "kube-public", "kube-node-lease"] {
+        assert!(names.contains(&format!("namespace/{namespace}")), "{names}");
+    }
+
+    plane.kubectl(&["create", "deployment", "web", "--image=nginx"]).expect("a deployment is made");
+    plane.kubectl(&["scale", "deployment", "web", "--replicas=3"]).expect("it is scaled");
+    let pods = || plane.kubectl(&["get", "pods", "-l", "app=web", "-o", "name"]).unwrap_or_default();
+    wait_for("three pods", || pods().lines().count() == 3);
+    let reasons = || {
+        let path = "jsonpath={.items[*].status.conditions[?(@.type==\"PodScheduled\")].message}";
+        plane.kubectl(&["get", "pods", "-o", path]).unwrap_or_default()
+    };
+    wait_for("the scheduler to say why they wait", || reasons().contains("no nodes available to schedule pods"));
+
+    plane.kubectl(&["delete", "deployment", "web"]).expect("it is deleted");
+    wait_for("its pods to go", || pods().is_empty());
+}
+
+#[test]
+fn wrong_input_is_refused_with_the_reason() {
+    let plane = ControlPlane::start();
+    let refused = plane.kubectl(&["create", "configmap", "Bad_Name"]).expect_err("the name is wrong");
+    assert!(refused.contains("a lowercase RFC 1123 subdomain must consist of"), "{refused}");
+    let missing = plane.kubectl(&["get", "pod", "none"]).expect_err("there is no such pod");
+    assert_eq!(missing, "Error from server (NotFound): pods \"none\" not found");
+}

@@ -1,0 +1,95 @@
+//! Two of a kind: one acts, and the other takes over when it dies.
+
+use std::time::{Duration, Instant};
+
+use knarr_client::k8s_openapi::api::coordination::v1::Lease;
+use knarr_client::kube::{Api, Client};
+use nix::sys::signal::Signal;
+
+use crate::support::{ControlPlane, PATIENCE, until};
+
+/// A third of the pace components keep by themselves, so that the test is short.
+const PACE: [&str; 4] = [
+    "--leader-elect",
+    "--leader-elect-lease-duration=3s",
+    "--leader-elect-renew-deadline=2s",
+    "--leader-elect-retry-period=500ms",
+];
+
+async fn holder(client: &Client, lease: &str) -> Option<String> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let lease = leases.get_opt(lease).await.ok()??;
+    lease.spec?.holder_identity.filter(|holder| !holder.is_empty())
+}
+
+fn is_held_by(holder: &Option<String>, pid: u32) -> bool {
+    holder.as_ref().is_some_and(|holder| holder.ends_with(&format!("_{pid}")))
+}
+
+fn pods_of(plane: &ControlPlane, name: &str) -> usize {
+    let pods = plane.kubectl(&["get", "pods", "-l", &format!("app={name}"), "-o", "name"]).unwrap_or_default();
+    pods.lines().count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_takes_over_from_a_killed_leader() {
+    for (command, lease) in [("controller-manager", "kube-controller-manager"), ("scheduler", "kube-scheduler")] {
+        let mut plane = ControlPlane::api_server();
+        let client = plane.client().await;
+        let arguments: Vec<&str> = std::iter::once(command).chain(PACE).collect();
+        plane.add("first", &arguments);
+        let first = plane.pid("first");
+        until("the first to lead", || holder(&client, lease), |holder| is_held_by(holder, first)).await;
+        plane.add("second", &arguments);
+        let other = if command == "scheduler" { "controller-manager" } else { "scheduler" };
+        plane.add("other", &[other]);
+        assert_acts(&plane, "before");
+
+        plane.kill("first");
+        let killed = Instant::now();
+        let second = plane.pid("second");
+        until("the second to lead", || holder(&client, lease), |holder| is_held_by(holder, second)).await;
+        assert!(killed.elapsed() < Duration::from_secs(15), "{command} took {:?}", killed.elapsed());
+        assert_acts(&plane, "after");
+        assert!(plane.ended("second").is_none(), "it goes on");
+    }
+}
+
+/// A deployment becomes exactly its pods, and the scheduler says why they wait.
+fn assert_acts(plane: &ControlPlane, name: &str) {
+    plane.kubectl(&["create", "deployment", name, "--image=nginx", "--replicas=5"]).expect("a deployment is made");
+    crate::support::wait_for("pods", || pods_of(plane, name) >= 5);
+    let path = "jsonpath={.items[*].status.conditions[?(@.type==\"PodScheduled\")].reason}";
+    crate::support::wait_for("the scheduler to speak", || {
+        let label = format!("app={name}");
+        let reasons = plane.kubectl(&["get", "pods", "-l", &label, "-o", path]).unwrap_or_default();
+        reasons.split_whitespace().filter(|reason| *reason == "Unschedulable").count() == 5
+    });
+    assert_eq!(pods_of(plane, name), 5, "nobody acted twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_was_frozen_stops_when_it_wakes() {
+    let mut plane = ControlPlane::api_server();
+    let client = plane.client().await;
+    let lease = "kube-controller-manager";
+    let arguments: Vec<&str> = std::iter::once("controller-manager").chain(PACE).collect();
+    plane.add("first", &arguments);
+    let first = plane.pid("first");
+    until("the first to lead", || holder(&client, lease), |holder| is_held_by(holder, first)).await;
+    plane.add("second", &arguments);
+    plane.signal("first", Signal::SIGSTOP);
+    let second = plane.pid("second");
+    until("the second to lead", || holder(&client, lease), |holder| is_held_by(holder, second)).await;
+    plane.signal("first", Signal::SIGCONT);
+    let woken = Instant::now();
+    let ended = loop {
+        if let Some(ended) = plane.ended("first") {
+            break ended;
+        }
+        assert!(woken.elapsed() < PATIENCE, "a leader that lost its lease goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert!(!ended.success(), "it says that it lost");
+    assert!(is_held_by(&holder(&client, lease).await, second));
+}

@@ -1,0 +1,8 @@
+//! Journeys through a control plane whose API server, controllers and scheduler are processes of their own, with hollow nodes
+//! where pods must run. One file a theme; `support` makes what they need.
+
+mod support;
+
+mod crashes;
+mod deployment;
+mod leadership;

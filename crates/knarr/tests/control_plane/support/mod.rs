@@ -1,0 +1,146 @@
+//! A control plane that ends with the test, and what tests ask of it.
+
+pub mod hollow;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use knarr_client::kube::Client;
+
+/// Long enough for a loaded machine; what is waited for usually comes within seconds.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Processes by a name of the test's choosing.
+pub struct ControlPlane {
+    directory: tempfile::TempDir,
+    processes: BTreeMap<String, Process>,
+}
+
+struct Process {
+    child: Child,
+    arguments: Vec<String>,
+}
+
+impl ControlPlane {
+    /// API server, controllers and scheduler.
+    pub fn start() -> Self {
+        let mut plane = Self::api_server();
+        plane.add("controller-manager", &["controller-manager"]);
+        plane.add("scheduler", &["scheduler"]);
+        plane
+    }
+
+    /// The API server alone.
+    pub fn api_server() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut plane = ControlPlane { directory, processes: BTreeMap::new() };
+        let data = plane.directory.path().to_string_lossy().into_owned();
+        plane.run("apiserver", &["apiserver", "--data-dir", &data, "--listen", "127.0.0.1:0"].map(str::to_owned));
+        wait_for("the API server to be ready", || plane.kubeconfig().exists());
+        plane
+    }
+
+    /// Starts a component under a name; `arguments` begin with its command.
+    pub fn add(&mut self, name: &str, arguments: &[&str]) {
+        let kubeconfig = self.kubeconfig().to_string_lossy().into_owned();
+        let mut all: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        all.extend(["--kubeconfig".to_owned(), kubeconfig]);
+        self.run(name, &all);
+    }
+
+    /// Ends a process as a failing machine would (SIGKILL).
+    pub fn kill(&mut self, name: &str) {
+        let process = self.processes.get_mut(name).expect("a running process");
+        process.child.kill().expect("it can be killed");
+        process.child.wait().expect("it has ended");
+    }
+
+    /// Kills a process and starts it anew.
+    pub fn restart(&mut self, name: &str) {
+        self.kill(name);
+        let arguments = self.processes[name].arguments.clone();
+        self.run(name, &arguments);
+    }
+
+    pub fn signal(&self, name: &str, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.pid(name) as i32);
+        nix::sys::signal::kill(pid, signal).expect("it can be signalled");
+    }
+
+    pub fn pid(&self, name: &str) -> u32 {
+        self.processes[name].child.id()
+    }
+
+    /// How the process ended, if it has.
+    pub fn ended(&mut self, name: &str) -> Option<ExitStatus> {
+        self.processes.get_mut(name)?.child.try_wait().expect("its state is known")
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.directory.path().join("kubeconfig.yaml")
+    }
+
+    pub async fn client(&self) -> Client {
+        knarr_client::connect(Some(&self.kubeconfig()), "test").await.expect("a client")
+    }
+
+    /// What kubectl prints, or what it complains of.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        let output = Command::new("kubectl")
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .args(arguments)
+            .env("HOME", self.directory.path())
+            .output()
+            .expect("kubectl is installed");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    fn run(&mut self, name: &str, arguments: &[String]) {
+        let child = Command::new(env!("CARGO_BIN_EXE_knarr"))
+            .args(arguments)
+            .env("KNARR_LOG", "warn")
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("knarr starts");
+        self.processes.insert(name.to_owned(), Process { child, arguments: arguments.to_vec() });
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        for process in self.processes.values_mut() {
+            // A process that has ended already needs no ending.
+            let _ = process.child.kill();
+            let _ = process.child.wait();
+        }
+    }
+}
+
+pub fn wait_for(what: &str, mut come: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !come() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits until the answer satisfies, and returns it.
+pub async fn until<T, F: Future<Output = T>>(
+    what: &str,
+    mut ask: impl FnMut() -> F,
+    mut satisfies: impl FnMut(&T) -> bool,
+) -> T {
+    let begun = Instant::now();
+    loop {
+        let answer = ask().await;
+        if satisfies(&answer) {
+            return answer;
+        }
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
