@@ -9,15 +9,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
+use crate::line::Line;
 use crate::proxy::Payload;
 use crate::routes::{Port, Target};
+use crate::worker;
 
 /// Idle connections kept to one pod.
 const MOST_IDLE: usize = 256;
@@ -39,13 +41,14 @@ pub struct Pod {
     pub address: SocketAddr,
     speaks_http2: bool,
     connect: Duration,
-    idle: Mutex<Vec<http1::SendRequest<Payload>>>,
+    /// By worker: a connection stays with the thread that watches over it.
+    idle: Box<[Mutex<Vec<Line>>]>,
     shared: tokio::sync::Mutex<Option<http2::SendRequest<Payload>>>,
 }
 
 /// A connection that is ready for one request.
 pub enum Connection {
-    One(http1::SendRequest<Payload>),
+    One(Line),
     Shared(http2::SendRequest<Payload>),
 }
 
@@ -115,7 +118,7 @@ impl Backend {
                     address: found.address,
                     speaks_http2: found.speaks_http2,
                     connect,
-                    idle: Mutex::default(),
+                    idle: (0..worker::count()).map(|_| Mutex::default()).collect(),
                     shared: tokio::sync::Mutex::default(),
                 })
             })
@@ -130,43 +133,24 @@ impl Pod {
         if self.speaks_http2 {
             return self.shared_connection().await.map(Connection::Shared);
         }
-        if !fresh {
-            let mut idle = self.idle.lock();
-            while let Some(connection) = idle.pop() {
-                if connection.is_ready() {
-                    return Ok(Connection::One(connection));
-                }
+        while let Some(mut line) = (!fresh).then(|| self.own_idle().lock().pop()).flatten() {
+            if line.is_open() {
+                return Ok(Connection::One(line));
             }
         }
-        let stream = self.open().await?;
-        let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::trace!(%error, "a connection to a pod ended");
-            }
-        });
-        Ok(Connection::One(sender))
+        Ok(Connection::One(Line::new(self.open().await?).await?))
     }
 
-    /// Keeps a connection for the next request, once it is ready for one.
-    pub fn give_back(self: &Arc<Self>, mut connection: http1::SendRequest<Payload>) {
-        if connection.is_ready() {
-            return self.keep(connection);
-        }
-        let pod = Arc::clone(self);
-        tokio::spawn(async move {
-            // Ready when the client has taken the whole answer.
-            if connection.ready().await.is_ok() {
-                pod.keep(connection);
-            }
-        });
-    }
-
-    fn keep(&self, connection: http1::SendRequest<Payload>) {
-        let mut idle = self.idle.lock();
+    /// Keeps a connection for the next request.
+    pub fn keep(&self, line: Line) {
+        let mut idle = self.own_idle().lock();
         if idle.len() < MOST_IDLE {
-            idle.push(connection);
+            idle.push(line);
         }
+    }
+
+    fn own_idle(&self) -> &Mutex<Vec<Line>> {
+        &self.idle[worker::current() % self.idle.len()]
     }
 
     async fn shared_connection(&self) -> Result<http2::SendRequest<Payload>, ConnectError> {

@@ -12,23 +12,36 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Whence a request came.
-#[derive(Clone, Copy, Debug)]
+/// Whence the requests of a connection come, in the words that pods are told.
+#[derive(Clone, Debug)]
 pub struct Origin {
-    pub client: IpAddr,
-    pub is_secure: bool,
-    pub port: u16,
+    client: HeaderValue,
+    protocol: HeaderValue,
+    port: HeaderValue,
+}
+
+impl Origin {
+    pub fn new(client: IpAddr, is_secure: bool, port: u16) -> Self {
+        let text = client.to_canonical().to_string();
+        Self {
+            // An address is always a valid value.
+            client: HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("unknown")),
+            protocol: HeaderValue::from_static(if is_secure { "https" } else { "http" }),
+            port: HeaderValue::from(port),
+        }
+    }
+
+    pub fn client(&self) -> &str {
+        self.client.to_str().unwrap_or_default()
+    }
 }
 
 /// Says who asked. What the client claims of itself is not passed on: pods trust these fields.
-pub fn set(headers: &mut HeaderMap, origin: Origin, host: Option<HeaderValue>) {
-    if let Ok(client) = HeaderValue::from_str(&origin.client.to_string()) {
-        headers.insert(REAL_IP, client.clone());
-        headers.insert(FORWARDED_FOR, client);
-    }
-    let protocol = HeaderValue::from_static(if origin.is_secure { "https" } else { "http" });
-    headers.insert(FORWARDED_PROTO, protocol);
-    headers.insert(FORWARDED_PORT, HeaderValue::from(origin.port));
+pub fn set(headers: &mut HeaderMap, origin: &Origin, host: Option<HeaderValue>) {
+    headers.insert(REAL_IP, origin.client.clone());
+    headers.insert(FORWARDED_FOR, origin.client.clone());
+    headers.insert(FORWARDED_PROTO, origin.protocol.clone());
+    headers.insert(FORWARDED_PORT, origin.port.clone());
     match host {
         Some(host) => headers.insert(FORWARDED_HOST, host),
         None => headers.remove(FORWARDED_HOST),
@@ -99,7 +112,7 @@ mod tests {
     #[test]
     fn a_client_cannot_claim_to_be_another() {
         let mut claimed = headers(&[("x-forwarded-for", "1.2.3.4"), ("x-forwarded-host", "evil")]);
-        set(&mut claimed, Origin { client: [10, 0, 0, 1].into(), is_secure: true, port: 443 }, None);
+        set(&mut claimed, &Origin::new([10, 0, 0, 1].into(), true, 443), None);
         assert_eq!(claimed["x-forwarded-for"], "10.0.0.1");
         assert_eq!(claimed["x-forwarded-proto"], "https");
         assert!(claimed.get("x-forwarded-host").is_none());

@@ -4,18 +4,20 @@
 //! Out: requests to pods, and the address under which an ingress is reached in its status.
 //!
 //! `routes` says which backend a request is for (pure); `backends` knows the pods behind it and keeps connections to
-//! them; `certificates` chooses by server name; `follow` keeps these three true to the API; `proxy` forwards one request;
-//! `server` accepts connections; `status` tells the API.
+//! them; `line` carries a request; `certificates` chooses by server name; `follow` keeps these three true to the API; `proxy` forwards one request;
+//! `server` accepts connections on the threads of `worker`; `status` tells the API.
 
 mod backends;
 mod certificates;
 mod follow;
 mod forwarded;
+mod line;
 mod metrics;
 mod proxy;
 mod routes;
 mod server;
 mod status;
+mod worker;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -17,11 +17,14 @@ use hyper_util::rt::TokioIo;
 use crate::Timeouts;
 use crate::backends::{Backend, Connection, Pod};
 use crate::forwarded::{self, Origin};
+use crate::line::Through;
 use crate::metrics;
 use crate::routes::Table;
 
-/// A body that comes through, or one of our own.
+/// What is sent to a pod: a client's body, or nothing.
 pub type Payload = Either<Incoming, Full<Bytes>>;
+/// What a client gets: a pod's body, or one of our own.
+pub type Answer = Either<Through, Full<Bytes>>;
 
 /// Pods that are tried for one request.
 const ATTEMPTS: usize = 3;
@@ -32,7 +35,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    pub async fn handle(&self, request: Request<Incoming>, origin: Origin) -> Response<Payload> {
+    pub async fn handle(&self, request: Request<Incoming>, origin: &Origin) -> Response<Answer> {
         let started = Instant::now();
         let _under_way = metrics::begun();
         let answer = match self.forward(request, origin).await {
@@ -43,7 +46,7 @@ impl Proxy {
         answer
     }
 
-    async fn forward(&self, mut request: Request<Incoming>, origin: Origin) -> Result<Response<Payload>, Problem> {
+    async fn forward(&self, mut request: Request<Incoming>, origin: &Origin) -> Result<Response<Answer>, Problem> {
         let host = host_of(&request).ok_or(Problem::NoHost)?;
         let backend = {
             let routes = self.routes.load();
@@ -64,7 +67,7 @@ impl Proxy {
         backend: &Backend,
         mut request: Request<Payload>,
         host: &HeaderValue,
-    ) -> Result<Response<Incoming>, Problem> {
+    ) -> Result<Response<Through>, Problem> {
         let spare = is_repeatable(&request).then(|| head_of(&request));
         let mut pod = backend.next().ok_or(Problem::NoPods)?;
         for attempt in 1..=ATTEMPTS {
@@ -105,7 +108,7 @@ enum Problem {
 }
 
 impl Problem {
-    fn answer(self) -> Response<Payload> {
+    fn answer(self) -> Response<Answer> {
         let (status, text) = match self {
             Problem::NoHost => (StatusCode::BAD_REQUEST, "the request names no host\n"),
             Problem::NoRule => (StatusCode::NOT_FOUND, "no ingress leads from here\n"),
@@ -130,27 +133,29 @@ async fn exchange(
     connection: Connection,
     request: Request<Payload>,
     pod: &Arc<Pod>,
-) -> Result<Response<Incoming>, Failed> {
-    match connection {
-        Connection::One(mut sender) => match sender.try_send_request(request).await {
-            Ok(answer) => {
-                // After an upgrade the connection is no longer HTTP.
-                if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-                    pod.give_back(sender);
+) -> Result<Response<Through>, Failed> {
+    let sent = match connection {
+        Connection::One(line) => line.exchange(request).await,
+        Connection::Shared(mut sender) => sender.try_send_request(request).await.map(|answer| (answer, None)),
+    };
+    match sent {
+        Ok((answer, line)) => {
+            // After an upgrade the connection is no longer HTTP.
+            let line = match line {
+                Some(line) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                    line.let_go();
+                    None
                 }
-                Ok(answer)
-            }
-            Err(mut error) => Err(Failed { unsent: error.take_message(), error: error.into_error() }),
-        },
-        Connection::Shared(mut sender) => match sender.try_send_request(request).await {
-            Ok(answer) => Ok(answer),
-            Err(mut error) => Err(Failed { unsent: error.take_message(), error: error.into_error() }),
-        },
+                line => line.map(|line| (line, Arc::clone(pod))),
+            };
+            Ok(answer.map(|body| Through::new(body, line)))
+        }
+        Err(mut error) => Err(Failed { unsent: error.take_message(), error: error.into_error() }),
     }
 }
 
 /// Makes the answer ready for the client; after an upgrade on both sides, bytes flow freely.
-fn finish(mut answer: Response<Incoming>, upgrade: Option<OnUpgrade>) -> Response<Payload> {
+fn finish(mut answer: Response<Through>, upgrade: Option<OnUpgrade>) -> Response<Answer> {
     let is_upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
     if is_upgrade && let Some(client) = upgrade {
         let pod = hyper::upgrade::on(&mut answer);

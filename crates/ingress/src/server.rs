@@ -11,57 +11,89 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::certificates::Certificates;
 use crate::forwarded::Origin;
 use crate::proxy::Proxy;
-use crate::{IngressError, Settings, Timeouts};
+use crate::{IngressError, Settings, Timeouts, worker};
 
 const BACKLOG: i32 = 4096;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// One worker's share of all addresses.
 pub struct Listeners {
-    http: Vec<TcpListener>,
-    https: Vec<TcpListener>,
+    http: Vec<std::net::TcpListener>,
+    https: Vec<std::net::TcpListener>,
 }
 
-pub fn bind(settings: &Settings) -> Result<Listeners, IngressError> {
-    let all = |addresses: &[SocketAddr]| -> Result<Vec<TcpListener>, IngressError> {
+/// Listens on all addresses, once for each worker: the kernel spreads connections over them.
+pub fn bind(settings: &Settings) -> Result<Vec<Listeners>, IngressError> {
+    let all = |addresses: &[SocketAddr]| -> Result<Vec<std::net::TcpListener>, IngressError> {
         addresses
             .iter()
             .map(|address| bind_one(*address).map_err(|error| IngressError::Listen(*address, error)))
             .collect()
     };
-    Ok(Listeners { http: all(&settings.http)?, https: all(&settings.https)? })
+    (0..worker::count()).map(|_| Ok(Listeners { http: all(&settings.http)?, https: all(&settings.https)? })).collect()
 }
 
-fn bind_one(address: SocketAddr) -> std::io::Result<TcpListener> {
+fn bind_one(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
-    // A new process may listen before the old one is gone, so that no connection is refused in between.
+    // Workers listen on the same address, and so may a new process before the old one is gone.
     socket.set_reuse_port(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket.into())
 }
 
 /// Serves until dropped.
-pub async fn serve(listeners: Listeners, proxy: Arc<Proxy>, certificates: Arc<Certificates>, timeouts: Timeouts) {
-    let mut tasks = JoinSet::new();
-    for listener in listeners.http {
-        tasks.spawn(accept(listener, None, Arc::clone(&proxy), timeouts));
-    }
-    match certificates.server_config() {
-        Ok(config) => {
-            let acceptor = TlsAcceptor::from(Arc::new(config));
-            for listener in listeners.https {
-                tasks.spawn(accept(listener, Some(acceptor.clone()), Arc::clone(&proxy), timeouts));
-            }
+pub async fn serve(workers: Vec<Listeners>, proxy: Arc<Proxy>, certificates: Arc<Certificates>, timeouts: Timeouts) {
+    let acceptor = match certificates.server_config() {
+        Ok(config) => Some(TlsAcceptor::from(Arc::new(config))),
+        Err(error) => {
+            tracing::error!(%error, "ingress cannot speak TLS");
+            None
         }
-        Err(error) => tracing::error!(%error, "ingress cannot speak TLS"),
+    };
+    // Workers end when this end of the channel is gone.
+    let (_serving, ended) = watch::channel(());
+    for (number, listeners) in workers.into_iter().enumerate() {
+        let (proxy, acceptor, mut ended) = (Arc::clone(&proxy), acceptor.clone(), ended.clone());
+        let work = move || {
+            worker::become_worker(number);
+            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return tracing::error!(%error, "an ingress worker cannot start"),
+            };
+            runtime.block_on(async {
+                tokio::select! {
+                    () = accept_all(listeners, acceptor, proxy, timeouts) => {}
+                    _ = ended.changed() => {}
+                }
+            });
+        };
+        if let Err(error) = std::thread::Builder::new().name(format!("ingress-{number}")).spawn(work) {
+            tracing::error!(%error, "an ingress worker cannot start");
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+async fn accept_all(listeners: Listeners, acceptor: Option<TlsAcceptor>, proxy: Arc<Proxy>, timeouts: Timeouts) {
+    let plain = listeners.http.into_iter().map(|listener| (listener, None));
+    let secure =
+        listeners.https.into_iter().filter(|_| acceptor.is_some()).map(|listener| (listener, acceptor.clone()));
+    let mut tasks = JoinSet::new();
+    for (listener, acceptor) in plain.chain(secure) {
+        match TcpListener::from_std(listener) {
+            Ok(listener) => drop(tasks.spawn(accept(listener, acceptor, Arc::clone(&proxy), timeouts))),
+            Err(error) => tracing::error!(%error, "an ingress worker cannot listen"),
+        }
     }
     while tasks.join_next().await.is_some() {}
 }
@@ -71,8 +103,8 @@ async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, proxy: Arc
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
-                let origin = Origin { client: client.ip().to_canonical(), is_secure: acceptor.is_some(), port };
-                tokio::spawn(connection(stream, acceptor.clone(), origin, Arc::clone(&proxy), timeouts));
+                let origin = Origin::new(client.ip(), acceptor.is_some(), port);
+                tokio::spawn(connection(stream, acceptor.clone(), Arc::new(origin), Arc::clone(&proxy), timeouts));
             }
             Err(error) => {
                 // Out of files, most likely: others must end first.
@@ -86,13 +118,14 @@ async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, proxy: Arc
 async fn connection(
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
-    origin: Origin,
+    origin: Arc<Origin>,
     proxy: Arc<Proxy>,
     timeouts: Timeouts,
 ) {
+    let asking = Arc::clone(&origin);
     let service = service_fn(move |request| {
-        let proxy = Arc::clone(&proxy);
-        async move { Ok::<_, Infallible>(proxy.handle(request, origin).await) }
+        let (proxy, origin) = (Arc::clone(&proxy), Arc::clone(&asking));
+        async move { Ok::<_, Infallible>(proxy.handle(request, &origin).await) }
     });
     let _ = stream.set_nodelay(true);
     let ended: Result<(), String> = match acceptor {
@@ -120,6 +153,6 @@ async fn connection(
         },
     };
     if let Err(error) = ended {
-        tracing::trace!(client = %origin.client, error, "a client's connection ended");
+        tracing::trace!(client = origin.client(), error, "a client's connection ended");
     }
 }

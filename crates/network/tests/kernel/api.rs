@@ -33,6 +33,8 @@ struct State {
     version: u64,
     objects: HashMap<&'static str, HashMap<String, Value>>,
     watchers: HashMap<String, Vec<mpsc::UnboundedSender<Bytes>>>,
+    /// All that ever happened: version, path, event. A watch begins where its list ended.
+    past: Vec<(u64, String, Bytes)>,
 }
 
 impl Api {
@@ -78,6 +80,7 @@ fn key(object: &Value) -> String {
 
 fn tell(state: &mut State, path: &str, kind: &str, object: &Value) {
     let line = Bytes::from(format!("{}\n", json!({"type": kind, "object": object})));
+    state.past.push((state.version, path.to_owned(), line.clone()));
     if let Some(watchers) = state.watchers.get_mut(path) {
         watchers.retain(|watcher| watcher.send(line.clone()).is_ok());
     }
@@ -90,6 +93,11 @@ fn answer(state: &Mutex<State>, request: &Request<Body>) -> Response<UnsyncBoxBo
     let is_watch = query.split('&').any(|part| part == "watch=true" || part == "watch=1");
     let body = if is_watch {
         let (sender, receiver) = mpsc::unbounded_channel();
+        let since = query.split('&').find_map(|part| part.strip_prefix("resourceVersion="));
+        let since: u64 = since.and_then(|text| text.parse().ok()).unwrap_or(0);
+        for (_, _, line) in state.past.iter().filter(|(version, other, _)| *version > since && other == path) {
+            let _ = sender.send(line.clone());
+        }
         state.watchers.entry(path.to_owned()).or_default().push(sender);
         let frames = futures::stream::unfold(receiver, |mut receiver| async move {
             receiver.recv().await.map(|line| (line, receiver))
