@@ -107,10 +107,14 @@ impl Candidate<'_> {
     async fn acquire(&mut self, api: &Api<Lease>) -> Instant {
         loop {
             let started = Instant::now();
-            match self.try_once(api).await {
-                Ok(true) => return started,
-                Ok(false) => {}
-                Err(error) => tracing::debug!(%error, lease = %self.election.name, "cannot acquire the lease yet"),
+            // An answer that never comes must not keep it from trying again.
+            match tokio::time::timeout(self.election.renew_deadline, self.try_once(api)).await {
+                Ok(Ok(true)) => return started,
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, lease = %self.election.name, "cannot acquire the lease yet");
+                }
+                Err(_) => tracing::debug!(lease = %self.election.name, "no answer on the lease"),
             }
             let wait = self.election.retry.mul_f64(rand::random_range(1.0..LATEST_RETRY));
             // A lease that runs out is taken then, not at the next turn.
