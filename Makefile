@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian 12 with Rust, git and make: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: run test build check packages bench-scheduler bench-rollout bench fuzz
+.PHONY: soak test-cgroup2 run test build check packages bench-scheduler bench-rollout bench fuzz
 
 packages:
 	@scripts/packages
@@ -36,3 +36,11 @@ bench:
 SECONDS ?= 120
 fuzz:
 	scripts/fuzz $(SECONDS)
+
+# Many pods under random kills; afterwards nothing may be left behind.
+soak: build
+	scripts/soak
+
+# The node's tests on a kernel with unified cgroups, in a virtual machine.
+test-cgroup2: packages
+	scripts/test-cgroup2

@@ -43,6 +43,8 @@ pub struct Context {
     pub allocatable: RwLock<BTreeMap<String, Quantity>>,
     pub metrics: crate::server::metrics::Counters,
     pub starts: StartQueue,
+    /// What containers have for themselves.
+    pub resources: Arc<crate::resources::Resources>,
 }
 
 /// Starting a sandbox or container keeps the CPU busy for a good while. Many at once take longer than the same many in

@@ -11,23 +11,27 @@ mod cgroup;
 mod container;
 mod context;
 mod images;
-mod inotify;
+pub mod inotify;
 mod node;
 mod objects;
 mod pod;
 mod pods;
 mod probes;
+pub mod resources;
 mod runtime;
 mod server;
 mod settings;
 mod source;
 mod status;
+mod trail;
 mod volumes;
 mod worker;
 
 pub use node::certificates;
 pub use node::eviction::{Threshold, Thresholds};
 pub use settings::{CertificateFiles, Settings};
+#[doc(hidden)]
+pub use source::fuzzing;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -88,6 +92,7 @@ pub async fn run(
     tasks.spawn(collect_images(context.clone()));
     tasks.spawn(node::rotate_logs(context.clone(), pods.clone()));
     tasks.spawn(node::watch_shutdown(context.clone(), pods.clone()));
+    serve_plugins(&context, &pods, &mut tasks);
     if let Some(folder) = context.settings.manifests.clone() {
         tasks.spawn(source::follow_manifests(context.clone(), pods.clone(), folder));
     }
@@ -98,10 +103,30 @@ pub async fn run(
         // Only when all wanted pods are known, what is not among them may go.
         synced.await;
         pods::clear_leftovers(&sweeping, &names);
+        sweeping.forget_gone_grants();
     });
     shutdown.await;
     tasks.shutdown().await;
     Ok(())
+}
+
+/// The sockets by which device plugins and monitors on the node speak to us, and the CPUs that containers share.
+fn serve_plugins(context: &Arc<Context>, pods: &Arc<Pods>, tasks: &mut tokio::task::JoinSet<()>) {
+    let (told, node) = (context.clone(), pods.node_changed());
+    let changed = Arc::new(move || {
+        node::apply_devices(&told);
+        node.notify_one();
+    });
+    let folder = context.settings.plugin_root.join("device-plugins");
+    let registration =
+        resources::devices::registration::Registration::new(&folder, context.resources.devices.clone(), changed);
+    tasks.spawn(registration.serve());
+    let (resources, listed) = (context.resources.clone(), pods.clone());
+    let folder = context.settings.plugin_root.join("pod-resources");
+    tasks.spawn(async move { resources::pod_resources::serve(&folder, resources, listed).await });
+    if context.resources.has_static_cpus() {
+        tasks.spawn(pods::keep_shared_cpus(context.clone(), pods.clone()));
+    }
 }
 
 /// A runtime that has just been started may need a moment.
@@ -133,7 +158,9 @@ async fn assemble(
     let cgroups = prepare_cgroups(&settings, &allocatable);
     let resolv_conf = settings.resolv_conf.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let bound = informers.selected::<Pod>(&format!("spec.nodeName={}", settings.node_name), "");
+    let resources = resources::Resources::open(&settings.root, settings.resources.clone(), machine.memory);
     let context = Context {
+        resources: Arc::new(resources),
         events: EventRecorder::new(client.clone(), "kubelet", Some(&settings.node_name)),
         objects: objects::Objects::new(client.clone()),
         services: informers.of::<Service>(),

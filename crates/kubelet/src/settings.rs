@@ -57,6 +57,10 @@ pub struct Settings {
     /// How long pods get to end when the machine shuts down, and how much of it is kept for critical ones.
     pub shutdown_grace: Duration,
     pub shutdown_grace_critical: Duration,
+    /// How CPUs, memory and devices are set aside for containers.
+    pub resources: crate::resources::Policies,
+    /// Where device plugins and monitors find the node's sockets.
+    pub plugin_root: PathBuf,
 }
 
 #[derive(Clone, Debug)]
@@ -99,6 +103,8 @@ impl Settings {
             allowed_unsafe_sysctls: Vec::new(),
             shutdown_grace: Duration::ZERO,
             shutdown_grace_critical: Duration::ZERO,
+            resources: crate::resources::Policies::default(),
+            plugin_root: PathBuf::from("/var/lib/kubelet"),
         }
     }
 

@@ -24,6 +24,7 @@ use crate::request::Target;
 use crate::route::query::Query;
 use crate::serve::new_call;
 use crate::server::{Admitted, Answer, Server};
+use crate::watch::websocket;
 use location::Location;
 
 pub fn is_connect(subresource: &str) -> bool {
@@ -57,8 +58,17 @@ pub async fn serve(
         },
     };
     drop(call);
-    let is_log = target.subresource == "log";
-    forward::forward(&server.kubelets, request, &location, is_log).await.map(Answer::from)
+    if target.subresource != "log" {
+        return forward::forward(&server.kubelets, request, &location, false).await.map(Answer::from);
+    }
+    // Kubelets send logs as plain answers: one that is wanted over a WebSocket is put into messages here.
+    let over_socket = websocket::is_wanted(&request.parts.headers);
+    let upgrade = over_socket.then(|| request.parts.headers.remove(UPGRADE)).flatten();
+    let response = forward::forward(&server.kubelets, request, &location, true).await?;
+    match upgrade {
+        Some(_) => websocket::serve_body(request.parts, response.into_body()).map(Answer::from),
+        None => Ok(response.into()),
+    }
 }
 
 /// What admission sees of a request that reaches into a node: its parameters as an object, and that object's kind.

@@ -1,11 +1,14 @@
-//! Watches over WebSocket, for clients such as browsers that cannot read an answer while it grows.
+//! Watches and logs over WebSocket, for clients such as browsers that cannot read an answer while it grows.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use http::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
+use http_body_util::BodyStream;
 use hyper_util::rt::TokioIo;
 use knarr_api::status::Status;
 use sha1::{Digest, Sha1};
@@ -38,6 +41,28 @@ pub fn is_wanted(headers: &HeaderMap) -> bool {
 
 /// Answers the handshake and sends the watch over the connection, one message an event.
 pub fn serve(parts: &mut Parts, stream: Stream, binary: bool) -> Result<Response<Body>, Status> {
+    let framed = futures::stream::unfold(stream, move |mut stream| async move {
+        let chunk = stream.next().await?;
+        Some((messages(&chunk, binary), stream))
+    });
+    upgrade(parts, framed.boxed())
+}
+
+/// Answers the handshake and sends a body over the connection as it grows, in base64 where the client asks for that.
+pub fn serve_body(parts: &mut Parts, body: Body) -> Result<Response<Body>, Status> {
+    let protocol = chosen_protocol(&parts.headers);
+    let as_text = protocol.is_some_and(|protocol| protocol == "base64.binary.k8s.io");
+    let framed = BodyStream::new(body).filter_map(move |piece| {
+        let data = piece.ok().and_then(|piece| piece.into_data().ok());
+        std::future::ready(data.map(|data| match as_text {
+            true => frame(TEXT, STANDARD.encode(&data).as_bytes()),
+            false => frame(BINARY, &data),
+        }))
+    });
+    upgrade(parts, framed.boxed())
+}
+
+fn upgrade(parts: &mut Parts, messages: BoxStream<'static, Vec<u8>>) -> Result<Response<Body>, Status> {
     let key = parts
         .headers
         .get(SEC_WEBSOCKET_KEY)
@@ -49,8 +74,8 @@ pub fn serve(parts: &mut Parts, stream: Stream, binary: bool) -> Result<Response
         .ok_or_else(|| Status::bad_request("the connection cannot be upgraded"))?;
     tokio::spawn(async move {
         match upgrade.await {
-            Ok(connection) => send(TokioIo::new(connection), stream, binary).await,
-            Err(error) => tracing::debug!(%error, "a WebSocket watch was not upgraded"),
+            Ok(connection) => send(TokioIo::new(connection), messages).await,
+            Err(error) => tracing::debug!(%error, "a WebSocket connection was not upgraded"),
         }
     });
     let mut response = Response::new(Body::Empty);
@@ -74,12 +99,15 @@ fn chosen_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
     HeaderValue::from_str(first).ok()
 }
 
-async fn send(connection: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin, mut stream: Stream, binary: bool) {
+async fn send(
+    connection: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    mut messages: BoxStream<'static, Vec<u8>>,
+) {
     let (mut reader, mut writer) = tokio::io::split(connection);
     loop {
         let wrote = tokio::select! {
-            chunk = stream.next() => match chunk {
-                Some(chunk) => writer.write_all(&messages(&chunk, binary)).await,
+            framed = messages.next() => match framed {
+                Some(framed) => writer.write_all(&framed).await,
                 None => break,
             },
             incoming = control(&mut reader) => match incoming {

@@ -4,6 +4,7 @@ mod archive;
 mod config;
 mod image_mount;
 mod import;
+mod orphans;
 mod pause;
 mod process;
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::{ContainerdConfig, PAUSE_IMAGE, import, pause_archive, render};
+use super::{ContainerdConfig, PAUSE_IMAGE, import, orphans, pause_archive, render};
 use crate::client::{CallError, Runtime};
 
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +124,7 @@ impl Containerd {
             pause = (pause * 2).min(Duration::from_millis(200));
         }
         tracing::info!(pid = child.id(), socket = %self.config.socket.display(), "containerd started");
+        orphans::clear(&self.config, runtime).await;
         // Should containerd end while we live, it must be collected or it would stay as a zombie.
         std::thread::Builder::new()
             .name("containerd-wait".into())

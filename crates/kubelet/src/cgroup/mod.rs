@@ -1,9 +1,11 @@
 //! The cgroups of pods: one a service class, one a pod below it, in the old hierarchies or in the unified one.
 
 pub mod amounts;
+mod details;
 pub mod qos;
 mod usage;
 
+pub use details::{Details, DeviceTraffic};
 pub use usage::Usage;
 
 use std::io;
@@ -145,6 +147,19 @@ impl Cgroups {
             Hierarchy::Unified(mount) => usage::unified(&join(mount, path)),
             Hierarchy::Separate(_) => usage::separate(|controller| Some(join(self.mount_of(controller)?, path))),
         }
+    }
+
+    /// All else the kernel counts for a cgroup.
+    pub fn details(&self, path: &str) -> Details {
+        match &self.hierarchy {
+            Hierarchy::Unified(mount) => details::unified(&join(mount, path)),
+            Hierarchy::Separate(_) => details::separate(|controller| self.mount_of(controller).map(|m| join(m, path))),
+        }
+    }
+
+    /// All pods together, and those of each class that has a folder of its own.
+    pub fn class_paths(&self) -> [String; 3] {
+        [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort].map(|class| self.class_path(class))
     }
 
     pub fn pod_usage(&self, pod: &Pod) -> Usage {

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use knarr_cri::messages::{
-    ContainerConfig, ContainerMetadata, Device, Image, ImageSpec, KeyValue, LinuxContainerConfig,
+    CdiDevice, ContainerConfig, ContainerMetadata, Device, Image, ImageSpec, KeyValue, LinuxContainerConfig,
     LinuxContainerResources, LinuxContainerSecurityContext, Mount,
 };
 
 use super::env::expand;
 use crate::pod;
+use crate::resources::devices::plugin::Allocated;
 use crate::runtime::label;
 
 pub struct Parts<'a> {
@@ -22,13 +23,15 @@ pub struct Parts<'a> {
     pub devices: Vec<Device>,
     pub resources: LinuxContainerResources,
     pub security: LinuxContainerSecurityContext,
+    /// What the container needs for the devices it was given.
+    pub given: Vec<Allocated>,
 }
 
 pub fn container_config(parts: Parts<'_>) -> ContainerConfig {
-    let Parts { pod, container, image, attempt, environment, mounts, devices, resources, security } = parts;
+    let Parts { pod, container, image, attempt, environment, mounts, devices, resources, security, given } = parts;
     let known: BTreeMap<String, String> = environment.iter().cloned().collect();
     let expanded = |words: &Option<Vec<String>>| words.iter().flatten().map(|word| expand(word, &known)).collect();
-    ContainerConfig {
+    let mut config = ContainerConfig {
         metadata: Some(ContainerMetadata { name: container.name.clone(), attempt }),
         image: Some(ImageSpec {
             image: image.id.clone(),
@@ -50,6 +53,32 @@ pub fn container_config(parts: Parts<'_>) -> ContainerConfig {
         linux: Some(LinuxContainerConfig { resources: Some(resources), security_context: Some(security) }),
         stop_signal: stop_signal(container),
         ..Default::default()
+    };
+    given.into_iter().for_each(|own| add_given(&mut config, own));
+    config
+}
+
+/// What the pod itself asks for comes before what comes with a device.
+fn add_given(config: &mut ContainerConfig, given: Allocated) {
+    for (key, value) in given.environment {
+        if config.envs.iter().all(|known| known.key != key) {
+            config.envs.push(KeyValue { key, value });
+        }
+    }
+    config.mounts.extend(given.mounts.into_iter().map(|mount| Mount {
+        container_path: mount.container_path,
+        host_path: mount.host_path,
+        readonly: mount.read_only,
+        ..Default::default()
+    }));
+    config.devices.extend(given.devices.into_iter().map(|device| Device {
+        container_path: device.container_path,
+        host_path: device.host_path,
+        permissions: device.permissions,
+    }));
+    config.cdi_devices.extend(given.cdi_devices.into_iter().map(|device| CdiDevice { name: device.name }));
+    for (key, value) in given.annotations {
+        config.annotations.entry(key).or_insert(value);
     }
 }
 

@@ -8,3 +8,4 @@ pub mod mounts;
 pub mod resources;
 pub mod sandbox;
 pub mod security;
+pub mod user_namespace;

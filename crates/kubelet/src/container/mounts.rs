@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use knarr_cri::messages::{ImageSpec, Mount, MountPropagation};
 
 use super::env::expand;
+use super::user_namespace;
 use crate::pod;
 use crate::settings::Settings;
 use crate::volumes::{MountedVolumes, VolumeError, subpath};
@@ -35,6 +36,13 @@ impl Mounting<'_> {
         }
         if let Some(path) = self.container.termination_message_path.as_deref().filter(|path| !path.is_empty()) {
             mounts.push(plain(path, &self.termination_file()?));
+        }
+        if let Some(range) = user_namespace::of(self.settings, self.pod) {
+            // Files keep the owners they have, as the pod's users see them.
+            for mount in &mut mounts {
+                mount.uid_mappings = vec![range.mapping()];
+                mount.gid_mappings = vec![range.mapping()];
+            }
         }
         Ok(mounts)
     }

@@ -6,6 +6,7 @@ use knarr_cri::messages::{
     NamespaceOption, ProfileType, SecurityProfile, SelinuxOption, SupplementalGroupsPolicy,
 };
 
+use super::user_namespace;
 use crate::pod;
 use crate::settings::Settings;
 
@@ -42,7 +43,7 @@ pub fn is_privileged(container: &Container) -> bool {
     container.security_context.as_ref().and_then(|context| context.privileged).unwrap_or(false)
 }
 
-pub fn namespaces(pod: &Pod) -> NamespaceOption {
+pub fn namespaces(pod: &Pod, settings: &Settings) -> NamespaceOption {
     let spec = pod::spec(pod);
     let mode = |host: Option<bool>, otherwise| if host == Some(true) { NamespaceMode::Node } else { otherwise };
     let own_or_shared =
@@ -51,6 +52,7 @@ pub fn namespaces(pod: &Pod) -> NamespaceOption {
         network: mode(spec.host_network, NamespaceMode::Pod) as i32,
         ipc: mode(spec.host_ipc, NamespaceMode::Pod) as i32,
         pid: mode(spec.host_pid, own_or_shared) as i32,
+        userns_options: user_namespace::of(settings, pod).map(user_namespace::Range::options),
         ..Default::default()
     }
 }
@@ -60,7 +62,7 @@ pub fn sandbox_security(pod: &Pod, settings: &Settings) -> LinuxSandboxSecurityC
     let context = spec.security_context.clone().unwrap_or_default();
     let privileged = pod::init_containers(pod).map(|(_, c)| c).chain(pod::main_containers(pod)).any(is_privileged);
     LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(pod)),
+        namespace_options: Some(namespaces(pod, settings)),
         selinux_options: context.se_linux_options.as_ref().map(selinux),
         run_as_user: context.run_as_user.map(|value| Int64Value { value }),
         // The runtime refuses a group without a user.
@@ -98,7 +100,7 @@ pub fn container_security(
         (None, None) => (None, image.username.clone()),
     };
     let group = own.run_as_group.or(shared.run_as_group);
-    let mut namespace_options = namespaces(pod);
+    let mut namespace_options = namespaces(pod, settings);
     if let Some(target) = target {
         namespace_options.pid = NamespaceMode::Target as i32;
         namespace_options.target_id = target.to_string();

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use crate::context::Context;
 use crate::objects::{Interest, Kind};
 use crate::pod;
+use crate::trail;
 
 /// Why an image is not there: what the container's status shows, and when to try again.
 #[derive(Debug, PartialEq, Eq)]
@@ -65,6 +66,7 @@ impl Images {
         secrets: Option<&Interest>,
         sandbox: PodSandboxConfig,
     ) -> Result<Image, ImageFailure> {
+        let step = trail::image(pod, &container.name, container.image.as_deref().unwrap_or_default());
         let now = Timestamp::now();
         let later =
             |delay: Duration| now.saturating_add(SignedDuration::try_from(delay).unwrap_or_default()).unwrap_or(now);
@@ -84,6 +86,7 @@ impl Images {
         let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_policy(&name));
         if let Some(image) = present.as_ref().filter(|_| policy != "Always") {
             self.note_use(&image.id);
+            step.record("found", "was there");
             let message =
                 format!("Container image \"{asked}\" already present on machine and can be accessed by the pod");
             context.container_event(pod, &container.name, false, "Pulled", message);
@@ -106,6 +109,7 @@ impl Images {
             Ok((image, pulling, whole)) => {
                 self.0.failures.lock().remove(&key);
                 self.note_use(&image.id);
+                step.record("found", "pulled");
                 let message = format!(
                     "Successfully pulled image \"{asked}\" in {} ({} including waiting). Image size: {} bytes.",
                     rounded(pulling),
@@ -116,6 +120,7 @@ impl Images {
                 Ok(image)
             }
             Err(why) => {
+                step.record("failed", why.as_str());
                 let message = format!("Failed to pull image \"{asked}\": {why}");
                 context.container_event(pod, &container.name, true, "Failed", message.clone());
                 let retry_at = self.note_failure(key, why, Timestamp::now());

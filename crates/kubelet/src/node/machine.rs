@@ -59,7 +59,7 @@ fn booted_at(stat: &str) -> i64 {
     stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok()).unwrap_or(0)
 }
 
-fn hugepages(folder: &Path) -> BTreeMap<String, u64> {
+pub fn hugepages(folder: &Path) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

@@ -16,6 +16,6 @@ mod shutdown;
 pub use addresses::node_addresses;
 pub use lease::keep_lease;
 pub use log_rotation::rotate_logs;
-pub use object::allocatable;
+pub use object::{allocatable, apply_devices};
 pub use register::{keep_status, register};
 pub use shutdown::watch_shutdown;

@@ -28,6 +28,14 @@ fn binary(bytes: u64) -> Quantity {
     Amount::new(i64::try_from(bytes).unwrap_or(i64::MAX), Format::BinarySi).to_api()
 }
 
+/// Takes the devices that plugins have by now into what pods may have.
+pub fn apply_devices(context: &Context) {
+    let mut amounts = allocatable(&context.settings, &context.machine);
+    let devices = context.resources.devices.amounts(Timestamp::now());
+    amounts.extend(devices.into_iter().map(|(name, (_, healthy))| (name, Quantity(healthy.to_string()))));
+    *context.allocatable.write() = amounts;
+}
+
 pub fn capacity(settings: &Settings, machine: &Machine) -> Amounts {
     let mut amounts = Amounts::from([
         ("cpu".to_string(), Quantity(machine.cpus.to_string())),
@@ -88,10 +96,20 @@ pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeSta
     let address = |kind: &str, address: &str| NodeAddress { type_: kind.to_string(), address: address.to_string() };
     let mut addresses: Vec<NodeAddress> = context.addresses.iter().map(|ip| address("InternalIP", ip)).collect();
     addresses.push(address("Hostname", &settings.node_name));
+    let mut capacity = capacity(settings, machine);
+    let devices = context.resources.devices.amounts(now);
+    capacity.extend(devices.into_iter().map(|(name, (all, _))| (name, Quantity(all.to_string()))));
+    let mut allocatable = context.allocatable.read().clone();
+    // What others added to the node's capacity, pods may have as a whole.
+    let known = context.node.get("", &settings.node_name);
+    let foreign = known.iter().filter_map(|node| node.status.as_ref()?.capacity.as_ref()).flatten();
+    for (name, amount) in foreign.filter(|(name, _)| name.contains('/') && !capacity.contains_key(*name)) {
+        allocatable.insert(name.clone(), amount.clone());
+    }
     NodeStatus {
         addresses: Some(addresses),
-        capacity: Some(capacity(settings, machine)),
-        allocatable: Some(context.allocatable.read().clone()),
+        capacity: Some(capacity),
+        allocatable: Some(allocatable),
         conditions: Some(conditions(observed, now)),
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: observed.serving_port.into() }),

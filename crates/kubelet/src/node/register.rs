@@ -91,7 +91,8 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
             now.duration_since(*at) >= LONGEST_SILENCE || without_heartbeat(old) != without_heartbeat(&new)
         });
         if stale {
-            match write(&nodes, &context.settings.node_name, &new).await {
+            let old = written.as_ref().map(|(status, _)| status);
+            match write(&nodes, &context.settings.node_name, old, &new).await {
                 Ok(()) => {
                     tell_changes(&context, &observed.previous, &new);
                     written = Some((new, now));
@@ -143,8 +144,19 @@ fn without_heartbeat(status: &NodeStatus) -> NodeStatus {
     status
 }
 
-async fn write(nodes: &Api<Node>, name: &str, status: &NodeStatus) -> Result<(), kube::Error> {
+async fn write(
+    nodes: &Api<Node>,
+    name: &str,
+    old: Option<&NodeStatus>,
+    status: &NodeStatus,
+) -> Result<(), kube::Error> {
     let mut value = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
+    // Amounts are merged by name: what the node no longer has must be named to go.
+    let before = old.and_then(|old| old.capacity.as_ref()).into_iter().flatten();
+    for (gone, _) in before.filter(|(name, _)| !status.capacity.as_ref().is_some_and(|own| own.contains_key(*name))) {
+        value["capacity"][gone] = Value::Null;
+        value["allocatable"][gone] = Value::Null;
+    }
     // Addresses are merged by type where they are not replaced, which would keep an old one for ever.
     if let Some(addresses) = value.get_mut("addresses").and_then(Value::as_array_mut) {
         addresses.insert(0, json!({ "$patch": "replace" }));

@@ -3,8 +3,10 @@
 mod admit;
 pub mod evict;
 mod orphans;
+mod shared_cpus;
 
 pub use orphans::clear_leftovers;
+pub use shared_cpus::keep_shared_cpus;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use crate::context::Context;
 use crate::node::eviction::Pressure;
 use crate::pod;
 use crate::runtime::RuntimePod;
+use crate::trail::pod_step;
 use crate::worker::memory::Ending;
 use crate::worker::{Handle, Message, Worker};
 
@@ -64,6 +67,8 @@ impl Pods {
             }
             _ => None,
         };
+        let node = self.context.settings.node_name.as_str();
+        drop(pod_step!("accepted", &pod, node = node));
         let worker = self.start(&uid, pod.clone(), runtime.unwrap_or_default());
         if let Some(refusal) = refused {
             self.context.pod_event(&pod, true, &refusal.reason, refusal.message.clone());
@@ -156,6 +161,11 @@ impl Pods {
     pub fn active(&self) -> Vec<(Arc<Pod>, PodStatus)> {
         let all = self.all().into_iter().map(|worker| (worker.pod.lock().clone(), worker.status.lock().clone()));
         all.filter(|(_, status)| !matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))).collect()
+    }
+
+    /// What pods had for themselves that are no longer here is free.
+    pub fn forget_gone_grants(&self) {
+        self.context.resources.keep_only(|uid| self.knows(uid));
     }
 
     pub fn pressure(&self) -> Pressure {

@@ -14,6 +14,7 @@ use super::{HttpTarget, ProbeKind, grpc, http_get, resolve_port};
 use crate::context::Context;
 use crate::pod;
 use crate::runtime::{ContainerView, RuntimePod};
+use crate::trail;
 use crate::worker::Message;
 use crate::worker::memory::Memory;
 
@@ -141,6 +142,7 @@ impl Task {
             let Some(verdict) = counter.answer(success) else { continue };
             if reported != Some(verdict) {
                 reported = Some(verdict);
+                trail::probe(&self.pod, &self.container.name, self.kind.as_str(), verdict);
                 let message = Message::Probe { id: self.id.clone(), kind: self.kind, success: verdict };
                 if self.worker.send(message).is_err() {
                     return;

@@ -26,14 +26,14 @@ impl Counters {
 }
 
 #[derive(Default)]
-struct Page(String);
+pub struct Page(String);
 
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn value(&mut self, name: &str, labels: &[(&str, &str)], value: f64, at: Option<Timestamp>) {
+    pub fn value(&mut self, name: &str, labels: &[(&str, &str)], value: f64, at: Option<Timestamp>) {
         let escaped = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
         let labels: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
@@ -41,7 +41,7 @@ impl Page {
         let _ = writeln!(self.0, "{name}{labels} {value}{at}");
     }
 
-    fn response(self) -> Response<Body> {
+    pub fn response(self) -> Response<Body> {
         let mut response = Response::new(full(self.0));
         let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -49,7 +49,7 @@ impl Page {
     }
 }
 
-fn seconds(nanoseconds: u64) -> f64 {
+pub fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }
 
@@ -151,54 +151,25 @@ pub async fn resource(server: &Arc<Server>) -> Response<Body> {
     page.response()
 }
 
-/// The same and more, under the names dashboards know.
-pub async fn cadvisor(server: &Arc<Server>) -> Response<Body> {
-    let now = Timestamp::now();
-    let mut page = Page::default();
-    let samples = samples(server).await;
-    let families: [(&str, &str, fn(&Usage) -> Option<f64>); 5] = [
-        ("container_cpu_usage_seconds_total", "counter", |usage| usage.cpu_nanoseconds.map(seconds)),
-        ("container_memory_usage_bytes", "gauge", |usage| usage.memory.map(|bytes| bytes as f64)),
-        ("container_memory_working_set_bytes", "gauge", |usage| usage.working_set.map(|bytes| bytes as f64)),
-        ("container_memory_rss", "gauge", |usage| usage.resident.map(|bytes| bytes as f64)),
-        ("container_processes", "gauge", |usage| usage.processes.map(|count| count as f64)),
-    ];
-    for (name, kind, read) in families {
-        page.family(name, kind, "What a container, or a pod with an empty container name, uses.");
-        for sample in &samples {
-            let Some(value) = read(&sample.usage) else { continue };
-            let container = sample.container.as_deref().unwrap_or_default();
-            let labels = [
-                ("container", container),
-                ("id", sample.id.as_str()),
-                ("image", sample.image.as_str()),
-                ("name", sample.name.as_str()),
-                ("namespace", sample.namespace.as_str()),
-                ("pod", sample.pod.as_str()),
-            ];
-            page.value(name, &labels, value, Some(now));
-        }
-    }
-    page.family("machine_cpu_cores", "gauge", "Number of logical CPU cores.");
-    page.value("machine_cpu_cores", &[], f64::from(server.context.machine.cpus), None);
-    page.family("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.");
-    page.value("machine_memory_bytes", &[], server.context.machine.memory as f64, None);
-    page.response()
-}
-
-struct Sample {
-    namespace: String,
-    pod: String,
+/// What one container, or a pod as a whole, uses.
+pub struct Sample {
+    pub namespace: String,
+    pub pod: String,
     /// None for the pod as a whole.
-    container: Option<String>,
-    id: String,
-    image: String,
-    name: String,
-    usage: Usage,
-    started: Option<Timestamp>,
+    pub container: Option<String>,
+    /// The path of its cgroup.
+    pub id: String,
+    pub image: String,
+    pub name: String,
+    pub usage: Usage,
+    pub started: Option<Timestamp>,
+    /// Bytes and files of the container's own layer.
+    pub layer: Option<(u64, u64)>,
+    /// The kernel's table of the pod's interfaces.
+    pub interfaces: Option<String>,
 }
 
-async fn samples(server: &Server) -> Vec<Sample> {
+pub async fn samples(server: &Server) -> Vec<Sample> {
     let mut by_pod = containers(server).await;
     let mut samples = Vec::new();
     for worker in server.pods.all() {
@@ -216,6 +187,11 @@ async fn samples(server: &Server) -> Vec<Sample> {
                 name: attributes.id,
                 usage: usage_of_container(&stats),
                 started: view.started_at,
+                layer: stats.writable_layer.as_ref().map(|layer| {
+                    let (bytes, files) = (layer.used_bytes.as_ref(), layer.inodes_used.as_ref());
+                    (bytes.map_or(0, |bytes| bytes.value), files.map_or(0, |files| files.value))
+                }),
+                interfaces: None,
             });
         }
         if let Some(cgroups) = &server.context.cgroups
@@ -230,6 +206,8 @@ async fn samples(server: &Server) -> Vec<Sample> {
                 name: String::new(),
                 usage: cgroups.pod_usage(&pod),
                 started: None,
+                layer: None,
+                interfaces: crate::runtime::network_table(&worker).filter(|_| !pod::host_network(&pod)),
             });
         }
     }

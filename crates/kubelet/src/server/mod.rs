@@ -3,6 +3,7 @@
 //! Every request is authenticated by client certificate or token and authorized by the API server before anything else.
 
 mod auth;
+mod cadvisor;
 pub mod logs;
 pub mod metrics;
 mod route;

@@ -12,7 +12,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::logs::{LogOptions, send};
-use super::{Body, Server, json, metrics, stats, streams, text};
+use super::{Body, Server, cadvisor, json, metrics, stats, streams, text};
 use crate::runtime::{ContainerView, State};
 use crate::worker::Handle;
 
@@ -75,7 +75,7 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         (&Method::GET, ["stats", "summary"]) => json(&stats::summary(server).await),
         (&Method::GET, ["metrics"]) => metrics::own(server),
         (&Method::GET, ["metrics", "resource"]) => metrics::resource(server).await,
-        (&Method::GET, ["metrics", "cadvisor"]) => metrics::cadvisor(server).await,
+        (&Method::GET, ["metrics", "cadvisor"]) => cadvisor::page(server).await,
         (&Method::GET, ["metrics", "probes"]) => metrics::probes(server),
         (&Method::GET, ["configz"]) => configz(server),
         (&Method::GET, ["containerLogs", namespace, pod, container]) => {

@@ -73,7 +73,7 @@ fn read_folder(folder: &Path, node: &str) -> HashMap<String, Arc<Pod>> {
 
 /// The manifest with what every static pod has: a name that holds the node's, a uid made of its content, and marks of
 /// where it came from.
-fn parse(text: &str, node: &str) -> Result<Pod, String> {
+pub(super) fn parse(text: &str, node: &str) -> Result<Pod, String> {
     let mut pod: Pod = serde_yaml_ng::from_str(text).map_err(|error| error.to_string())?;
     let name = pod.metadata.name.clone().filter(|name| !name.is_empty()).ok_or("the pod has no name")?;
     pod.metadata.name = Some(format!("{name}-{}", node.to_lowercase()));

@@ -5,3 +5,12 @@ mod manifests;
 
 pub use api::follow_api;
 pub use manifests::follow_manifests;
+
+/// The reader of manifests, for fuzzing.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Reads a manifest as one of a node's folder.
+    pub fn manifest(text: &str) {
+        drop(super::manifests::parse(text, "node"));
+    }
+}

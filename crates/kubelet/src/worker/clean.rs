@@ -11,6 +11,7 @@ use crate::volumes;
 /// Volumes and cgroups go as soon as nothing of the pod runs; its containers stay, so that their logs can be read.
 pub async fn release(context: &Arc<Context>, uid: &str) -> Result<(), String> {
     let (context, uid) = (context.clone(), uid.to_string());
+    context.resources.release(&uid);
     let work = tokio::task::spawn_blocking(move || {
         if let Some(cgroups) = &context.cgroups {
             cgroups.remove(&uid).map_err(|error| match std::error::Error::source(&error) {

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 
-use super::memory::{Operation, Waiting};
+use super::memory::{Ending, Operation, Waiting};
 use super::plan::Action;
 use super::resize::{self, ByContainer, Granted};
 use super::start::{Start, StartFailure};
@@ -16,15 +16,18 @@ use super::stop::Stop;
 use super::{Message, Worker, clean};
 use crate::container::resources::linux_resources;
 use crate::container::sandbox::sandbox_config;
+use crate::container::user_namespace;
 use crate::context::{Context, api_text};
 use crate::pod;
 use crate::runtime::{ContainerView, Sandbox, State, label, observe_sandbox};
 use crate::status;
+use crate::trail::{self, pod_step};
 use crate::volumes::{self, MountedVolumes};
 use knarr_cri::messages::{PodSandbox, PodSandboxFilter};
 
 /// What came of an operation.
 pub enum Outcome {
+    Allocated(Result<(), crate::resources::Refused>),
     Volumes(Result<MountedVolumes, String>),
     Sandbox(Result<Sandbox, String>),
     Started(Result<ContainerView, StartFailure>),
@@ -69,6 +72,12 @@ impl Worker {
         let context = self.context.clone();
         let pod = self.pod.clone();
         match action {
+            Action::Allocate => {
+                self.launch(
+                    Operation::Allocate,
+                    async move { Outcome::Allocated(context.resources.allocate(&pod).await) },
+                );
+            }
             Action::MountVolumes => {
                 let objects = self.objects.clone();
                 let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
@@ -92,7 +101,9 @@ impl Worker {
                 });
             }
             Action::StopSandbox { id } => {
+                let step = pod_step!("sandbox-stopped", &self.pod);
                 self.launch(Operation::StopSandbox(id.clone()), async move {
+                    let _step = step;
                     Outcome::SandboxStopped(match context.runtime.stop_pod_sandbox(&id).await {
                         Err(error) if !error.is_not_found() => Err(error.message()),
                         _ => Ok(()),
@@ -153,6 +164,12 @@ impl Worker {
         let now = Timestamp::now();
         let later = |wait: SignedDuration| Some(now.saturating_add(wait).unwrap_or(now));
         match (operation, outcome) {
+            (_, Outcome::Allocated(Ok(()))) => self.memory.to_allocate = false,
+            (_, Outcome::Allocated(Err(refused))) => {
+                self.context.pod_event(&self.pod, true, refused.reason, refused.message.clone());
+                let rejected = Ending::Rejected { reason: refused.reason.into(), message: refused.message };
+                self.memory.ending.get_or_insert(rejected);
+            }
             (_, Outcome::Volumes(Ok(volumes))) => {
                 self.volumes = Arc::new(volumes);
                 self.memory.volumes_ready = true;
@@ -304,7 +321,7 @@ impl Worker {
         if waits || self.memory.is_busy(&Operation::Status) || !status::differs(&self.reported, &self.status) {
             return;
         }
-        if self.memory.ending == Some(super::memory::Ending::Removed) {
+        if self.memory.ending == Some(Ending::Removed) {
             return;
         }
         let (client, old, new) = (self.context.client.clone(), self.reported.clone(), self.status.clone());
@@ -320,11 +337,15 @@ impl Worker {
         if !self.memory.cleaned {
             if !self.memory.is_busy(&Operation::Clean) && !self.memory.is_busy(&Operation::Volumes) {
                 let (context, uid) = (self.context.clone(), pod::uid(&self.pod).to_string());
-                self.launch(Operation::Clean, async move { Outcome::Cleaned(clean::release(&context, &uid).await) });
+                let step = pod_step!("volumes-removed", &self.pod);
+                self.launch(Operation::Clean, async move {
+                    let _step = step;
+                    Outcome::Cleaned(clean::release(&context, &uid).await)
+                });
             }
             return;
         }
-        if self.memory.ending == Some(super::memory::Ending::Removed) {
+        if self.memory.ending == Some(Ending::Removed) {
             self.remove_remains();
             return;
         }
@@ -352,7 +373,7 @@ impl Worker {
 
     /// Nothing is left anywhere: the worker may end.
     pub(super) fn is_gone(&self) -> bool {
-        self.memory.ending == Some(super::memory::Ending::Removed)
+        self.memory.ending == Some(Ending::Removed)
             && self.plan.ended
             && self.memory.cleaned
             && self.runtime.is_empty()
@@ -415,6 +436,8 @@ async fn mount(
         context.pod_event(pod, true, "FailedCreatePodContainer", message.clone());
         return Err(message);
     }
+    let count = pod::spec(pod).volumes.as_ref().map_or(0, Vec::len);
+    let _step = pod_step!("volumes", pod, count = count);
     volumes::mount_all(context, pod, surroundings, objects).await.map_err(|(name, error)| {
         let message = format!("MountVolume.SetUp failed for volume \"{name}\" : {error}");
         context.pod_event(pod, true, "FailedMount", message.clone());
@@ -432,23 +455,34 @@ async fn create_sandbox(
         context.pod_event(pod, true, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}"));
         message
     };
-    if pod::spec(pod).host_users == Some(false) {
-        let message = "the container runtime of this node can't give a pod users of its own (hostUsers: false)";
-        return Err(failed(message.to_string()));
-    }
     let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
+    if user_namespace::is_wanted(pod) {
+        let known = context.runtime.status(false).await.map_err(|error| failed(error.rpc_text()))?;
+        let able = known.runtime_handlers.iter().find(|known| known.name == handler);
+        if !able.is_some_and(|known| known.features.is_some_and(|features| features.user_namespaces)) {
+            let message = format!("RuntimeClass handler \"{handler}\" does not support user namespaces");
+            return Err(failed(message));
+        }
+        user_namespace::ensure(&context.settings, pod).map_err(|error| failed(error.to_string()))?;
+    }
     let config = sandbox_config(pod, attempt, &context.settings, &context.node_dns, &context.cgroup_parent(pod));
     std::fs::create_dir_all(&config.log_directory).map_err(|error| failed(error.to_string()))?;
     let _turn = context.starts.turn().await;
+    let step = trail::sandbox(pod);
     let id = match context.runtime.run_pod_sandbox(config, &handler).await {
         Ok(id) => id,
         Err(error) => match found_sandbox(context, pod, attempt).await {
             Some(id) => id,
-            None => return Err(failed(error.rpc_text())),
+            None => {
+                step.record("failed", error.rpc_text());
+                return Err(failed(error.rpc_text()));
+            }
         },
     };
     context.index.insert(&id, worker);
-    observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_text()))
+    let sandbox = observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_text()))?;
+    step.record("address", sandbox.addresses.join(", "));
+    Ok(sandbox)
 }
 
 /// A sandbox the runtime went on to make after an earlier life of the node had asked for it and ended. Its name is taken,

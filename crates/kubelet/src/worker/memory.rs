@@ -8,6 +8,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
+    /// CPUs, memory or devices must be set aside before anything starts.
+    pub to_allocate: bool,
     pub volumes_ready: bool,
     /// Not before this moment the volumes, and the sandbox, are tried again.
     pub volumes_retry_at: Option<Timestamp>,
@@ -45,6 +47,7 @@ pub struct Memory {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
+    Allocate,
     Volumes,
     Sandbox,
     Start(String),

@@ -136,8 +136,13 @@ impl Worker {
             runtime: Arc::new(parking_lot::Mutex::new(runtime.clone())),
         };
         let probes = known_results(&runtime, &status, &context.runtime_name);
-        let memory =
-            Memory { probes, first_seen: Some(Timestamp::now()), applied: noted.applied, ..Default::default() };
+        let memory = Memory {
+            probes,
+            first_seen: Some(Timestamp::now()),
+            applied: noted.applied,
+            to_allocate: context.resources.concern(&pod),
+            ..Default::default()
+        };
         let worker = Self {
             context,
             pod,

@@ -20,6 +20,8 @@ pub struct Situation<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// Set aside what containers have for themselves.
+    Allocate,
     MountVolumes,
     CreateSandbox {
         attempt: u32,
@@ -150,6 +152,12 @@ fn stop(situation: &Situation<'_>, plan: &mut Plan, container: &ContainerView, g
 
 fn run(situation: &Situation<'_>, plan: &mut Plan) {
     let Situation { pod, runtime, memory, now } = situation;
+    if memory.to_allocate {
+        if !memory.is_busy(&Operation::Allocate) {
+            plan.actions.push(Action::Allocate);
+        }
+        return;
+    }
     if !memory.volumes_ready {
         if !memory.is_busy(&Operation::Volumes) {
             match memory.volumes_retry_at {

@@ -23,6 +23,7 @@ use crate::context::Context;
 use crate::objects::Interest;
 use crate::pod::{self, Found};
 use crate::runtime::{ContainerView, Sandbox, label, observe_container};
+use crate::trail;
 use crate::volumes::MountedVolumes;
 
 /// Why a container did not start, as its status shows it.
@@ -135,7 +136,11 @@ impl Start {
         let security = container_security(&self.pod, container, image, self.target.as_deref(), settings)
             .map_err(|error| error.to_string())?;
         let unified = context.cgroups.as_ref().is_some_and(|cgroups| cgroups.is_unified());
-        let resources = linux_resources(&self.pod, container, context.machine.memory, unified);
+        let mut resources = linux_resources(&self.pod, container, context.machine.memory, unified);
+        let grant = context.resources.grant(pod::uid(&self.pod), &self.name);
+        resources.cpuset_cpus = context.resources.cpus_of(pod::uid(&self.pod), &self.name);
+        resources.cpuset_mems = grant.memory.as_ref().map(|share| share.nodes.to_string()).unwrap_or_default();
+        context.resources.before_start(&grant).await?;
         let devices = crate::node::devices::devices_for(&self.volumes, container);
         let parts = Parts {
             pod: &self.pod,
@@ -147,6 +152,7 @@ impl Start {
             devices,
             resources,
             security,
+            given: grant.devices.into_values().map(|own| own.use_with).collect(),
         };
         let folder = settings.log_directory(pod::namespace(&self.pod), pod::name(&self.pod), pod::uid(&self.pod));
         std::fs::create_dir_all(folder.join(&container.name))
@@ -173,7 +179,11 @@ impl Start {
         sandbox: PodSandboxConfig,
     ) -> Result<String, StartFailure> {
         let context = &self.context;
-        match context.runtime.create_container(&self.sandbox.id, config, sandbox).await {
+        let step = trail::container_created(&self.pod, &self.name);
+        let created = context.runtime.create_container(&self.sandbox.id, config, sandbox).await;
+        trail::outcome(&step, &created);
+        drop(step);
+        match created {
             Ok(id) => {
                 context.index.insert(&id, self.worker.clone());
                 context.container_event(&self.pod, &self.name, false, "Created", "Container created".to_string());
@@ -207,7 +217,11 @@ impl Start {
 
     async fn start(&self, id: &str) -> Result<(), StartFailure> {
         let context = &self.context;
-        match context.runtime.start_container(id).await {
+        let step = trail::container_started(&self.pod, &self.name);
+        let started = context.runtime.start_container(id).await;
+        trail::outcome(&step, &started);
+        drop(step);
+        match started {
             Ok(()) => {
                 context.container_event(&self.pod, &self.name, false, "Started", "Container started".to_string());
                 Ok(())

@@ -9,6 +9,7 @@ use super::hooks::{HookTarget, run_hook};
 use super::plan::Why;
 use crate::context::Context;
 use crate::pod;
+use crate::trail::pod_step;
 
 pub struct Stop {
     pub context: Arc<Context>,
@@ -34,6 +35,7 @@ impl Stop {
             context.container_event(&self.pod, &self.name, false, "Killing", message);
             grace = self.pre_stop(grace).await;
         }
+        let _step = pod_step!("container-stopped", &self.pod, container = self.name.as_str());
         match context.runtime.stop_container(&self.id, grace).await {
             Err(error) if error.is_not_found() => Ok(()),
             other => other,

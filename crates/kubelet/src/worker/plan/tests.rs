@@ -37,6 +37,7 @@ fn actions(pod: &Pod, runtime: &RuntimePod, memory: &Memory, second: i64) -> Vec
         .actions
         .iter()
         .map(|action| match action {
+            Action::Allocate => "allocate".into(),
             Action::MountVolumes => "mount".into(),
             Action::CreateSandbox { attempt } => format!("sandbox {attempt}"),
             Action::StopSandbox { id } => format!("stop sandbox {id}"),
@@ -127,4 +128,15 @@ fn unwell_containers_are_stopped_and_a_lost_sandbox_renewed() {
     assert_eq!(actions(&pod, &lost, &memory, 100), ["stop sandbox s"]);
     memory.stopped_sandboxes.insert("s".into());
     assert_eq!(actions(&pod, &lost, &memory, 100), ["sandbox 1"]);
+}
+
+#[test]
+fn what_is_set_aside_comes_first() {
+    let pod = pod(json!({ "containers": [{ "name": "a" }] }));
+    let mut memory = Memory { to_allocate: true, ..Default::default() };
+    assert_eq!(actions(&pod, &RuntimePod::default(), &memory, 0), ["allocate"]);
+    memory.operations.insert(Operation::Allocate);
+    assert!(actions(&pod, &RuntimePod::default(), &memory, 0).is_empty());
+    memory = Memory::default();
+    assert_eq!(actions(&pod, &RuntimePod::default(), &memory, 0), ["mount"]);
 }

@@ -1,0 +1,171 @@
+//! What a killed containerd leaves behind that nobody remembers.
+//!
+//! A containerd that is killed while it starts a sandbox may have started the shim without having noted it: its next life
+//! clears the folder away and knows nothing of the process. Pod networks can be lost in the same moment, after the plugin
+//! made them and before the sandbox was written down.
+
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::AsyncWriteExt;
+
+use super::ContainerdConfig;
+use crate::client::Runtime;
+use crate::messages::PodSandboxFilter;
+
+const SHIM: &str = "containerd-shim-runc-v2";
+const NAMESPACE: &str = "k8s.io";
+/// Where shims keep the state of runc, whatever containerd they belong to.
+const RUNC_ROOT: &str = "/run/containerd/runc/k8s.io";
+
+/// To be called when containerd has just started and taken up all it knows.
+pub async fn clear(config: &ContainerdConfig, runtime: &Runtime) {
+    end_shims(config).await;
+    let sandboxes = match runtime.list_pod_sandboxes(PodSandboxFilter::default()).await {
+        Ok(sandboxes) => sandboxes.into_iter().map(|sandbox| sandbox.id).collect(),
+        Err(error) => {
+            tracing::warn!(%error, "lost pod networks can't be looked for");
+            return;
+        }
+    };
+    collect_networks(config, &sandboxes).await;
+}
+
+/// Ends shims of this containerd that it has no folder for, with all that runs below them.
+async fn end_shims(config: &ContainerdConfig) {
+    let tasks = config.state.join("io.containerd.runtime.v2.task").join(NAMESPACE);
+    for (pid, id) in shims(Path::new("/proc"), &config.socket) {
+        if tasks.join(&id).exists() {
+            continue;
+        }
+        tracing::warn!(pid, sandbox = id, "a shim that containerd has lost is ended");
+        // runc ends the processes of the container and removes its cgroups. It may know nothing of it either.
+        let _ = tokio::process::Command::new("runc")
+            .args(["--root", RUNC_ROOT, "delete", "--force", &id])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .await;
+        for child in descendants(Path::new("/proc"), pid) {
+            let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+        }
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+}
+
+/// Shims that serve the containerd behind a socket, each with the id it was started for.
+fn shims(processes: &Path, socket: &Path) -> Vec<(i32, String)> {
+    let entries = std::fs::read_dir(processes).into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(|pid| {
+        let command = std::fs::read(processes.join(pid.to_string()).join("cmdline")).ok()?;
+        let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
+        let after = |flag: &str| {
+            let at = words.iter().position(|word| *word == flag.as_bytes())?;
+            words.get(at + 1).copied()
+        };
+        let is_shim = Path::new(std::ffi::OsStr::from_bytes(words.first()?)).file_name()? == SHIM;
+        // One that is told to start or delete another ends by itself.
+        let serves = !words.iter().any(|word| matches!(*word, b"start" | b"delete"));
+        let ours = after("-address")? == socket.as_os_str().as_bytes();
+        let id = std::str::from_utf8(after("-id")?).ok()?.to_string();
+        (is_shim && serves && ours).then_some((pid, id))
+    })
+    .collect()
+}
+
+fn descendants(processes: &Path, pid: i32) -> Vec<i32> {
+    let children = std::fs::read_to_string(processes.join(format!("{pid}/task/{pid}/children"))).unwrap_or_default();
+    let direct: Vec<i32> = children.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    direct.iter().flat_map(|child| descendants(processes, *child).into_iter().chain([*child])).collect()
+}
+
+/// Lets each network plugin that can, release what belongs to no sandbox: CNI's GC.
+async fn collect_networks(config: &ContainerdConfig, sandboxes: &HashSet<String>) {
+    for network in networks(&config.cni_configuration) {
+        // Our own plugin collects in any version; others since the one that brought it.
+        let knows = network["cniVersion"].as_str().is_some_and(|version| version >= "1.1.0");
+        let plugins = network["plugins"].as_array().into_iter().flatten();
+        for plugin in plugins.filter(|plugin| knows || plugin["type"] == "knarr") {
+            if let Err(error) = collect(config, &network, plugin, sandboxes).await {
+                let name = plugin["type"].as_str().unwrap_or_default();
+                tracing::debug!(%error, plugin = name, "a network plugin does not collect what is lost");
+            }
+        }
+    }
+}
+
+fn networks(folder: &Path) -> Vec<serde_json::Value> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    files.sort();
+    let lists = files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "conflist"));
+    lists.filter_map(|path| serde_json::from_slice::<serde_json::Value>(&std::fs::read(path).ok()?).ok()).collect()
+}
+
+async fn collect(
+    config: &ContainerdConfig,
+    network: &serde_json::Value,
+    plugin: &serde_json::Value,
+    sandboxes: &HashSet<String>,
+) -> std::io::Result<()> {
+    let name = plugin["type"].as_str().unwrap_or_default();
+    let valid: Vec<_> = sandboxes.iter().map(|id| serde_json::json!({ "containerID": id, "ifname": "eth0" })).collect();
+    let mut input = plugin.clone();
+    input["cniVersion"] = network["cniVersion"].clone();
+    input["name"] = network["name"].clone();
+    input["cni.dev/valid-attachments"] = valid.into();
+    let mut child = tokio::process::Command::new(config.cni_binaries.join(name))
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("CNI_COMMAND", "GC")
+        .env("CNI_PATH", &config.cni_binaries)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.to_string().as_bytes()).await?;
+    }
+    match child.wait().await? {
+        status if status.success() => Ok(()),
+        status => Err(std::io::Error::other(status.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_serving_shims_of_this_containerd_count() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let shim = "/usr/bin/containerd-shim-runc-v2";
+        for (pid, words) in [
+            ("10", vec![shim, "-namespace", "k8s.io", "-id", "lost", "-address", "/a/c.sock"]),
+            ("11", vec![shim, "-namespace", "k8s.io", "-id", "other", "-address", "/b/c.sock"]),
+            ("12", vec![shim, "-namespace", "k8s.io", "-address", "/a/c.sock", "-id", "new", "start"]),
+            ("13", vec!["/bin/sleep", "-id", "x", "-address", "/a/c.sock"]),
+        ] {
+            std::fs::create_dir(folder.path().join(pid)).expect("a folder");
+            std::fs::write(folder.path().join(pid).join("cmdline"), words.join("\0")).expect("a file");
+        }
+        assert_eq!(shims(folder.path(), Path::new("/a/c.sock")), [(10, "lost".to_string())]);
+    }
+
+    #[test]
+    fn children_come_before_their_parents() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (pid, children) in [(1, "2 3 "), (2, "4"), (3, ""), (4, "")] {
+            let task = folder.path().join(format!("{pid}/task/{pid}"));
+            std::fs::create_dir_all(&task).expect("a folder");
+            std::fs::write(task.join("children"), children).expect("a file");
+        }
+        assert_eq!(descendants(folder.path(), 1), [4, 2, 3]);
+    }
+}

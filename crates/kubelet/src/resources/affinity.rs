@@ -1,0 +1,191 @@
+//! On which NUMA nodes a container's resources should lie together: what each kind of resource could offer, and what
+//! follows from all of them under a policy.
+
+use super::cpu_set::NumberSet;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    #[default]
+    None,
+    BestEffort,
+    Restricted,
+    SingleNumaNode,
+}
+
+impl Policy {
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "none" => Self::None,
+            "best-effort" => Self::BestEffort,
+            "restricted" => Self::Restricted,
+            "single-numa-node" => Self::SingleNumaNode,
+            _ => return None,
+        })
+    }
+}
+
+/// Whether containers, or the pod as a whole, lie together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    #[default]
+    Container,
+    Pod,
+}
+
+/// A place a resource could come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// None: anywhere.
+    pub nodes: Option<NumberSet>,
+    /// No fewer nodes could ever do.
+    pub preferred: bool,
+}
+
+/// What one resource offers: none if it does not care, an empty list if it can't be had at all.
+pub type Offers = Option<Vec<Hint>>;
+
+/// The place all resources agree on best, and whether the policy lets the pod in with it.
+pub fn agree(policy: Policy, offers: &[Offers], all_nodes: &NumberSet) -> (Hint, bool) {
+    let anywhere = |preferred| Hint { nodes: None, preferred };
+    if policy == Policy::None {
+        return (anywhere(true), true);
+    }
+    let lists: Vec<Vec<Hint>> = offers.iter().map(|offer| candidates(policy, offer)).collect();
+    let smallest_possible = lists.iter().filter_map(|list| narrowest(list)).max().unwrap_or(0);
+    let mut best = None;
+    each_choice(&lists, &mut Vec::new(), &mut |choice| {
+        let merged = merge(choice, all_nodes);
+        let Some(nodes) = &merged.nodes else { return };
+        if !nodes.is_empty() && best.as_ref().is_none_or(|known| is_better(&merged, known, smallest_possible)) {
+            best = Some(merged);
+        }
+    });
+    let mut best = best.unwrap_or_else(|| anywhere(false));
+    // Nobody cares: no place is better than another.
+    if best.nodes.as_ref() == Some(all_nodes) && offers.iter().all(Option::is_none) {
+        best.nodes = None;
+    }
+    let admitted = match policy {
+        Policy::None | Policy::BestEffort => true,
+        Policy::Restricted | Policy::SingleNumaNode => best.preferred,
+    };
+    (best, admitted)
+}
+
+fn candidates(policy: Policy, offer: &Offers) -> Vec<Hint> {
+    let list = match offer {
+        None => vec![Hint { nodes: None, preferred: true }],
+        Some(list) if list.is_empty() => vec![Hint { nodes: None, preferred: false }],
+        Some(list) => list.clone(),
+    };
+    if policy != Policy::SingleNumaNode {
+        return list;
+    }
+    let single = |hint: &Hint| hint.preferred && hint.nodes.as_ref().is_none_or(|nodes| nodes.len() == 1);
+    list.into_iter().filter(single).collect()
+}
+
+fn narrowest(list: &[Hint]) -> Option<usize> {
+    list.iter().filter_map(|hint| hint.nodes.as_ref().map(NumberSet::len)).min()
+}
+
+fn each_choice<'h>(lists: &'h [Vec<Hint>], chosen: &mut Vec<&'h Hint>, visit: &mut impl FnMut(&[&'h Hint])) {
+    let Some((first, rest)) = lists.split_first() else {
+        visit(chosen);
+        return;
+    };
+    for hint in first {
+        chosen.push(hint);
+        each_choice(rest, chosen, visit);
+        chosen.pop();
+    }
+}
+
+/// Where all can be; preferred only if each prefers its own part, and all prefer the same.
+fn merge(choice: &[&Hint], all_nodes: &NumberSet) -> Hint {
+    let mut nodes = all_nodes.clone();
+    let mut preferred = true;
+    let mut cared: Option<&NumberSet> = None;
+    for hint in choice {
+        preferred &= hint.preferred;
+        if let Some(own) = &hint.nodes {
+            nodes = nodes.common(own);
+            preferred &= cared.is_none_or(|other| other == own);
+            cared = Some(own);
+        }
+    }
+    Hint { nodes: Some(nodes), preferred }
+}
+
+fn is_better(new: &Hint, known: &Hint, smallest_possible: usize) -> bool {
+    if new.preferred != known.preferred {
+        return new.preferred;
+    }
+    let size = |hint: &Hint| hint.nodes.as_ref().map_or(usize::MAX, NumberSet::len);
+    if new.preferred {
+        return (size(new), &new.nodes) < (size(known), &known.nodes);
+    }
+    // Among places that are not ideal, the one closest to what the neediest resource needs anyway.
+    let distance = |hint: &Hint| {
+        let size = size(hint);
+        (size < smallest_possible, size.abs_diff(smallest_possible))
+    };
+    (distance(new), &new.nodes) < (distance(known), &known.nodes)
+}
+
+/// All ways to choose from the nodes, the smallest first.
+pub fn subsets(nodes: &NumberSet) -> Vec<NumberSet> {
+    let numbers: Vec<u32> = nodes.iter().collect();
+    let count = 1u64.checked_shl(u32::try_from(numbers.len()).unwrap_or(64)).unwrap_or(0);
+    let pick = |mask: u64| numbers.iter().enumerate().filter(move |(at, _)| mask & (1 << at) != 0).map(|(_, n)| *n);
+    let mut all: Vec<NumberSet> = (1..count).map(|mask| pick(mask).collect()).collect();
+    all.sort_by_key(|set: &NumberSet| (set.len(), set.clone()));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(text: &str) -> NumberSet {
+        NumberSet::parse(text).expect("a set")
+    }
+
+    fn hint(nodes: &str, preferred: bool) -> Hint {
+        Hint { nodes: Some(set(nodes)), preferred }
+    }
+
+    #[test]
+    fn resources_agree_on_the_narrowest_place() {
+        let either = || Some(vec![hint("0", true), hint("1", true), hint("0-1", false)]);
+        let second = || Some(vec![hint("1", true), hint("0-1", false)]);
+        let both_only = || Some(vec![hint("0-1", false)]);
+        let wide = || Some(vec![hint("0-1", true)]);
+        let impossible = || Some(Vec::new());
+        for (policy, offers, place, admitted) in [
+            (Policy::None, vec![impossible()], None, true),
+            (Policy::BestEffort, vec![None, None], None, true),
+            (Policy::BestEffort, vec![either(), second()], Some("1"), true),
+            (Policy::Restricted, vec![either(), second()], Some("1"), true),
+            (Policy::SingleNumaNode, vec![either(), second()], Some("1"), true),
+            (Policy::Restricted, vec![either(), both_only()], Some("0"), false),
+            (Policy::BestEffort, vec![both_only()], Some("0-1"), true),
+            (Policy::Restricted, vec![wide()], Some("0-1"), true),
+            (Policy::SingleNumaNode, vec![wide()], None, false),
+            (Policy::SingleNumaNode, vec![impossible()], None, false),
+            (Policy::SingleNumaNode, vec![None], None, true),
+        ] {
+            let (best, let_in) = agree(policy, &offers, &set("0-1"));
+            assert_eq!(let_in, admitted, "{policy:?} {offers:?}");
+            if admitted {
+                assert_eq!(best.nodes.map(|nodes| nodes.to_string()).as_deref(), place, "{policy:?} {offers:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn subsets_come_smallest_first() {
+        let all: Vec<String> = subsets(&set("0-2")).iter().map(ToString::to_string).collect();
+        assert_eq!(all, ["0", "1", "2", "0-1", "0,2", "1-2", "0-2"].map(String::from));
+    }
+}

@@ -1,0 +1,238 @@
+//! The words a device plugin is spoken to with (`v1beta1`), and the connection to one.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::Request;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic_prost::ProstCodec;
+
+pub const API_VERSION: &str = "v1beta1";
+pub const HEALTHY: &str = "Healthy";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Empty {}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Options {
+    #[prost(bool, tag = "1")]
+    pub pre_start_required: bool,
+    #[prost(bool, tag = "2")]
+    pub preferred_allocation: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RegisterRequest {
+    #[prost(string, tag = "1")]
+    pub version: String,
+    /// The name of the plugin's socket in the folder of plugins.
+    #[prost(string, tag = "2")]
+    pub endpoint: String,
+    #[prost(string, tag = "3")]
+    pub resource_name: String,
+    #[prost(message, optional, tag = "4")]
+    pub options: Option<Options>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceList {
+    #[prost(message, repeated, tag = "1")]
+    pub devices: Vec<ToldDevice>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ToldDevice {
+    #[prost(string, tag = "1")]
+    pub id: String,
+    #[prost(string, tag = "2")]
+    pub health: String,
+    #[prost(message, optional, tag = "3")]
+    pub topology: Option<TopologyInfo>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TopologyInfo {
+    #[prost(message, repeated, tag = "1")]
+    pub nodes: Vec<NumaNode>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct NumaNode {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PreferredRequest {
+    #[prost(message, repeated, tag = "1")]
+    containers: Vec<PreferredForContainer>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PreferredForContainer {
+    #[prost(string, repeated, tag = "1")]
+    available: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    must_include: Vec<String>,
+    #[prost(int32, tag = "3")]
+    size: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PreferredAnswer {
+    #[prost(message, repeated, tag = "1")]
+    containers: Vec<DeviceIds>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeviceIds {
+    #[prost(string, repeated, tag = "1")]
+    pub ids: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct AllocateRequest {
+    #[prost(message, repeated, tag = "1")]
+    containers: Vec<DeviceIds>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct AllocateAnswer {
+    #[prost(message, repeated, tag = "1")]
+    containers: Vec<Allocated>,
+}
+
+/// What a container needs to use the devices it was given.
+#[derive(Clone, PartialEq, prost::Message, serde::Serialize, serde::Deserialize)]
+pub struct Allocated {
+    #[prost(map = "string, string", tag = "1")]
+    pub environment: HashMap<String, String>,
+    #[prost(message, repeated, tag = "2")]
+    pub mounts: Vec<AllocatedMount>,
+    #[prost(message, repeated, tag = "3")]
+    pub devices: Vec<AllocatedDevice>,
+    #[prost(map = "string, string", tag = "4")]
+    pub annotations: HashMap<String, String>,
+    #[prost(message, repeated, tag = "5")]
+    pub cdi_devices: Vec<AllocatedName>,
+}
+
+#[derive(Clone, PartialEq, prost::Message, serde::Serialize, serde::Deserialize)]
+pub struct AllocatedMount {
+    #[prost(string, tag = "1")]
+    pub container_path: String,
+    #[prost(string, tag = "2")]
+    pub host_path: String,
+    #[prost(bool, tag = "3")]
+    pub read_only: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message, serde::Serialize, serde::Deserialize)]
+pub struct AllocatedDevice {
+    #[prost(string, tag = "1")]
+    pub container_path: String,
+    #[prost(string, tag = "2")]
+    pub host_path: String,
+    #[prost(string, tag = "3")]
+    pub permissions: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message, serde::Serialize, serde::Deserialize)]
+pub struct AllocatedName {
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+/// A plugin that answers on its socket.
+#[derive(Clone)]
+pub struct Plugin {
+    channel: Channel,
+    socket: PathBuf,
+    options: Options,
+    /// Tells two plugins apart that used the same socket one after the other.
+    number: u64,
+}
+
+impl Plugin {
+    pub fn new(socket: &Path, options: Options, number: u64) -> Self {
+        let target = socket.to_path_buf();
+        let channel = Endpoint::from_static("http://plugin.invalid").connect_with_connector_lazy(tower::service_fn(
+            move |_: Uri| {
+                let target = target.clone();
+                async move { UnixStream::connect(target).await.map(TokioIo::new) }
+            },
+        ));
+        Self { channel, socket: socket.to_path_buf(), options, number }
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+
+    pub(super) async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A, tonic::Status>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+        grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+        let mut request = Request::new(request);
+        request.set_timeout(PATIENCE);
+        let answer = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await?;
+        Ok(answer.into_inner())
+    }
+
+    /// The devices, told anew whenever they change.
+    pub async fn watch(&self) -> Result<tonic::Streaming<DeviceList>, tonic::Status> {
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+        grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+        let path = PathAndQuery::from_static("/v1beta1.DevicePlugin/ListAndWatch");
+        let codec = ProstCodec::<Empty, DeviceList>::default();
+        Ok(grpc.server_streaming(Request::new(Empty {}), path, codec).await?.into_inner())
+    }
+
+    /// Which of the available devices the plugin would rather give; none if it does not care.
+    pub async fn preferred(
+        &self,
+        available: &BTreeSet<String>,
+        must_include: &BTreeSet<String>,
+        count: usize,
+    ) -> Result<Option<BTreeSet<String>>, tonic::Status> {
+        if !self.options.preferred_allocation {
+            return Ok(None);
+        }
+        let one = PreferredForContainer {
+            available: available.iter().cloned().collect(),
+            must_include: must_include.iter().cloned().collect(),
+            size: i32::try_from(count).unwrap_or(i32::MAX),
+        };
+        let request = PreferredRequest { containers: vec![one] };
+        let answer: PreferredAnswer = self.call("/v1beta1.DevicePlugin/GetPreferredAllocation", request).await?;
+        Ok(answer.containers.into_iter().next().map(|own| own.ids.into_iter().collect()))
+    }
+
+    pub async fn allocate(&self, ids: &BTreeSet<String>) -> Result<Allocated, tonic::Status> {
+        let request = AllocateRequest { containers: vec![DeviceIds { ids: ids.iter().cloned().collect() }] };
+        let answer: AllocateAnswer = self.call("/v1beta1.DevicePlugin/Allocate", request).await?;
+        let first = answer.containers.into_iter().next();
+        first.ok_or_else(|| tonic::Status::internal("no containers return in allocation response"))
+    }
+
+    /// Tells the plugin that a container with these devices is about to start, if it wants to know.
+    pub async fn before_start(&self, ids: &BTreeSet<String>) -> Result<(), tonic::Status> {
+        if !self.options.pre_start_required {
+            return Ok(());
+        }
+        let request = DeviceIds { ids: ids.iter().cloned().collect() };
+        self.call::<_, Empty>("/v1beta1.DevicePlugin/PreStartContainer", request).await.map(drop)
+    }
+}

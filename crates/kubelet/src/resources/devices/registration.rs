@@ -1,0 +1,154 @@
+//! Where plugins make themselves known: a socket in the folder in which theirs lie.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use k8s_openapi::jiff::Timestamp;
+use prost::Message;
+use tokio_stream::StreamExt;
+
+use super::plugin::{API_VERSION, DeviceList, HEALTHY, Plugin, RegisterRequest};
+use super::{Device, Devices};
+use crate::resources::cpu_set::NumberSet;
+use crate::resources::unary::{self, Failure};
+
+/// The socket's name is part of the protocol, as plugins find it by that.
+pub const SOCKET: &str = "kubelet.sock";
+
+pub struct Registration {
+    pub folder: PathBuf,
+    pub devices: Arc<Devices>,
+    /// Called whenever the node has other devices than before.
+    pub changed: Arc<dyn Fn() + Send + Sync>,
+    numbers: AtomicU64,
+}
+
+impl Registration {
+    pub fn new(folder: &Path, devices: Arc<Devices>, changed: Arc<dyn Fn() + Send + Sync>) -> Arc<Self> {
+        Arc::new(Self { folder: folder.to_path_buf(), devices, changed, numbers: AtomicU64::new(0) })
+    }
+
+    /// Serves for as long as the node does.
+    pub async fn serve(self: Arc<Self>) {
+        if let Err(error) = prepare(&self.folder) {
+            tracing::warn!(%error, folder = %self.folder.display(), "device plugins can't register here");
+            return;
+        }
+        let socket = self.folder.join(SOCKET);
+        let answer = move |path: String, message: bytes::Bytes| {
+            let own = self.clone();
+            async move {
+                match path.as_str() {
+                    "/v1beta1.Registration/Register" => own.register(&message).map(|()| Vec::new()),
+                    _ => Err(Failure::unknown(&path)),
+                }
+            }
+        };
+        if let Err(error) = unary::serve(&socket, answer).await {
+            tracing::warn!(%error, socket = %socket.display(), "device plugins can't register here");
+        }
+    }
+
+    fn register(self: &Arc<Self>, message: &[u8]) -> Result<(), Failure> {
+        let request = RegisterRequest::decode(message).map_err(|error| Failure::invalid(error.to_string()))?;
+        if request.version != API_VERSION {
+            let text = format!(
+                "requested API version \"{}\" is not supported by kubelet. Supported version is [\"{API_VERSION}\"]",
+                request.version
+            );
+            return Err(Failure::invalid(text));
+        }
+        if !is_extended(&request.resource_name) {
+            let text = format!("the ResourceName \"{}\" is invalid", request.resource_name);
+            return Err(Failure::invalid(text));
+        }
+        if request.endpoint.contains('/') || request.endpoint.is_empty() {
+            return Err(Failure::invalid(format!("the endpoint \"{}\" is no file name", request.endpoint)));
+        }
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let socket = self.folder.join(&request.endpoint);
+        let plugin = Plugin::new(&socket, request.options.unwrap_or_default(), number);
+        tracing::info!(resource = request.resource_name, socket = %socket.display(), "a device plugin registered");
+        tokio::spawn(self.clone().follow(request.resource_name, plugin));
+        Ok(())
+    }
+
+    /// Hears what the plugin tells until it ends.
+    async fn follow(self: Arc<Self>, resource: String, plugin: Plugin) {
+        let mut stream = match plugin.watch().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, resource, socket = %plugin.socket().display(), "a device plugin does not answer");
+                return;
+            }
+        };
+        self.devices.connected(&resource, plugin.clone());
+        while let Some(told) = stream.next().await {
+            match told {
+                Ok(list) => {
+                    self.devices.told(&resource, read(list));
+                    (self.changed)();
+                }
+                Err(error) => {
+                    tracing::debug!(%error, resource, "a device plugin's list ended");
+                    break;
+                }
+            }
+        }
+        tracing::info!(resource, "a device plugin ended");
+        self.devices.disconnected(&resource, &plugin, Timestamp::now());
+        (self.changed)();
+    }
+}
+
+/// Sockets of an earlier life are removed, which also tells plugins to register again.
+fn prepare(folder: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder)?;
+    for entry in std::fs::read_dir(folder)? {
+        use std::os::unix::fs::FileTypeExt;
+        let entry = entry?;
+        if entry.file_type()?.is_socket() {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Names of extended resources have a domain that is not Kubernetes' own.
+fn is_extended(name: &str) -> bool {
+    let Some((domain, rest)) = name.split_once('/') else { return false };
+    let reserved = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io") || domain.starts_with("requests.");
+    !domain.is_empty() && !rest.is_empty() && !rest.contains('/') && !reserved
+}
+
+fn read(list: DeviceList) -> BTreeMap<String, Device> {
+    let one = |told: super::plugin::ToldDevice| {
+        let nodes = told.topology.iter().flat_map(|topology| &topology.nodes);
+        let nodes: NumberSet = nodes.filter_map(|node| u32::try_from(node.id).ok()).collect();
+        (told.id, Device { healthy: told.health == HEALTHY, nodes })
+    };
+    list.devices.into_iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_extended_resources_can_be_brought() {
+        for (name, expected) in [
+            ("example.com/dongle", true),
+            ("nvidia.com/gpu", true),
+            ("cpu", false),
+            ("kubernetes.io/x", false),
+            ("a.kubernetes.io/x", false),
+            ("requests.example.com/x", false),
+            ("example.com/", false),
+        ] {
+            assert_eq!(is_extended(name), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Memory and huge pages of guaranteed pods, set aside on NUMA nodes.
+//!
+//! Nodes are used singly or in groups. A node that serves a group serves no one alone, as memory of a group may come from
+//! any of its nodes and nobody could tell how much of it is left on one.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use knarr_client::quantity::value;
+use serde::{Deserialize, Serialize};
+
+use super::affinity::{Hint, Offers, subsets};
+use super::cpu_set::NumberSet;
+use super::machine::Layout;
+use crate::cgroup::qos::{QosClass, qos_class};
+use crate::pod;
+
+/// Bytes by resource name.
+pub type Bytes = BTreeMap<String, u64>;
+
+/// What a container has been given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    pub nodes: NumberSet,
+    pub bytes: Bytes,
+}
+
+/// What a container wants to be set aside: nothing unless its pod is guaranteed.
+pub fn wanted(pod: &Pod, container: &Container) -> Bytes {
+    if qos_class(pod) != QosClass::Guaranteed {
+        return Bytes::new();
+    }
+    let amounts = pod::limits(container).iter().flatten();
+    amounts
+        .filter(|(name, _)| *name == "memory" || name.starts_with("hugepages-"))
+        .map(|(name, amount)| (name.clone(), u64::try_from(value(amount)).unwrap_or(0)))
+        .filter(|(_, bytes)| *bytes > 0)
+        .collect()
+}
+
+/// The machine's memory without what is reserved, and what of it is given away.
+pub struct Book<'a> {
+    pub layout: &'a Layout,
+    pub reserved: &'a BTreeMap<u32, Bytes>,
+    pub given: Vec<&'a Share>,
+}
+
+impl Book<'_> {
+    fn allocatable(&self, node: u32, name: &str) -> u64 {
+        let of = |table: &BTreeMap<u32, Bytes>| table.get(&node).and_then(|own| own.get(name)).copied().unwrap_or(0);
+        of(&self.layout.memory).saturating_sub(of(self.reserved))
+    }
+
+    /// Whether all could be had from these nodes if nobody had anything.
+    fn could(&self, nodes: &NumberSet, wanted: &Bytes) -> bool {
+        wanted.iter().all(|(name, bytes)| nodes.iter().map(|node| self.allocatable(node, name)).sum::<u64>() >= *bytes)
+    }
+
+    /// Whether all can be had from these nodes now.
+    fn can(&self, nodes: &NumberSet, wanted: &Bytes) -> bool {
+        let touching = || self.given.iter().filter(|share| !share.nodes.common(nodes).is_empty());
+        if touching().any(|share| share.nodes != *nodes) {
+            return false;
+        }
+        wanted.iter().all(|(name, bytes)| {
+            let whole: u64 = nodes.iter().map(|node| self.allocatable(node, name)).sum();
+            let used: u64 = touching().filter_map(|share| share.bytes.get(name)).sum();
+            whole.saturating_sub(used) >= *bytes
+        })
+    }
+
+    pub fn offers(&self, wanted: &Bytes) -> Offers {
+        let all = subsets(&self.layout.nodes());
+        let Some(fewest) = all.iter().filter(|nodes| self.could(nodes, wanted)).map(NumberSet::len).min() else {
+            return Some(Vec::new());
+        };
+        let possible = all.into_iter().filter(|nodes| self.can(nodes, wanted));
+        Some(possible.map(|nodes| Hint { preferred: nodes.len() == fewest, nodes: Some(nodes) }).collect())
+    }
+
+    /// Takes what is wanted from the agreed nodes, or from the fewest that have it and reach beyond them.
+    pub fn take(&self, wanted: &Bytes, near: Option<&NumberSet>) -> Option<Share> {
+        let all = subsets(&self.layout.nodes());
+        let reaches = |nodes: &&NumberSet| near.is_none_or(|near| near.is_within(nodes));
+        let nodes = all.iter().filter(reaches).find(|nodes| self.can(nodes, wanted))?;
+        Some(Share { nodes: nodes.clone(), bytes: wanted.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::machine::tests::two_sockets;
+    use super::*;
+
+    fn share(nodes: &str, bytes: u64) -> Share {
+        Share { nodes: NumberSet::parse(nodes).expect("a set"), bytes: [("memory".to_string(), bytes)].into() }
+    }
+
+    #[test]
+    fn nodes_serve_singles_or_a_group() {
+        let layout = two_sockets();
+        let reserved = BTreeMap::from([(0, Bytes::from([("memory".to_string(), 100)]))]);
+        for (given, bytes, near, expected) in [
+            (vec![], 900, None, Some("0")),
+            (vec![], 950, None, Some("1")),
+            (vec![], 1500, None, Some("0-1")),
+            (vec![share("0", 10)], 1500, None, None),
+            (vec![share("0-1", 10)], 100, None, Some("0-1")),
+            (vec![share("0", 800)], 200, None, Some("1")),
+            (vec![], 100, Some("1"), Some("1")),
+            (vec![], 2000, None, None),
+        ] {
+            let book = Book { layout: &layout, reserved: &reserved, given: given.iter().collect() };
+            let near = near.map(|text| NumberSet::parse(text).expect("a set"));
+            let taken = book.take(&Bytes::from([("memory".to_string(), bytes)]), near.as_ref());
+            assert_eq!(taken.map(|share| share.nodes.to_string()).as_deref(), expected, "{bytes} beside {given:?}");
+        }
+    }
+}

@@ -1,0 +1,545 @@
+//! What containers are given for themselves: whole CPUs, memory on chosen NUMA nodes, and devices of plugins.
+//!
+//! A pod asks once, before anything of it starts; what it gets is noted on disk, so that a restarted node knows it again,
+//! and is free when the pod has ended. The policies are pure functions in the files beside this one.
+
+mod affinity;
+mod cpu_set;
+mod cpus;
+pub mod devices;
+mod machine;
+mod memory;
+pub mod pod_resources;
+mod unary;
+
+pub use affinity::{Policy as TopologyPolicy, Scope as TopologyScope};
+pub use cpu_set::NumberSet;
+pub use memory::Bytes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::jiff::Timestamp;
+use knarr_client::quantity::{Quantity as Amount, value};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::pod::{self, Role};
+use affinity::{Hint, Offers, agree};
+use devices::plugin::Allocated;
+use devices::{Devices, Kind};
+use machine::Layout;
+use memory::{Book, Share};
+
+/// How resources are given out; by default none is set aside for anyone.
+#[derive(Clone, Debug, Default)]
+pub struct Policies {
+    pub static_cpus: bool,
+    pub static_memory: bool,
+    pub topology: TopologyPolicy,
+    pub scope: TopologyScope,
+    /// Thousandths of a CPU kept for the system; static CPUs need some.
+    pub reserved_cpu_milli: i64,
+    /// These CPUs instead of some.
+    pub reserved_cpus: Option<NumberSet>,
+    /// Memory kept for the system, by NUMA node.
+    pub reserved_memory: BTreeMap<u32, Bytes>,
+}
+
+/// Why a pod can't have what it asks for, as its status says it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Refused {
+    fn unexpected(why: impl std::fmt::Display) -> Self {
+        let message = format!("Allocate failed due to {why}, which is unexpected");
+        Self { reason: "UnexpectedAdmissionError", message }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Grant {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<NumberSet>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Share>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub devices: BTreeMap<String, DeviceGrant>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceGrant {
+    pub ids: BTreeSet<String>,
+    pub use_with: Allocated,
+}
+
+type OfPod = BTreeMap<String, Grant>;
+
+pub struct Resources {
+    policies: Policies,
+    layout: Layout,
+    reserved_cpus: NumberSet,
+    pub devices: Arc<Devices>,
+    /// By the pod's uid.
+    grants: Mutex<BTreeMap<String, OfPod>>,
+    /// Plugins are asked while a pod's resources are chosen; one pod at a time, or two would choose the same.
+    choosing: tokio::sync::Mutex<()>,
+    checkpoint: PathBuf,
+    /// Told when the CPUs that everyone shares are others than before.
+    pub shared_changed: Notify,
+}
+
+impl Resources {
+    /// `root` is where the node keeps its state.
+    pub fn open(root: &Path, policies: Policies, all_memory: u64) -> Self {
+        let layout = machine::read(Path::new("/sys/devices/system"), all_memory);
+        Self::with_layout(root, policies, layout)
+    }
+
+    fn with_layout(root: &Path, mut policies: Policies, layout: Layout) -> Self {
+        let reserved_cpus = match &policies.reserved_cpus {
+            Some(named) => named.common(&layout.all()),
+            None => cpus::reserved(&layout, policies.reserved_cpu_milli),
+        };
+        if policies.static_cpus && reserved_cpus.is_empty() {
+            tracing::error!(
+                "the static CPU policy needs CPU reserved for the system; no container gets CPUs of its own"
+            );
+            policies.static_cpus = false;
+        }
+        let checkpoint = root.join("resource_grants.json");
+        let grants: BTreeMap<String, OfPod> = load(&checkpoint);
+        let devices = Arc::new(Devices::default());
+        for (resource, grant) in grants.values().flat_map(BTreeMap::values).flat_map(|grant| &grant.devices) {
+            devices.expect(resource, grant.ids.iter().cloned(), Timestamp::now());
+        }
+        Self {
+            policies,
+            layout,
+            reserved_cpus,
+            devices,
+            grants: Mutex::new(grants),
+            choosing: tokio::sync::Mutex::default(),
+            checkpoint,
+            shared_changed: Notify::new(),
+        }
+    }
+
+    /// Whether anything has to be set aside for this pod.
+    pub fn concern(&self, pod: &Pod) -> bool {
+        self.policies.static_cpus
+            || self.policies.static_memory
+            || containers(pod).any(|(_, container)| wanted_devices(container).next().is_some())
+    }
+
+    /// Sets aside what a pod's containers ask for, all of it or nothing.
+    pub async fn allocate(&self, pod: &Pod) -> Result<(), Refused> {
+        let _turn = self.choosing.lock().await;
+        let uid = pod::uid(pod);
+        if self.grants.lock().contains_key(uid) {
+            return Ok(());
+        }
+        let mut choice = Choice { resources: self, own: OfPod::new(), reusable: Grant::default() };
+        let whole = match self.policies.scope {
+            TopologyScope::Pod => Some(choice.place(&Wish::of_pod(pod))?),
+            TopologyScope::Container => None,
+        };
+        for (role, container) in containers(pod) {
+            let wish = Wish::of(pod, container);
+            let place = match &whole {
+                Some(place) => place.clone(),
+                None => choice.place(&wish)?,
+            };
+            let grant = choice.take(&wish, place.nodes.as_ref()).await?;
+            choice.note(role, &container.name, grant);
+        }
+        let own = choice.own;
+        let exclusive = own.values().any(|grant| grant.cpus.is_some());
+        if own.values().any(|grant| *grant != Grant::default()) {
+            self.grants.lock().insert(uid.to_string(), own);
+            self.store();
+        }
+        if exclusive {
+            self.shared_changed.notify_one();
+        }
+        Ok(())
+    }
+
+    /// What a pod had is free again.
+    pub fn release(&self, uid: &str) {
+        let Some(gone) = self.grants.lock().remove(uid) else { return };
+        self.store();
+        if gone.values().any(|grant| grant.cpus.is_some()) {
+            self.shared_changed.notify_one();
+        }
+    }
+
+    /// Frees what pods had that are no more.
+    pub fn keep_only(&self, is_known: impl Fn(&str) -> bool) {
+        let gone: Vec<String> = self.grants.lock().keys().filter(|uid| !is_known(uid)).cloned().collect();
+        gone.iter().for_each(|uid| self.release(uid));
+    }
+
+    pub fn grant(&self, uid: &str, container: &str) -> Grant {
+        self.grants.lock().get(uid).and_then(|own| own.get(container)).cloned().unwrap_or_default()
+    }
+
+    /// The CPUs a container runs on, in the kernel's form; empty if any will do.
+    pub fn cpus_of(&self, uid: &str, container: &str) -> String {
+        match (self.grant(uid, container).cpus, self.policies.static_cpus) {
+            (Some(own), _) => own.to_string(),
+            (None, true) => self.shared_cpus().to_string(),
+            (None, false) => String::new(),
+        }
+    }
+
+    /// The CPUs that all containers without their own share.
+    pub fn shared_cpus(&self) -> NumberSet {
+        self.layout.all().without(&self.given_cpus())
+    }
+
+    pub fn has_static_cpus(&self) -> bool {
+        self.policies.static_cpus
+    }
+
+    /// Tells the plugins of a container's devices that it is about to start.
+    pub async fn before_start(&self, grant: &Grant) -> Result<(), String> {
+        for (resource, own) in &grant.devices {
+            if let Some(plugin) = self.devices.kind(resource).and_then(|kind| kind.plugin) {
+                plugin.before_start(&own.ids).await.map_err(|error| error.message().to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn given_cpus(&self) -> NumberSet {
+        let grants = self.grants.lock();
+        let given = grants.values().flat_map(BTreeMap::values).filter_map(|grant| grant.cpus.as_ref());
+        given.fold(NumberSet::default(), |sum, own| sum.union(own))
+    }
+
+    fn given_devices(&self, resource: &str) -> BTreeSet<String> {
+        let grants = self.grants.lock();
+        let given = grants.values().flat_map(BTreeMap::values).filter_map(|grant| grant.devices.get(resource));
+        given.flat_map(|grant| grant.ids.iter().cloned()).collect()
+    }
+
+    fn store(&self) {
+        let written = serde_json::to_vec(&*self.grants.lock()).map_err(std::io::Error::other).and_then(|bytes| {
+            let fresh = self.checkpoint.with_extension("new");
+            std::fs::write(&fresh, bytes)?;
+            std::fs::rename(&fresh, &self.checkpoint)
+        });
+        if let Err(error) = written {
+            tracing::error!(%error, path = %self.checkpoint.display(), "what pods have can't be noted");
+        }
+    }
+}
+
+fn load(checkpoint: &Path) -> BTreeMap<String, OfPod> {
+    let bytes = match std::fs::read(checkpoint) {
+        Ok(bytes) => bytes,
+        Err(_) => return BTreeMap::new(),
+    };
+    serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+        tracing::error!(%error, path = %checkpoint.display(), "what pods had can't be read");
+        BTreeMap::new()
+    })
+}
+
+/// Init containers in their order, then all others.
+fn containers(pod: &Pod) -> impl Iterator<Item = (Role, &Container)> {
+    pod::init_containers(pod).chain(pod::main_containers(pod).map(|container| (Role::Main, container)))
+}
+
+/// Extended resources by name, which is what plugins bring.
+fn wanted_devices(container: &Container) -> impl Iterator<Item = (String, usize)> + '_ {
+    let limits = pod::limits(container).iter().flatten();
+    limits
+        .filter(|(name, _)| name.contains('/') && !name.starts_with("kubernetes.io/"))
+        .map(|(name, amount)| (name.clone(), usize::try_from(value(amount)).unwrap_or(0)))
+        .filter(|(_, count)| *count > 0)
+}
+
+/// What a container, or a pod as a whole, would like to have.
+#[derive(Default)]
+struct Wish {
+    cpus: usize,
+    memory: Bytes,
+    devices: BTreeMap<String, usize>,
+}
+
+impl Wish {
+    fn of(pod: &Pod, container: &Container) -> Self {
+        Self {
+            cpus: cpus::exclusive(pod, container),
+            memory: memory::wanted(pod, container),
+            devices: wanted_devices(container).collect(),
+        }
+    }
+
+    /// Init containers run one after the other, so the largest of them counts; all others run together.
+    fn of_pod(pod: &Pod) -> Self {
+        let (mut together, mut largest) = (Self::default(), Self::default());
+        for (role, container) in containers(pod) {
+            let one = Self::of(pod, container);
+            match role {
+                Role::Init => largest.combine(one, usize::max, u64::max),
+                _ => together.combine(one, |a, b| a + b, |a, b| a + b),
+            }
+        }
+        together.combine(largest, usize::max, u64::max);
+        together
+    }
+
+    fn combine(&mut self, other: Self, count: fn(usize, usize) -> usize, bytes: fn(u64, u64) -> u64) {
+        self.cpus = count(self.cpus, other.cpus);
+        for (name, amount) in other.memory {
+            let own = self.memory.entry(name).or_default();
+            *own = bytes(*own, amount);
+        }
+        for (name, amount) in other.devices {
+            let own = self.devices.entry(name).or_default();
+            *own = count(*own, amount);
+        }
+    }
+}
+
+/// One pod's resources while they are chosen.
+struct Choice<'a> {
+    resources: &'a Resources,
+    own: OfPod,
+    /// What init containers had that are over before the next container starts.
+    reusable: Grant,
+}
+
+impl Choice<'_> {
+    /// The NUMA nodes on which all that is wished for can lie together.
+    fn place(&self, wish: &Wish) -> Result<Hint, Refused> {
+        let resources = self.resources;
+        let policies = &resources.policies;
+        let mut offers: Vec<Offers> = Vec::new();
+        if policies.static_cpus && wish.cpus > 0 {
+            offers.push(cpus::offers(&resources.layout, &self.available_cpus(), wish.cpus));
+        }
+        if policies.static_memory && !wish.memory.is_empty() {
+            let grants = resources.grants.lock();
+            offers.push(self.book(&grants).offers(&wish.memory));
+        }
+        for (resource, count) in &wish.devices {
+            let Some(kind) = resources.devices.kind(resource) else { continue };
+            let free = self.free_devices(resource, &kind);
+            offers.push(kind.offers(&free, *count, &resources.layout.nodes()));
+        }
+        match agree(policies.topology, &offers, &resources.layout.nodes()) {
+            (place, true) => Ok(place),
+            (_, false) => Err(Refused {
+                reason: "TopologyAffinityError",
+                message: "Resources cannot be allocated with Topology locality".to_string(),
+            }),
+        }
+    }
+
+    async fn take(&self, wish: &Wish, near: Option<&NumberSet>) -> Result<Grant, Refused> {
+        let resources = self.resources;
+        let mut grant = Grant::default();
+        if resources.policies.static_cpus && wish.cpus > 0 {
+            grant.cpus = Some(self.take_cpus(wish.cpus, near)?);
+        }
+        if resources.policies.static_memory && !wish.memory.is_empty() {
+            let grants = resources.grants.lock();
+            let taken = self.book(&grants).take(&wish.memory, near);
+            grant.memory = Some(taken.ok_or_else(|| Refused::unexpected("no NUMA nodes with enough free memory"))?);
+        }
+        for (resource, count) in &wish.devices {
+            if let Some(kind) = resources.devices.kind(resource) {
+                grant.devices.insert(resource.clone(), self.take_devices(resource, &kind, *count, near).await?);
+            }
+        }
+        Ok(grant)
+    }
+
+    fn take_cpus(&self, count: usize, near: Option<&NumberSet>) -> Result<NumberSet, Refused> {
+        let layout = &self.resources.layout;
+        let reusable = self.reusable.cpus.clone().unwrap_or_default();
+        let available = if reusable.len() >= count { reusable } else { self.available_cpus() };
+        cpus::take_near(layout, &available, count, near).ok_or_else(|| {
+            let text = "not enough cpus available to satisfy request";
+            Refused::unexpected(format!("{text}: requested={count}, available={}", available.len()))
+        })
+    }
+
+    fn available_cpus(&self) -> NumberSet {
+        let resources = self.resources;
+        let own = self.own.values().filter_map(|grant| grant.cpus.as_ref());
+        let taken = own.fold(resources.given_cpus(), |sum, one| sum.union(one)).union(&resources.reserved_cpus);
+        resources.layout.all().without(&taken).union(&self.reusable.cpus.clone().unwrap_or_default())
+    }
+
+    /// The memory as others and this pod's own containers have it; init containers' is free again.
+    fn book<'g>(&'g self, grants: &'g BTreeMap<String, OfPod>) -> Book<'g> {
+        let others = grants.values().flat_map(BTreeMap::values);
+        let given = others.chain(self.own.values()).filter_map(|grant| grant.memory.as_ref());
+        let given = given.filter(|share| self.reusable.memory.as_ref() != Some(*share)).collect();
+        Book { layout: &self.resources.layout, reserved: &self.resources.policies.reserved_memory, given }
+    }
+
+    fn free_devices(&self, resource: &str, kind: &Kind) -> BTreeSet<String> {
+        let mut taken = self.resources.given_devices(resource);
+        let own = self.own.values().filter_map(|grant| grant.devices.get(resource));
+        taken.extend(own.flat_map(|grant| grant.ids.iter().cloned()));
+        let reusable = self.reusable.devices.get(resource).map(|grant| grant.ids.clone()).unwrap_or_default();
+        let healthy = kind.devices.iter().filter(|(_, device)| device.healthy).map(|(id, _)| id.clone());
+        healthy.filter(|id| !taken.contains(id) || reusable.contains(id)).collect()
+    }
+
+    async fn take_devices(
+        &self,
+        resource: &str,
+        kind: &Kind,
+        count: usize,
+        near: Option<&NumberSet>,
+    ) -> Result<DeviceGrant, Refused> {
+        let Some(plugin) = &kind.plugin else {
+            return Err(Refused::unexpected(format!("cannot allocate unregistered device {resource}")));
+        };
+        let free = self.free_devices(resource, kind);
+        if free.is_empty() && !kind.devices.values().any(|device| device.healthy) {
+            let text = "no healthy devices present; cannot allocate unhealthy devices";
+            return Err(Refused::unexpected(format!("{text} {resource}")));
+        }
+        let reusable = self.reusable.devices.get(resource).map(|grant| grant.ids.clone()).unwrap_or_default();
+        let must: BTreeSet<String> = reusable.intersection(&free).take(count).cloned().collect();
+        let Some(mut ids) = kind.pick(&free, &must, count, near) else {
+            let text = format!("requested number of devices unavailable for {resource}");
+            return Err(Refused::unexpected(format!("{text}. Requested: {count}, Available: {}", free.len())));
+        };
+        let local = near.map(|near| kind.near(&free, near)).filter(|local| local.len() >= count);
+        let preferred = plugin.preferred(local.as_ref().unwrap_or(&free), &must, count).await;
+        match preferred {
+            Ok(Some(wished)) if wished.len() == count && wished.is_subset(&free) && wished.is_superset(&must) => {
+                ids = wished;
+            }
+            Ok(_) => {}
+            Err(error) => return Err(Refused::unexpected(describe(&error))),
+        }
+        let use_with = plugin.allocate(&ids).await.map_err(|error| Refused::unexpected(describe(&error)))?;
+        Ok(DeviceGrant { ids, use_with })
+    }
+
+    /// What an init container had can be had again by those that come after it; what others get from it is theirs.
+    fn note(&mut self, role: Role, name: &str, grant: Grant) {
+        if role == Role::Init {
+            let cpus = [&self.reusable.cpus, &grant.cpus].into_iter().flatten();
+            self.reusable.cpus = cpus.cloned().reduce(|sum, own| sum.union(&own));
+            self.reusable.memory = grant.memory.clone().or(self.reusable.memory.take());
+            for (resource, own) in &grant.devices {
+                self.reusable.devices.entry(resource.clone()).or_default().ids.extend(own.ids.iter().cloned());
+            }
+        } else {
+            if let (Some(reusable), Some(own)) = (&self.reusable.cpus, &grant.cpus) {
+                self.reusable.cpus = Some(reusable.without(own));
+            }
+            self.reusable.memory = None;
+            for (resource, own) in &grant.devices {
+                if let Some(reusable) = self.reusable.devices.get_mut(resource) {
+                    reusable.ids.retain(|id| !own.ids.contains(id));
+                }
+            }
+        }
+        self.own.insert(name.to_string(), grant);
+    }
+}
+
+fn describe(error: &tonic::Status) -> String {
+    format!("rpc error: code = {:?} desc = {}", error.code(), error.message())
+}
+
+/// The amounts of memory an operator reserves: `0:memory=1Gi,hugepages-1Gi=2Gi;1:memory=1Gi`.
+pub fn parse_reserved_memory(text: &str) -> Option<BTreeMap<u32, Bytes>> {
+    let node = |part: &str| {
+        let (node, amounts) = part.split_once(':')?;
+        let amount = |one: &str| {
+            let (name, amount) = one.split_once('=')?;
+            Some((name.trim().to_string(), u64::try_from(Amount::parse(amount.trim()).ok()?.value()).ok()?))
+        };
+        Some((node.trim().parse().ok()?, amounts.split(',').map(amount).collect::<Option<Bytes>>()?))
+    };
+    text.split(';').filter(|part| !part.trim().is_empty()).map(node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::machine::tests::two_sockets;
+    use super::*;
+    use serde_json::json;
+
+    fn pod(uid: &str, init: Option<&str>, cpus: &[&str]) -> Pod {
+        let container = |name: String, cpu: &str| {
+            let amounts = json!({ "cpu": cpu, "memory": "100" });
+            json!({ "name": name, "resources": { "limits": amounts, "requests": amounts } })
+        };
+        let main: Vec<_> = cpus.iter().enumerate().map(|(at, cpu)| container(format!("c{at}"), cpu)).collect();
+        let init: Vec<_> = init.iter().map(|cpu| container("init".into(), cpu)).collect();
+        serde_json::from_value(json!({ "metadata": { "uid": uid },
+            "spec": { "containers": main, "initContainers": init } }))
+        .expect("a pod")
+    }
+
+    fn resources(folder: &Path, topology: TopologyPolicy) -> Resources {
+        let policies = Policies {
+            static_cpus: true,
+            static_memory: true,
+            topology,
+            reserved_cpu_milli: 1000,
+            ..Policies::default()
+        };
+        Resources::with_layout(folder, policies, two_sockets())
+    }
+
+    #[tokio::test]
+    async fn cpus_are_given_reused_and_freed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let resources = resources(folder.path(), TopologyPolicy::None);
+        assert_eq!(resources.shared_cpus().to_string(), "0-7");
+        resources.allocate(&pod("a", Some("2"), &["2", "1500m"])).await.expect("room");
+        let own = |container: &str| resources.cpus_of("a", container);
+        assert_eq!(own("init"), own("c0"), "what the init container had is used again");
+        assert_eq!(resources.shared_cpus().len(), 6);
+        assert_eq!(own("c1"), resources.shared_cpus().to_string());
+        let known = self::resources(folder.path(), TopologyPolicy::None);
+        assert_eq!(known.cpus_of("a", "c0"), own("c0"), "a restarted node knows it");
+        let refused = resources.allocate(&pod("b", None, &["6"])).await.expect_err("too many");
+        assert_eq!(
+            refused.message,
+            "Allocate failed due to not enough cpus available to satisfy request: requested=6, available=5, which is unexpected"
+        );
+        resources.release("a");
+        assert_eq!(resources.shared_cpus().to_string(), "0-7");
+    }
+
+    #[tokio::test]
+    async fn resources_lie_together_or_the_pod_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let resources = resources(folder.path(), TopologyPolicy::SingleNumaNode);
+        resources.allocate(&pod("a", None, &["4"])).await.expect("room");
+        assert_eq!(resources.cpus_of("a", "c0"), "2-3,6-7", "the reserved CPU is on the other node");
+        assert_eq!(resources.grant("a", "c0").memory.expect("memory").nodes.to_string(), "1");
+        let refused = resources.allocate(&pod("b", None, &["4"])).await.expect_err("three are left on one node");
+        assert_eq!(refused.reason, "TopologyAffinityError");
+    }
+
+    #[test]
+    fn reserved_memory_is_read() {
+        let read = parse_reserved_memory("0:memory=1Ki,hugepages-2Mi=2Mi;1:memory=5").expect("amounts");
+        assert_eq!(read[&0]["hugepages-2Mi"], 2 << 20);
+        assert_eq!(read[&1]["memory"], 5);
+        assert_eq!(parse_reserved_memory("memory=1"), None);
+    }
+}

@@ -1,0 +1,192 @@
+//! Telling monitors on the node which pod has which CPUs, memory and devices (`v1.PodResourcesLister`).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use prost::Message;
+
+use super::cpu_set::NumberSet;
+use super::devices::plugin::{NumaNode, TopologyInfo};
+use super::unary::{self, Failure};
+use super::{Grant, Resources};
+use crate::pod;
+use crate::pods::Pods;
+use k8s_openapi::api::core::v1::Pod;
+
+#[derive(Clone, PartialEq, Message)]
+struct ListAnswer {
+    #[prost(message, repeated, tag = "1")]
+    pods: Vec<PodResources>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct GetRequest {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    namespace: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct GetAnswer {
+    #[prost(message, optional, tag = "1")]
+    pod: Option<PodResources>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PodResources {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    namespace: String,
+    #[prost(message, repeated, tag = "3")]
+    containers: Vec<ContainerResources>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerResources {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, repeated, tag = "2")]
+    devices: Vec<ContainerDevices>,
+    #[prost(int64, repeated, tag = "3")]
+    cpus: Vec<i64>,
+    #[prost(message, repeated, tag = "4")]
+    memory: Vec<ContainerMemory>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerDevices {
+    #[prost(string, tag = "1")]
+    resource: String,
+    #[prost(string, repeated, tag = "2")]
+    ids: Vec<String>,
+    #[prost(message, optional, tag = "3")]
+    topology: Option<TopologyInfo>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerMemory {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(uint64, tag = "2")]
+    size: u64,
+    #[prost(message, optional, tag = "3")]
+    topology: Option<TopologyInfo>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AllocatableAnswer {
+    #[prost(message, repeated, tag = "1")]
+    devices: Vec<ContainerDevices>,
+    #[prost(int64, repeated, tag = "2")]
+    cpus: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    memory: Vec<ContainerMemory>,
+}
+
+/// Serves for as long as the node does.
+pub async fn serve(folder: &Path, resources: Arc<Resources>, pods: Arc<Pods>) {
+    let socket = folder.join("kubelet.sock");
+    if let Err(error) = std::fs::create_dir_all(folder) {
+        tracing::warn!(%error, folder = %folder.display(), "what pods have can't be told to monitors");
+        return;
+    }
+    let answer = move |path: String, message: bytes::Bytes| {
+        let (resources, pods) = (resources.clone(), pods.clone());
+        async move {
+            match path.as_str() {
+                "/v1.PodResourcesLister/List" => Ok(list(&resources, &pods).encode_to_vec()),
+                "/v1.PodResourcesLister/Get" => get(&resources, &pods, &message).map(|answer| answer.encode_to_vec()),
+                "/v1.PodResourcesLister/GetAllocatableResources" => Ok(allocatable(&resources).encode_to_vec()),
+                _ => Err(Failure::unknown(&path)),
+            }
+        }
+    };
+    if let Err(error) = unary::serve(&socket, answer).await {
+        tracing::warn!(%error, socket = %socket.display(), "what pods have can't be told to monitors");
+    }
+}
+
+fn list(resources: &Resources, pods: &Pods) -> ListAnswer {
+    ListAnswer { pods: pods.active().iter().map(|(pod, _)| of_pod(resources, pod)).collect() }
+}
+
+fn get(resources: &Resources, pods: &Pods, message: &[u8]) -> Result<GetAnswer, Failure> {
+    let request = GetRequest::decode(message).map_err(|error| Failure::invalid(error.to_string()))?;
+    let Some(worker) = pods.find(&request.namespace, &request.name) else {
+        return Err(Failure::not_found(format!("pod {} in namespace {} not found", request.name, request.namespace)));
+    };
+    let pod = worker.pod.lock().clone();
+    Ok(GetAnswer { pod: Some(of_pod(resources, &pod)) })
+}
+
+/// Init containers that are over hold nothing; those that keep running are listed with the others.
+fn of_pod(resources: &Resources, pod: &Pod) -> PodResources {
+    let sidecars = pod::init_containers(pod).filter(|(role, _)| *role == pod::Role::Sidecar).map(|(_, c)| c);
+    let one = |container: &k8s_openapi::api::core::v1::Container| {
+        of_container(resources, &container.name, &resources.grant(pod::uid(pod), &container.name))
+    };
+    PodResources {
+        name: pod::name(pod).to_string(),
+        namespace: pod::namespace(pod).to_string(),
+        containers: sidecars.chain(pod::main_containers(pod)).map(one).collect(),
+    }
+}
+
+fn of_container(resources: &Resources, name: &str, grant: &Grant) -> ContainerResources {
+    let devices = grant.devices.iter().flat_map(|(resource, own)| {
+        let known = resources.devices.kind(resource).unwrap_or_default();
+        // One entry a device, as each has a place of its own.
+        own.ids.iter().map(move |id| ContainerDevices {
+            resource: resource.clone(),
+            ids: vec![id.clone()],
+            topology: known.devices.get(id).and_then(|device| topology(&device.nodes)),
+        })
+    });
+    let memory = grant.memory.iter().flat_map(|share| {
+        share.bytes.iter().map(|(kind, size)| ContainerMemory {
+            kind: kind.clone(),
+            size: *size,
+            topology: topology(&share.nodes),
+        })
+    });
+    ContainerResources {
+        name: name.to_string(),
+        devices: devices.collect(),
+        cpus: numbers(grant.cpus.as_ref()),
+        memory: memory.collect(),
+    }
+}
+
+fn allocatable(resources: &Resources) -> AllocatableAnswer {
+    let devices = resources.devices.all_healthy().into_iter().flat_map(|(resource, devices)| {
+        devices.into_iter().map(move |(id, device)| ContainerDevices {
+            resource: resource.clone(),
+            ids: vec![id],
+            topology: topology(&device.nodes),
+        })
+    });
+    let memory = resources.layout.memory.iter().flat_map(|(node, amounts)| {
+        let reserved = resources.policies.reserved_memory.get(node);
+        amounts.iter().map(move |(kind, bytes)| ContainerMemory {
+            kind: kind.clone(),
+            size: bytes.saturating_sub(reserved.and_then(|own| own.get(kind)).copied().unwrap_or(0)),
+            topology: topology(&NumberSet::from_iter([*node])),
+        })
+    });
+    AllocatableAnswer {
+        devices: devices.collect(),
+        cpus: numbers(Some(&resources.layout.all().without(&resources.reserved_cpus))),
+        memory: if resources.policies.static_memory { memory.collect() } else { Vec::new() },
+    }
+}
+
+fn numbers(set: Option<&NumberSet>) -> Vec<i64> {
+    set.iter().flat_map(|set| set.iter()).map(i64::from).collect()
+}
+
+fn topology(nodes: &NumberSet) -> Option<TopologyInfo> {
+    let nodes: Vec<NumaNode> = nodes.iter().map(|id| NumaNode { id: i64::from(id) }).collect();
+    (!nodes.is_empty()).then_some(TopologyInfo { nodes })
+}

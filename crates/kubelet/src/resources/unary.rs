@@ -1,0 +1,117 @@
+//! Answering simple gRPC calls on a unix socket: one message in, one message out.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::path::Path;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::{BodyExt, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::UnixListener;
+
+const LARGEST_MESSAGE: usize = 4 << 20;
+
+/// Why a call was not answered, as gRPC numbers it.
+#[derive(Debug)]
+pub struct Failure {
+    code: tonic::Code,
+    text: String,
+}
+
+impl Failure {
+    pub fn invalid(text: impl Into<String>) -> Self {
+        Self { code: tonic::Code::InvalidArgument, text: text.into() }
+    }
+
+    pub fn not_found(text: impl Into<String>) -> Self {
+        Self { code: tonic::Code::NotFound, text: text.into() }
+    }
+
+    pub fn unknown(path: &str) -> Self {
+        Self { code: tonic::Code::Unimplemented, text: format!("unknown method {path}") }
+    }
+}
+
+/// Serves until the task ends. `answer` gets the method's path and the message.
+pub async fn serve<A, F>(socket: &Path, answer: A) -> io::Result<()>
+where
+    A: Fn(String, Bytes) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Vec<u8>, Failure>> + Send + 'static,
+{
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(socket)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let answer = answer.clone();
+        tokio::spawn(async move {
+            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                let answer = answer.clone();
+                async move { Ok::<_, Infallible>(respond(request, answer).await) }
+            });
+            let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service);
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a caller on a unix socket went away");
+            }
+        });
+    }
+}
+
+type Frames = tokio_stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>;
+
+async fn respond<A, F>(request: Request<Incoming>, answer: A) -> Response<StreamBody<Frames>>
+where
+    A: Fn(String, Bytes) -> F,
+    F: Future<Output = Result<Vec<u8>, Failure>>,
+{
+    let path = request.uri().path().to_string();
+    let result = match message_of(request.into_body()).await {
+        Ok(message) => answer(path, message).await,
+        Err(failure) => Err(failure),
+    };
+    let mut frames = Vec::new();
+    let mut trailers = HeaderMap::new();
+    match result {
+        Ok(message) => {
+            let mut framed = BytesMut::with_capacity(message.len() + 5);
+            framed.put_u8(0);
+            framed.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+            framed.extend_from_slice(&message);
+            frames.push(Ok(Frame::data(framed.freeze())));
+            trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        }
+        Err(failure) => {
+            trailers.insert("grpc-status", HeaderValue::from(failure.code as i32));
+            // Only these characters may stand in a header as they are.
+            let plain: String =
+                failure.text.chars().map(|c| if c.is_ascii() && c >= ' ' && c != '%' { c } else { ' ' }).collect();
+            if let Ok(text) = HeaderValue::from_str(&plain) {
+                trailers.insert("grpc-message", text);
+            }
+        }
+    }
+    frames.push(Ok(Frame::trailers(trailers)));
+    let mut response = Response::new(StreamBody::new(tokio_stream::iter(frames)));
+    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+/// The one message of a call: a byte that says it is not compressed, its length, and itself.
+async fn message_of(body: Incoming) -> Result<Bytes, Failure> {
+    let collected = Limited::new(body, LARGEST_MESSAGE).collect().await;
+    let mut bytes = collected.map_err(|error| Failure::invalid(error.to_string()))?.to_bytes();
+    if bytes.len() < 5 {
+        return Err(Failure::invalid("the call has no message"));
+    }
+    let (compressed, length) = (bytes.get_u8() != 0, bytes.get_u32());
+    match usize::try_from(length) {
+        Ok(length) if !compressed && bytes.len() >= length => Ok(bytes.split_to(length)),
+        _ => Err(Failure::invalid("the message is compressed or cut off")),
+    }
+}
