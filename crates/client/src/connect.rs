@@ -66,6 +66,9 @@ fn client_of(config: Config) -> Result<Client, ConnectError> {
             .timer(TokioTimer::new())
             .http2_keep_alive_interval(SILENCE)
             .http2_keep_alive_timeout(ANSWER)
+            // A burst after a pause would open a connection for each request until one is known to be shared.
+            .http2_keep_alive_while_idle(true)
+            .pool_idle_timeout(None)
             .build(connector(&config, true)?),
         watches: legacy::Client::builder(TokioExecutor::new()).build(connector(&config, false)?),
     };
