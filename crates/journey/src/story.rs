@@ -103,7 +103,7 @@ fn reachable<'s>(steps: &'s [Step], own: &[&Step]) -> Vec<&'s Step> {
     let mut found: Vec<&Step> = Vec::new();
     for joined in own.iter().filter(|step| !step.field("service").is_empty()) {
         let mut heard = BTreeSet::new();
-        let after = steps.iter().filter(|step| step.object == joined.field("service") && step.ended() >= joined.began);
+        let after = steps.iter().filter(|step| step.object == joined.field("service") && step.ended() > joined.began);
         for step in after.filter(|step| words::tells_reach(&step.step)) {
             if heard.insert((&step.step, &step.process)) && !found.iter().any(|known| std::ptr::eq(*known, step)) {
                 found.push(step);

@@ -25,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("scheduler", &["client"]),
     ("store", &[]),
     ("tidy", &[]),
+    ("why", &["api"]),
 ];
 
 /// The typed API takes half a minute to compile: these crates do without.

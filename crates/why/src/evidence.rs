@@ -1,0 +1,102 @@
+//! What an expert would look at.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use knarr_api::value::Read;
+use serde_json::Value;
+
+/// An object, and the objects around it by the plural of their kind. Lists that could not be read are absent, which is
+/// not the same as empty: nobody concludes from them.
+#[derive(Clone, Debug)]
+pub struct Evidence {
+    pub object: Value,
+    pub now: Timestamp,
+    pub lists: BTreeMap<String, Vec<Value>>,
+}
+
+/// The kinds that are looked at, with the path of all of them in the cluster.
+pub const NEEDED: &[(&str, &str)] = &[
+    ("pods", "/api/v1/pods"),
+    ("nodes", "/api/v1/nodes"),
+    ("events", "/api/v1/events"),
+    ("services", "/api/v1/services"),
+    ("configmaps", "/api/v1/configmaps"),
+    ("secrets", "/api/v1/secrets"),
+    ("serviceaccounts", "/api/v1/serviceaccounts"),
+    ("resourcequotas", "/api/v1/resourcequotas"),
+    ("persistentvolumeclaims", "/api/v1/persistentvolumeclaims"),
+    ("persistentvolumes", "/api/v1/persistentvolumes"),
+    ("replicasets", "/apis/apps/v1/replicasets"),
+    ("jobs", "/apis/batch/v1/jobs"),
+    ("storageclasses", "/apis/storage.k8s.io/v1/storageclasses"),
+    ("endpointslices", "/apis/discovery.k8s.io/v1/endpointslices"),
+    ("networkpolicies", "/apis/networking.k8s.io/v1/networkpolicies"),
+];
+
+impl Evidence {
+    /// The kinds to gather, and where they are listed.
+    pub fn needed() -> &'static [(&'static str, &'static str)] {
+        NEEDED
+    }
+
+    pub fn kind(&self) -> &str {
+        self.object.text(&["kind"])
+    }
+
+    /// All objects of a kind that are known.
+    pub(crate) fn all(&self, plural: &str) -> &[Value] {
+        self.lists.get(plural).map_or(&[], Vec::as_slice)
+    }
+
+    /// The objects of a kind in a namespace.
+    pub(crate) fn within<'a>(&'a self, plural: &str, namespace: &'a str) -> impl Iterator<Item = &'a Value> {
+        self.all(plural).iter().filter(move |object| object.text(&["metadata", "namespace"]) == namespace)
+    }
+
+    pub(crate) fn find(&self, plural: &str, namespace: &str, name: &str) -> Option<&Value> {
+        self.all(plural).iter().find(|object| {
+            object.text(&["metadata", "namespace"]) == namespace && object.text(&["metadata", "name"]) == name
+        })
+    }
+
+    /// Whether an object is known not to exist: its kind was listed, and it was not there.
+    pub(crate) fn lacks(&self, plural: &str, namespace: &str, name: &str) -> bool {
+        self.lists.contains_key(plural) && self.find(plural, namespace, name).is_none()
+    }
+
+    /// The newest event with one of these reasons about an object.
+    pub(crate) fn event(&self, about: &Value, reasons: &[&str]) -> Option<&Value> {
+        self.events(about, reasons).pop()
+    }
+
+    /// Events with one of these reasons about an object, oldest first.
+    pub(crate) fn events(&self, about: &Value, reasons: &[&str]) -> Vec<&Value> {
+        let uid = about.text(&["metadata", "uid"]);
+        let name = about.text(&["metadata", "name"]);
+        let namespace = about.text(&["metadata", "namespace"]);
+        let concerns = |event: &&Value| {
+            let told = event.at(&["involvedObject"]);
+            event.text(&["metadata", "namespace"]) == namespace
+                && told.text(&["name"]) == name
+                && (uid.is_empty() || told.text(&["uid"]) == uid)
+                && reasons.contains(&event.text(&["reason"]))
+        };
+        let mut found: Vec<&Value> = self.all("events").iter().filter(concerns).collect();
+        found.sort_by_key(|event| last_seen(event));
+        found
+    }
+}
+
+fn last_seen(event: &Value) -> &str {
+    let times =
+        [event.text(&["lastTimestamp"]), event.text(&["series", "lastObservedTime"]), event.text(&["eventTime"])];
+    times.into_iter().find(|time| !time.is_empty()).unwrap_or_default()
+}
+
+/// An event as a line of evidence.
+pub(crate) fn quote(event: &Value) -> String {
+    let message = event.text(&["message"]);
+    let message = if message.is_empty() { event.text(&["note"]) } else { message };
+    format!("event {}: {message}", event.text(&["reason"]))
+}

@@ -1,0 +1,254 @@
+//! Pods that have a node but whose containers do not start.
+
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use crate::Finding;
+use crate::claims::nearest;
+use crate::evidence::{Evidence, quote};
+
+pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
+    if let Some(finding) = node_is_away(evidence, pod) {
+        return vec![finding];
+    }
+    let containers = statuses(pod).filter_map(|(container, status)| waiting(evidence, pod, container, status));
+    let mut findings: Vec<Finding> = containers.collect();
+    let started = statuses(pod).any(|(_, status)| !status.has(&["state", "waiting"]));
+    if findings.is_empty() && !started {
+        findings.extend(mounts(evidence, pod).or_else(|| sandbox(evidence, pod)));
+    }
+    if findings.is_empty() {
+        findings.extend(init_runs(pod));
+    }
+    findings
+}
+
+/// All containers with their status, init containers first.
+pub fn statuses(pod: &Value) -> impl Iterator<Item = (&Value, &Value)> {
+    [("initContainers", "initContainerStatuses"), ("containers", "containerStatuses")].into_iter().flat_map(
+        move |(specs, statuses)| {
+            pod.items(&["spec", specs]).iter().filter_map(move |container| {
+                let name = container.text(&["name"]);
+                let status = pod.items(&["status", statuses]).iter().find(|status| status.text(&["name"]) == name)?;
+                Some((container, status))
+            })
+        },
+    )
+}
+
+fn node_is_away(evidence: &Evidence, pod: &Value) -> Option<Finding> {
+    let name = pod.text(&["spec", "nodeName"]);
+    if evidence.lists.contains_key("nodes") && evidence.find("nodes", "", name).is_none() {
+        return Some(Finding::new(
+            format!("its node {name} does not exist"),
+            vec![format!("no Node {name}")],
+            "delete the pod; whatever made it makes another, on a node that exists",
+        ));
+    }
+    let node = evidence.find("nodes", "", name)?;
+    let ready = crate::condition(node, "Ready")?;
+    (ready.text(&["status"]) != "True").then(|| {
+        Finding::new(
+            format!("its node {name} is not ready"),
+            vec![format!("node {name}: {}", ready.text(&["message"]))],
+            format!("see that Knarr runs on {name} and can reach the server"),
+        )
+    })
+}
+
+fn waiting(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) -> Option<Finding> {
+    let name = container.text(&["name"]);
+    let image = container.text(&["image"]);
+    let state = status.at(&["state", "waiting"]);
+    let (reason, message) = (state.text(&["reason"]), state.text(&["message"]));
+    let told = vec![format!("container {name}: {reason}: {message}")];
+    let finding = match reason {
+        "InvalidImageName" => Finding::new(
+            format!("{image:?} is not the name of an image"),
+            told,
+            "write the image as [HOST/]NAME[:TAG], in small letters",
+        ),
+        "ErrImageNeverPull" => Finding::new(
+            format!("the image {image} is not on the node, and may not be pulled"),
+            told,
+            "bring it there with `knarr images import FILE.tar`, or change imagePullPolicy",
+        ),
+        "ErrImagePull" | "ImagePullBackOff" => image_not_pulled(evidence, pod, image, message, told),
+        "CreateContainerConfigError" => configuration(evidence, pod, container, message, told),
+        "CreateContainerError" | "RunContainerError" | "StartError" => not_started(container, message, told),
+        "PostStartHookError" => Finding::new(
+            format!("the postStart hook of {name} fails"),
+            told,
+            "mend the command of lifecycle.postStart, or do its work in the container itself",
+        ),
+        _ => return None,
+    };
+    Some(finding)
+}
+
+fn image_not_pulled(evidence: &Evidence, pod: &Value, image: &str, message: &str, mut told: Vec<String>) -> Finding {
+    told.extend(evidence.event(pod, &["Failed"]).map(quote));
+    let all = told.join(" ").to_lowercase();
+    let missing_secret = pod
+        .items(&["spec", "imagePullSecrets"])
+        .iter()
+        .map(|one| one.text(&["name"]))
+        .find(|name| evidence.lacks("secrets", pod.text(&["metadata", "namespace"]), name));
+    let says = |words: &[&str]| words.iter().any(|word| all.contains(word));
+    let (cause, fix) = if let Some(secret) = missing_secret {
+        told.push(format!("imagePullSecrets names {secret}, which does not exist"));
+        (
+            format!("the image {image} needs the secret {secret}, which does not exist"),
+            "make the secret with `kubectl create secret docker-registry`",
+        )
+    } else if says(&["unauthorized", "denied", "authentication required", "403 forbidden", "401"]) {
+        (
+            format!("the registry refuses {image}"),
+            "name a secret with the right to pull in imagePullSecrets, and check the image's name: registries refuse what does not exist, too",
+        )
+    } else if says(&["not found", "manifest unknown", "does not exist"]) {
+        (format!("the image {image} does not exist"), "check its name and tag")
+    } else if says(&[
+        "no such host",
+        "dial tcp",
+        "i/o timeout",
+        "connection refused",
+        "network is unreachable",
+        "tls:",
+        "x509",
+        "failed to do request",
+    ]) {
+        (
+            format!("the registry of {image} cannot be reached"),
+            "check the node's way to the registry; without one, bring the image with `knarr images import FILE.tar`",
+        )
+    } else {
+        (format!("the image {image} cannot be pulled"), "see what the runtime says")
+    };
+    let _ = message;
+    Finding::new(cause, told, fix)
+}
+
+fn configuration(evidence: &Evidence, pod: &Value, container: &Value, message: &str, told: Vec<String>) -> Finding {
+    let namespace = pod.text(&["metadata", "namespace"]);
+    let name = container.text(&["name"]);
+    for (plural, word) in [("configmaps", "configmap"), ("secrets", "secret")] {
+        let Some(missing) = message.strip_prefix(&format!("{word} \"")).and_then(|rest| rest.split('"').next()) else {
+            continue;
+        };
+        let near = nearest(missing, evidence.within(plural, namespace)).map(|near| format!("; there is {near}"));
+        return Finding::new(
+            format!("{name} takes its environment from the {word} {missing}, which does not exist"),
+            told,
+            format!("make the {word} in {namespace}, or mend its name in the pod{}", near.unwrap_or_default()),
+        );
+    }
+    if message.contains("couldn't find key") {
+        return Finding::new(
+            format!("{name} takes its environment from a key that does not exist"),
+            told,
+            "add the key, or mend its name in the pod",
+        );
+    }
+    if message.contains("runAsNonRoot") {
+        return Finding::new(
+            format!("{name} must not run as root, but its image does"),
+            told,
+            "set securityContext.runAsUser to a number other than 0, or use an image with another user",
+        );
+    }
+    Finding::new(format!("the container {name} cannot be configured"), told, "mend what the message names")
+}
+
+fn not_started(container: &Value, message: &str, told: Vec<String>) -> Finding {
+    let name = container.text(&["name"]);
+    let command: Vec<&str> = container.items(&["command"]).iter().filter_map(Value::as_str).collect();
+    if message.contains("executable file not found") || message.contains("no such file or directory") {
+        let what = command.first().map_or_else(|| "the image's own command".to_owned(), |first| format!("{first:?}"));
+        return Finding::new(
+            format!("{name} cannot start: its image has no {what}"),
+            told,
+            "check command and args, and that the image holds the program",
+        );
+    }
+    if message.contains("permission denied") {
+        return Finding::new(
+            format!("{name} cannot start: its program may not be executed"),
+            told,
+            "make the program executable in the image, or run as a user who may",
+        );
+    }
+    if message.contains("exec format error") {
+        return Finding::new(
+            format!("{name} cannot start: its program is for another kind of machine"),
+            told,
+            "use an image for this node's architecture",
+        );
+    }
+    Finding::new(format!("the container {name} cannot be started"), told, "mend what the message names")
+}
+
+fn mounts(evidence: &Evidence, pod: &Value) -> Option<Finding> {
+    let namespace = pod.text(&["metadata", "namespace"]);
+    let event = evidence.event(pod, &["FailedMount", "FailedAttachVolume"])?;
+    let told = vec![quote(event)];
+    for volume in pod.items(&["spec", "volumes"]) {
+        for (plural, word, path) in
+            [("configmaps", "ConfigMap", ["configMap", "name"]), ("secrets", "Secret", ["secret", "secretName"])]
+        {
+            let name = volume.text(&path);
+            let optional = volume.flag(&[path[0], "optional"]) == Some(true);
+            if !name.is_empty() && !optional && evidence.lacks(plural, namespace, name) {
+                let near = nearest(name, evidence.within(plural, namespace)).map(|near| format!("; there is {near}"));
+                return Some(Finding::new(
+                    format!("its volume {} needs the {word} {name}, which does not exist", volume.text(&["name"])),
+                    told,
+                    format!("make the {word} in {namespace}, or mend its name{}", near.unwrap_or_default()),
+                ));
+            }
+        }
+        let path = volume.text(&["hostPath", "path"]);
+        if !path.is_empty() && told[0].contains("hostPath type check failed") {
+            return Some(Finding::new(
+                format!("{path} on the node is not what its hostPath volume says it is"),
+                told,
+                "make the path on the node, or change the volume's type (DirectoryOrCreate makes it)",
+            ));
+        }
+    }
+    Some(Finding::new("a volume cannot be mounted", told, "mend what the message names"))
+}
+
+fn sandbox(evidence: &Evidence, pod: &Value) -> Option<Finding> {
+    let event = evidence.event(pod, &["FailedCreatePodSandBox"])?;
+    let message = event.text(&["message"]);
+    let (cause, fix) = if message.contains("RuntimeClass")
+        || message.contains("runtime handler")
+        || message.contains("no runtime for")
+    {
+        ("the node has no such container runtime", "use a runtimeClassName that the node offers")
+    } else if message.contains("cni") || message.contains("network") {
+        (
+            "the pod's network cannot be made",
+            "see the network's logs on the node; `knarr check` there shows what is missing",
+        )
+    } else {
+        ("the pod's sandbox cannot be made", "see the runtime's logs on the node")
+    };
+    Some(Finding::new(cause, vec![quote(event)], fix))
+}
+
+/// An init container that simply goes on.
+fn init_runs(pod: &Value) -> Option<Finding> {
+    let (container, _) = statuses(pod).find(|(container, status)| {
+        let is_init = pod.items(&["spec", "initContainers"]).contains(container);
+        let sidecar = container.text(&["restartPolicy"]) == "Always";
+        is_init && !sidecar && status.has(&["state", "running"])
+    })?;
+    let name = container.text(&["name"]);
+    Some(Finding::new(
+        format!("its init container {name} has not ended yet"),
+        vec![format!("init container {name} is running; the others wait for it")],
+        format!("see what it waits for: `kubectl logs {} -c {name}`", pod.text(&["metadata", "name"])),
+    ))
+}

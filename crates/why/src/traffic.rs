@@ -1,0 +1,143 @@
+//! Pods that are ready, and whether anybody can reach them by a Service.
+
+use knarr_api::selector::LabelSelector;
+use knarr_api::value::Read;
+use serde_json::{Map, Value};
+
+use crate::Finding;
+use crate::evidence::Evidence;
+
+pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
+    let namespace = pod.text(&["metadata", "namespace"]);
+    let services: Vec<&Value> =
+        evidence.within("services", namespace).filter(|service| selects(service, pod)).collect();
+    if services.is_empty() {
+        return almost(evidence, pod).into_iter().collect();
+    }
+    let mut findings: Vec<Finding> = services
+        .iter()
+        .filter_map(|service| wrong_port(pod, service).or_else(|| unpublished(evidence, pod, service)))
+        .collect();
+    findings.extend(isolated(evidence, pod));
+    findings
+}
+
+fn selects(service: &Value, pod: &Value) -> bool {
+    service
+        .fields(&["spec", "selector"])
+        .is_some_and(|selector| !selector.is_empty() && differing(selector, pod).is_empty())
+}
+
+/// The labels that a selector asks for and a pod does not have.
+fn differing<'a>(selector: &'a Map<String, Value>, pod: &Value) -> Vec<(&'a String, &'a Value)> {
+    selector.iter().filter(|(key, value)| pod.at(&["metadata", "labels"]).get(*key) != Some(*value)).collect()
+}
+
+/// A Service that would select the pod but for one label.
+fn almost(evidence: &Evidence, pod: &Value) -> Option<Finding> {
+    let namespace = pod.text(&["metadata", "namespace"]);
+    let labels = pod.fields(&["metadata", "labels"])?;
+    evidence.within("services", namespace).find_map(|service| {
+        let selector = service.fields(&["spec", "selector"])?;
+        let [(key, wanted)] = differing(selector, pod)[..] else { return None };
+        let has = labels.get(key).and_then(Value::as_str);
+        let own_key = has.is_some() || selector.len() > 1;
+        let name = service.text(&["metadata", "name"]);
+        let wanted = wanted.as_str().unwrap_or_default();
+        // A selector of a single label that the pod lacks altogether is about other pods.
+        own_key.then(|| {
+            Finding::new(
+                format!("the Service {name} does not select it"),
+                vec![format!(
+                    "{name} selects {key}={wanted}, the pod has {}",
+                    has.map_or_else(|| format!("no label {key}"), |has| format!("{key}={has}"))
+                )],
+                format!("give the pods (in their template) the label {key}={wanted}, or change the Service's selector"),
+            )
+        })
+    })
+}
+
+fn wrong_port(pod: &Value, service: &Value) -> Option<Finding> {
+    let name = service.text(&["metadata", "name"]);
+    let declared: Vec<&Value> =
+        pod.items(&["spec", "containers"]).iter().flat_map(|container| container.items(&["ports"])).collect();
+    for port in service.items(&["spec", "ports"]) {
+        let target = port.at(&["targetPort"]);
+        if let Some(wanted) = target.as_str()
+            && !declared.iter().any(|own| own.text(&["name"]) == wanted)
+        {
+            return Some(Finding::new(
+                format!("the Service {name} leads to the port {wanted:?}, which no container of the pod has"),
+                vec![format!("spec.ports of {name} has targetPort {wanted}; the pod names {}", names(&declared))],
+                "name the container's port so, or use its number",
+            ));
+        }
+        let number = target.as_i64().or_else(|| port.integer(&["port"]));
+        if let Some(number) = number.filter(|_| target.as_str().is_none())
+            && !declared.is_empty()
+            && !declared.iter().any(|own| own.integer(&["containerPort"]) == Some(number))
+        {
+            return Some(Finding::new(
+                format!("the Service {name} leads to port {number}, where the pod does not say it listens"),
+                vec![format!("targetPort is {number}; the pod's containers declare {}", names(&declared))],
+                "set targetPort to the port the program listens on",
+            ));
+        }
+    }
+    None
+}
+
+fn names(ports: &[&Value]) -> String {
+    let all: Vec<String> = ports
+        .iter()
+        .map(|port| {
+            format!("{} {}", port.integer(&["containerPort"]).unwrap_or_default(), port.text(&["name"]))
+                .trim_end()
+                .to_owned()
+        })
+        .collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+}
+
+fn unpublished(evidence: &Evidence, pod: &Value, service: &Value) -> Option<Finding> {
+    let (namespace, name) = (service.text(&["metadata", "namespace"]), service.text(&["metadata", "name"]));
+    if !evidence.lists.contains_key("endpointslices") {
+        return None;
+    }
+    let slices = evidence
+        .within("endpointslices", namespace)
+        .filter(|slice| slice.text(&["metadata", "labels", "kubernetes.io/service-name"]) == name);
+    let own = pod.text(&["metadata", "name"]);
+    let published = slices.into_iter().flat_map(|slice| slice.items(&["endpoints"])).any(|endpoint| {
+        endpoint.text(&["targetRef", "name"]) == own && endpoint.flag(&["conditions", "ready"]) != Some(false)
+    });
+    (!published).then(|| {
+        Finding::new(
+            format!("the Service {name} selects it, but it is not among its endpoints"),
+            vec![format!("no EndpointSlice of {name} names the pod as ready")],
+            "see whether the endpoint slice controller runs; right after the pod became ready, look again",
+        )
+    })
+}
+
+/// A policy that lets nobody in.
+fn isolated(evidence: &Evidence, pod: &Value) -> Option<Finding> {
+    let namespace = pod.text(&["metadata", "namespace"]);
+    let covers = |policy: &&Value| {
+        let types = policy.items(&["spec", "policyTypes"]);
+        let about_ingress = types.is_empty() || types.iter().any(|one| one.as_str() == Some("Ingress"));
+        let selector = LabelSelector::from_object(policy.at(&["spec", "podSelector"]));
+        about_ingress && selector.is_ok_and(|selector| selector.matches(pod.fields(&["metadata", "labels"])))
+    };
+    let covering: Vec<&Value> = evidence.within("networkpolicies", namespace).filter(covers).collect();
+    let closed = !covering.is_empty() && covering.iter().all(|policy| policy.items(&["spec", "ingress"]).is_empty());
+    let names: Vec<&str> = covering.iter().map(|policy| policy.text(&["metadata", "name"])).collect();
+    closed.then(|| {
+        Finding::new(
+            format!("the network policy {} lets no traffic to it", names.join(", ")),
+            vec![format!("{} selects the pod and allows no ingress", names.join(", "))],
+            "add an ingress rule for those who may reach it",
+        )
+    })
+}
