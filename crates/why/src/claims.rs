@@ -119,7 +119,7 @@ fn misfit(volume: &Value, claim: &Value) -> Option<String> {
 pub fn nearest<'a>(name: &str, objects: impl Iterator<Item = &'a Value>) -> Option<&'a str> {
     let names = objects.map(|object| object.text(&["metadata", "name"]));
     let (distance, best) = names.map(|other| (distance(name, other), other)).min()?;
-    (distance <= name.len().max(3) / 3).then_some(best)
+    (distance <= name.len().max(4) / 2).then_some(best)
 }
 
 /// How many letters must be added, removed or changed to make one word the other.
