@@ -290,6 +290,9 @@ pub fn check_view(
     pod: &PodState,
     filters: &[Box<dyn Filter>],
 ) -> Option<Rejection> {
+    if nominations.is_empty() {
+        return first_rejection(filters, view);
+    }
     let promised = nominations.on(view.node.name(), pod);
     if !promised.is_empty() {
         let mut with = view.node.clone();

@@ -17,6 +17,10 @@ impl Nominations {
         self.by_pod.get(key).map(|(node, _)| &**node)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.by_pod.is_empty()
+    }
+
     /// Other pods of the same or higher priority that were promised room on the node.
     pub fn on(&self, node: &str, pod: &PodState) -> Vec<Arc<PodState>> {
         let promised = self.by_node.get(node).into_iter().flatten();

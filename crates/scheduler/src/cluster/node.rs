@@ -22,6 +22,9 @@ pub struct NodeState {
     pub scored: Resources,
     pub ports: UsedPorts,
     pub pods: Vec<Arc<PodState>>,
+    /// Copied from the object, since every decision asks many nodes for it.
+    is_unschedulable: bool,
+    is_tainted: bool,
     image_sizes: HashMap<String, i64>,
 }
 
@@ -34,6 +37,8 @@ impl NodeState {
             scored: Resources::default(),
             ports: UsedPorts::default(),
             pods: Vec::new(),
+            is_unschedulable: false,
+            is_tainted: false,
             image_sizes: HashMap::new(),
         };
         state.set(object);
@@ -44,6 +49,9 @@ impl NodeState {
         let status = object.status.as_ref();
         self.allocatable = Resources::of(status.and_then(|status| status.allocatable.as_ref()));
         self.image_sizes = image_sizes(&object);
+        let spec = object.spec.as_ref();
+        self.is_unschedulable = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
+        self.is_tainted = spec.and_then(|spec| spec.taints.as_ref()).is_some_and(|taints| !taints.is_empty());
         self.object = object;
     }
 
@@ -60,11 +68,14 @@ impl NodeState {
     }
 
     pub fn taints(&self) -> &[Taint] {
+        if !self.is_tainted {
+            return &[];
+        }
         self.object.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
     }
 
     pub fn is_unschedulable(&self) -> bool {
-        self.object.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false)
+        self.is_unschedulable
     }
 
     pub fn image_sizes(&self) -> &HashMap<String, i64> {

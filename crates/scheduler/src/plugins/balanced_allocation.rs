@@ -1,5 +1,6 @@
 //! NodeResourcesBalancedAllocation: prefers nodes whose use of cpu and memory the pod brings closer together.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::cluster::node::NodeState;
@@ -13,8 +14,10 @@ pub struct BalancedAllocation {
 }
 
 struct Balance {
-    pod: Arc<PodState>,
-    resources: Vec<String>,
+    /// The resources that count for the pod, and how much it asks of each.
+    wanted: Vec<(String, i64)>,
+    /// What part of each a node has given, without and with the pod; kept, since this runs for every node that fits.
+    parts: RefCell<Vec<(f64, f64)>>,
 }
 
 impl Plugin for BalancedAllocation {
@@ -23,26 +26,28 @@ impl Plugin for BalancedAllocation {
     }
 
     fn scorer(&self, pod: &Arc<PodState>, _cluster: &mut Cluster, _feasible: &[NodeIndex]) -> Option<Box<dyn Scorer>> {
+        let is_everywhere = |name: &str| matches!(name, "cpu" | "memory" | "ephemeral-storage");
+        let wanted = self.resources.iter().map(|name| (name.clone(), pod.requests.get(name)));
+        let wanted: Vec<(String, i64)> = wanted.filter(|(name, amount)| *amount > 0 || is_everywhere(name)).collect();
         // A pod that asks for nothing cannot change the balance.
-        let asks = self.resources.iter().any(|name| pod.requests.get(name) > 0);
-        asks.then(|| Box::new(Balance { pod: Arc::clone(pod), resources: self.resources.clone() }) as Box<dyn Scorer>)
+        let asks = wanted.iter().any(|(_, amount)| *amount > 0);
+        asks.then(|| Box::new(Balance { wanted, parts: RefCell::default() }) as Box<dyn Scorer>)
     }
 }
 
 impl Scorer for Balance {
     fn score(&self, _index: NodeIndex, node: &NodeState) -> i64 {
-        let counts = |name: &&String| {
-            let is_everywhere = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage");
-            node.allocatable.get(name) > 0 && (is_everywhere || self.pod.requests.get(name) > 0)
-        };
-        let parts = |with: bool| {
-            let counted = self.resources.iter().filter(counts);
-            balance(counted.map(move |name| {
-                let used = node.requested.get(name) + if with { self.pod.requests.get(name) } else { 0 };
-                (used as f64 / node.allocatable.get(name) as f64).min(1.0)
-            }))
-        };
-        MAX_SCORE / 2 + (MAX_SCORE / 2 + parts(true) - parts(false)) / 2
+        let mut parts = self.parts.borrow_mut();
+        parts.clear();
+        for (name, wanted) in &self.wanted {
+            let (most, used) = (node.allocatable.get(name), node.requested.get(name));
+            if most > 0 {
+                let part = |used: i64| (used as f64 / most as f64).min(1.0);
+                parts.push((part(used), part(used + wanted)));
+            }
+        }
+        let (before, after) = (parts.iter().map(|(before, _)| *before), parts.iter().map(|(_, after)| *after));
+        MAX_SCORE / 2 + (MAX_SCORE / 2 + balance(after) - balance(before)) / 2
     }
 }
 
