@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
 use knarr_client::pod::{is_terminal, node_name};
 
 use crate::cluster::pod::{PodState, pod_key};
+use crate::cluster::resources::pod_requests;
 use crate::handlers;
 use crate::queue::Happened;
 use crate::scheduler::Scheduler;
@@ -35,8 +36,7 @@ impl Scheduler {
                     self.queue.happened(Happened::PodAdded, now);
                 } else if relabelled {
                     self.queue.happened(Happened::PodLabels, now);
-                } else if old.is_some_and(|old| old.spec != pod.spec) {
-                    // It may ask for less.
+                } else if old.is_some_and(|old| asks_for_less(old, pod)) {
                     self.queue.happened(Happened::PodRemoved, now);
                 }
             }
@@ -123,4 +123,17 @@ impl Scheduler {
 
 fn is_leaving(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether a pod on a node makes room by a change of its own.
+fn asks_for_less(old: &Pod, new: &Pod) -> bool {
+    // Most changes are to a status that tells nothing of resources.
+    if old.spec == new.spec && statuses(old) == statuses(new) {
+        return false;
+    }
+    pod_requests(new, false).is_less_somewhere(&pod_requests(old, false))
+}
+
+fn statuses(pod: &Pod) -> Option<&Vec<ContainerStatus>> {
+    pod.status.as_ref().and_then(|status| status.container_statuses.as_ref())
 }

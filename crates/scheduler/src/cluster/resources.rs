@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_client::quantity::{milli_value, value};
 
@@ -45,6 +45,14 @@ impl Resources {
             "pods" => self.pods,
             other => self.others.get(other).copied().unwrap_or(0),
         }
+    }
+
+    /// Whether anything is less than in the other.
+    pub fn is_less_somewhere(&self, other: &Resources) -> bool {
+        self.milli_cpu < other.milli_cpu
+            || self.memory < other.memory
+            || self.ephemeral_storage < other.ephemeral_storage
+            || other.others.keys().any(|name| self.get(name) < other.get(name))
     }
 
     pub fn add(&mut self, other: &Resources) {
@@ -90,12 +98,23 @@ impl Resources {
 }
 
 /// What a pod asks of a node: the sum of its containers and sidecars, or its dearest step at the start if that is more,
-/// and its runtime's overhead. With `defaults` containers that name no request count as something.
+/// and its runtime's overhead. With `defaults` containers that name no request count as something. A container that is
+/// being resized counts with the most of what it asks for, was promised and has.
 pub fn pod_requests(pod: &Pod, defaults: bool) -> Resources {
     let Some(spec) = &pod.spec else { return Resources::default() };
+    let infeasible = is_resize_infeasible(pod);
     let of = |container: &Container| {
         let given = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
         let mut requests = Resources::of(given);
+        if let Some(status) = status_of(pod, container)
+            && let Some(has) = &status.resources
+        {
+            if infeasible {
+                requests = Resources::default();
+            }
+            requests.raise(&Resources::of(has.requests.as_ref()));
+            requests.raise(&Resources::of(status.allocated_resources.as_ref()));
+        }
         if defaults {
             let names = |name: &str| given.is_some_and(|given| given.contains_key(name));
             if !names("cpu") {
@@ -129,10 +148,45 @@ pub fn pod_requests(pod: &Pod, defaults: bool) -> Resources {
     total
 }
 
+/// What the node says of a container whose resources can change while it runs.
+fn status_of<'a>(pod: &'a Pod, container: &Container) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let statuses = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let is_steady = |container: &Container| {
+        let starts = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+        container.restart_policy.as_deref() == Some("Always")
+            || !starts.into_iter().any(|start| start.name == container.name)
+    };
+    statuses.into_iter().find(|status| status.name == container.name).filter(|_| is_steady(container))
+}
+
+/// Whether the node has said that it can never give what the pod newly asks for.
+fn is_resize_infeasible(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let pending = conditions.into_iter().find(|condition| condition.type_ == "PodResizePending");
+    pending.is_some_and(|condition| condition.reason.as_deref() == Some("Infeasible"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_resize_counts_with_the_most_until_the_node_refuses() {
+        for (asked, allocated, has, reason, cpu) in
+            [("1", "2", "3", "Deferred", 3000), ("4", "2", "1", "Deferred", 4000), ("4", "2", "1", "Infeasible", 2000)]
+        {
+            let pod: Pod = serde_json::from_value(json!({
+                "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": asked}}}]},
+                "status": {"conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+                    "containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                        "allocatedResources": {"cpu": allocated}, "resources": {"requests": {"cpu": has}}}]},
+            }))
+            .unwrap();
+            assert_eq!(pod_requests(&pod, false).milli_cpu, cpu, "{asked} {allocated} {has} {reason}");
+        }
+    }
 
     fn requests(spec: serde_json::Value, defaults: bool) -> (i64, i64) {
         let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
