@@ -15,13 +15,13 @@ use crate::request::{GROUP_MASTERS, User};
 use crate::server::{Sender, Server};
 use crate::start::{self, Settings, Started};
 
-struct Cluster {
-    started: Started,
+pub(crate) struct Cluster {
+    pub(crate) started: Started,
     _directory: tempfile::TempDir,
 }
 
 impl Cluster {
-    async fn new() -> Cluster {
+    pub(crate) async fn new() -> Cluster {
         let directory = tempfile::tempdir().unwrap();
         let ranges = vec!["10.96.0.0/24".to_owned()];
         let started = start::start(Settings {
@@ -38,11 +38,11 @@ impl Cluster {
         Cluster { started, _directory: directory }
     }
 
-    fn server(&self) -> &Arc<Server> {
+    pub(crate) fn server(&self) -> &Arc<Server> {
         &self.started.server
     }
 
-    async fn ask(&self, method: &str, path: &str, media_type: &str, body: Value) -> (u16, Value) {
+    pub(crate) async fn ask(&self, method: &str, path: &str, media_type: &str, body: Value) -> (u16, Value) {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let request = Request::builder()
             .method(Method::from_bytes(method.as_bytes()).unwrap())
@@ -59,18 +59,18 @@ impl Cluster {
         (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }
 
-    async fn json(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+    pub(crate) async fn json(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
         self.ask(method, path, "application/json", body).await
     }
 }
 
-fn admin() -> Sender {
+pub(crate) fn admin() -> Sender {
     Sender::Trusted(Arc::new(User::named("admin", &[GROUP_MASTERS])))
 }
 
-const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub(crate) const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-fn map(name: &str, labels: Value) -> Value {
+pub(crate) fn map(name: &str, labels: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}})
 }
 

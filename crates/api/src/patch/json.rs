@@ -92,8 +92,9 @@ impl JsonPatch {
 
     /// Carries the operations out. On an error the document is half changed and must be dropped.
     pub fn apply(&self, document: &mut Value) -> Result<(), PatchError> {
+        let mut copied = 0;
         for operation in &self.operations {
-            apply(document, operation).map_err(|message| PatchError::Unprocessable(message.into()))?;
+            apply(document, operation, &mut copied).map_err(|message| PatchError::Unprocessable(message.into()))?;
         }
         Ok(())
     }
@@ -130,7 +131,10 @@ fn read_pointer(text: &str) -> Option<Pointer> {
     Some(parts.map(|part| part.replace("~1", "/").replace("~0", "~")).collect())
 }
 
-fn apply(document: &mut Value, operation: &Operation) -> Result<(), String> {
+/// Copies of copies double each time: so many bytes all of a patch's copies may add.
+const COPY_LIMIT: usize = 3 * 1024 * 1024;
+
+fn apply(document: &mut Value, operation: &Operation, copied: &mut usize) -> Result<(), String> {
     match operation {
         Operation::Add(path, value) => add(document, path, value.clone()),
         Operation::Remove(path) => remove(document, path).map(drop),
@@ -150,6 +154,12 @@ fn apply(document: &mut Value, operation: &Operation) -> Result<(), String> {
                 Value::Object(fields) => fields.get(last).cloned().unwrap_or_default(),
                 parent => find_mut(parent, std::slice::from_ref(last)).ok_or_else(|| missing("copy", from))?.clone(),
             };
+            *copied += size(&value);
+            if *copied > COPY_LIMIT {
+                return Err(format!(
+                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {COPY_LIMIT}"
+                ));
+            }
             add(document, to, value)
         }
         Operation::Test(path, expected) => {
@@ -159,6 +169,25 @@ fn apply(document: &mut Value, operation: &Operation) -> Result<(), String> {
         Operation::Unknown(name) => Err(format!("Unexpected kind: {name}")),
         Operation::Incomplete(what) => Err((*what).to_owned()),
     }
+}
+
+/// How many bytes a value takes as JSON.
+fn size(value: &Value) -> usize {
+    struct Counter(usize);
+    impl std::io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    // Counting cannot fail, and every value has a JSON form.
+    let _ = serde_json::to_writer(&mut counter, value);
+    counter.0
 }
 
 fn add(document: &mut Value, path: &[String], value: Value) -> Result<(), String> {
@@ -275,5 +304,14 @@ mod tests {
         assert_eq!(problem(&many), "The allowed maximum operations in a JSON patch is 10000, got 10001");
         let patch = JsonPatch::read(br#"[{"op":"remove","path":"/a","foo":1}]"#).expect("patch");
         assert_eq!(patch.problems[0].to_string(), r#"unknown field "[0].foo""#);
+    }
+
+    #[test]
+    fn copies_of_copies_do_not_grow_without_end() {
+        let steps: Vec<Value> =
+            (0..60).map(|step| json!({"op": "copy", "from": "/a", "path": format!("/a/{step}")})).collect();
+        let patch = JsonPatch::read(json!(steps).to_string().as_bytes()).unwrap();
+        let refusal = patch.apply(&mut json!({"a": {"b": "c"}})).unwrap_err().to_string();
+        assert!(refusal.starts_with("Unable to complete the copy"), "{refusal}");
     }
 }

@@ -93,7 +93,7 @@ fn facts<'e>(resource: &Resource, entry: &'e Entry) -> Option<&'e Facts> {
         let object = match memo.parsed.get() {
             Some(object) => &**object,
             None => {
-                parsed = serde_json::from_slice(&entry.value).unwrap_or_default();
+                parsed = super::stored::read(&entry.value).unwrap_or_default();
                 &parsed
             }
         };

@@ -2,5 +2,7 @@
 
 pub mod accept;
 pub mod decode;
+#[cfg(test)]
+mod malformed;
 pub mod query;
 pub mod target;

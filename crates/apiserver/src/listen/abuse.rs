@@ -1,0 +1,287 @@
+//! Clients that are slow, silent, gone or mad: each is refused or let go, and the next one is served.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::{Patience, serve_patiently};
+use crate::journeys::{Cluster, MAPS, admin, map};
+use crate::pki::{Identity, Pki};
+
+const SHORT: Duration = Duration::from_millis(300);
+/// Far longer than anything here takes; a test that comes to it has failed.
+const NEVER: Duration = Duration::from_secs(60);
+
+/// A cluster that listens, with little patience.
+struct Listening {
+    cluster: Cluster,
+    address: SocketAddr,
+    pki: Pki,
+    serving: tokio::task::JoinHandle<()>,
+    _directory: tempfile::TempDir,
+}
+
+type Stream = TlsStream<TcpStream>;
+
+impl Listening {
+    async fn new() -> Listening {
+        let cluster = Cluster::new().await;
+        cluster.json("POST", MAPS, map("m", json!({}))).await;
+        let directory = tempfile::tempdir().unwrap();
+        let pki = Pki::open(directory.path(), Identity::default(), jiff::Timestamp::now()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = cluster.server().clone();
+        let patience = Patience { handshake: SHORT, head: SHORT, ping_interval: SHORT, ping: SHORT };
+        let stopping = server.stopping.clone();
+        let serving = tokio::spawn(serve_patiently(server, listener, pki.serving.config(), stopping, patience));
+        Listening { cluster, address, pki, serving, _directory: directory }
+    }
+
+    async fn connect(&self, protocol: &str) -> Stream {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.pki.authority.certificate.as_bytes()).unwrap()).unwrap();
+        let admin = self.pki.admin(jiff::Timestamp::now()).unwrap();
+        let chain = CertificateDer::pem_slice_iter(admin.certificate.as_bytes()).map(Result::unwrap).collect();
+        let key = PrivateKeyDer::from_pem_slice(admin.key.as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)
+            .unwrap();
+        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
+    }
+
+    /// Sends bytes over HTTP/1.1 and reads until the server closes the connection.
+    async fn send(&self, bytes: &[u8]) -> String {
+        let (mut reader, mut writer) = tokio::io::split(self.connect("http/1.1").await);
+        let bytes = bytes.to_vec();
+        let writing = tokio::spawn(async move {
+            // A server that has heard enough closes the connection before all is sent.
+            let _ = writer.write_all(&bytes).await;
+            let _ = writer.flush().await;
+            writer
+        });
+        let mut answer = Vec::new();
+        let _ = tokio::time::timeout(NEVER, reader.read_to_end(&mut answer)).await.expect("the connection stays open");
+        drop(writing.await);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    async fn http2(&self) -> http2::SendRequest<Full<Bytes>> {
+        let stream = TokioIo::new(self.connect("h2").await);
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+        // How it ends is seen by the sender.
+        tokio::spawn(async move { drop(connection.await) });
+        sender
+    }
+
+    fn request(&self, method: &str, path: &str, body: Vec<u8>) -> Request<Full<Bytes>> {
+        Request::builder()
+            .method(method)
+            .uri(format!("https://localhost{path}"))
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .unwrap()
+    }
+
+    /// Whether a well-behaved client is served by either protocol.
+    async fn check_alive(&self) {
+        let answer =
+            self.send(format!("GET {MAPS}/m HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let path = format!("{MAPS}/m");
+        let answer = self.http2().await.send_request(self.request("GET", &path, vec![])).await.unwrap();
+        assert_eq!(answer.status(), 200);
+    }
+
+    async fn end(self) {
+        self.cluster.started.stop.send_replace(true);
+        tokio::time::timeout(NEVER, self.serving).await.expect("the server stops").unwrap();
+    }
+}
+
+/// Waits until the server has closed the connection.
+async fn is_closed(mut stream: impl tokio::io::AsyncRead + Unpin) -> bool {
+    let mut rest = Vec::new();
+    tokio::time::timeout(NEVER, stream.read_to_end(&mut rest)).await.is_ok()
+}
+
+#[tokio::test]
+async fn silent_and_dripping_clients_are_let_go() {
+    let listening = Listening::new().await;
+    assert!(is_closed(TcpStream::connect(listening.address).await.unwrap()).await, "no handshake");
+    for protocol in ["h2", "http/1.1"] {
+        assert!(is_closed(listening.connect(protocol).await).await, "nothing after the handshake");
+        for begun in ["P", "PRI * HTTP/2.0\r\n\r\n", "GET / HTTP/1.1\r\nHost: x\r\n", "G"] {
+            let mut stream = listening.connect(protocol).await;
+            stream.write_all(begun.as_bytes()).await.unwrap();
+            assert!(is_closed(stream).await, "{begun:?} and nothing more");
+        }
+    }
+    let (reader, mut writer) = tokio::io::split(listening.connect("http/1.1").await);
+    let dripping = tokio::spawn(async move {
+        for byte in std::iter::repeat_n(b'x', 1_000_000) {
+            if writer.write_all(&[byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(SHORT / 10).await;
+        }
+    });
+    assert!(is_closed(reader).await, "a head that comes byte by byte");
+    dripping.abort();
+    listening.check_alive().await;
+    listening.end().await;
+}
+
+#[tokio::test]
+async fn a_connection_whose_other_end_is_gone_is_closed() {
+    let listening = Listening::new().await;
+    let mut stream = listening.connect("h2").await;
+    // A client that has said hello and then answers no ping.
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    assert!(is_closed(stream).await);
+    listening.check_alive().await;
+    listening.end().await;
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() {
+    let cluster = Cluster::new().await;
+    tokio::time::pause();
+    let body = http_body_util::StreamBody::new(futures::stream::pending::<
+        Result<http_body::Frame<Bytes>, std::convert::Infallible>,
+    >());
+    let request = Request::builder().method("POST").uri(MAPS).header("content-type", "application/json").body(body);
+    let answer = cluster.server().handle(request.unwrap(), &admin()).await;
+    assert_eq!(answer.status(), 408);
+}
+
+#[tokio::test]
+async fn watchers_that_vanish_leave_nothing_behind() {
+    let listening = Listening::new().await;
+    let server = listening.cluster.server().clone();
+    let path = format!("{MAPS}?watch=true");
+    let before = Arc::strong_count(&server);
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        let mut stream = listening.connect("http/1.1").await;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).await.unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200");
+        streams.push(stream);
+    }
+    let mut sender = listening.http2().await;
+    let mut watches = Vec::new();
+    for _ in 0..20 {
+        watches.push(sender.send_request(listening.request("GET", &path, vec![])).await.unwrap());
+    }
+    assert!(Arc::strong_count(&server) > before);
+    for stream in streams {
+        // Without a word of farewell.
+        socket2::SockRef::from(stream.get_ref().0).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+    drop((watches, sender));
+    let gone = async {
+        while Arc::strong_count(&server) > before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(NEVER, gone).await.expect("watches are still held");
+    listening.check_alive().await;
+    listening.end().await;
+}
+
+#[tokio::test]
+async fn heads_and_bodies_have_their_limits() {
+    let listening = Listening::new().await;
+    let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(2 * super::HEAD_BYTES));
+    let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "X-A: b\r\n".repeat(2 * super::HEAD_FIELDS));
+    for head in [long, many] {
+        let answer = listening.send(head.as_bytes()).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{}", &answer[..answer.len().min(100)]);
+    }
+    let size = crate::server::BODY_LIMIT + 1;
+    let mut large =
+        format!("POST {MAPS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n").into_bytes();
+    large.resize(large.len() + size, b' ');
+    let answer = listening.send(&large).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 413"), "{}", &answer[..answer.len().min(100)]);
+    let mut sender = listening.http2().await;
+    let answer = sender.send_request(listening.request("POST", MAPS, vec![b' '; size])).await.unwrap();
+    assert_eq!(answer.status(), 413);
+    let told: Value = serde_json::from_slice(&answer.into_body().collect().await.unwrap().to_bytes()).unwrap();
+    assert_eq!(told["reason"], "RequestEntityTooLarge");
+    let mut request = listening.request("GET", MAPS, vec![]);
+    for index in 0..64 {
+        let name = http::HeaderName::from_bytes(format!("x-{index}").as_bytes()).unwrap();
+        request.headers_mut().insert(name, http::HeaderValue::from_str(&"x".repeat(8 * 1024)).unwrap());
+    }
+    let answer = listening.http2().await.send_request(request).await;
+    assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status() == 431));
+    listening.check_alive().await;
+    listening.end().await;
+}
+
+#[tokio::test]
+async fn requests_that_are_taken_back_at_once_do_no_harm() {
+    let listening = Listening::new().await;
+    for _ in 0..5 {
+        let mut sender = listening.http2().await;
+        for _ in 0..2_000 {
+            if sender.ready().await.is_err() {
+                break;
+            }
+            let answer = sender.send_request(listening.request("GET", MAPS, vec![]));
+            // Dropping the answer resets the stream.
+            drop(answer);
+            tokio::task::yield_now().await;
+        }
+    }
+    listening.check_alive().await;
+    listening.end().await;
+}
+
+#[tokio::test]
+async fn nonsense_instead_of_requests_is_refused() {
+    let listening = Listening::new().await;
+    for bytes in [
+        &b"\0\0\0\0\0\0\0\0\0\0\0\0"[..],
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 7\r\n\r\nhello",
+        b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\x00\x00\x00\x00\x00\x00",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+    ] {
+        let answer = listening.send(bytes).await;
+        let told = answer.starts_with("HTTP/1.1 4") || !answer.starts_with("HTTP/1.1");
+        assert!(told, "{:?}: {answer}", String::from_utf8_lossy(bytes));
+    }
+    // The same as what a connection begins with: no TLS at all.
+    let mut plain = TcpStream::connect(listening.address).await.unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(is_closed(plain).await);
+    listening.check_alive().await;
+    listening.end().await;
+}
