@@ -27,12 +27,15 @@ use crate::Context;
 use crate::common::Key;
 use crate::common::discovery::discover;
 use crate::common::requests::{replace_status, unless_zero};
-use crate::error::{Error, Result, ignore_not_found, message};
+use crate::error::{Error, Result, ignore_not_found, is_conflict, message};
 
 use limits::{Bounds, History};
 use reading::{Reader, Unreadable};
 
 type Autoscaler = HorizontalPodAutoscaler;
+
+/// Others scale too: a size that was overtaken is written again.
+const CONFLICT_ATTEMPTS: usize = 5;
 
 pub async fn run(context: Context) {
     let autoscalers = context.informers.of::<Autoscaler>();
@@ -57,6 +60,7 @@ pub async fn run(context: Context) {
         queue: queue.clone(),
         recorder,
         histories: Mutex::default(),
+        selectors: Mutex::default(),
     });
     run_workers(queue, workers, move |key: Key| {
         let controller = controller.clone();
@@ -80,12 +84,15 @@ struct Controller {
     queue: Arc<WorkQueue<Key>>,
     recorder: EventRecorder,
     histories: Mutex<HashMap<Key, History>>,
+    /// What each autoscaler's target selects, as last read.
+    selectors: Mutex<HashMap<Key, Selector>>,
 }
 
 impl Controller {
     async fn reconcile(&self, key: &Key) -> Result<()> {
         let Some(autoscaler) = self.autoscalers.get(&key.namespace, &key.name) else {
             self.histories.lock().remove(key);
+            self.selectors.lock().remove(key);
             return Ok(());
         };
         let mut status = autoscaler.status.clone().unwrap_or_default();
@@ -105,7 +112,7 @@ impl Controller {
         status: &mut HorizontalPodAutoscalerStatus,
     ) -> Result<()> {
         let spec = &autoscaler.spec;
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
         let (api, scale) = match self.scale_of(key, autoscaler).await {
             Ok(found) => found,
             Err(text) => {
@@ -121,6 +128,7 @@ impl Controller {
         let min = spec.min_replicas.unwrap_or(1);
         self.histories.lock().entry(key.clone()).or_default().begin(current, now);
         let mut failure = None;
+        status.current_metrics = None;
         let (desired, reason) = if current == 0 && min != 0 {
             let told = "scaling is disabled since the replica count of the target is zero";
             set(status, "ScalingActive", "False", "ScalingDisabled", told, now);
@@ -187,7 +195,16 @@ impl Controller {
     ) -> Result<()> {
         scale.spec.get_or_insert_default().replicas = Some(desired);
         let target = scale.metadata.name.clone().unwrap_or_default();
-        match api.replace_scale(&target, &PostParams::default(), &scale).await {
+        let mut answer = api.replace_scale(&target, &PostParams::default(), &scale).await;
+        for _ in 1..CONFLICT_ATTEMPTS {
+            if !answer.as_ref().is_err_and(is_conflict) {
+                break;
+            }
+            scale = api.get_scale(&target).await?;
+            scale.spec.get_or_insert_default().replicas = Some(desired);
+            answer = api.replace_scale(&target, &PostParams::default(), &scale).await;
+        }
+        match answer {
             Ok(_) => {
                 let told = format!("the HPA controller was able to update the target scale to {desired}");
                 set(status, "AbleToScale", "True", "SucceededRescale", &told, now);
@@ -205,6 +222,17 @@ impl Controller {
         }
     }
 
+    /// Autoscalers of the namespace that govern any of the pods.
+    fn sharing(&self, key: &Key, selector: Selector, pods: &[Arc<Pod>]) -> Vec<String> {
+        let mut selectors = self.selectors.lock();
+        selectors.insert(key.clone(), selector);
+        let governs = |selector: &Selector| pods.iter().any(|pod| selector.matches(pod.metadata.labels.as_ref()));
+        let all = selectors.iter().filter(|(other, selector)| other.namespace == key.namespace && governs(selector));
+        let mut names: Vec<String> = all.map(|(other, _)| other.to_string()).collect();
+        names.sort();
+        names
+    }
+
     /// The greatest number any metric asks for. With some unreadable, only growing is trusted.
     async fn propose(
         &self,
@@ -219,11 +247,21 @@ impl Controller {
             self.recorder.warning(autoscaler, "SelectorRequired", "selector is required");
             let told = "the HPA target's scale is missing a selector";
             set(status, "ScalingActive", "False", "InvalidSelector", told, now);
+            status.current_metrics = None;
             *failure = Some("selector is required".to_owned());
             return None;
         };
         let mut pods = self.pods.in_namespace(autoscaler.metadata.namespace.as_deref().unwrap_or(""));
         pods.retain(|pod| selector.matches(pod.metadata.labels.as_ref()));
+        let sharing = self.sharing(&Key::of(autoscaler), selector, &pods);
+        if sharing.len() > 1 {
+            let told = format!("pods by selector {text} are controlled by multiple HPAs: [{}]", sharing.join(" "));
+            self.recorder.warning(autoscaler, "AmbiguousSelector", told.clone());
+            set(status, "ScalingActive", "False", "AmbiguousSelector", &told, now);
+            status.current_metrics = None;
+            *failure = Some(told);
+            return None;
+        }
         let specs = autoscaler.spec.metrics.clone().unwrap_or_default();
         let settings = &self.context.settings;
         let reader = Reader::new(&self.context.client, settings, autoscaler, scale, &text, &pods, now);
@@ -238,6 +276,8 @@ impl Controller {
                     }
                 }
                 Err(error) => {
+                    // Its place stays, empty, so that the others keep theirs.
+                    statuses.push(MetricStatus::default());
                     self.recorder.warning(autoscaler, error.reason, error.message.clone());
                     unreadable.push(error);
                 }

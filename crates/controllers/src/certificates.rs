@@ -58,7 +58,7 @@ pub async fn run_cleaner(context: Context) {
     loop {
         ticks.tick().await;
         let api: Api<Request> = Api::all(context.client.clone());
-        let now = crate::clock::now();
+        let now = context.clock.now();
         for request in requests.list().into_iter().filter(|request| is_old(request, now)) {
             if let Err(error) = ignore_not_found(api.delete(name(&*request), &DeleteParams::default()).await) {
                 tracing::debug!(%error, "cannot remove an old certificate request; next time");
@@ -196,7 +196,7 @@ async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -
         }
         None => {
             let length = lifetime(&request, context.settings.signing_duration);
-            let signed = authority.sign(&request.spec, length, crate::clock::now());
+            let signed = authority.sign(&request.spec, length, context.clock.now());
             let signed = signed.map_err(|error| Error::Later(format!("cannot sign: {error}")))?;
             status.certificate = Some(ByteString(signed.into_bytes()));
         }

@@ -40,7 +40,11 @@ async fn aggregate(context: &Context, roles: &Informer<ClusterRole>, key: &str) 
         return Ok(());
     }
     // Applied as its own manager, so that whoever owns the rest of the role keeps it.
-    let patch = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": key}, "rules": rules});
+    let mut patch =
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": key}});
+    if !rules.is_empty() {
+        patch["rules"] = json!(rules);
+    }
     let api: Api<ClusterRole> = Api::all(context.client.clone());
     let params = PatchParams::apply("clusterrole-aggregation-controller").force();
     ignore_not_found(api.patch(key, &params, &Patch::Apply(patch)).await)?;

@@ -8,11 +8,15 @@ pub mod hash;
 pub mod history;
 pub mod int_or_percent;
 pub mod key;
+pub mod network;
 pub mod node_fit;
 pub mod pod_resources;
 pub mod pods;
 pub mod requests;
 pub mod service_pods;
+pub mod trail;
+pub mod wording;
+pub mod written;
 
 pub use expectations::Expectations;
 pub use key::Key;

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use knarr_client::{EventRecorder, Informers};
 use kube::Client;
 
+use crate::clock::Clock;
 use crate::settings::Settings;
 
 #[derive(Clone)]
@@ -13,12 +14,18 @@ pub struct Context {
     pub client: Client,
     pub informers: Informers,
     pub settings: Arc<Settings>,
+    pub clock: Clock,
 }
 
 impl Context {
     pub fn new(client: Client, settings: Settings) -> Self {
         let informers = Informers::new(client.clone()).reducing::<Pod>(reduce_pod);
-        Self { informers, client, settings: Arc::new(settings) }
+        Self { informers, client, settings: Arc::new(settings), clock: Clock::system() }
+    }
+
+    /// The same with another clock.
+    pub fn at(self, clock: Clock) -> Self {
+        Self { clock, ..self }
     }
 
     /// Events as the named component, which is what people see in the event's source.

@@ -16,10 +16,11 @@ use kube::Api;
 use kube::api::{PostParams, PropagationPolicy};
 
 use crate::Context;
-use crate::common::Key;
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::BY_CONTROLLER;
 use crate::common::requests::{delete, replace_status};
+use crate::common::written::Written;
+use crate::common::{Key, trail};
 use crate::error::{Result, ignore_not_found, is_already_there, message, namespace_terminating};
 use crate::job::{COMPLETE, is_finished, true_condition};
 
@@ -43,7 +44,8 @@ pub async fn run(context: Context) {
     jobs.synced().await;
     let workers = context.settings.concurrent_syncs;
     let recorder = context.recorder("cronjob-controller");
-    let controller = Arc::new(Controller { context, crons, jobs, queue: queue.clone(), recorder });
+    let controller =
+        Arc::new(Controller { context, crons, jobs, queue: queue.clone(), written: Written::default(), recorder });
     run_workers(queue, workers, move |key| {
         let controller = controller.clone();
         async move { controller.reconcile(key).await }
@@ -56,12 +58,20 @@ struct Controller {
     crons: Arc<Informer<CronJob>>,
     jobs: Arc<Informer<Job>>,
     queue: Arc<WorkQueue<Key>>,
+    written: Written,
     recorder: EventRecorder,
 }
 
 impl Controller {
     async fn reconcile(&self, key: Key) -> Result<()> {
-        let Some(cron) = self.crons.get(&key.namespace, &key.name) else { return Ok(()) };
+        let _step = trail::seen("cronjob", "cronjobs", &key);
+        let Some(cron) = self.crons.get(&key.namespace, &key.name) else {
+            self.written.forget(&key);
+            return Ok(());
+        };
+        if self.written.is_newer_than(&key, &cron.metadata) {
+            return Ok(());
+        }
         let spec = &cron.spec;
         let jobs = self.jobs.by_index(BY_CONTROLLER, uid(&*cron));
         let mut status = cron.status.clone().unwrap_or_default();
@@ -71,7 +81,9 @@ impl Controller {
         status.active = status.active.filter(|active| !active.is_empty());
         if cron.status.clone().unwrap_or_default() != status {
             let changed = CronJob { status: Some(status), ..(*cron).clone() };
-            ignore_not_found(replace_status(&self.context.client, &changed).await)?;
+            if let Some(written) = ignore_not_found(replace_status(&self.context.client, &changed).await)? {
+                self.written.note(&key, &written.metadata);
+            }
         }
         if let Some(after) = outcome? {
             self.queue.add_after(key, after);
@@ -162,7 +174,13 @@ impl Controller {
                 return Ok(None);
             }
         };
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
+        if schedule.next(now, &zone).is_none() {
+            let why = "time difference between two schedules is less than 1 second";
+            let text = format!("invalid schedule: {} : {why}", spec.schedule);
+            self.recorder.warning(cron, "InvalidSchedule", text);
+            return Ok(None);
+        }
         let due = plan::due(cron, spec, &schedule, &zone, now);
         let Some(at) = due.at else { return Ok(due.recheck) };
         if due.many_missed {

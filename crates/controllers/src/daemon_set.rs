@@ -26,7 +26,7 @@ use crate::common::pods::{
     BY_CONTROLLER, ORPHANS, PodControl, creation, each, index_by_controller, slow_start, worth_telling,
 };
 use crate::common::requests::replace_status;
-use crate::common::{Expectations, Key, history};
+use crate::common::{Expectations, Key, history, trail};
 use crate::error::{Error, Result, ignore_not_found, is_not_found, message};
 
 use plan::{Observed, Plan};
@@ -184,6 +184,7 @@ impl Controller {
     }
 
     async fn reconcile(&self, key: Key) -> Result<()> {
+        let _step = trail::seen("daemonset", "daemonsets", &key);
         let Some(set) = self.sets.get(&key.namespace, &key.name) else {
             self.expectations.forget(&key);
             return Ok(());
@@ -213,7 +214,7 @@ impl Controller {
         let pods = claim_all(client, &*set, &selector, candidates, &[], alive).await?;
         let by_node = placement::by_node(pods.clone());
         let nodes = self.nodes.list();
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
         let observed = Observed { set: &set, spec, nodes: &nodes, by_node: &by_node, hash: &hash };
         let mut outcome = Ok(());
         if may_act {

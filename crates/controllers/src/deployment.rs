@@ -21,11 +21,11 @@ use kube::Api;
 use kube::api::PostParams;
 
 use crate::Context;
-use crate::common::Key;
 use crate::common::adoption::{claim_all, is_alive};
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::{BY_CONTROLLER, ORPHANS, index_by_controller};
 use crate::common::requests::{delete, replace, replace_status};
+use crate::common::{Key, trail};
 use crate::error::{Error, Result, is_already_there, message, namespace_terminating};
 
 use plan::{Observed, Plan, Rollback, plan};
@@ -122,6 +122,7 @@ impl Controller {
     }
 
     async fn reconcile(&self, key: Key) -> Result<()> {
+        let _step = trail::seen("deployment", "deployments", &key);
         let Some(deployment) = self.deployments.get(&key.namespace, &key.name) else { return Ok(()) };
         if selects_everything(&deployment) {
             return self.refuse(&deployment).await;
@@ -133,7 +134,7 @@ impl Controller {
         let sets =
             claim_all(client, &*deployment, &selector, candidates, &[], || is_alive(client, &*deployment)).await?;
         let running = if plan::recreates(&deployment) { self.sets_with_pods(&sets) } else { HashSet::new() };
-        let plan = plan(Observed { deployment: &deployment, sets: &sets, running: &running }, crate::clock::now());
+        let plan = plan(Observed { deployment: &deployment, sets: &sets, running: &running }, self.context.clock.now());
         self.carry_out(&key, &deployment, plan).await
     }
 
@@ -200,7 +201,7 @@ impl Controller {
             replace_status(client, &status::with_collision(deployment)).await?;
         } else if !namespace_terminating(&error) {
             let told = format!("Failed to create new replica set \"{}\": {}", name(new), message(&error));
-            if let Some(failed) = status::with_create_failure(deployment, &told, crate::clock::now()) {
+            if let Some(failed) = status::with_create_failure(deployment, &told, self.context.clock.now()) {
                 replace_status(client, &failed).await?;
             }
             self.recorder.warning(deployment, "ReplicaSetCreateError", told);

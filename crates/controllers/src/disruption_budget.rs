@@ -23,6 +23,7 @@ use crate::common::Key;
 use crate::common::discovery::{Kind, discover};
 use crate::common::key::{name, namespace, uid};
 use crate::common::requests::replace_status;
+use crate::common::wording;
 use crate::error::{Error, Result, ignore_not_found};
 
 use plan::Scale;
@@ -127,7 +128,7 @@ impl Controller {
         let outcome = self.update(&key, &budget).await;
         if let Err(Error::Later(reason)) = &outcome {
             // What cannot be told must not be disrupted.
-            let failed = plan::failed(&budget, reason, crate::clock::now());
+            let failed = plan::failed(&budget, reason, self.context.clock.now());
             if budget.status.as_ref() != Some(&failed) {
                 let changed = PodDisruptionBudget { status: Some(failed), ..(*budget).clone() };
                 ignore_not_found(replace_status(&self.context.client, &changed).await)?;
@@ -150,14 +151,15 @@ impl Controller {
             self.recorder.warning(budget, "CalculateExpectedPodCountFailed", text);
         })?;
         if !scale.unmanaged.is_empty() {
+            let shown = wording::selector(budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()));
             let text = format!(
-                "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to be unmanaged. As a result, the \
+                "Pods selected by this PodDisruptionBudget (selector: {shown}) were found to be unmanaged. As a result, the \
                  status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these \
                  pods please set \".spec.minAvailable\" field of the PDB to an integer value."
             );
             self.recorder.warning(budget, "UnmanagedPods", text);
         }
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
         let (status, recheck) = plan::status(budget, &pods, scale.expected, now);
         if budget.status.as_ref() != Some(&status) {
             let changed = PodDisruptionBudget { status: Some(status), ..budget.clone() };
@@ -254,7 +256,7 @@ impl Controller {
         let Some(condition) = condition.filter(|_| !pod::is_terminating(&pod) && !pod::is_terminal(&pod)) else {
             return Ok(());
         };
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
         let since = condition.last_transition_time.as_ref().map_or(now, |at| at.0);
         let at = since.saturating_add(STALE_AFTER).unwrap_or(Timestamp::MAX);
         if at > now {

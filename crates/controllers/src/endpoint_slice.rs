@@ -20,7 +20,7 @@ use crate::Context;
 use crate::common::key::{namespace, uid};
 use crate::common::requests::{delete, replace};
 use crate::common::service_pods::{TriggerTimes, index_pods_by_label, index_services, pods_labelled, services_touched};
-use crate::common::{Expectations, Key};
+use crate::common::{Expectations, Key, trail, wording};
 use crate::error::{Error, Result, namespace_terminating};
 
 use plan::Changes;
@@ -98,6 +98,7 @@ impl Controller {
     }
 
     async fn reconcile(&self, key: Key) -> Result<()> {
+        let _step = trail::seen("endpointslice", "services", &key);
         let Some(service) = self.services.get(&key.namespace, &key.name) else {
             self.written.forget(&key);
             self.trigger_times.forget(&key);
@@ -119,7 +120,7 @@ impl Controller {
         let changes = plan::plan(&parent, &desired.families, desired.endpoints, &existing, max, true);
         let mut outcome = carry_out(&self.context.client, &key, &self.written, changes).await;
         if outcome.is_ok() && !desired.skipped.is_empty() {
-            outcome = Err(Error::Later(desired.skipped.join(", ")));
+            outcome = Err(Error::Later(wording::failures(&desired.skipped)));
         }
         if let Err(error) = &outcome {
             let message = format!("Error updating Endpoint Slices for Service {key}: {error}");
@@ -174,6 +175,8 @@ async fn carry_out(client: &Client, key: &Key, written: &Expectations, changes: 
     for slice in &changes.update {
         replace(client, slice).await?;
     }
+    trail::published(key, &changes.create);
+    trail::published(key, &changes.update);
     for slice in &changes.delete {
         written.expect_deletions(key, [uid(&**slice).to_owned()]);
         if let Err(error) = delete(client, &**slice, None).await {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use knarr_client::{EventRecorder, Informer, WorkQueue, run_workers};
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 
@@ -56,8 +56,13 @@ pub async fn run(context: Context) {
             queue.add(Key::of(&*left_over));
         }
     }
+    // What others write is theirs; only what is missing is made again.
     let on_endpoints = queue.clone();
-    endpoints.on_change(move |change| on_endpoints.add_after(Key::of(&**change.latest()), Duration::from_secs(1)));
+    endpoints.on_change(move |change| {
+        if let Change::Deleted(endpoints) = change {
+            on_endpoints.add(Key::of(&**endpoints));
+        }
+    });
     let workers = context.settings.concurrent_syncs;
     let recorder = context.recorder(CONTROLLER);
     let trigger_times = TriggerTimes::default();

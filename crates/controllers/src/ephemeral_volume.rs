@@ -47,7 +47,7 @@ pub async fn run(context: Context) {
                 return Ok(());
             }
             let api: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), &key.namespace);
-            for claim in volumes(&pod).filter_map(|volume| wanted(&pod, volume)) {
+            for (volume, claim) in volumes(&pod).filter_map(|volume| Some((&volume.name, wanted(&pod, volume)?))) {
                 match claims.get(&key.namespace, name(&claim)) {
                     Some(present) if owner::is_controlled_by(&present.metadata, &pod.metadata) => continue,
                     Some(_) => {
@@ -56,6 +56,7 @@ pub async fn run(context: Context) {
                             key.namespace,
                             name(&claim)
                         );
+                        recorder.warning(&*pod, "FailedBinding", format!("ephemeral volume {volume}: {told}"));
                         return Err(Error::Later(told));
                     }
                     None => {}

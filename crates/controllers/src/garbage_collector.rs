@@ -123,7 +123,10 @@ impl Collector {
                 Ok(standing_of(waits))
             }
             None => {
-                self.remember_absent(&reference.uid);
+                // An owner that exists under another name is only absent for this reference.
+                if self.graph.lock().get(&reference.uid).is_none() {
+                    self.remember_absent(&reference.uid);
+                }
                 Ok(Standing::Gone)
             }
         }

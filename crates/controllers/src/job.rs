@@ -32,7 +32,8 @@ use crate::common::pods::{
     BY_CONTROLLER, ORPHANS, PodControl, creation, each, index_by_controller, slow_start, worth_telling,
 };
 use crate::common::requests::{replace_status, unless_zero};
-use crate::common::{Expectations, Key};
+use crate::common::written::Written;
+use crate::common::{Expectations, Key, trail};
 use crate::error::{Error, Result, ignore_not_found, is_not_found};
 
 use back_off::Records;
@@ -60,6 +61,7 @@ pub async fn run(context: Context) {
         released: Released::default(),
         finished: Mutex::default(),
         failures: Records::default(),
+        written: Written::default(),
         control,
     });
     controller.follow();
@@ -95,6 +97,7 @@ struct Controller {
     /// Uids of jobs written as finished whose change was not yet seen.
     finished: Mutex<HashSet<String>>,
     failures: Records,
+    written: Written,
     control: PodControl,
 }
 
@@ -211,12 +214,17 @@ impl Controller {
     }
 
     async fn reconcile(&self, key: Key) -> Result<()> {
+        let _step = trail::seen("job", "jobs", &key);
         let Some(job) = self.jobs.get(&key.namespace, &key.name) else {
             self.expectations.forget(&key);
             self.released.forget(&key);
             self.failures.forget(&key);
+            self.written.forget(&key);
             return Ok(());
         };
+        if self.written.is_newer_than(&key, &job.metadata) {
+            return Ok(());
+        }
         let Some(spec) = job
             .spec
             .as_ref()
@@ -248,7 +256,7 @@ impl Controller {
 
     /// Decides, acts and writes down what came of it.
     async fn advance(&self, key: &Key, view: &View<'_>, may_act: bool) -> Result<()> {
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
         let mut status = view.job.status.clone().unwrap_or_default();
         if status.start_time.is_none() && !view.is_suspended() {
             status.start_time = Some(time::truncated(now));
@@ -390,11 +398,12 @@ impl Controller {
         terminating: i32,
     ) -> Result<()> {
         let client = &self.context.client;
-        let mut tracked = tracking::track(view, status, finished, crate::clock::now());
+        let mut tracked = tracking::track(view, status, finished, self.context.clock.now());
         let mut job = view.job.clone();
         if job.status.as_ref() != Some(&tracked.status) {
             job.status = Some(tracked.status.clone());
             job = replace_status(client, &job).await?;
+            self.written.note(key, &job.metadata);
             self.failures.set(key, failures);
         }
         let stripped = Mutex::new(Vec::new());
@@ -425,7 +434,8 @@ impl Controller {
         let ended = ending.as_ref().is_some_and(|ending| tracking::end(&mut status, ending, terminating));
         if job.status.as_ref() != Some(&status) {
             job.status = Some(status);
-            replace_status(client, &job).await?;
+            let written = replace_status(client, &job).await?;
+            self.written.note(key, &written.metadata);
         }
         if let (true, Some(ending)) = (ended, ending) {
             self.finished.lock().insert(uid(&job).to_owned());

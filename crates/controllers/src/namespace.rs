@@ -45,9 +45,9 @@ pub async fn run(context: Context) {
     let workers = context.settings.concurrent_syncs * 2;
     let again = queue.clone();
     run_workers(queue, workers, move |key: String| {
-        let (client, pods, again) = (context.client.clone(), pods.clone(), again.clone());
+        let (context, pods, again) = (context.clone(), pods.clone(), again.clone());
         async move {
-            match empty(&client, &pods, &key).await {
+            match empty(&context, &pods, &key).await {
                 Ok(None) => {}
                 Ok(Some(wait)) => again.add_after(key, wait),
                 Err(error) => {
@@ -67,7 +67,8 @@ fn has_finalizers(namespace: &Namespace) -> bool {
 }
 
 /// One attempt; returns when to try again if something remains.
-async fn empty(client: &Client, pods: &Informer<Pod>, key: &str) -> Result<Option<Duration>> {
+async fn empty(context: &Context, pods: &Informer<Pod>, key: &str) -> Result<Option<Duration>> {
+    let client = &context.client;
     let api: Api<Namespace> = Api::all(client.clone());
     let Some(mut namespace) = api.get_opt(key).await? else { return Ok(None) };
     if namespace.metadata.deletion_timestamp.is_none() {

@@ -13,9 +13,10 @@ use serde_json::json;
 
 use crate::Context;
 use crate::common::key::name;
+use crate::common::network::Network;
 use crate::error::{Error, Result, ignore_not_found};
 
-use networks::{Network, Pool};
+use networks::Pool;
 
 pub async fn run(context: Context) {
     let settings = &context.settings;
@@ -89,6 +90,12 @@ async fn assign(
         }
         return Ok(());
     }
+    let api: Api<Node> = Api::all(context.client.clone());
+    // What was just given may not be in the cache yet.
+    let Some(live) = api.get_opt(key).await? else { return Ok(()) };
+    if !networks_of(&live).is_empty() {
+        return Ok(());
+    }
     let taken: Option<Vec<Network>> = {
         let mut pools = pools.lock();
         let taken: Vec<Option<Network>> = pools.iter_mut().map(Pool::take).collect();
@@ -105,7 +112,6 @@ async fn assign(
     };
     let cidrs: Vec<String> = taken.iter().map(ToString::to_string).collect();
     let patch = Patch::Strategic(json!({"spec": {"podCIDR": cidrs.first(), "podCIDRs": cidrs}}));
-    let api: Api<Node> = Api::all(context.client.clone());
     let answer = ignore_not_found(api.patch(key, &PatchParams::default(), &patch).await);
     if !matches!(answer, Ok(Some(_))) {
         for network in &taken {

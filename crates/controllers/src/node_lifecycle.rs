@@ -80,7 +80,7 @@ impl Controller {
     /// Follows a node's own words at once: taints of its conditions, and labels of former names.
     async fn tend(&self, key: String) -> Result<()> {
         let Some(node) = self.nodes.get("", &key) else { return Ok(()) };
-        if let Some(wanted) = taints::for_conditions(&node) {
+        if let Some(wanted) = taints::for_conditions(&node, self.context.clock.now()) {
             self.write_taints(&node, wanted).await?;
         }
         let labels = taints::missing_labels(&node);
@@ -132,7 +132,7 @@ impl Controller {
                     "RegisteredNode",
                     format!("Node {key} event: Registered Node {key} in Controller"),
                 );
-                health.insert(key.to_owned(), Health::new(node, crate::clock::now()));
+                health.insert(key.to_owned(), Health::new(node, self.context.clock.now()));
             }
         }
     }
@@ -153,7 +153,7 @@ impl Controller {
         let settings = &self.context.settings;
         let lease = self.leases.get("kube-node-lease", key);
         let renewed = lease.and_then(|lease| lease.spec.as_ref()?.renew_time.as_ref().map(|at| at.0));
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
         let verdict = {
             let mut all = self.health.lock();
             let Some(health) = all.get_mut(key) else { return Ok(()) };
@@ -172,7 +172,7 @@ impl Controller {
         let is_ready = ready.as_ref().is_some_and(|ready| ready.status == "True");
         self.zones.lock().note(node, is_ready);
         let Some(ready) = ready else { return Ok(()) };
-        if let Some(wanted) = taints::for_readiness(node, &ready.status) {
+        if let Some(wanted) = taints::for_readiness(node, &ready.status, now) {
             self.write_taints(node, wanted).await?;
         }
         let turned = {
@@ -211,7 +211,7 @@ impl Controller {
 
     /// Nodes that do not answer are tainted so that pods leave them, as fast as their zone's state allows.
     async fn taint_the_silent(&self, nodes: &[Arc<Node>]) {
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
         let waiting: Vec<(Arc<Node>, Vec<Taint>)> = nodes
             .iter()
             .filter_map(|node| {

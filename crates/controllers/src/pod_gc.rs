@@ -32,7 +32,7 @@ pub async fn run(context: Context) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let now = crate::clock::now();
+        let now = context.clock.now();
         let known = nodes.list();
         let names: HashSet<&str> = known.iter().map(|node| name(&**node)).collect();
         let mut kinds = Kinds::default();
@@ -44,7 +44,7 @@ pub async fn run(context: Context) {
         let gone = missing.iter().filter(|(_, since)| now.duration_since(**since) >= QUARANTINE);
         let gone: Vec<String> = gone.map(|(node, _)| node.clone()).collect();
         let surplus = surplus(kinds.finished, context.settings.terminated_pod_threshold);
-        if let Err(error) = clean_up(&context.client, surplus, kinds.stuck, kinds.orphaned, gone).await {
+        if let Err(error) = clean_up(&context, surplus, kinds.stuck, kinds.orphaned, gone).await {
             tracing::debug!(%error, "some pods could not be removed; next time");
         }
     }
@@ -99,18 +99,20 @@ fn surplus(mut finished: Vec<Arc<Pod>>, threshold: usize) -> Vec<Arc<Pod>> {
 }
 
 async fn clean_up(
-    client: &Client,
+    context: &Context,
     surplus: Vec<Arc<Pod>>,
     stuck: Vec<Arc<Pod>>,
     mut orphaned: HashMap<String, Vec<Arc<Pod>>>,
     gone: Vec<String>,
 ) -> Result<()> {
+    let client = &context.client;
     let mut remove: Vec<Arc<Pod>> = surplus;
     remove.extend(stuck);
     each(remove, |pod| async move {
         if !pod::is_terminal(&pod) {
             let api: Api<Pod> = Api::namespaced(client.clone(), namespace(&*pod));
-            let patch = Patch::Strategic(json!({"metadata": {"uid": uid(&*pod)}, "status": {"phase": "Failed"}}));
+            let status = json!({"phase": "Failed", "observedGeneration": pod.metadata.generation});
+            let patch = Patch::Strategic(json!({"metadata": {"uid": uid(&*pod)}, "status": status}));
             ignore_not_found(api.patch_subresource("status", name(&*pod), &PatchParams::default(), &patch).await)?;
         }
         delete_now(client, &pod).await
@@ -123,7 +125,8 @@ async fn clean_up(
         }
         each(orphaned.remove(&node).unwrap_or_default(), |pod| async move {
             if !pod::is_terminal(&pod) {
-                mark_disrupted(client, &pod, "DeletionByPodGC", "PodGC: node no longer exists", Some("Failed")).await?;
+                let (message, now) = ("PodGC: node no longer exists", context.clock.now());
+                mark_disrupted(client, &pod, "DeletionByPodGC", message, Some("Failed"), now).await?;
             }
             delete_now(client, &pod).await
         })

@@ -22,7 +22,7 @@ use crate::common::pods::{
     BY_CONTROLLER, ORPHANS, PodControl, creation, each, index_by_controller, slow_start, to_delete, worth_telling,
 };
 use crate::common::requests::replace_status;
-use crate::common::{Expectations, Key};
+use crate::common::{Expectations, Key, trail};
 use crate::error::{Error, Result, is_not_found, message};
 
 use plan::{Failure, Step, new_pod, plan, status};
@@ -167,6 +167,7 @@ impl<K: Replicated> Controller<K> {
     }
 
     async fn reconcile(&self, key: Key) -> Result<()> {
+        let _step = trail::seen(K::PLURAL.trim_end_matches('s'), K::PLURAL, &key);
         let Some(owner) = self.owners.get(&key.namespace, &key.name) else {
             self.expectations.forget(&key);
             self.proven.lock().remove(&key);
@@ -175,7 +176,7 @@ impl<K: Replicated> Controller<K> {
         let may_act = self.expectations.are_satisfied(&key);
         let selector = owner.selector();
         let (active, terminating) = self.pods_of(&*owner, &selector).await?;
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
         let failure = if may_act && owner.meta().deletion_timestamp.is_none() {
             self.carry_out(&key, &owner, &active, plan(owner.replicas(), active.len())).await
         } else {
@@ -216,7 +217,7 @@ impl<K: Replicated> Controller<K> {
             Step::Create(count) => self.create(key, owner, count).await,
             Step::Delete(count) => {
                 let related = self.related_pods(owner);
-                let chosen = to_delete(active, &related, count, crate::clock::now());
+                let chosen = to_delete(active, &related, count, self.context.clock.now());
                 self.delete(key, owner, chosen).await
             }
         }

@@ -129,7 +129,7 @@ impl Controller {
 
     /// What pods, services and claims use of the quota.
     fn typed_usage(&self, quota: &ResourceQuota) -> Resources {
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
         let mut used = Resources::new();
         let at = namespace(quota);
         for pod in self.pods.in_namespace(at) {

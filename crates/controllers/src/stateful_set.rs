@@ -22,7 +22,7 @@ use crate::common::adoption::{claim_all, is_alive};
 use crate::common::key::{name, namespace, uid};
 use crate::common::pods::{BY_CONTROLLER, ORPHANS, index_by_controller, slow_start};
 use crate::common::requests::{replace, replace_status};
-use crate::common::{Key, history};
+use crate::common::{Key, history, trail};
 use crate::error::{Error, Result, ignore_not_found, is_already_there, is_conflict, message};
 
 use plan::{Action, Observed};
@@ -96,6 +96,7 @@ impl Controller {
     }
 
     async fn reconcile(&self, key: Key) -> Result<()> {
+        let _step = trail::seen("statefulset", "statefulsets", &key);
         let Some(set) = self.sets.get(&key.namespace, &key.name) else { return Ok(()) };
         let Some(spec) = &set.spec else { return Ok(()) };
         let selector = Selector::of(&spec.selector).unwrap_or_else(|_| Selector::nothing());
@@ -114,7 +115,7 @@ impl Controller {
             }),
         );
         let pods = claim_all(client, &*set, &selector, candidates, &[], alive).await?;
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
         let observed = Observed { set: &set, spec, pods: &pods, revisions: &revisions };
         let plan = plan::plan(&observed, now);
         let outcome = self.carry_out(&set, plan.actions, plan.in_order).await;
@@ -153,20 +154,35 @@ impl Controller {
         match action {
             Action::Create(pod) => self.create(set, pod).await,
             Action::Delete(pod) => self.delete(set, pod).await,
-            Action::KeepClaims { pod, create } => self.keep_claims(set, pod, *create).await,
-            Action::Correct(pod) => {
-                self.create_claims(set, pod).await?;
-                // The cache holds only part of a pod: what is written comes from the server.
-                let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace(set));
-                let live = api.get_opt(name(&**pod)).await?.filter(|live| uid(live) == uid(&**pod));
-                let corrected =
-                    live.zip(set.spec.as_ref()).and_then(|(live, spec)| identity::corrected(set, spec, &live));
-                let Some(corrected) = corrected else { return Ok(()) };
+            Action::CreateClaims(pod) => self.create_claims(set, pod).await,
+            Action::OwnClaims(pod) => self.own_claims(set, pod).await.map(drop),
+            Action::Correct(pod) => self.correct(set, pod).await,
+        }
+    }
+
+    async fn correct(&self, set: &StatefulSet, pod: &Pod) -> Result<()> {
+        let Some(spec) = &set.spec else { return Ok(()) };
+        let mut changed = false;
+        if identity::corrected(set, spec, pod).is_some() {
+            self.create_claims(set, pod).await?;
+            // The cache holds only part of a pod: what is written comes from the server.
+            let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace(set));
+            let live = api.get_opt(name(pod)).await?.filter(|live| uid(live) == uid(pod));
+            if let Some(corrected) = live.and_then(|live| identity::corrected(set, spec, &live)) {
                 let answer = replace(&self.context.client, &corrected).await;
-                self.tell("update", set, name(&**pod), answer.as_ref().err());
-                Ok(answer.map(drop)?)
+                if let Err(error) = answer {
+                    let error = Error::from(error);
+                    self.tell("update", set, name(pod), Some(&error));
+                    return Err(error);
+                }
+                changed = true;
             }
         }
+        changed |= self.own_claims(set, pod).await?;
+        if changed {
+            self.tell("update", set, name(pod), None);
+        }
+        Ok(())
     }
 
     async fn create(&self, set: &StatefulSet, pod: &Pod) -> Result<()> {
@@ -174,15 +190,19 @@ impl Controller {
             // The claims go with a former pod of this name; new ones come after them.
             return Ok(());
         }
-        self.create_claims(set, pod).await?;
+        if let Err(error) = self.create_claims(set, pod).await {
+            self.tell("create", set, name(pod), Some(&error));
+            return Err(error);
+        }
         let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace(set));
         let answer = api.create(&PostParams::default(), pod).await;
         if answer.as_ref().is_err_and(is_already_there) {
             return Err(Error::Later("a pod of this name exists already".to_owned()));
         }
+        let answer = answer.map_err(Error::from);
         self.tell("create", set, name(pod), answer.as_ref().err());
         let created = answer?;
-        self.keep_claims(set, &created, false).await
+        self.own_claims(set, &created).await.map(drop)
     }
 
     async fn delete(&self, set: &StatefulSet, pod: &Pod) -> Result<()> {
@@ -191,10 +211,10 @@ impl Controller {
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         let answer = match ignore_not_found(api.delete(name(pod), &params).await) {
             Err(error) if is_conflict(&error) => return Err(Error::Later("another pod has taken the name".to_owned())),
-            answer => answer,
+            answer => answer.map_err(Error::from),
         };
         self.tell("delete", set, name(pod), answer.as_ref().err());
-        Ok(answer.map(drop)?)
+        answer.map(drop)
     }
 
     async fn create_claims(&self, set: &StatefulSet, pod: &Pod) -> Result<()> {
@@ -217,7 +237,7 @@ impl Controller {
                         message(&error)
                     );
                     self.recorder.warning(set, "FailedCreate", text);
-                    return Err(error.into());
+                    return Err(Error::Later(format!("failed to create PVC {}: {}", name(&claim), message(&error))));
                 }
                 Ok(_) => {
                     let text =
@@ -229,11 +249,9 @@ impl Controller {
         Ok(())
     }
 
-    /// Makes missing claims if asked to, and gives claims the owners the retention policy wants.
-    async fn keep_claims(&self, set: &StatefulSet, pod: &Pod, create: bool) -> Result<()> {
-        if create {
-            self.create_claims(set, pod).await?;
-        }
+    /// Gives claims the owners the retention policy wants. Whether any was changed.
+    async fn own_claims(&self, set: &StatefulSet, pod: &Pod) -> Result<bool> {
+        let mut any = false;
         for claim in claims::wanted(set, pod) {
             let Some(present) = self.claims.get(namespace(set), name(&claim)) else { continue };
             if claims::has_other_controller(&present, set, pod) {
@@ -246,12 +264,13 @@ impl Controller {
             }
             if let Some(changed) = claims::with_owners(&present, set, pod) {
                 replace(&self.context.client, &changed).await?;
+                any = true;
             }
         }
-        Ok(())
+        Ok(any)
     }
 
-    fn tell(&self, verb: &str, set: &StatefulSet, pod: &str, error: Option<&kube::Error>) {
+    fn tell(&self, verb: &str, set: &StatefulSet, pod: &str, error: Option<&Error>) {
         let title = match verb {
             "create" => "Create",
             "update" => "Update",
@@ -264,7 +283,7 @@ impl Controller {
                 self.recorder.normal(set, &format!("Successful{title}"), text);
             }
             Some(error) => {
-                let text = format!("{title} Pod {pod} in StatefulSet {set_name} failed error: {}", message(error));
+                let text = format!("{title} Pod {pod} in StatefulSet {set_name} failed error: {error}");
                 self.recorder.warning(set, &format!("Failed{title}"), text);
             }
         }

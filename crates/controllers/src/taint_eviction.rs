@@ -74,7 +74,7 @@ impl Controller {
         };
         let taints = pod::node_name(&pod).and_then(|node| self.nodes.get("", node)).map(|node| evicting(&node));
         let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.clone()).unwrap_or_default();
-        let now = crate::clock::now();
+        let now = self.context.clock.now();
         match stay(&taints.unwrap_or_default(), &tolerations) {
             Stay::Forever => {
                 let counted = self.since.lock().remove(&key).is_some_and(|(counted, _)| counted == uid(&*pod));
@@ -112,8 +112,8 @@ impl Controller {
         let key = Key::of(pod);
         self.tell(pod, format!("Marking for deletion Pod {key}"));
         let client = &self.context.client;
-        mark_disrupted(client, pod, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint", None)
-            .await?;
+        let message = "Taint manager: deleting due to NoExecute taint";
+        mark_disrupted(client, pod, "DeletionByTaintManager", message, None, self.context.clock.now()).await?;
         let api: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
         ignore_not_found(api.delete(&key.name, &DeleteParams::default()).await)?;
         Ok(())

@@ -1,5 +1,4 @@
-//! Removes tokens that nobody should use any more: of service accounts that are gone, generated ones unused for long, and
-//! expired bootstrap tokens.
+//! Removes tokens that nobody should use any more: generated ones unused for long, and expired bootstrap tokens.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,64 +14,24 @@ use serde_json::json;
 
 use crate::Context;
 use crate::common::Key;
-use crate::common::key::{name, namespace, uid};
+use crate::common::key::{name, namespace};
 use crate::common::requests::{delete, merge_patch};
 use crate::error::{Error, Result, ignore_not_found};
 
 const ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
 const BOOTSTRAP_TOKEN: &str = "bootstrap.kubernetes.io/token";
-const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
-const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+pub(crate) const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
+pub(crate) const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 
-/// Deletes the token secrets of service accounts that no longer exist.
-pub async fn run(context: Context) {
-    let accounts = context.informers.of::<ServiceAccount>();
-    let secrets = account_tokens(&context);
-    let queue: Arc<WorkQueue<Key>> = WorkQueue::new();
-    let on_secret = queue.clone();
-    secrets.on_change(move |change| {
-        if !matches!(change, Change::Deleted(_)) {
-            on_secret.add(Key::of(&**change.latest()));
-        }
-    });
-    let (on_account, tokens) = (queue.clone(), secrets.clone());
-    accounts.on_change(move |change| {
-        if let Change::Deleted(account) = change {
-            for secret in tokens.in_namespace(namespace(&**account)) {
-                on_account.add(Key::of(&*secret));
-            }
-        }
-    });
-    accounts.synced().await;
-    secrets.synced().await;
-    run_workers(queue, 2, move |key: Key| {
-        let (context, accounts, secrets) = (context.clone(), accounts.clone(), secrets.clone());
-        async move {
-            let Some(secret) = secrets.get(&key.namespace, &key.name) else { return Ok::<(), Error>(()) };
-            let Some((account, wanted)) = account_of(&secret) else { return Ok(()) };
-            let is_its = |account: &ServiceAccount| wanted.is_none_or(|wanted| wanted == uid(account));
-            if accounts.get(&key.namespace, account).is_some_and(|account| is_its(&account)) {
-                return Ok(());
-            }
-            let api: Api<ServiceAccount> = Api::namespaced(context.client.clone(), &key.namespace);
-            if api.get_opt(account).await?.is_some_and(|account| is_its(&account)) {
-                return Ok(());
-            }
-            delete(&context.client, &*secret, None).await
-        }
-    })
-    .await;
-}
-
-fn account_tokens(context: &Context) -> Arc<Informer<Secret>> {
+pub(crate) fn account_tokens(context: &Context) -> Arc<Informer<Secret>> {
     context.informers.selected::<Secret>(&format!("type={ACCOUNT_TOKEN}"), "")
 }
 
 /// The name of the account a token is for, and its uid if the token names one.
-fn account_of(secret: &Secret) -> Option<(&str, Option<&str>)> {
+pub(crate) fn account_of(secret: &Secret) -> Option<(&str, Option<&str>)> {
     let annotations = secret.metadata.annotations.as_ref()?;
     let wanted = annotations.get(ACCOUNT_UID).map(String::as_str).filter(|uid| !uid.is_empty());
     Some((annotations.get(ACCOUNT_NAME)?, wanted))
@@ -105,7 +64,7 @@ async fn clean_up(
     let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), "kube-system");
     let since = maps.get_opt(TRACKING).await?.and_then(|map| date(map.data?.get("since")?));
     let period = SignedDuration::try_from(context.settings.legacy_token_clean_up_period).unwrap_or(SignedDuration::MAX);
-    let now = crate::clock::now();
+    let now = context.clock.now();
     // Use has not been recorded for long enough to tell.
     let Some(since) = since.filter(|since| now.duration_since(*since) >= period) else { return Ok(()) };
     for secret in secrets.list() {
@@ -183,7 +142,7 @@ pub async fn run_bootstrap(context: Context) {
         let (context, secret, again) = (context.clone(), secrets.get(&key.namespace, &key.name), again.clone());
         async move {
             let Some(secret) = secret else { return Ok::<(), Error>(()) };
-            let (Some(at), now) = (expiration(&secret), crate::clock::now()) else { return Ok(()) };
+            let (Some(at), now) = (expiration(&secret), context.clock.now()) else { return Ok(()) };
             if at > now {
                 again.add_after(key, time::until(now, at));
                 return Ok(());

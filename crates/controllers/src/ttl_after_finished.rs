@@ -31,7 +31,7 @@ pub async fn run(context: Context) {
         let (context, jobs, again) = (context.clone(), jobs.clone(), again.clone());
         async move {
             let Some(job) = jobs.get(&key.namespace, &key.name) else { return Ok::<(), Error>(()) };
-            let (Some(at), now) = (expires_at(&job), crate::clock::now()) else { return Ok(()) };
+            let (Some(at), now) = (expires_at(&job), context.clock.now()) else { return Ok(()) };
             if at > now {
                 again.add_after(key, time::until(now, at));
                 return Ok(());
@@ -39,7 +39,7 @@ pub async fn run(context: Context) {
             // Its time may have been prolonged a moment ago.
             let api: Api<Job> = Api::namespaced(context.client.clone(), namespace(&*job));
             let Some(fresh) = api.get_opt(name(&*job)).await? else { return Ok(()) };
-            if expires_at(&fresh).is_some_and(|at| at <= crate::clock::now()) {
+            if expires_at(&fresh).is_some_and(|at| at <= context.clock.now()) {
                 delete(&context.client, &fresh, Some(PropagationPolicy::Foreground)).await?;
             }
             Ok(())

@@ -15,13 +15,13 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use knarr_client::events::EventType;
 use knarr_client::{EventRecorder, Informer, WorkQueue, run_workers};
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 
 use crate::Context;
 use crate::common::Key;
 use crate::common::key::{name, namespace, uid};
 use crate::common::requests::{replace, replace_status};
-use crate::error::Result;
+use crate::error::{Result, ignore_not_found};
 
 use claim::ClaimStep;
 use volume::VolumeStep;
@@ -256,12 +256,24 @@ impl Binder {
                     api.replace_subresource("status", name(volume), &PostParams::default(), &changed).await?;
                 }
             }
-            VolumeStep::Fail { reason, message } => {
-                if let Some(changed) = volume::with_phase(volume, "Failed", Some(&message)) {
-                    api.replace_subresource("status", name(volume), &PostParams::default(), &changed).await?;
-                    self.recorder.about(knarr_client::events::reference(volume), EventType::Warning, reason, message);
+            VolumeStep::Fail { reason, message } => self.fail(volume, reason, message).await?,
+            VolumeStep::RemoveDirectory(path) => match tokio::fs::remove_dir_all(&path).await {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    self.fail(volume, "VolumeFailedDelete", error.to_string()).await?;
                 }
-            }
+                _ => {
+                    ignore_not_found(api.delete(name(volume), &DeleteParams::default()).await)?;
+                }
+            },
+        }
+        Ok(())
+    }
+
+    async fn fail(&self, volume: &PersistentVolume, reason: &str, message: String) -> Result<()> {
+        if let Some(changed) = volume::with_phase(volume, "Failed", Some(&message)) {
+            let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
+            api.replace_subresource("status", name(volume), &PostParams::default(), &changed).await?;
+            self.recorder.about(knarr_client::events::reference(volume), EventType::Warning, reason, message);
         }
         Ok(())
     }

@@ -1,8 +1,10 @@
-//! Keeps claims that pods use and volumes that are bound from being removed, by a finalizer on each.
+//! Keeps claims that pods use, volumes that are bound and attributes classes that are referred to from being removed, by a
+//! finalizer on each.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_client::{Change, WorkQueue, owner, pod, run_workers};
 use kube::Api;
@@ -17,6 +19,7 @@ use crate::volume_binder::{BY_CLAIM, index_pods_by_claim};
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+const ATTRIBUTES_CLASS_FINALIZER: &str = "kubernetes.io/vac-protection";
 
 pub async fn run_claims(context: Context) {
     let claims = context.informers.of::<PersistentVolumeClaim>();
@@ -95,6 +98,72 @@ pub async fn run_volumes(context: Context) {
         }
     })
     .await;
+}
+
+pub async fn run_attributes_classes(context: Context) {
+    let classes = context.informers.of::<VolumeAttributesClass>();
+    let volumes = context.informers.of::<PersistentVolume>();
+    let claims = context.informers.of::<PersistentVolumeClaim>();
+    let queue: Arc<WorkQueue<String>> = WorkQueue::new();
+    let on_class = queue.clone();
+    classes.on_change(move |change| on_class.add(name(&**change.latest()).to_owned()));
+    let on_volume = queue.clone();
+    volumes.on_change(move |change| {
+        let (before, after) = (change.previous().map(|old| volume_attributes(old)), volume_attributes(change.latest()));
+        let gone = matches!(change, Change::Deleted(_)).then(|| after.clone());
+        let lost = before.into_iter().chain(gone).flatten().filter(|class| gone_or(change, &after, class));
+        lost.for_each(|class| on_volume.add(class));
+    });
+    let on_claim = queue.clone();
+    claims.on_change(move |change| {
+        let (before, after) = (change.previous().map(|old| claim_attributes(old)), claim_attributes(change.latest()));
+        let gone = matches!(change, Change::Deleted(_)).then(|| after.clone());
+        let lost = before.into_iter().chain(gone).flatten().filter(|class| gone_or(change, &after, class));
+        lost.for_each(|class| on_claim.add(class));
+    });
+    classes.synced().await;
+    volumes.synced().await;
+    claims.synced().await;
+    run_workers(queue, 1, move |key: String| {
+        let (context, classes, volumes, claims) = (context.clone(), classes.clone(), volumes.clone(), claims.clone());
+        async move {
+            let Some(class) = classes.get("", &key) else { return Ok::<(), Error>(()) };
+            let used = || {
+                volumes.list().iter().any(|volume| volume_attributes(volume).contains(&key))
+                    || claims.list().iter().any(|claim| claim_attributes(claim).contains(&key))
+            };
+            match change_of(&class.metadata, ATTRIBUTES_CLASS_FINALIZER) {
+                Wanted::Same => Ok(()),
+                Wanted::Remove if used() => Ok(()),
+                _ => {
+                    let api: Api<VolumeAttributesClass> = Api::all(context.client.clone());
+                    write(&api, &class.metadata, ATTRIBUTES_CLASS_FINALIZER).await
+                }
+            }
+        }
+    })
+    .await;
+}
+
+/// Whether the class is no longer referred to after the change.
+fn gone_or<K>(change: &Change<K>, after: &[String], class: &String) -> bool {
+    matches!(change, Change::Deleted(_)) || !after.contains(class)
+}
+
+/// Classes a volume has.
+fn volume_attributes(volume: &PersistentVolume) -> Vec<String> {
+    let named = volume.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
+    named.into_iter().filter(|name| !name.is_empty()).collect()
+}
+
+/// Classes a claim has, asks for or is on its way to.
+fn claim_attributes(claim: &PersistentVolumeClaim) -> Vec<String> {
+    let asked = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
+    let status = claim.status.as_ref();
+    let current = status.and_then(|status| status.current_volume_attributes_class_name.clone());
+    let target =
+        status.and_then(|status| status.modify_volume_status.as_ref()?.target_volume_attributes_class_name.clone());
+    [asked, current, target].into_iter().flatten().filter(|name| !name.is_empty()).collect()
 }
 
 #[derive(Debug, PartialEq)]

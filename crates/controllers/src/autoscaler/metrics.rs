@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::autoscaling::v2::CrossVersionObjectReference;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, LabelSelector, ObjectMeta};
 use k8s_openapi::jiff::{SignedDuration, Span, Timestamp};
 use knarr_client::quantity::milli_value;
 use knarr_client::selector::Selector;
@@ -15,7 +15,8 @@ use serde::de::DeserializeOwned;
 
 use super::replicas::{Sample, Samples};
 use crate::common::discovery::discover;
-use crate::error::message;
+use crate::common::wording;
+use crate::error::{has_code, message};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -80,9 +81,12 @@ impl Metrics<'_> {
             encoded(selector)
         );
         let list: List<PodMetrics> = self
-            .get(&path)
+            .get(&path, "pods.metrics.k8s.io")
             .await
             .map_err(|error| format!("unable to fetch metrics from resource metrics API: {error}"))?;
+        if list.items.is_empty() {
+            return Err("no metrics returned from resource metrics API".to_owned());
+        }
         let mut samples = Samples::new();
         for pod in list.items {
             let chosen = pod.containers.iter().filter(|each| container.is_none_or(|wanted| wanted == each.name));
@@ -102,15 +106,14 @@ impl Metrics<'_> {
         chosen: Option<&LabelSelector>,
     ) -> Result<Samples, String> {
         let chosen = metric_selector("metricLabelSelector", chosen)?;
-        let path = format!(
-            "/apis/custom.metrics.k8s.io/v1beta2/namespaces/{}/pods/*/{metric}?labelSelector={}{chosen}",
-            self.namespace,
-            encoded(selector)
-        );
+        let path = format!("namespaces/{}/pods/*/{metric}?labelSelector={}{chosen}", self.namespace, encoded(selector));
         let list: List<MetricValue> = self
-            .get(&path)
+            .custom(&path, metric)
             .await
             .map_err(|error| format!("unable to fetch metrics from custom metrics API: {error}"))?;
+        if list.items.is_empty() {
+            return Err("no metrics returned from custom metrics API".to_owned());
+        }
         let sample = |value: MetricValue| {
             let window = Duration::from_secs(value.window_seconds.unwrap_or(60));
             (value.described_object.name, Sample { value: milli_value(&value.value), at: value.timestamp, window })
@@ -137,11 +140,15 @@ impl Metrics<'_> {
         let place = if kind.namespaced { format!("namespaces/{}/", self.namespace) } else { String::new() };
         let chosen = metric_selector("metricLabelSelector", chosen)?;
         let chosen = chosen.strip_prefix('&').map(|chosen| format!("?{chosen}")).unwrap_or_default();
-        let path = format!("/apis/custom.metrics.k8s.io/v1beta2/{place}{resource}/{}/{metric}{chosen}", object.name);
-        let list: List<MetricValue> =
-            self.get(&path).await.map_err(|error| format!("unable to get metric {metric}: {error}"))?;
-        let value =
-            list.items.first().ok_or_else(|| format!("unable to get metric {metric}: no value was returned"))?;
+        let path = format!("{place}{resource}/{}/{metric}{chosen}", object.name);
+        let list: List<MetricValue> = self
+            .custom(&path, metric)
+            .await
+            .map_err(|error| format!("unable to fetch metrics from custom metrics API: {error}"))?;
+        let value = list.items.first().ok_or_else(|| {
+            let text = "the custom metrics API server reported that the described object has no such metric";
+            format!("unable to fetch metrics from custom metrics API: {text}")
+        })?;
         Ok(milli_value(&value.value))
     }
 
@@ -151,7 +158,7 @@ impl Metrics<'_> {
         let chosen = chosen.strip_prefix('&').map(|chosen| format!("?{chosen}")).unwrap_or_default();
         let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{}/{metric}{chosen}", self.namespace);
         let list: List<ExternalValue> = self
-            .get(&path)
+            .get(&path, &format!("{metric}.external.metrics.k8s.io"))
             .await
             .map_err(|error| format!("unable to fetch metrics from external metrics API: {error}"))?;
         if list.items.is_empty() {
@@ -160,9 +167,25 @@ impl Metrics<'_> {
         Ok(list.items.iter().map(|each| milli_value(&each.value)).sum())
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+    /// Asks the custom metrics API at the newest version it serves.
+    async fn custom<T: DeserializeOwned>(&self, path: &str, metric: &str) -> Result<T, String> {
+        const GROUP: &str = "custom.metrics.k8s.io";
+        let request =
+            http::Request::get(format!("/apis/{GROUP}")).body(Vec::new()).map_err(|error| error.to_string())?;
+        let group: APIGroup = match self.client.request(request).await {
+            Err(error) if has_code(&error, 404) => return Err(format!("no custom metrics API ({GROUP}) registered")),
+            answer => answer.map_err(|error| wording::refusal(&error, "get", GROUP))?,
+        };
+        let serves = |version: &&&str| group.versions.iter().any(|served| served.version == **version);
+        let Some(version) = ["v1beta2", "v1beta1"].iter().find(serves) else {
+            return Err(format!("no known available metric versions found for {GROUP}"));
+        };
+        self.get(&format!("/apis/{GROUP}/{version}/{path}"), &format!("{metric}.{GROUP}")).await
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str, resource: &str) -> Result<T, String> {
         let request = http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
-        self.client.request(request).await.map_err(|error| message(&error))
+        self.client.request(request).await.map_err(|error| wording::refusal(&error, "get", resource))
     }
 }
 

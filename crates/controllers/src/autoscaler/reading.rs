@@ -5,9 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::{
     ContainerResourceMetricSource, ContainerResourceMetricStatus, ExternalMetricSource, ExternalMetricStatus,
-    HPAScalingRules, HorizontalPodAutoscaler, MetricSpec, MetricStatus, MetricTarget, MetricValueStatus,
-    ObjectMetricSource, ObjectMetricStatus, PodsMetricSource, PodsMetricStatus, ResourceMetricSource,
-    ResourceMetricStatus,
+    HPAScalingRules, HorizontalPodAutoscaler, MetricIdentifier, MetricSpec, MetricStatus, MetricTarget,
+    MetricValueStatus, ObjectMetricSource, ObjectMetricStatus, PodsMetricSource, PodsMetricStatus,
+    ResourceMetricSource, ResourceMetricStatus,
 };
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
@@ -17,6 +17,7 @@ use kube::Client;
 
 use super::metrics::Metrics;
 use super::replicas::{self, Observed, Patience, Proposal, Samples, Target, Tolerance};
+use crate::common::wording;
 use crate::settings::Settings;
 
 /// What one metric says.
@@ -112,6 +113,7 @@ impl<'a> Reader<'a> {
     ) -> Result<(Proposal, bool), String> {
         let (target, word) = resource_target(target).ok_or(NO_RESOURCE_TARGET)?;
         let samples = self.metrics.of_resource(name, self.selector, container).await;
+        let samples = samples.map_err(|text| format!("unable to get metrics for resource {name}: {text}"));
         let proposal =
             samples.and_then(|samples| replicas::by_pods(self.observed(samples, Some(name), container), target));
         let proposal = proposal.map_err(|text| format!("failed to get {name} {word}: {text}"))?;
@@ -157,6 +159,7 @@ impl<'a> Reader<'a> {
         let target = Target::Average(source.target.average_value.as_ref().map_or(0, milli_value));
         let samples = self.metrics.of_pods(&metric.name, self.selector, metric.selector.as_ref()).await;
         let proposal = samples
+            .map_err(|text| format!("unable to get metric {}: {text}", metric.name))
             .and_then(|samples| replicas::by_pods(self.observed(samples, None, None), target))
             .map_err(|text| unreadable("FailedGetPodsMetric", "pods metric value", text))?;
         let current = MetricValueStatus { average_value: decimal(proposal.average), ..MetricValueStatus::default() };
@@ -168,13 +171,23 @@ impl<'a> Reader<'a> {
     async fn read_object(&self, source: &ObjectMetricSource) -> Result<Reading, Unreadable> {
         let fail = |text: String| unreadable("FailedGetObjectMetric", "object metric value", text);
         let (object, metric) = (&source.described_object, &source.metric);
-        let value = self.metrics.of_object(object, &metric.name, metric.selector.as_ref()).await.map_err(fail)?;
+        let value = self.metrics.of_object(object, &metric.name, metric.selector.as_ref()).await.map_err(|text| {
+            let (kind, namespace) = (&object.kind, self.metrics.namespace);
+            let text = format!("unable to get metric {}: {kind} on {namespace} {}/{text}", metric.name, object.name);
+            match source.target.average_value {
+                Some(_) => further(fail(text), |text| format!("failed to get {} object metric: {text}", metric.name)),
+                None => fail(text),
+            }
+        })?;
         let (proposal, current) = self.by_one_value(value, &source.target).ok_or_else(|| {
             fail("invalid object metric source: neither a value target nor an average value target was set".to_owned())
         })?;
         let part = ObjectMetricStatus { described_object: object.clone(), metric: metric.clone(), current };
         let status = MetricStatus { type_: "Object".to_owned(), object: Some(part), ..MetricStatus::default() };
-        let name = format!("{} metric {}", object.kind, metric.name);
+        let name = match source.target.average_value {
+            Some(_) => external_name(metric),
+            None => format!("{} metric {}", object.kind, metric.name),
+        };
         Ok(Reading { replicas: proposal.replicas, name, status })
     }
 
@@ -182,7 +195,14 @@ impl<'a> Reader<'a> {
         let metric = &source.metric;
         let what = format!("{} external metric value", metric.name);
         let fail = |text: String| unreadable("FailedGetExternalMetric", &what, text);
-        let value = self.metrics.external(&metric.name, metric.selector.as_ref()).await.map_err(fail)?;
+        let value = self.metrics.external(&metric.name, metric.selector.as_ref()).await.map_err(|text| {
+            let (namespace, selector) = (self.metrics.namespace, wording::selector(metric.selector.as_ref()));
+            let text = format!("unable to get external metric {namespace}/{}/{selector}: {text}", metric.name);
+            further(fail(text), |text| match source.target.average_value {
+                Some(_) => format!("failed to get {} external metric: {text}", metric.name),
+                None => format!("failed to get external metric {}: {text}", metric.name),
+            })
+        })?;
         let (proposal, current) = self.by_one_value(value, &source.target).ok_or_else(|| {
             fail(
                 "invalid external metric source: neither a value target nor an average value target was set".to_owned(),
@@ -190,7 +210,7 @@ impl<'a> Reader<'a> {
         })?;
         let part = ExternalMetricStatus { metric: metric.clone(), current };
         let status = MetricStatus { type_: "External".to_owned(), external: Some(part), ..MetricStatus::default() };
-        Ok(Reading { replicas: proposal.replicas, name: format!("external metric {}", metric.name), status })
+        Ok(Reading { replicas: proposal.replicas, name: external_name(metric), status })
     }
 
     fn by_one_value(&self, value: i64, target: &MetricTarget) -> Option<(Proposal, MetricValueStatus)> {
@@ -208,6 +228,15 @@ impl<'a> Reader<'a> {
 
 fn decimal(milli: i64) -> Option<ApiQuantity> {
     Some(Quantity::from_milli(milli, Format::DecimalSi).to_api())
+}
+
+fn external_name(metric: &MetricIdentifier) -> String {
+    format!("external metric {}({})", metric.name, wording::selector(metric.selector.as_ref()))
+}
+
+/// The same failure, told with more around it where all metrics are told of together.
+fn further(error: Unreadable, tell: impl Fn(&str) -> String) -> Unreadable {
+    Unreadable { told: error.told.replace(&error.message, &tell(&error.message)), ..error }
 }
 
 fn unreadable(reason: &'static str, what: &str, text: String) -> Unreadable {

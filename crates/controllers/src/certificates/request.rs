@@ -52,8 +52,12 @@ impl Asked {
         let refuse = |reason: &str| Err(reason.to_owned());
         match spec.signer_name.as_str() {
             CLIENT => {
-                if !has("client auth") || !only(&["digital signature", "key encipherment", "client auth"]) {
-                    return refuse("invalid usages for client certificate: usages did not match \"client auth\"");
+                let allowed = ["digital signature", "key encipherment", "client auth"];
+                if let Some(usage) = usages.iter().find(|usage| !allowed.contains(&usage.as_str())) {
+                    return Err(format!("invalid usage for client certificate: {usage}"));
+                }
+                if !has("client auth") {
+                    return refuse("missing required usage for client certificate: client auth");
                 }
                 Ok(())
             }

@@ -1,56 +1,8 @@
-//! Networks, and a pool of equal ones cut out of a larger one.
+//! A pool of equal networks cut out of a larger one.
 
 use std::collections::HashSet;
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Network {
-    /// The address as a number, the host part zero.
-    base: u128,
-    prefix: u8,
-    ipv6: bool,
-}
-
-impl Network {
-    pub fn parse(text: &str) -> Option<Self> {
-        let (address, prefix) = text.split_once('/')?;
-        let (address, prefix): (IpAddr, u8) = (address.parse().ok()?, prefix.parse().ok()?);
-        let (base, ipv6) = match address {
-            IpAddr::V4(address) => (u128::from(u32::from(address)), false),
-            IpAddr::V6(address) => (u128::from(address), true),
-        };
-        let network = Self { base, prefix, ipv6 };
-        (prefix <= network.bits()).then(|| Self { base: base - base % network.size(), ..network })
-    }
-
-    pub fn is_ipv6(&self) -> bool {
-        self.ipv6
-    }
-
-    fn bits(&self) -> u8 {
-        if self.ipv6 { 128 } else { 32 }
-    }
-
-    fn size(&self) -> u128 {
-        1u128.checked_shl(u32::from(self.bits() - self.prefix)).unwrap_or(u128::MAX)
-    }
-
-    fn last(&self) -> u128 {
-        self.base.saturating_add(self.size() - 1)
-    }
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = if self.ipv6 {
-            IpAddr::V6(Ipv6Addr::from(self.base))
-        } else {
-            IpAddr::V4(Ipv4Addr::from(u32::try_from(self.base).unwrap_or(0)))
-        };
-        write!(out, "{address}/{}", self.prefix)
-    }
-}
+use crate::common::network::Network;
 
 /// Pieces of one network, each given to one node at a time.
 pub(super) struct Pool {

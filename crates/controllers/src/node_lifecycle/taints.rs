@@ -35,7 +35,7 @@ fn changed(node: &Node, wanted: Vec<Taint>) -> Option<Vec<Taint>> {
 }
 
 /// All taints with those of conditions as they should be, if any is not.
-pub(super) fn for_conditions(node: &Node) -> Option<Vec<Taint>> {
+pub(super) fn for_conditions(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let mut keys: Vec<&str> = BY_CONDITION
         .iter()
@@ -56,14 +56,14 @@ pub(super) fn for_conditions(node: &Node) -> Option<Vec<Taint>> {
         .collect();
     for key in keys {
         if !wanted.iter().any(|taint| taint.key == key && taint.effect == "NoSchedule") {
-            wanted.push(new_taint(key, "NoSchedule", None));
+            wanted.push(new_taint(key, "NoSchedule", now));
         }
     }
     changed(node, wanted)
 }
 
-fn new_taint(key: &str, effect: &str, added: Option<Timestamp>) -> Taint {
-    Taint { key: key.to_owned(), effect: effect.to_owned(), value: None, time_added: added.map(time::truncated) }
+fn new_taint(key: &str, effect: &str, added: Timestamp) -> Taint {
+    Taint { key: key.to_owned(), effect: effect.to_owned(), value: None, time_added: Some(time::truncated(added)) }
 }
 
 fn is_evicting(taint: &Taint) -> bool {
@@ -71,20 +71,19 @@ fn is_evicting(taint: &Taint) -> bool {
 }
 
 /// What can be set right at once: a ready node drives nobody away, and one kind of silence may follow another.
-pub(super) fn for_readiness(node: &Node, ready: &str) -> Option<Vec<Taint>> {
+pub(super) fn for_readiness(node: &Node, ready: &str, now: Timestamp) -> Option<Vec<Taint>> {
     let evicting = present(node).iter().find(|taint| is_evicting(taint));
     match (ready, evicting) {
         ("True", Some(_)) => without_eviction(node),
-        ("False", Some(taint)) if taint.key == UNREACHABLE => Some(swapped(node, NOT_READY)),
-        ("Unknown", Some(taint)) if taint.key == NOT_READY => Some(swapped(node, UNREACHABLE)),
+        ("False", Some(taint)) if taint.key == UNREACHABLE => Some(swapped(node, NOT_READY, now)),
+        ("Unknown", Some(taint)) if taint.key == NOT_READY => Some(swapped(node, UNREACHABLE, now)),
         _ => None,
     }
 }
 
-fn swapped(node: &Node, key: &str) -> Vec<Taint> {
-    let swap =
-        |taint: &Taint| if is_evicting(taint) { Taint { key: key.to_owned(), ..taint.clone() } } else { taint.clone() };
-    present(node).iter().map(swap).collect()
+fn swapped(node: &Node, key: &str, now: Timestamp) -> Vec<Taint> {
+    let others = present(node).iter().filter(|taint| !is_evicting(taint)).cloned();
+    others.chain([new_taint(key, "NoExecute", now)]).collect()
 }
 
 pub(super) fn without_eviction(node: &Node) -> Option<Vec<Taint>> {
@@ -102,7 +101,7 @@ pub(super) fn to_evict(node: &Node, ready: &str, now: Timestamp) -> Option<Vec<T
         return None;
     }
     let mut wanted = present(node).to_vec();
-    wanted.push(new_taint(key, "NoExecute", Some(now)));
+    wanted.push(new_taint(key, "NoExecute", now));
     Some(wanted)
 }
 
@@ -154,7 +153,7 @@ mod tests {
             (node("True", json!([{"key": NOT_READY, "effect": "NoSchedule"}]), false), Some(vec![])),
         ] {
             let expected = expected.map(|list| list.into_iter().map(str::to_owned).collect::<Vec<_>>());
-            assert_eq!(shown(for_conditions(&node)), expected);
+            assert_eq!(shown(for_conditions(&node, Timestamp::UNIX_EPOCH)), expected);
         }
     }
 
@@ -162,12 +161,12 @@ mod tests {
     fn eviction_follows_readiness() {
         let away = json!([{"key": NOT_READY, "effect": "NoExecute"}]);
         let now = Timestamp::UNIX_EPOCH;
-        assert_eq!(shown(for_readiness(&node("True", away.clone(), false), "True")), Some(vec![]));
+        assert_eq!(shown(for_readiness(&node("True", away.clone(), false), "True", now)), Some(vec![]));
         assert_eq!(
-            shown(for_readiness(&node("Unknown", away.clone(), false), "Unknown")),
+            shown(for_readiness(&node("Unknown", away.clone(), false), "Unknown", now)),
             Some(vec!["unreachable:NoExecute".into()])
         );
-        assert_eq!(for_readiness(&node("False", away.clone(), false), "False"), None);
+        assert_eq!(for_readiness(&node("False", away.clone(), false), "False", now), None);
         assert_eq!(
             shown(to_evict(&node("False", json!([]), false), "False", now)),
             Some(vec!["not-ready:NoExecute".into()])

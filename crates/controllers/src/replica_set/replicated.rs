@@ -11,6 +11,8 @@ use crate::common::requests::{Namespaced, unless_zero};
 
 pub(super) trait Replicated: Namespaced {
     const COMPONENT: &'static str;
+    /// As it is named in paths.
+    const PLURAL: &'static str;
     const TELLS_TERMINATING: bool;
 
     fn replicas(&self) -> i32;
@@ -23,6 +25,7 @@ pub(super) trait Replicated: Namespaced {
 
 impl Replicated for ReplicaSet {
     const COMPONENT: &'static str = "replicaset-controller";
+    const PLURAL: &'static str = "replicasets";
     const TELLS_TERMINATING: bool = true;
 
     fn replicas(&self) -> i32 {
@@ -71,6 +74,7 @@ impl Replicated for ReplicaSet {
 
 impl Replicated for ReplicationController {
     const COMPONENT: &'static str = "replication-controller";
+    const PLURAL: &'static str = "replicationcontrollers";
     const TELLS_TERMINATING: bool = false;
 
     fn replicas(&self) -> i32 {

@@ -44,6 +44,7 @@ pub(super) fn new_pod(
 ) -> Pod {
     let mut pod = pod::from_template(template);
     pod.metadata.name = Some(format!("{}-{ordinal}", name(set)));
+    pod.metadata.generate_name = Some(format!("{}-", name(set)));
     pod.metadata.namespace = set.metadata.namespace.clone();
     pod.metadata.owner_references = Some(vec![owner::controller_reference(set)]);
     set_identity(&mut pod, ordinal);

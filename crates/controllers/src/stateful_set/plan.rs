@@ -27,13 +27,12 @@ pub(super) struct Observed<'a> {
 pub(super) enum Action {
     Create(Box<Pod>),
     Delete(Arc<Pod>),
-    /// Gives the pod's claims their owners, and makes missing ones.
-    KeepClaims {
-        pod: Arc<Pod>,
-        create: bool,
-    },
-    /// Writes the pod with its identity and storage put right.
-    Correct(Box<Pod>),
+    /// Makes claims the pod still waits for.
+    CreateClaims(Arc<Pod>),
+    /// Gives the claims of a pod that is to go their owners.
+    OwnClaims(Arc<Pod>),
+    /// Puts right the identity and storage of the pod, and who owns its claims.
+    Correct(Arc<Pod>),
 }
 
 #[derive(Debug)]
@@ -114,19 +113,21 @@ fn fill_places(
             }
             continue;
         }
-        let has_claims = observed.spec.volume_claim_templates.as_ref().is_some_and(|templates| !templates.is_empty());
-        if has_claims {
-            let pending = pod::phase(pod) == "Pending";
-            plan.actions.push(Action::KeepClaims { pod: pod.clone(), create: pending });
+        if has_claims(observed.spec) && pod::phase(pod) == "Pending" {
+            plan.actions.push(Action::CreateClaims(pod.clone()));
         }
         if in_order && is_unavailable(observed, Some(pod), now) {
             return false;
         }
-        if let Some(corrected) = corrected(observed.set, observed.spec, pod) {
-            plan.actions.push(Action::Correct(Box::new(corrected)));
+        if has_claims(observed.spec) || corrected(observed.set, observed.spec, pod).is_some() {
+            plan.actions.push(Action::Correct(pod.clone()));
         }
     }
     true
+}
+
+fn has_claims(spec: &StatefulSetSpec) -> bool {
+    spec.volume_claim_templates.as_ref().is_some_and(|templates| !templates.is_empty())
 }
 
 fn missing_pod(observed: &Observed, at: usize) -> Option<Pod> {
@@ -158,9 +159,8 @@ fn remove_condemned(
     now: Timestamp,
     plan: &mut Plan,
 ) -> bool {
-    let has_claims = observed.spec.volume_claim_templates.as_ref().is_some_and(|templates| !templates.is_empty());
-    if has_claims {
-        plan.actions.extend(condemned.iter().map(|pod| Action::KeepClaims { pod: pod.clone(), create: false }));
+    if has_claims(observed.spec) {
+        plan.actions.extend(condemned.iter().cloned().map(Action::OwnClaims));
     }
     let unwell =
         places.iter().flatten().chain(condemned.iter().rev()).find(|pod| is_unavailable(observed, Some(pod), now));

@@ -16,6 +16,17 @@ const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const BETA_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 
+/// Provisioners that were part of Kubernetes once; drivers outside of it do their work.
+const MOVED_OUT: [&str; 7] = [
+    "kubernetes.io/aws-ebs",
+    "kubernetes.io/azure-disk",
+    "kubernetes.io/azure-file",
+    "kubernetes.io/cinder",
+    "kubernetes.io/gce-pd",
+    "kubernetes.io/portworx-volume",
+    "kubernetes.io/vsphere-volume",
+];
+
 pub(super) struct Observed {
     pub class: Option<Arc<StorageClass>>,
     pub default_class: Option<String>,
@@ -137,8 +148,8 @@ fn plan_unbound(claim: &PersistentVolumeClaim, observed: &Observed) -> ClaimStep
 
 fn provisioning(class: &StorageClass) -> ClaimStep {
     let provisioner = class.provisioner.as_str();
-    if provisioner == "kubernetes.io/no-provisioner" {
-        let message = "no volume plugin matched name: kubernetes.io/no-provisioner".to_owned();
+    if provisioner.starts_with("kubernetes.io/") && !MOVED_OUT.contains(&provisioner) {
+        let message = format!("no volume plugin matched name: {provisioner}");
         return ClaimStep::Wait { event: Some((EventType::Warning, "ProvisioningFailed", message)), provisioner: None };
     }
     let message = format!(
@@ -209,10 +220,8 @@ pub(super) fn with_phase(claim: &PersistentVolumeClaim, phase: &str) -> Option<P
     let mut changed = claim.clone();
     let status = changed.status.get_or_insert_default();
     status.phase = Some(phase.to_owned());
-    if phase == "Pending" {
-        status.access_modes = None;
-        status.capacity = None;
-    }
+    status.access_modes = None;
+    status.capacity = None;
     (changed.status != claim.status).then_some(changed)
 }
 

@@ -20,6 +20,8 @@ pub(super) enum VolumeStep {
         reason: &'static str,
         message: String,
     },
+    /// Its content is a directory of this machine: that goes, and then the volume.
+    RemoveDirectory(String),
 }
 
 /// `claim` is the one the volume is for, of the same uid.
@@ -59,6 +61,9 @@ fn released(volume: &PersistentVolume) -> VolumeStep {
             VolumeStep::Nothing
         }
         Some("Delete") if spec.is_some_and(|spec| spec.csi.is_some()) => VolumeStep::Nothing,
+        Some("Delete") if spec.is_some_and(|spec| spec.host_path.is_some()) => {
+            remove(spec.and_then(|spec| spec.host_path.as_ref()).map_or("", |source| &source.path))
+        }
         Some("Delete") => VolumeStep::Fail {
             reason: "VolumeFailedDelete",
             message: format!(
@@ -75,6 +80,15 @@ fn released(volume: &PersistentVolume) -> VolumeStep {
             message: "Volume has unrecognized PersistentVolumeReclaimPolicy".to_owned(),
         },
     }
+}
+
+/// Only what is meant to be thrown away is.
+fn remove(path: &str) -> VolumeStep {
+    if path.strip_prefix("/tmp/").is_some_and(|rest| !rest.is_empty() && rest.split('/').all(|part| part != "..")) {
+        return VolumeStep::RemoveDirectory(path.to_owned());
+    }
+    let message = format!("host_path deleter only supports /tmp/.+ but received provided {path}");
+    VolumeStep::Fail { reason: "VolumeFailedDelete", message }
 }
 
 fn has_annotation(volume: &PersistentVolume, key: &str) -> bool {
@@ -160,10 +174,15 @@ mod tests {
             VolumeStep::LookAtClaim(key) => format!("look at {key}"),
             VolumeStep::Unbind(changed) => format!("unbind {}", changed.spec.as_ref().unwrap().claim_ref.is_none()),
             VolumeStep::Fail { reason, .. } => format!("fail {reason}"),
+            VolumeStep::RemoveDirectory(path) => format!("remove {path}"),
         };
         let by_controller = json!({"pv.kubernetes.io/bound-by-controller": "yes"});
         let retain = json!({"claimRef": to, "persistentVolumeReclaimPolicy": "Retain"});
         let delete = json!({"claimRef": to, "persistentVolumeReclaimPolicy": "Delete"});
+        let on_disk = |path: &str| {
+            let policy = "Delete";
+            json!({"claimRef": to, "persistentVolumeReclaimPolicy": policy, "hostPath": {"path": path}})
+        };
         for (volume, claim, expected) in [
             (volume(json!({}), "Pending", json!({})), None, "phase Available"),
             (volume(json!({"claimRef": {"namespace": "ns", "name": "c"}}), "", json!({})), None, "phase Available"),
@@ -172,6 +191,9 @@ mod tests {
             (volume(retain.clone(), "Bound", json!({})), None, "phase Released"),
             (volume(retain.clone(), "Released", json!({})), None, "nothing"),
             (volume(delete.clone(), "Released", json!({})), None, "fail VolumeFailedDelete"),
+            (volume(on_disk("/tmp/x"), "Released", json!({})), None, "remove /tmp/x"),
+            (volume(on_disk("/tmp/../etc"), "Released", json!({})), None, "fail VolumeFailedDelete"),
+            (volume(on_disk("/srv"), "Released", json!({})), None, "fail VolumeFailedDelete"),
             (volume(delete, "Released", json!({"pv.kubernetes.io/provisioned-by": "p"})), None, "nothing"),
             (volume(retain.clone(), "Bound", by_controller), Some(claim("w")), "unbind true"),
             (volume(retain, "Bound", json!({})), Some(claim("w")), "unbind false"),

@@ -48,7 +48,8 @@ fn shown(plan: &Plan) -> Vec<String> {
     let show = |action: &Action| match action {
         Action::Create(pod) => format!("+{}@{}", name(&**pod), revision_of(pod)),
         Action::Delete(pod) => format!("-{}", name(&**pod)),
-        Action::KeepClaims { pod, .. } => format!("claims {}", name(&**pod)),
+        Action::CreateClaims(pod) => format!("claims {}", name(&**pod)),
+        Action::OwnClaims(pod) => format!("owners {}", name(&**pod)),
         Action::Correct(pod) => format!("correct {}", name(&**pod)),
     };
     plan.actions.iter().map(show).collect()
