@@ -59,14 +59,17 @@ pub struct RuntimeConfig {
     pub bandwidth: Option<Bandwidth>,
 }
 
+/// containerd writes these names with capitals, the conventions of CNI without.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
+    #[serde(alias = "HostPort")]
     pub host_port: u16,
+    #[serde(alias = "ContainerPort")]
     pub container_port: u16,
-    #[serde(default)]
+    #[serde(default, alias = "Protocol")]
     pub protocol: String,
-    #[serde(rename = "hostIP", default)]
+    #[serde(rename = "hostIP", default, alias = "HostIP")]
     pub host_ip: String,
 }
 
@@ -77,13 +80,17 @@ impl PortMapping {
     }
 }
 
-/// In bits a second, and bits.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// In bits a second, and bits. Names as with port mappings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Bandwidth {
+    #[serde(alias = "IngressRate")]
     pub ingress_rate: u64,
+    #[serde(alias = "IngressBurst")]
     pub ingress_burst: u64,
+    #[serde(alias = "EgressRate")]
     pub egress_rate: u64,
+    #[serde(alias = "EgressBurst")]
     pub egress_burst: u64,
 }
 
@@ -202,6 +209,17 @@ mod tests {
         assert_eq!((request.command, request.config.pod_cidrs.len()), (Command::Add, 2));
         assert_eq!(request.config.runtime_config.port_mappings[0].host_address(), None);
         request.check_version().unwrap();
+    }
+
+    #[test]
+    fn a_runtime_s_capabilities_are_read_however_it_spells_them() {
+        let plain = r#"{"portMappings":[{"hostPort":80,"containerPort":8080,"protocol":"udp","hostIP":"10.0.0.1"}],
+            "bandwidth":{"ingressRate":1,"ingressBurst":2,"egressRate":3,"egressBurst":4}}"#;
+        let capitals = r#"{"portMappings":[{"HostPort":80,"ContainerPort":8080,"Protocol":"udp","HostIP":"10.0.0.1"}],
+            "bandwidth":{"IngressRate":1,"IngressBurst":2,"EgressRate":3,"EgressBurst":4}}"#;
+        let read = |text: &str| serde_json::from_str::<RuntimeConfig>(text).unwrap();
+        let (one, other) = (read(plain), read(capitals));
+        assert_eq!((one.port_mappings, one.bandwidth), (other.port_mappings, other.bandwidth));
     }
 
     #[test]
