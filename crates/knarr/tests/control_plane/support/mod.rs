@@ -112,7 +112,8 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        for process in self.processes.values_mut() {
+        // The API server comes first by name and goes last, so that nobody complains of its absence.
+        for process in self.processes.values_mut().rev() {
             // A process that has ended already needs no ending.
             let _ = process.child.kill();
             let _ = process.child.wait();
