@@ -1,15 +1,19 @@
 //! Knarr: Kubernetes as one program. What is here only reads the command line and puts the parts together.
 
+mod check;
 mod cluster;
 mod commands;
+mod configuration;
 mod join;
+mod journal;
+mod manifests;
+mod ready;
+mod otlp;
 mod remove;
 mod running;
 mod service;
 
 use std::process::ExitCode;
-
-use clap::Parser;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -19,6 +23,12 @@ fn main() -> anyhow::Result<ExitCode> {
     if std::env::var_os("CNI_COMMAND").is_some() {
         return Ok(knarr_network::cni_main());
     }
-    commands::Command::parse().run()?;
-    Ok(ExitCode::SUCCESS)
+    match commands::run(std::env::args_os().collect()) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            // What failed, then why, in one line.
+            eprintln!("knarr: {error:#}");
+            Ok(ExitCode::FAILURE)
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! `knarr agent`: makes this machine a node of a cluster: kubelet, pod network, service proxy, DNS.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -10,10 +10,12 @@ use tokio::task::JoinSet;
 
 use super::common;
 use super::network::{NetworkArguments, NodeNetwork};
-use super::node::{self, NodeArguments, NodeFiles};
+use super::node::{self, NodeArguments, NodeFiles, Runtime};
+use super::preflight;
 use crate::cluster::Cluster;
 use crate::join::{self, Identity, JoinToken, Pin};
-use crate::running;
+use crate::ready::{self, Display, Probe};
+use crate::{journal, running};
 
 const RETRY: Duration = Duration::from_secs(2);
 /// How long a node that knows its cluster waits for the server to say whether something has changed.
@@ -31,7 +33,7 @@ pub struct Arguments {
     #[arg(long, env = "KNARR_TOKEN", hide_env_values = true)]
     pub token: JoinToken,
     /// Where the node keeps its files.
-    #[arg(long, default_value = "/var/lib/knarr")]
+    #[arg(long, default_value = common::DATA)]
     pub data_dir: PathBuf,
     #[command(flatten)]
     pub node: NodeArguments,
@@ -40,11 +42,14 @@ pub struct Arguments {
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     check_server(&arguments.server)?;
     let _running = running::take(&arguments.data_dir)?;
+    preflight::check(&arguments.node, &arguments.data_dir, Vec::new())?;
+    let begun = Instant::now();
+    let runtime = Runtime::start(&arguments.node, &arguments.data_dir);
     let joined = tokio::select! {
         joined = join(&arguments) => joined?,
         stopped = common::stopped() => return stopped,
     };
-    serve(arguments, joined).await
+    serve(arguments, joined, runtime, begun).await
 }
 
 /// A machine that the cluster knows.
@@ -81,7 +86,7 @@ async fn cluster(client: &Client, data: &Path) -> anyhow::Result<Cluster> {
 }
 
 /// Runs the node until the process is asked to stop. Pods go on running after that.
-async fn serve(mut arguments: Arguments, joined: Joined) -> anyhow::Result<()> {
+async fn serve(mut arguments: Arguments, joined: Joined, runtime: Runtime, begun: Instant) -> anyhow::Result<()> {
     let Joined { identity, cluster } = joined;
     arguments.node.cluster_dns = cluster.dns;
     arguments.node.cluster_domain = cluster.domain;
@@ -95,18 +100,29 @@ async fn serve(mut arguments: Arguments, joined: Joined) -> anyhow::Result<()> {
     let client = identity.client();
     let mut tasks = JoinSet::new();
     tasks.spawn(identity.keep());
+    tasks.spawn(journal::hand_over(client.clone()));
     let parts =
         NodeNetwork { node: &arguments.node, network: &network, data: &arguments.data_dir, publish: Vec::new() };
     parts.start(client.clone(), &mut tasks)?;
+    tasks.spawn(tell_when_ready(client.clone(), arguments.clone(), begun));
     let shutdown = async {
         if let Err(error) = common::stopped().await {
             tracing::error!(%error, "cannot listen for signals");
         }
     };
     let files = NodeFiles { client_ca: authority_file(&arguments), serving: None };
-    let ended = node::run(client, &arguments.node, &arguments.data_dir, files, shutdown).await;
+    let ended = node::run(client, &arguments.node, &arguments.data_dir, files, runtime, shutdown).await;
     tasks.shutdown().await;
     ended
+}
+
+async fn tell_when_ready(client: Client, arguments: Arguments, begun: Instant) {
+    let name = common::node_name(arguments.node.node_name.as_deref()).unwrap_or_default();
+    let mut display = Display::new(format!("This machine is node {name} of {}.", arguments.server));
+    let mut probes = vec![Probe::node(client, name)];
+    probes
+        .extend(arguments.node.cluster_dns.first().map(|address| Probe::dns(*address, &arguments.node.cluster_domain)));
+    ready::wait(probes, begun, &mut display).await;
 }
 
 fn authority_file(arguments: &Arguments) -> PathBuf {

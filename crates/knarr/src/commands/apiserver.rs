@@ -11,6 +11,8 @@ use anyhow::Context;
 use clap::Args;
 use jiff::Timestamp;
 use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenFile};
+use knarr_apiserver::encrypt::{Configuration, Encrypted};
+use knarr_apiserver::outbound::Identity as ProxyIdentity;
 use knarr_apiserver::pki::{Identity, Pki, kubeconfig};
 use knarr_apiserver::provided::resource_metrics;
 use knarr_apiserver::server::Server;
@@ -28,6 +30,7 @@ const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "API server")]
 pub struct Arguments {
     /// Where the store, the certificates and the administrator's kubeconfig are kept.
     #[arg(long, default_value = "/var/lib/knarr")]
@@ -56,6 +59,9 @@ pub struct Arguments {
     /// The key of that certificate.
     #[arg(long, requires = "etcd_certfile")]
     pub etcd_keyfile: Option<PathBuf>,
+    /// An EncryptionConfiguration: which resources are encrypted in the store, by which keys.
+    #[arg(long)]
+    pub encryption_provider_config: Option<PathBuf>,
     /// More names or addresses that the serving certificate is valid for.
     #[arg(long, value_delimiter = ',')]
     pub tls_san: Vec<String>,
@@ -93,7 +99,7 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
         TcpListener::bind(arguments.listen).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     let address = listener.local_addr()?;
     let advertised = arguments.advertise_address.unwrap_or_else(|| advertised(address.ip()));
-    let store = open_store(arguments).await?;
+    let store = encrypted(arguments, open_store(arguments).await?)?;
     let pki = Arc::new(Pki::open(&arguments.data_dir.join("pki"), identity(arguments, advertised), Timestamp::now())?);
     let tokens = ServiceAccountTokens::new(&pki.service_account_key, ISSUER, vec![ISSUER.to_owned()])?;
     let started = start::start(Settings {
@@ -101,10 +107,12 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
         token_file: token_file(arguments)?,
         service_accounts: Arc::new(tokens),
         client_authority: pki.authority.certificate.clone(),
+        front_proxy_authority: pki.front_proxy_authority.certificate.clone(),
         descriptions: super::common::descriptions(),
         service_ranges: arguments.service_cluster_ip_range.clone(),
         address: SocketAddr::new(advertised, address.port()).to_string(),
         provided: if arguments.resource_metrics { resource_metrics::kinds() } else { Vec::new() },
+        pages: crate::journal::pages(),
     });
     let server = started.server.clone();
     let trust = kubelet_trust(arguments, &pki)?;
@@ -150,8 +158,10 @@ async fn renew(pki: Arc<Pki>, server: Arc<Server>, trust: Trust) {
     }
 }
 
-/// Shows kubelets the certificate that is current.
+/// Shows kubelets and aggregated APIs the certificates that are current.
 fn call_kubelets(pki: &Pki, server: &Server, trust: &Trust, now: Timestamp) -> anyhow::Result<()> {
+    let proxy = pki.front_proxy_client(now)?;
+    server.aggregation.show(ProxyIdentity { certificate: proxy.certificate, key: proxy.key });
     let own = pki.kubelet_client(now)?;
     Ok(server.kubelets.show(&own.certificate, &own.key, trust)?)
 }
@@ -180,6 +190,14 @@ async fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
     let store = Embedded::open(&directory, knarr_store::Options::default())
         .with_context(|| format!("cannot open the store in {}", directory.display()))?;
     Ok(Arc::new(store))
+}
+
+/// The store with the encryption that is asked for.
+fn encrypted(arguments: &Arguments, store: Arc<dyn Store>) -> anyhow::Result<Arc<dyn Store>> {
+    let Some(path) = &arguments.encryption_provider_config else { return Ok(store) };
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let configuration = Configuration::parse(&text).with_context(|| format!("cannot use {}", path.display()))?;
+    Ok(Arc::new(Encrypted::new(store, configuration)))
 }
 
 fn etcd_tls(arguments: &Arguments) -> anyhow::Result<Option<Tls>> {
@@ -230,7 +248,11 @@ fn write_kubeconfig(arguments: &Arguments, pki: &Pki, address: SocketAddr) -> an
     let host = if address.ip().is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { address.ip() };
     let server = format!("https://{}", SocketAddr::new(host, address.port()));
     let text = kubeconfig(&server, &pki.authority.certificate, "kubernetes-admin", &pki.admin(Timestamp::now())?);
-    write_private(&arguments.data_dir.join("kubeconfig.yaml"), text.as_bytes())
+    let path = common::kubeconfig(&arguments.data_dir);
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    write_private(&path, text.as_bytes())
 }
 
 /// Writes a file that only its owner can read, all of it or nothing.

@@ -1,20 +1,65 @@
 //! What all commands need: a runtime, a log, and the signal to stop.
 
 use std::future::Future;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use knarr_apiserver::kinds::OpenDescriptions;
+use knarr_client::kube::Client;
 use knarr_descriptions::Descriptions;
+use knarr_journey::Recorder;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{FilterExt as _, filter_fn};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Logs go to standard error; `KNARR_LOG` chooses what is logged.
+/// Logs go to standard error; `KNARR_LOG` chooses what is logged. Little is when nothing is wrong.
 pub fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("KNARR_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let filter =
+        EnvFilter::try_from_env("KNARR_LOG").unwrap_or_else(|_| EnvFilter::new("warn,knarr::=info,kube_runtime=error"));
+    let for_log = filter.and(filter_fn(|metadata| !Recorder::wants(metadata)));
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // The journal has its own time for each line.
+    let log = match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => log.with_ansi(false).event_format(JournalLine).with_filter(for_log).boxed(),
+        None => log.with_ansi(std::io::stderr().is_terminal()).with_filter(for_log).boxed(),
+    };
+    let machine = node_name(None).unwrap_or_default();
+    let recorder = Recorder::new(crate::journal::own(), machine).with_filter(filter_fn(Recorder::wants));
     // A second call finds a log that works already.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::registry().with(log).with(recorder).try_init();
+}
+
+/// A line as the journal reads it: its level in front, and no time.
+struct JournalLine;
+
+impl<S, N> FormatEvent<S, N> for JournalLine
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &tracing::Event<'_>,
+    ) -> std::fmt::Result {
+        let level = match *event.metadata().level() {
+            tracing::Level::ERROR => 3,
+            tracing::Level::WARN => 4,
+            tracing::Level::INFO => 6,
+            _ => 7,
+        };
+        write!(line, "<{level}>{}: ", event.metadata().target())?;
+        context.field_format().format_fields(line.by_ref(), event)?;
+        writeln!(line)
+    }
 }
 
 /// Runs a command to its end on a runtime with a thread for each processor.
@@ -37,7 +82,14 @@ pub const CONFIGURATION: &str = "/etc/knarr";
 
 /// The administrator's kubeconfig of a server with this data directory.
 pub fn kubeconfig(data: &Path) -> PathBuf {
-    data.join("kubeconfig.yaml")
+    let folder = if data == Path::new(DATA) { Path::new(CONFIGURATION) } else { data };
+    folder.join("kubeconfig.yaml")
+}
+
+/// A client as a kubeconfig says.
+pub async fn connect(kubeconfig: &Path) -> anyhow::Result<Client> {
+    let client = knarr_client::connect(Some(kubeconfig), "knarr").await;
+    client.with_context(|| format!("the cluster cannot be reached as {} says", kubeconfig.display()))
 }
 
 /// Rows under their headings, each column as wide as it needs to be.

@@ -7,7 +7,7 @@ use knarr_client::connect;
 use knarr_kubelet::CertificateFiles;
 
 use super::common;
-use super::node::{self, NodeArguments, NodeFiles};
+use super::node::{self, NodeArguments, NodeFiles, Runtime};
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -42,5 +42,6 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             tracing::error!(%error, "cannot listen for signals");
         }
     };
-    node::run(client, &arguments.node, &arguments.data_dir, files, shutdown).await
+    let runtime = Runtime::start(&arguments.node, &arguments.data_dir);
+    node::run(client, &arguments.node, &arguments.data_dir, files, runtime, shutdown).await
 }

@@ -2,14 +2,21 @@
 
 mod agent;
 mod apiserver;
+mod check;
 mod common;
+mod completions;
+mod config;
 mod controller_manager;
+mod drain_and_stop;
 mod images;
+mod install;
+mod journey;
 mod kubelet;
 mod leadership;
 pub mod network;
-mod node;
+pub mod node;
 mod node_resources;
+mod preflight;
 mod proxy;
 mod scheduler;
 mod server;
@@ -17,8 +24,19 @@ mod snapshot;
 mod stop;
 mod token;
 mod uninstall;
+mod why;
 
-use clap::Parser;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+
+pub use common::table;
+
+use crate::configuration;
+
+/// Parts of Kubernetes that run alone are listed after the commands for everyday.
+const PART: usize = 100;
 
 /// Kubernetes as one program.
 #[derive(Parser)]
@@ -30,28 +48,62 @@ pub enum Command {
     Agent(agent::Arguments),
     /// Make, list and delete tokens that nodes join with.
     Token(token::Arguments),
+    /// See whether this machine has what it needs, and how to get what it lacks.
+    Check(check::Arguments),
+    /// Show the settings in force.
+    Config(config::Arguments),
     /// Run the API server and its store.
+    #[command(display_order = PART)]
     Apiserver(apiserver::Arguments),
     /// Run the controllers.
+    #[command(display_order = PART)]
     ControllerManager(controller_manager::Arguments),
     /// Run the scheduler.
+    #[command(display_order = PART)]
     Scheduler(scheduler::Arguments),
     /// Run the node: pods through containerd.
+    #[command(display_order = PART)]
     Kubelet(kubelet::Arguments),
     /// Run the service proxy.
+    #[command(display_order = PART)]
     Proxy(proxy::Arguments),
+    /// Make it a service that starts with the machine.
+    Install(install::Arguments),
     /// End the server or agent on this machine; its pods go on running.
     Stop(stop::Arguments),
+    /// Move this node's pods away, then end the server or agent.
+    DrainAndStop(drain_and_stop::Arguments),
     /// Remove everything of Knarr from this machine: pods, runtime, network, files.
     Uninstall(uninstall::Arguments),
+    /// Tell an object's way through the system as a timeline.
+    Journey(journey::Arguments),
+    /// Say why something is not as it should be, and what to do.
+    Why(why::Arguments),
     /// Bring container images onto this node.
     Images(images::Arguments),
     /// Save or restore the store.
     Snapshot(snapshot::Arguments),
+    /// Print completions for a shell.
+    Completions(completions::Arguments),
+}
+
+/// All commands and flags, with the one that names the configuration file.
+pub fn command() -> clap::Command {
+    configuration::add_flag(Command::command())
+}
+
+/// Does what was typed.
+pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
+    let command = command();
+    let typed = configuration::with_file(typed, &command)?;
+    let matches = command.get_matches_from(typed);
+    let file = matches.subcommand().and_then(|(_, inner)| inner.try_get_one::<String>("config").ok().flatten());
+    let file = file.map(PathBuf::from);
+    Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).run(file)
 }
 
 impl Command {
-    pub fn run(self) -> anyhow::Result<()> {
+    fn run(self, file: Option<PathBuf>) -> anyhow::Result<()> {
         common::start_logging();
         match self {
             Command::Apiserver(arguments) => common::block_on(apiserver::run(arguments)),
@@ -62,8 +114,15 @@ impl Command {
             Command::Token(arguments) => common::block_on(token::run(arguments)),
             Command::Kubelet(arguments) => common::block_on(kubelet::run(arguments)),
             Command::Proxy(arguments) => common::block_on(proxy::run(arguments)),
+            Command::Journey(arguments) => common::block_on(journey::run(arguments)),
+            Command::Why(arguments) => common::block_on(why::run(arguments)),
             Command::Images(arguments) => common::block_on(images::run(arguments)),
+            Command::Check(arguments) => check::run(&arguments),
+            Command::Config(arguments) => config::run(arguments, file),
+            Command::Completions(arguments) => completions::run(&arguments),
+            Command::Install(arguments) => install::run(&arguments, file),
             Command::Stop(arguments) => stop::run(&arguments),
+            Command::DrainAndStop(arguments) => common::block_on(drain_and_stop::run(arguments)),
             Command::Uninstall(arguments) => common::block_on(uninstall::run(arguments)),
             Command::Snapshot(arguments) => snapshot::run(arguments),
         }

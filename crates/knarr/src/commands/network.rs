@@ -17,6 +17,7 @@ use super::node::{Network, NodeArguments};
 pub const BRIDGE: &str = "knarr0";
 
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Network")]
 pub struct NetworkArguments {
     /// Networks of all pods, at most one of each family; nodes get their part of them.
     #[arg(long, value_delimiter = ',', default_value = "10.244.0.0/16")]

@@ -8,11 +8,13 @@ use clap::Args;
 use knarr_client::kube::Client;
 use knarr_cri::containerd::{Containerd, import_folder};
 use knarr_kubelet::{CertificateFiles, Settings};
+use tokio::task::JoinHandle;
 
 use super::common;
 use super::node_resources::ResourceArguments;
 
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Node")]
 pub struct NodeArguments {
     /// The node's name; the machine's name when it is not given.
     #[arg(long)]
@@ -80,18 +82,33 @@ pub struct NodeFiles {
     pub serving: Option<CertificateFiles>,
 }
 
+/// A container runtime on its way: where it answers, once it does.
+pub struct Runtime(JoinHandle<anyhow::Result<String>>);
+
+impl Runtime {
+    /// Starts the node's runtime. It takes a moment, in which other parts can start as well.
+    pub fn start(arguments: &NodeArguments, data: &Path) -> Self {
+        let (given, cni) = (arguments.container_runtime_endpoint.clone(), arguments.cni_folders(data));
+        let data = data.to_owned();
+        Runtime(tokio::spawn(async move {
+            match given {
+                Some(endpoint) => Ok(endpoint),
+                None => own_containerd(&data, &cni).await,
+            }
+        }))
+    }
+}
+
 /// Runs the node until `shutdown`; pods go on running after that.
 pub async fn run(
     client: Client,
     arguments: &NodeArguments,
     data: &Path,
     files: NodeFiles,
+    runtime: Runtime,
     shutdown: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
-    let endpoint = match &arguments.container_runtime_endpoint {
-        Some(endpoint) => endpoint.clone(),
-        None => own_containerd(data, &arguments.cni_folders(data)).await?,
-    };
+    let endpoint = runtime.0.await??;
     let mut settings = Settings::new(arguments.name()?, data.join("kubelet"), endpoint);
     settings.client_ca = Some(files.client_ca);
     settings.request_serving_certificate = files.serving.is_none();
@@ -112,11 +129,37 @@ pub async fn run(
 async fn own_containerd(data: &Path, cni: &CniFolders) -> anyhow::Result<String> {
     let containerd = Containerd::new(&data.join("containerd"), &cni.binaries, &cni.configuration);
     let runtime = containerd.ensure().await.context("containerd cannot be started")?;
-    let images = data.join("images");
-    if images.is_dir() {
-        import_folder(containerd.socket(), &images).await.context("images cannot be loaded")?;
-    }
+    load_images(&containerd, &data.join("images")).await?;
     let endpoint = containerd.socket().to_string_lossy().into_owned();
     tokio::spawn(containerd.supervise(runtime));
     Ok(endpoint)
+}
+
+/// Loads the archives of a folder, unless they are the ones that were loaded last.
+async fn load_images(containerd: &Containerd, folder: &Path) -> anyhow::Result<()> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    let known = folder.join(".loaded");
+    let present = archives(folder)?;
+    if std::fs::read_to_string(&known).is_ok_and(|loaded| loaded == present) {
+        return Ok(());
+    }
+    import_folder(containerd.socket(), folder).await.context("images cannot be loaded")?;
+    std::fs::write(&known, present).with_context(|| format!("cannot write {}", known.display()))
+}
+
+/// The archives of a folder with what tells one state of a file from another.
+fn archives(folder: &Path) -> anyhow::Result<String> {
+    let mut lines = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let entry = entry?;
+        let meta = entry.metadata()?;
+        if entry.path().extension().is_some_and(|extension| extension == "tar") {
+            let changed = meta.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            lines.push(format!("{} {} {}\n", entry.file_name().to_string_lossy(), meta.len(), changed.as_nanos()));
+        }
+    }
+    lines.sort();
+    Ok(lines.concat())
 }

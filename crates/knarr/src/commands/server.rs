@@ -1,9 +1,10 @@
 //! `knarr server`: everything on this machine. The parts talk to the API server inside this process, each as the user it
 //! would be outside.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -18,10 +19,12 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use super::network::{self, NetworkArguments, NodeNetwork};
-use super::node::{self, NodeArguments, NodeFiles};
-use super::{apiserver, common};
+use super::node::{self, NodeArguments, NodeFiles, Runtime};
+use super::{apiserver, common, preflight};
+use crate::check::{Listen, Plan};
 use crate::cluster::{self, Cluster};
-use crate::{join, running};
+use crate::ready::{self, Display, Probe};
+use crate::{join, manifests, running, service};
 
 #[derive(Args, Clone, Debug)]
 #[group(id = "server")]
@@ -38,40 +41,72 @@ pub struct Arguments {
 }
 
 pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
+    let begun = Instant::now();
     arguments.apiserver.resource_metrics = true;
     if arguments.node.cluster_dns.is_empty() {
         arguments.node.cluster_dns = cluster::dns_addresses(&arguments.apiserver.service_cluster_ip_range);
     }
-    let _running = running::take(&arguments.apiserver.data_dir)?;
+    let data = arguments.apiserver.data_dir.clone();
+    let _running = running::take(&data)?;
+    preflight(&arguments)?;
+    // The runtime takes longest: it starts while the API server does.
+    let runtime = (!arguments.disable_agent).then(|| Runtime::start(&arguments.node, &data));
     let running = apiserver::begin(&arguments.apiserver).await?;
     let parts = Parts { server: running.started.server.clone(), arguments: arguments.clone() };
-    parts.cluster().save(&arguments.apiserver.data_dir)?;
-    join::ensure_objects(&parts.component("knarr"), &parts.cluster()).await.context("the cluster cannot be prepared")?;
+    parts.cluster().save(&data)?;
+    join::ensure_objects(&parts.component("knarr"), &parts.cluster())
+        .await
+        .context("the cluster cannot be prepared")?;
     let (stop, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
     tasks.spawn(parts.controllers(&running.pki));
     tasks.spawn(parts.scheduler());
-    let node = (!arguments.disable_agent).then(|| parts.node(stopped.clone())).transpose()?;
+    let node = runtime.map(|runtime| parts.node(runtime, stopped.clone())).transpose()?;
     if node.is_some() {
         let network = NodeNetwork {
             node: &arguments.node,
             network: &arguments.network,
-            data: &arguments.apiserver.data_dir,
+            data: &data,
             publish: parts.node_addresses(),
         };
         network.start(parts.component("knarr-network"), &mut tasks)?;
     }
     let central = parts.component("knarr-network");
     network::start_central(&central, &arguments.node, &arguments.network, parts.node_addresses(), &mut tasks);
+    tasks.spawn(manifests::run(
+        parts.component("knarr-manifests"),
+        data.join("manifests"),
+        data.join("manifests.json"),
+    ));
+    tasks.spawn(parts.tell_when_ready(begun)?);
     let node = node.map(tokio::spawn);
     tokio::select! {
         asked = common::stopped() => asked?,
         ended = watch_node(node) => ended?,
     }
+    service::notify("STOPPING=1");
     stop.send_replace(true);
     tasks.shutdown().await;
     running.stop().await;
     Ok(())
+}
+
+/// Whether this machine has what all parts need.
+fn preflight(arguments: &Arguments) -> anyhow::Result<()> {
+    let api = Listen { what: "the API server", address: arguments.apiserver.listen, flag: "--listen" };
+    let mut listens = vec![api];
+    if arguments.disable_agent {
+        let data = arguments.apiserver.data_dir.clone();
+        return preflight::verify(&Plan { data, runs_pods: false, own_runtime: false, listens });
+    }
+    if !arguments.network.disable_ingress {
+        for (flag, addresses) in
+            [("--ingress-http", &arguments.network.ingress_http), ("--ingress-https", &arguments.network.ingress_https)]
+        {
+            listens.extend(addresses.iter().map(|address| Listen { what: "ingress", address: *address, flag }));
+        }
+    }
+    preflight::check(&arguments.node, &arguments.apiserver.data_dir, listens)
 }
 
 /// Waits for the node to end, which it does only when it cannot run.
@@ -127,6 +162,38 @@ impl Parts {
         knarr_scheduler::run(client.clone(), Informers::new(client), settings)
     }
 
+    /// Asks every part as its users would, and tells when all work.
+    fn tell_when_ready(&self, begun: Instant) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
+        let client = self.component("knarr");
+        let mut probes = vec![Probe::path("API server", client.clone(), "/readyz".to_owned())];
+        if !self.arguments.disable_agent {
+            probes.extend(self.node_probes(&client)?);
+        }
+        let kubeconfig = common::kubeconfig(&self.arguments.apiserver.data_dir);
+        let next = format!(
+            "    export KUBECONFIG={}\n    kubectl get nodes\n\nAdd a node: knarr token create --print-join-command",
+            kubeconfig.display()
+        );
+        Ok(async move {
+            ready::wait(probes, begun, &mut Display::new(next)).await;
+        })
+    }
+
+    fn node_probes(&self, client: &Client) -> anyhow::Result<Vec<Probe>> {
+        let arguments = &self.arguments;
+        let mut probes = vec![Probe::node(client.clone(), arguments.node.name()?)];
+        let ranges = arguments.apiserver.service_cluster_ip_range.first();
+        let own = ranges.and_then(|range| knarr_apiserver::service::first_address(range));
+        probes.extend(own.map(|address| Probe::connects("service proxy", SocketAddr::new(address, 443))));
+        let dns = arguments.node.cluster_dns.first();
+        probes.extend(dns.map(|address| Probe::dns(*address, &arguments.node.cluster_domain)));
+        if !arguments.network.disable_ingress {
+            probes.extend(arguments.network.ingress_http.first().map(|address| Probe::http("ingress", *address)));
+        }
+        probes.push(Probe::path("metrics", client.clone(), "/apis/metrics.k8s.io/v1beta1/nodes".to_owned()));
+        Ok(probes)
+    }
+
     /// What this machine's nodes and all others share.
     fn cluster(&self) -> Cluster {
         Cluster {
@@ -144,6 +211,7 @@ impl Parts {
 
     fn node(
         &self,
+        runtime: Runtime,
         mut stopped: watch::Receiver<bool>,
     ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send + use<>> {
         let arguments = self.arguments.node.clone();
@@ -158,7 +226,7 @@ impl Parts {
                 // A dropped sender means the same as a word to stop.
                 let _ = stopped.wait_for(|stopped| *stopped).await;
             };
-            node::run(client, &arguments, &data, files, shutdown).await
+            node::run(client, &arguments, &data, files, runtime, shutdown).await
         })
     }
 }

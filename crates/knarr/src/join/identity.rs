@@ -78,6 +78,15 @@ impl Identity {
         Ok(Identity { way, node: node.to_owned(), folder: folder.to_owned(), current })
     }
 
+    /// A client for one command, with the certificate that the node on a data directory has.
+    pub fn client_of(server: &http::Uri, data: &Path) -> anyhow::Result<Client> {
+        let file = data.join("pki/ca.crt");
+        let text = std::fs::read(&file).with_context(|| format!("cannot read {}: has it joined?", file.display()))?;
+        let (_, pem) =
+            x509_parser::pem::parse_x509_pem(&text).with_context(|| format!("{} is no certificate", file.display()))?;
+        Way { server: server.clone(), authority: pem.contents }.client(&data.join("kubelet/pki"))
+    }
+
     /// A client that always shows the newest certificate.
     pub fn client(&self) -> Client {
         let current = Arc::clone(&self.current);

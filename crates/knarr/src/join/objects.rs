@@ -15,7 +15,7 @@ const MANAGER: &str = "knarr";
 const NODES: &str = "system:nodes";
 
 /// Role, and the group that gets it in the whole cluster.
-const BINDINGS: [(&str, &str, &str); 4] = [
+const BINDINGS: [(&str, &str, &str); 5] = [
     ("knarr:kubelet-bootstrap", "system:node-bootstrapper", GROUP),
     ("knarr:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", GROUP),
     (
@@ -24,11 +24,13 @@ const BINDINGS: [(&str, &str, &str); 4] = [
         NODES,
     ),
     ("knarr:node-network", "knarr:node-network", NODES),
+    ("knarr:journal", "knarr:journal", NODES),
 ];
 
 /// Makes them all, or brings them back to what they should be.
 pub async fn ensure(client: &Client, cluster: &Cluster) -> Result<(), kube::Error> {
     apply::<ClusterRole>(Api::all(client.clone()), node_network_role()).await?;
+    apply::<ClusterRole>(Api::all(client.clone()), journal_role()).await?;
     for (name, role, group) in BINDINGS {
         apply::<ClusterRoleBinding>(
             Api::all(client.clone()),
@@ -66,6 +68,15 @@ fn node_network_role() -> Value {
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
             {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": read},
         ],
+    })
+}
+
+/// Nodes tell what happened to their pods.
+fn journal_role() -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "knarr:journal"},
+        "rules": [{"nonResourceURLs": [crate::journal::PATH], "verbs": ["post"]}],
     })
 }
 

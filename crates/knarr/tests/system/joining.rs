@@ -17,7 +17,7 @@ spec:
       containers:
       - name: web
         image: {IMAGE}
-        args: ["-c", "hostname > /www/index.html; echo $NODE >> /www/index.html; exec httpd -f -p 8080 -h /www"]
+        command: ["sh", "-c", "hostname > /www/index.html; echo $NODE >> /www/index.html; exec httpd -f -p 8080 -h /www"]
         env: [{{name: NODE, valueFrom: {{fieldRef: {{fieldPath: spec.nodeName}}}}}}]
         readinessProbe: {{httpGet: {{port: 8080}}, periodSeconds: 1}}
 ---
@@ -54,9 +54,7 @@ fn a_node_joins_with_one_line_and_serves() {
     for pod in pods.lines() {
         let name = "web.default.svc.cluster.local";
         cluster.wait_for(&format!("{pod} to find the service by its name"), || {
-            cluster
-                .try_kubectl(&["exec", pod, "--", "wget", "-q", "-T", "2", "-O", "-", &format!("http://{name}/")])
-                .is_ok()
+            cluster.try_kubectl(&["exec", pod, "--", "nslookup", name]).is_ok_and(|answer| answer.contains(&address))
         });
         let log = cluster.kubectl(&["logs", pod]);
         assert!(!log.contains("error"), "{log}");

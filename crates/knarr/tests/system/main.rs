@@ -3,4 +3,9 @@
 
 mod harness;
 
+mod documentation;
 mod joining;
+mod network;
+mod removal;
+mod resources;
+mod settings;

@@ -2,14 +2,33 @@
 
 use std::io::Write;
 use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex};
 
 use super::machine::{Machine, Switch};
 use super::node::Node;
 use super::wait_for;
 
-/// Clusters are heavy: one at a time in a test program.
-static TURN: Mutex<()> = Mutex::new(());
+/// Clusters are heavy: one at a time in a test program. Whether somebody has one.
+static TAKEN: Mutex<bool> = Mutex::new(false);
+static FREED: Condvar = Condvar::new();
+
+/// The right to have a cluster, given back when dropped. Any thread may do so.
+pub struct Turn(());
+
+/// Waits until no other test of this program has a cluster.
+pub fn turn() -> Turn {
+    let taken = TAKEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut taken = FREED.wait_while(taken, |taken| *taken).unwrap_or_else(|poisoned| poisoned.into_inner());
+    *taken = true;
+    Turn(())
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *TAKEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = false;
+        FREED.notify_one();
+    }
+}
 
 /// How a cluster differs from the plainest one.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +45,7 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     switch: Switch,
     folder: tempfile::TempDir,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 impl Cluster {
@@ -36,7 +55,7 @@ impl Cluster {
     }
 
     pub fn with(options: Options) -> Self {
-        let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let turn = turn();
         let switch = Switch::new();
         let folder = tempfile::tempdir().expect("a folder");
         let machine = switch.plug(11);

@@ -19,9 +19,9 @@ mod image;
 mod machine;
 mod node;
 
-pub use cluster::{Cluster, Options};
-pub use image::IMAGE;
-pub use machine::{Machine, Switch, run};
+pub use cluster::{Cluster, Options, turn};
+pub use image::{IMAGE, write as write_images};
+pub use machine::{Machine, Switch};
 pub use node::Node;
 
 use std::path::Path;

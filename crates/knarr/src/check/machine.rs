@@ -1,0 +1,157 @@
+//! The machine: rights, cgroups, ports, name, address, memory.
+
+use std::net::{TcpListener, UdpSocket};
+
+use super::{Finding, Listen};
+
+/// Controllers that pods' limits need.
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+
+pub fn root() -> Finding {
+    if nix::unistd::geteuid().is_root() {
+        return Finding::good("root", "yes");
+    }
+    Finding::missing(
+        "root",
+        "no: a node mounts, makes networks and runs containers",
+        "run it as root, such as with sudo",
+    )
+}
+
+pub fn cgroups() -> Finding {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let unified = std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    judge_cgroups(&mounts, &unified)
+}
+
+fn judge_cgroups(mounts: &str, unified: &str) -> Finding {
+    let kinds: Vec<(&str, &str)> = mounts
+        .lines()
+        .filter_map(|line| {
+            let (left, right) = line.split_once(" - ")?;
+            Some((left.split(' ').nth(4)?, right.split(' ').next()?))
+        })
+        .filter(|(_, kind)| matches!(*kind, "cgroup" | "cgroup2"))
+        .collect();
+    let (version, present): (&str, Vec<&str>) = match kinds.iter().find(|(_, kind)| *kind == "cgroup") {
+        Some(_) => {
+            let folders = kinds.iter().filter(|(_, kind)| *kind == "cgroup");
+            let names = folders.flat_map(|(point, _)| point.rsplit('/').next().unwrap_or_default().split(','));
+            ("version 1", names.collect())
+        }
+        None if !kinds.is_empty() => ("version 2", unified.split_whitespace().collect()),
+        None => {
+            let remedy = "mount -t cgroup2 none /sys/fs/cgroup";
+            return Finding::missing("cgroups", "no hierarchy is mounted", remedy);
+        }
+    };
+    let lacking: Vec<&str> = CONTROLLERS.into_iter().filter(|name| !present.contains(name)).collect();
+    if lacking.is_empty() {
+        return Finding::good("cgroups", version);
+    }
+    let remedy = "start the kernel with cgroup_enable=memory and without cgroup_disable=…";
+    Finding::missing("cgroups", format!("{version} without {}", lacking.join(", ")), remedy)
+}
+
+/// Whether an address can be listened on.
+pub fn port(listen: &Listen) -> Finding {
+    let name = format!("port {}", listen.address.port());
+    match TcpListener::bind(listen.address) {
+        Ok(_) => Finding::good(name, format!("free for {}", listen.what)),
+        Err(error) => Finding::missing(
+            name,
+            format!("{} cannot be listened on for {} ({error})", listen.address, listen.what),
+            format!("end what listens there or choose another with {}", listen.flag),
+        ),
+    }
+}
+
+/// A node's name is that of an object.
+pub fn name() -> Finding {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_lowercase();
+    if is_name(&name) {
+        return Finding::good("name", name);
+    }
+    Finding::missing("name", format!("{name:?} can be no node's name"), "choose one with --node-name")
+}
+
+fn is_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let parts = name.split('.');
+    name.len() <= 253
+        && parts.into_iter().all(|part| {
+            part.bytes().all(|byte| is_plain(byte) || byte == b'-')
+                && part.bytes().next().is_some_and(is_plain)
+                && part.bytes().next_back().is_some_and(is_plain)
+        })
+}
+
+/// Connecting a datagram socket sends nothing; it only makes the kernel choose the address to send from.
+pub fn address() -> Finding {
+    let chosen = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
+        socket.connect("192.0.2.1:9")?;
+        socket.local_addr()
+    });
+    match chosen {
+        Ok(address) => Finding::good("address", address.ip().to_string()),
+        Err(_) => Finding::poor(
+            "address",
+            "no default route: other machines cannot find this one by itself",
+            "name its address with --node-ip and --advertise-address",
+        ),
+    }
+}
+
+pub fn memory() -> Finding {
+    let total = meminfo("MemTotal:") / 1024;
+    match total {
+        0..512 => Finding::poor("memory", format!("{total} MiB"), "512 MiB leave room for pods"),
+        _ => Finding::good("memory", format!("{total} MiB")),
+    }
+}
+
+pub fn swap() -> Finding {
+    match meminfo("SwapTotal:") / 1024 {
+        0 => Finding::good("swap", "none"),
+        total => Finding::poor("swap", format!("{total} MiB: memory limits are softer than they look"), "swapoff -a"),
+    }
+}
+
+/// Kibibytes.
+fn meminfo(key: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    #[test]
+    fn cgroups_of_both_versions_are_judged() {
+        let line = |point: &str, kind: &str| format!("30 1 0:26 / {point} rw - {kind} none rw\n");
+        let old =
+            ["cpu,cpuacct", "memory", "pids"].map(|name| line(&format!("/sys/fs/cgroup/{name}"), "cgroup")).concat();
+        let new = line("/sys/fs/cgroup", "cgroup2");
+        for (mounts, unified, verdict, found) in [
+            (old.as_str(), "", Verdict::Good, "version 1"),
+            (new.as_str(), "cpuset cpu io memory pids", Verdict::Good, "version 2"),
+            (new.as_str(), "cpuset cpu io pids", Verdict::Missing, "version 2 without memory"),
+            ("", "", Verdict::Missing, "no hierarchy is mounted"),
+        ] {
+            let finding = judge_cgroups(mounts, unified);
+            assert_eq!((finding.verdict, finding.found.as_str()), (verdict, found));
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_objects() {
+        for (name, expected) in
+            [("node-1", true), ("a.example", true), ("", false), ("a_b", false), ("-a", false), ("a.", false)]
+        {
+            assert_eq!(is_name(name), expected, "{name:?}");
+        }
+    }
+}

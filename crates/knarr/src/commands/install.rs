@@ -1,0 +1,111 @@
+//! `knarr install server|agent …`: Knarr as a service that starts with the machine.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Args};
+use serde_yaml_ng::{Mapping, Value};
+
+use super::common;
+use crate::configuration;
+use crate::service::{self, Unit};
+
+/// Where the program is put for everybody to find.
+const PROGRAM: &str = "/usr/local/bin/knarr";
+
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// What this machine is to be, with the flags of that command; they are written to the configuration file.
+    #[arg(required = true, num_args = 1.., trailing_var_arg = true, allow_hyphen_values = true, value_name = "server|agent [FLAGS]")]
+    command: Vec<OsString>,
+}
+
+pub fn run(arguments: &Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
+    let role = arguments.command[0].to_string_lossy().into_owned();
+    if !matches!(role.as_str(), "server" | "agent") {
+        bail!("a machine can be installed as `server` or as `agent`, not as {role:?}");
+    }
+    let file = file.unwrap_or_else(|| configuration::FILE.into());
+    let mut typed = vec![OsString::from("knarr")];
+    typed.extend(arguments.command.iter().cloned());
+    typed.extend([OsString::from("--config"), file.clone().into_os_string()]);
+    let command = super::command();
+    if file.exists() {
+        typed = configuration::with_file(typed, &command)?;
+    }
+    // Whatever is wrong is said now, not by a service that cannot start.
+    let matches = command.clone().try_get_matches_from(typed).unwrap_or_else(|error| error.exit());
+    let Some((_, matches)) = matches.subcommand() else { bail!("nothing to install") };
+    let settings = settings(matches, &command, &role);
+    write_settings(&file, &settings)?;
+    let data = settings.get("data-dir").and_then(Value::as_str).unwrap_or(common::DATA).into();
+    let flags = match file == Path::new(configuration::FILE) {
+        true => Vec::new(),
+        false => vec!["--config".to_owned(), file.to_string_lossy().into_owned()],
+    };
+    let unit = Unit { role, program: place_program()?, data, flags };
+    let path = unit.install()?;
+    println!("wrote {} and {}", file.display(), path.display());
+    if service::is_systemd_running() {
+        println!("{name} runs: systemctl status {name}; journalctl -u {name}", name = unit.name());
+    } else {
+        println!("systemd does not run here; once it does: systemctl enable --now {}", unit.name());
+    }
+    Ok(())
+}
+
+/// What was typed or stood in the file, as the file's content.
+fn settings(matches: &ArgMatches, command: &clap::Command, role: &str) -> Mapping {
+    let mut settings = Mapping::new();
+    let arguments = command.find_subcommand(role).into_iter().flat_map(clap::Command::get_arguments);
+    for argument in arguments {
+        let (id, Some(name)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
+        let is_said = matches!(
+            matches.try_contains_id(id).ok().and_then(|_| matches.value_source(id)),
+            Some(ValueSource::CommandLine | ValueSource::EnvVariable)
+        );
+        if !is_said || name == "config" {
+            continue;
+        }
+        let mut values: Vec<Value> = match argument.get_action() {
+            ArgAction::SetTrue => vec![Value::Bool(true)],
+            _ => {
+                let raw = matches.get_raw(id).into_iter().flatten();
+                raw.map(|value| Value::String(value.to_string_lossy().into_owned())).collect()
+            }
+        };
+        let value = if values.len() == 1 { values.remove(0) } else { Value::Sequence(values) };
+        settings.insert(Value::String(name.to_owned()), value);
+    }
+    settings
+}
+
+/// The file may hold a token, so only root reads it.
+fn write_settings(path: &Path, settings: &Mapping) -> anyhow::Result<()> {
+    let text = if settings.is_empty() { String::new() } else { serde_yaml_ng::to_string(settings)? };
+    let written = path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| {
+        let mut options = std::fs::File::options();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+        file.write_all(text.as_bytes())
+    });
+    written.with_context(|| format!("cannot write {}: are you root?", path.display()))
+}
+
+/// A service must not depend on a program in somebody's folder.
+fn place_program() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("the path of this program is unknown")?;
+    let lasting = ["/usr/", "/opt/", "/bin/", "/sbin/"];
+    if lasting.iter().any(|folder| own.starts_with(folder)) {
+        return Ok(own);
+    }
+    let beside = Path::new(PROGRAM).with_extension("new");
+    std::fs::copy(&own, &beside)
+        .and_then(|_| std::fs::rename(&beside, PROGRAM))
+        .with_context(|| format!("cannot copy {} to {PROGRAM}: are you root?", own.display()))?;
+    Ok(PROGRAM.into())
+}

@@ -1,0 +1,27 @@
+//! What every start looks at first: whether the machine has what is needed. One line says what it lacks.
+
+use std::path::Path;
+
+use anyhow::bail;
+
+use super::node::NodeArguments;
+use crate::check::{self, Listen, Plan};
+
+/// Refuses to go on when something is missing. `more` is what is listened on beside the node's endpoints.
+pub fn check(node: &NodeArguments, data: &Path, more: Vec<Listen>) -> anyhow::Result<()> {
+    let mut listens = vec![Listen { what: "the node's endpoints", address: node.node_listen, flag: "--node-listen" }];
+    listens.extend(more);
+    verify(&Plan {
+        data: data.to_owned(),
+        runs_pods: true,
+        own_runtime: node.container_runtime_endpoint.is_none(),
+        listens,
+    })
+}
+
+pub fn verify(plan: &Plan) -> anyhow::Result<()> {
+    match check::complaint(&check::quick(plan)) {
+        Some(complaint) => bail!("{complaint} (`knarr check` shows everything)"),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,234 @@
+//! The configuration file: any flag by its name, without the dashes in front. What the command line or the environment
+//! says goes before it.
+//!
+//! In: what was typed, and the file. Out: arguments as if the file's had been typed, too. Knarr's own commands read it;
+//! commands that stand for a part of Kubernetes take what they are told.
+
+mod nearest;
+mod show;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use clap::{Arg, ArgAction, Command};
+use serde_yaml_ng::Value;
+
+pub use show::show;
+
+pub const FILE: &str = "/etc/knarr/config.yaml";
+const VARIABLE: &str = "KNARR_CONFIG";
+
+/// The commands that read the file.
+const READERS: [&str; 11] = [
+    "server",
+    "agent",
+    "token",
+    "images",
+    "snapshot",
+    "check",
+    "stop",
+    "drain-and-stop",
+    "install",
+    "uninstall",
+    "config",
+];
+
+/// Adds the flag that names the file to the commands that read it.
+pub fn add_flag(command: Command) -> Command {
+    READERS.into_iter().fold(command, |command, name| {
+        if command.find_subcommand(name).is_none() {
+            return command;
+        }
+        command.mut_subcommand(name, |reader| {
+            reader.arg(
+                Arg::new("config")
+                    .long("config")
+                    .env(VARIABLE)
+                    .value_name("FILE")
+                    .global(true)
+                    .help(format!("Settings: any flag by its name [default: {FILE}]")),
+            )
+        })
+    })
+}
+
+/// One setting of the file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    pub key: String,
+    pub values: Vec<String>,
+}
+
+/// What was typed, with what the file says and neither the command line nor the environment does.
+pub fn with_file(typed: Vec<OsString>, command: &Command) -> anyhow::Result<Vec<OsString>> {
+    let name = typed.get(1).and_then(|name| name.to_str()).unwrap_or_default();
+    let Some(reader) = command.find_subcommand(name).filter(|_| READERS.contains(&name)) else { return Ok(typed) };
+    let (path, is_named) = path(&typed);
+    let settings = read(&path, is_named, command)?;
+    Ok(merge(typed, &settings, reader, |variable| std::env::var_os(variable).is_some()))
+}
+
+/// The file, and whether somebody named it: then it must be there.
+fn path(typed: &[OsString]) -> (PathBuf, bool) {
+    let mut words = typed.iter().map(|word| word.to_string_lossy());
+    while let Some(word) = words.next() {
+        match word.split_once('=') {
+            Some(("--config", path)) => return (path.into(), true),
+            _ if word == "--config" => return (words.next().unwrap_or_default().into_owned().into(), true),
+            _ => {}
+        }
+    }
+    match std::env::var_os(VARIABLE) {
+        Some(path) => (path.into(), true),
+        None => (FILE.into(), false),
+    }
+}
+
+pub fn read(path: &Path, must_exist: bool, command: &Command) -> anyhow::Result<Vec<Setting>> {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => return Ok(Vec::new()),
+        text => text.with_context(|| format!("cannot read {}", path.display()))?,
+    };
+    parse(&text, command).with_context(|| format!("{} is wrong", path.display()))
+}
+
+fn parse(text: &str, command: &Command) -> anyhow::Result<Vec<Setting>> {
+    let document: Value = serde_yaml_ng::from_str(text)?;
+    let mapping = match document {
+        Value::Null => return Ok(Vec::new()),
+        Value::Mapping(mapping) => mapping,
+        _ => bail!("it must be lines of the form `flag: value`"),
+    };
+    let known = known(command);
+    let mut settings = Vec::new();
+    for (key, value) in mapping {
+        let Some(key) = key.as_str() else { bail!("{key:?} is not a flag's name") };
+        if !known.iter().any(|name| name == key) {
+            match nearest::nearest(key, &known) {
+                Some(near) => bail!("there is no setting {key:?}; did you mean {near:?}?"),
+                None => bail!("there is no setting {key:?}; `knarr config show` lists them all"),
+            }
+        }
+        settings.push(Setting { key: key.to_owned(), values: values(key, &value)? });
+    }
+    Ok(settings)
+}
+
+/// The flags of all commands that read the file: one file serves them all.
+fn known(command: &Command) -> Vec<String> {
+    let readers = READERS.iter().filter_map(|name| command.find_subcommand(name));
+    let mut all: Vec<String> = readers
+        .flat_map(|reader| std::iter::once(reader).chain(reader.get_subcommands()))
+        .flat_map(Command::get_arguments)
+        .filter_map(|argument| argument.get_long())
+        .filter(|name| !matches!(*name, "config" | "help" | "version" | "yes"))
+        .map(str::to_owned)
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn values(key: &str, value: &Value) -> anyhow::Result<Vec<String>> {
+    Ok(match value {
+        Value::Null => Vec::new(),
+        Value::Bool(value) => vec![value.to_string()],
+        Value::Number(value) => vec![value.to_string()],
+        Value::String(value) => vec![value.clone()],
+        Value::Sequence(items) => {
+            let items: anyhow::Result<Vec<Vec<String>>> = items.iter().map(|item| values(key, item)).collect();
+            items?.concat()
+        }
+        _ => bail!("{key} must be a value or a list of values"),
+    })
+}
+
+fn merge(
+    mut typed: Vec<OsString>,
+    settings: &[Setting],
+    reader: &Command,
+    in_environment: impl Fn(&std::ffi::OsStr) -> bool,
+) -> Vec<OsString> {
+    for setting in settings {
+        // Another command's setting.
+        let Some(argument) = reader.get_arguments().find(|argument| argument.get_long() == Some(&setting.key)) else {
+            continue;
+        };
+        if is_typed(&typed, &setting.key) || argument.get_env().is_some_and(&in_environment) {
+            continue;
+        }
+        typed.extend(words(setting, argument).into_iter().map(OsString::from));
+    }
+    typed
+}
+
+fn is_typed(typed: &[OsString], key: &str) -> bool {
+    typed.iter().any(|word| {
+        let word = word.to_string_lossy();
+        word.strip_prefix("--").is_some_and(|flag| flag.split('=').next() == Some(key))
+    })
+}
+
+fn words(setting: &Setting, argument: &Arg) -> Vec<String> {
+    let flag = format!("--{}", setting.key);
+    match argument.get_action() {
+        ArgAction::SetTrue => match setting.values.first().map(String::as_str) {
+            Some("true") => vec![flag],
+            // Not set, as if it had not been named.
+            _ => Vec::new(),
+        },
+        _ => setting.values.iter().map(|value| format!("{flag}={value}")).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command() -> Command {
+        let server = Command::new("server")
+            .arg(Arg::new("cluster_cidr").long("cluster-cidr").action(ArgAction::Append))
+            .arg(Arg::new("node_name").long("node-name"))
+            .arg(Arg::new("disable_agent").long("disable-agent").action(ArgAction::SetTrue));
+        let agent = Command::new("agent").arg(Arg::new("token").long("token").env("KNARR_TOKEN"));
+        Command::new("knarr").subcommand(server).subcommand(agent).subcommand(Command::new("scheduler"))
+    }
+
+    #[test]
+    fn the_file_s_settings_come_as_if_typed() {
+        let command = command();
+        let file = "cluster-cidr: [10.1.0.0/16, fd00::/48]\nnode-name: a\ndisable-agent: true\ntoken: t\n";
+        let settings = parse(file, &command).unwrap();
+        for (typed, variable, expected) in [
+            (
+                &["knarr", "server"][..],
+                false,
+                &["--cluster-cidr=10.1.0.0/16", "--cluster-cidr=fd00::/48", "--node-name=a", "--disable-agent"][..],
+            ),
+            (&["knarr", "server", "--node-name", "b", "--cluster-cidr=10.2.0.0/16"], false, &["--disable-agent"]),
+            (&["knarr", "agent"], false, &["--token=t"]),
+            (&["knarr", "agent"], true, &[]),
+        ] {
+            let typed: Vec<OsString> = typed.iter().map(OsString::from).collect();
+            let reader = command.find_subcommand(typed[1].to_str().unwrap()).unwrap();
+            let merged = merge(typed.clone(), &settings, reader, |_| variable);
+            assert_eq!(merged[typed.len()..].iter().collect::<Vec<_>>(), expected, "{typed:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_key_is_refused_with_the_nearest_right_one() {
+        for (text, reason) in [
+            ("clustercidr: 10.1.0.0/16", "did you mean \"cluster-cidr\"?"),
+            ("node_name: a", "did you mean \"node-name\"?"),
+            ("colour: red", "`knarr config show` lists them all"),
+            ("node-name: {a: b}", "must be a value or a list"),
+            ("- node-name", "of the form `flag: value`"),
+        ] {
+            let error = parse(text, &command()).unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+        assert_eq!(parse("", &command()).unwrap(), []);
+    }
+}

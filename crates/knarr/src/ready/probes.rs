@@ -1,0 +1,141 @@
+//! Ways to ask a part whether it works, as its users would.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use knarr_client::k8s_openapi::api::core::v1::Node;
+use knarr_client::kube::{Api, Client};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+
+/// No part that works takes longer to answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// One part, and how to ask it.
+pub struct Probe {
+    pub name: &'static str,
+    pub ask: Box<dyn Fn() -> BoxFuture<'static, bool> + Send + Sync>,
+}
+
+impl Probe {
+    pub fn new<F>(name: &'static str, ask: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = bool> + Send + 'static,
+    {
+        Probe {
+            name,
+            ask: Box::new(move || {
+                let asked = ask();
+                Box::pin(async move { tokio::time::timeout(PATIENCE, asked).await.unwrap_or(false) })
+            }),
+        }
+    }
+
+    /// The node says that it is ready: its runtime runs and its pods have a network.
+    pub fn node(client: Client, name: String) -> Self {
+        Self::new("node", move || {
+            let (nodes, name) = (Api::<Node>::all(client.clone()), name.clone());
+            async move { nodes.get_opt(&name).await.is_ok_and(|node| node.is_some_and(|node| is_ready(&node))) }
+        })
+    }
+
+    /// A path of the API is answered with success.
+    pub fn path(name: &'static str, client: Client, path: String) -> Self {
+        let path: Arc<str> = path.into();
+        Self::new(name, move || {
+            let (client, path) = (client.clone(), Arc::clone(&path));
+            async move {
+                let Ok(request) = http::Request::get(&*path).body(Vec::new()) else { return false };
+                client.request_text(request).await.is_ok()
+            }
+        })
+    }
+
+    /// DNS knows the API server by its name.
+    pub fn dns(address: IpAddr, domain: &str) -> Self {
+        let question: Arc<[u8]> = question(&format!("kubernetes.default.svc.{domain}")).into();
+        Self::new("DNS", move || answers_dns(SocketAddr::new(address, 53), Arc::clone(&question)))
+    }
+
+    /// A service's address leads to where connections are taken.
+    pub fn connects(name: &'static str, address: SocketAddr) -> Self {
+        Self::new(name, move || async move { TcpStream::connect(address).await.is_ok() })
+    }
+
+    /// HTTP is spoken there, whatever the answer.
+    pub fn http(name: &'static str, address: SocketAddr) -> Self {
+        Self::new(name, move || async move { answers_http(reachable(address)).await.unwrap_or(false) })
+    }
+}
+
+/// Where a server that listens on all addresses can be asked from here.
+pub fn reachable(listening: SocketAddr) -> SocketAddr {
+    let address = match listening.ip() {
+        IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        address => address,
+    };
+    SocketAddr::new(address, listening.port())
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+async fn answers_http(address: SocketAddr) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: ready.invalid\r\nconnection: close\r\n\r\n").await?;
+    let mut start = [0; 5];
+    stream.read_exact(&mut start).await?;
+    Ok(&start == b"HTTP/")
+}
+
+/// A question for the IPv4 or IPv6 address of a name: a header with one question, the name's labels, type and class.
+fn question(name: &str) -> Vec<u8> {
+    let mut message = vec![0x6b, 0x6e, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.').filter(|label| !label.is_empty()) {
+        message.push(u8::try_from(label.len()).unwrap_or(63));
+        message.extend(label.bytes().take(63));
+    }
+    message.extend([0, 0, 1, 0, 1]);
+    message
+}
+
+async fn answers_dns(server: SocketAddr, question: Arc<[u8]>) -> bool {
+    let local: SocketAddr = match server {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let Ok(socket) = UdpSocket::bind(local).await else { return false };
+    if socket.connect(server).await.is_err() || socket.send(&question).await.is_err() {
+        return false;
+    }
+    let mut answer = [0; 512];
+    let Ok(length) = socket.recv(&mut answer).await else { return false };
+    // The same number, marked as an answer without an error.
+    length >= 12 && answer[..2] == question[..2] && answer[2] & 0x80 != 0 && answer[3] & 0x0f == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_a_header_and_a_name() {
+        let message = question("a.bc.");
+        assert_eq!(&message[4..6], &[0, 1]);
+        assert_eq!(&message[12..], b"\x01a\x02bc\x00\x00\x01\x00\x01");
+    }
+
+    #[test]
+    fn a_listener_on_all_addresses_is_asked_on_loopback() {
+        for (listening, asked) in
+            [("0.0.0.0:80", "127.0.0.1:80"), ("[::]:80", "[::1]:80"), ("10.0.0.1:80", "10.0.0.1:80")]
+        {
+            assert_eq!(reachable(listening.parse().unwrap()), asked.parse().unwrap());
+        }
+    }
+}
