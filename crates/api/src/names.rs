@@ -24,6 +24,14 @@ pub fn dns_label(name: &str) -> Vec<String> {
     wrong
 }
 
+/// A name as kinds have it whose rules are declared in their schema; it is told apart only by its words for length.
+pub fn long_name(name: &str) -> Vec<String> {
+    dns_subdomain(name)
+        .into_iter()
+        .map(|wrong| if wrong == too_long(253) { "must be no more than 253 bytes".to_owned() } else { wrong })
+        .collect()
+}
+
 pub fn dns_subdomain(name: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if name.len() > 253 {

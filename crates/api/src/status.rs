@@ -53,7 +53,7 @@ impl Status {
         Status { code, reason: reason.into(), message: message.into(), details: None, continue_token: None }
     }
 
-    fn about(mut self, of: Named<'_>, name: &str) -> Self {
+    pub fn about(mut self, of: Named<'_>, name: &str) -> Self {
         let details = Details { name: name.into(), group: of.group.into(), kind: of.name.into(), ..Details::default() };
         self.details = Some(details);
         self

@@ -151,6 +151,11 @@ pub trait KindRules: Sync {
         true
     }
 
+    /// Whether finalizers without a domain must be among those that Kubernetes knows.
+    fn knows_finalizers(&self) -> bool {
+        true
+    }
+
     /// How often the kind's own rules judge the metadata of an update again; see `metadata::validate_update`.
     fn metadata_rounds(&self) -> MetadataRounds {
         MetadataRounds { as_change: 1, as_new: 0 }

@@ -18,7 +18,9 @@ const SUBRESOURCE_LIMIT: usize = 256;
 pub fn validate_create(object: &Value, namespaced: bool, rules: &dyn KindRules) -> Errors {
     let mut errors = Errors::new();
     validate(&mut errors, object.at(&["metadata"]), namespaced, rules.name_check());
-    standard_finalizers(&mut errors, object.at(&["metadata"]));
+    if rules.knows_finalizers() {
+        standard_finalizers(&mut errors, object.at(&["metadata"]));
+    }
     errors
 }
 
@@ -34,7 +36,9 @@ pub fn validate_update(object: &Value, old: &Value, namespaced: bool, rules: &dy
     let rounds = rules.metadata_rounds();
     for _ in 0..rounds.as_change {
         validate_change(&mut errors, new_metadata, old_metadata);
-        standard_finalizers(&mut errors, new_metadata);
+        if rules.knows_finalizers() {
+            standard_finalizers(&mut errors, new_metadata);
+        }
     }
     for _ in 0..rounds.as_new {
         validate(&mut errors, new_metadata, namespaced, rules.name_check());

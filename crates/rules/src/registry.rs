@@ -10,7 +10,11 @@ use crate::{
 /// A kind with nothing special about it.
 struct Plain;
 
-impl KindRules for Plain {}
+impl KindRules for Plain {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+}
 
 /// The rules of a kind; kinds without rules of their own get the ones that fit anything.
 pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {

@@ -91,7 +91,8 @@ impl<'p> Estimator<'p> {
             "@in" => count(1),
             "isSorted" | "sum" | "min" | "max" | "indexOf" | "lastIndexOf" | "distinct" | "sort" => count(0),
             "sets.contains" | "sets.equivalent" | "sets.intersects" => count(0).saturating_mul(count(1)),
-            "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" | "_+_" => tenth(count(0).min(count(1))),
+            "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" => tenth(count(0).min(count(1))),
+            "_+_" => tenth(count(0).saturating_add(count(1))),
             _ => 1,
         };
         let size = match (function, sizes.first()) {
@@ -99,6 +100,8 @@ impl<'p> Estimator<'p> {
             ("_?_:_", _) => Size::AtMost(count(1).max(count(2))),
             ("join", _) => Size::AtMost(together()),
             ("_+_", _) => Size::AtMost(count(0).saturating_add(count(1))),
+            // Nothing is known of how long such a text may get.
+            ("string", _) => Size::AtMost(u64::MAX),
             ("size" | "int" | "double" | "sum" | "_==_" | "_&&_", _) => Size::AtMost(1),
             (_, Some(first)) => Size::AtMost(first.count()),
             _ => Size::AtMost(1),

@@ -73,7 +73,10 @@ impl Parser {
             Token::Sign(sign) => (*sign).to_owned(),
             Token::End => "<EOF>".to_owned(),
         };
-        self.problem(format!("Syntax error: mismatched input '{found}' expecting {expected}"))
+        // One token too many before the end is told differently.
+        let last = expected == "<EOF>" && matches!(self.tokens.get(self.next + 1), Some((Token::End, _)));
+        let how = if last { "extraneous" } else { "mismatched" };
+        self.problem(format!("Syntax error: {how} input '{found}' expecting {expected}"))
     }
 
     fn problem(&self, message: String) -> Problem {

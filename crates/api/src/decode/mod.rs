@@ -16,7 +16,7 @@ mod yaml;
 
 pub use error::{DecodeError, StrictProblem};
 pub use kind::{TypeMeta, type_meta};
-pub use normalize::{normalize, zero};
+pub use normalize::{normalize, normalize_as_given, zero};
 pub(crate) use path::quoted;
 
 use crate::schema::NodeRef;

@@ -6,25 +6,76 @@ use serde_json::{Map, Value};
 
 /// Brings an object into the form in which Kubernetes prints it.
 pub fn normalize(value: &mut Value, node: NodeRef<'_>) {
-    match (&node.get().shape, value) {
-        (Shape::Object(object), Value::Object(fields)) => normalize_fields(fields, node, object),
-        (Shape::Map(element), Value::Object(entries)) => {
-            let element = node.at(*element);
-            if has_inner_form(element) {
-                entries.values_mut().for_each(|entry| normalize(entry, element));
+    Form { keeps_empty: false }.bring(value, node);
+}
+
+/// The same, but for empty lists and maps that are always printed: who writes one owns it, so they stay until that is
+/// recorded.
+pub fn normalize_as_given(value: &mut Value, node: NodeRef<'_>) {
+    Form { keeps_empty: true }.bring(value, node);
+}
+
+#[derive(Clone, Copy)]
+struct Form {
+    keeps_empty: bool,
+}
+
+impl Form {
+    fn bring(self, value: &mut Value, node: NodeRef<'_>) {
+        match (&node.get().shape, value) {
+            (Shape::Object(object), Value::Object(fields)) => self.bring_fields(fields, node, object),
+            (Shape::Map(element), Value::Object(entries)) => {
+                let element = node.at(*element);
+                if has_inner_form(element) {
+                    entries.values_mut().for_each(|entry| self.bring(entry, element));
+                }
+            }
+            (Shape::List(list), Value::Array(items)) => {
+                let element = node.at(list.element);
+                if has_inner_form(element) {
+                    items.iter_mut().for_each(|item| self.bring(item, element));
+                }
+            }
+            (Shape::SchemaOr { schema, .. }, value @ Value::Object(_)) => self.bring(value, node.at(*schema)),
+            (Shape::SchemaOr { schema, .. }, Value::Array(items)) => {
+                items.iter_mut().filter(|item| item.is_object()).for_each(|item| self.bring(item, node.at(*schema)));
+            }
+            _ => {}
+        }
+    }
+
+    fn bring_fields(self, fields: &mut Map<String, Value>, node: NodeRef<'_>, object: &Object) {
+        let mut printed = 0;
+        fields.retain(|name, value| {
+            let Some(field) = object.field(name) else { return true };
+            self.bring(value, node.at(field.node));
+            let keep = self.settle(field, value, node);
+            printed += usize::from(keep && matches!(field.presence, Presence::Always | Presence::Nullable));
+            keep
+        });
+        if printed < object.always_printed().len() {
+            add_missing(fields, node, object);
+        }
+    }
+
+    /// Whether the field stays; a list or map that is always printed becomes null when it is empty.
+    fn settle(self, field: &Field, value: &mut Value, node: NodeRef<'_>) -> bool {
+        match field.presence {
+            Presence::NonZero => !is_zero(value) || starts_over(field, value),
+            Presence::Optional => !value.is_null(),
+            Presence::Nullable | Presence::AsGiven => true,
+            Presence::Always => {
+                let target = node.at(field.node);
+                match (&target.get().shape, &*value) {
+                    (_, Value::Null) => *value = zero(target),
+                    _ if self.keeps_empty => {}
+                    (Shape::List(_), Value::Array(items)) if items.is_empty() => *value = Value::Null,
+                    (Shape::Map(_), Value::Object(entries)) if entries.is_empty() => *value = Value::Null,
+                    _ => {}
+                }
+                true
             }
         }
-        (Shape::List(list), Value::Array(items)) => {
-            let element = node.at(list.element);
-            if has_inner_form(element) {
-                items.iter_mut().for_each(|item| normalize(item, element));
-            }
-        }
-        (Shape::SchemaOr { schema, .. }, value @ Value::Object(_)) => normalize(value, node.at(*schema)),
-        (Shape::SchemaOr { schema, .. }, Value::Array(items)) => {
-            items.iter_mut().filter(|item| item.is_object()).for_each(|item| normalize(item, node.at(*schema)));
-        }
-        _ => {}
     }
 }
 
@@ -42,39 +93,6 @@ pub fn zero(node: NodeRef<'_>) -> Value {
         Shape::Quantity => Value::from("0"),
         Shape::Duration => Value::from("0s"),
         _ => Value::Null,
-    }
-}
-
-fn normalize_fields(fields: &mut Map<String, Value>, node: NodeRef<'_>, object: &Object) {
-    let mut printed = 0;
-    fields.retain(|name, value| {
-        let Some(field) = object.field(name) else { return true };
-        normalize(value, node.at(field.node));
-        let keep = settle(field, value, node);
-        printed += usize::from(keep && matches!(field.presence, Presence::Always | Presence::Nullable));
-        keep
-    });
-    if printed < object.always_printed().len() {
-        add_missing(fields, node, object);
-    }
-}
-
-/// Whether the field stays; a list or map that is always printed becomes null when it is empty.
-fn settle(field: &Field, value: &mut Value, node: NodeRef<'_>) -> bool {
-    match field.presence {
-        Presence::NonZero => !is_zero(value) || starts_over(field, value),
-        Presence::Optional => !value.is_null(),
-        Presence::Nullable | Presence::AsGiven => true,
-        Presence::Always => {
-            let target = node.at(field.node);
-            match (&target.get().shape, &*value) {
-                (_, Value::Null) => *value = zero(target),
-                (Shape::List(_), Value::Array(items)) if items.is_empty() => *value = Value::Null,
-                (Shape::Map(_), Value::Object(entries)) if entries.is_empty() => *value = Value::Null,
-                _ => {}
-            }
-            true
-        }
     }
 }
 

@@ -131,7 +131,9 @@ impl<'a> Decoder<'a> {
             self.state.steps.push(Step::Key(name.clone()));
             let value = self.value(element)?;
             self.state.steps.pop();
-            map.insert(name.into_owned(), value.unwrap_or_else(|| zero(element)));
+            // Bytes that are not given are none inside a map.
+            let absent = || if matches!(element.get().shape, Shape::Bytes) { Value::from("") } else { zero(element) };
+            map.insert(name.into_owned(), value.unwrap_or_else(absent));
             key = self.state.scanner.next_key()?;
         }
         Ok(Value::Object(map))

@@ -40,6 +40,7 @@ pub fn object(
     let shaped = match format.shape {
         Shape::Whole => object,
         Shape::Partial => table::partial(resource, &object, format.meta_version),
+        Shape::PartialList if resource.custom.is_some() => return Err(Status::new(500, "", "content is not a list")),
         Shape::PartialList => {
             return Err(not_acceptable(format!(
                 "you requested PartialObjectMetadataList, but the requested object is not a list ({})",
@@ -119,7 +120,11 @@ pub fn list(
     format: &Format,
     include: IncludeObject,
 ) -> Result<Response<Body>, Status> {
-    let metadata = list_metadata(&listed);
+    let mut metadata = list_metadata(&listed);
+    if resource.custom.is_some() && format.shape == Shape::Whole {
+        // Lists that Kubernetes keeps as plain maps print this field always.
+        metadata["continue"] = listed.continue_token.as_str().into();
+    }
     match (format.shape, format.encoding) {
         (Shape::Whole, Encoding::Json) if !format.pretty => plain_list(resource, listed, &metadata),
         (Shape::Whole, Encoding::Protobuf) => protobuf_list(resource, &listed, &metadata),

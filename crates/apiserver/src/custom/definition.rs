@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use knarr_api::catalogue::{GroupVersionKind, Kind, Storage, Subresource, Verb, Verbs};
+use knarr_api::catalogue::{GroupVersionKind, Kind, Storage, Subresource, Verb, Verbs, compare_versions};
 use knarr_api::custom::{CustomSchema, ScalePaths};
 use knarr_api::openapi::custom_type_name;
 use knarr_api::value::Read;
@@ -84,9 +84,32 @@ fn kind_of(definition: &Value, version: &Value, fits_since: u64) -> (Kind, Custo
         has_status,
         columns: PrinterColumn::read(version.at(&["additionalPrinterColumns"])),
         converter: Converter::read(definition.at(&["spec", "conversion"])).map(Arc::new),
+        deprecation: deprecation(definition, version),
         fits_since,
     };
     (kind, custom)
+}
+
+/// What requests for this version are warned with: the definition's own words, or a hint at the version to use instead.
+fn deprecation(definition: &Value, version: &Value) -> Option<String> {
+    if version.flag(&["deprecated"]) != Some(true) {
+        return None;
+    }
+    if let Some(words) = version.get("deprecationWarning").and_then(Value::as_str) {
+        return Some(words.to_owned());
+    }
+    let group = definition.text(&["spec", "group"]);
+    let kind = definition.text(&["spec", "names", "kind"]);
+    let own = version.text(&["name"]);
+    let newer = definition
+        .items(&["spec", "versions"])
+        .iter()
+        .filter(|other| other.flag(&["deprecated"]) != Some(true) && other.flag(&["served"]) == Some(true))
+        .map(|other| other.text(&["name"]))
+        .filter(|name| compare_versions(name, own).is_gt())
+        .max_by(|one, other| compare_versions(one, other));
+    let instead = newer.map(|name| format!("; use {group}/{name} {kind}")).unwrap_or_default();
+    Some(format!("{group}/{own} {kind} is deprecated{instead}"))
 }
 
 /// Objects of a definition that is being deleted can be read and removed, not made.

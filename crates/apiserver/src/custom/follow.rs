@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{CustomType, FINALIZER, definition, names};
 use crate::kinds::{Kinds, Resource, path_of};
-use crate::persist::{facts, stored};
+use crate::persist::{facts, fields, stored};
 use crate::server::Server;
 
 const GROUP: &str = "apiextensions.k8s.io";
@@ -91,10 +91,13 @@ async fn write(server: &Server, resource: &Resource, entry: &Entry, wanted: &Val
             Ok(_) | Err(Error::Conflict { current: None, .. })
         );
     }
-    let value = stored::encode(resource, wanted);
-    if value == entry.value {
+    if stored::encode(resource, wanted) == entry.value {
         return true;
     }
+    let Ok(before) = stored::parse(entry) else { return false };
+    let mut wanted = wanted.clone();
+    fields::record_status(resource, &before, &mut wanted, jiff::Timestamp::now());
+    let value = stored::encode(resource, &wanted);
     match server.store.update(&entry.key, value, entry.revision, None).await {
         Ok(_) => true,
         // Somebody else wrote it; the watch brings the news.

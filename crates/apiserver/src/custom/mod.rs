@@ -36,6 +36,8 @@ pub struct CustomType {
     columns: Vec<PrinterColumn>,
     /// Who converts its objects between versions, where they differ in more than their names.
     pub converter: Option<Arc<Converter>>,
+    /// What requests for a version on its way out are warned with.
+    pub deprecation: Option<String>,
     /// Objects stored before this revision may not fit the schema.
     pub fits_since: u64,
 }

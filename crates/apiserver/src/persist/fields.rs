@@ -1,6 +1,7 @@
 //! Who owns which field: managedFields, kept up to date with every write.
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use knarr_api::apply::{self, ApplyError, Set, Tracker, Versions};
 use knarr_api::decode::{self, StrictProblem};
 use knarr_api::schema::{NodeRef, builtin};
@@ -12,7 +13,7 @@ use serde_json::{Map, Value};
 use super::options::{FieldValidation, WriteOptions};
 use super::{Call, patch, pipeline, stored};
 use crate::kinds::Resource;
-use crate::route::decode::{Expected, set_defaults};
+use crate::route::decode::{Expected, set_defaults, settle};
 
 pub use apply::keep_times_if_unchanged;
 
@@ -21,7 +22,20 @@ pub fn record(call: &Call<'_>, live: Option<&Value>, object: &mut Value, options
     with_tracker(call, |tracker| {
         tracker.update(live, object, &options.manager);
         Ok(())
-    })
+    })?;
+    if call.target.subresource == "scale" && call.resource.custom.is_some() {
+        forget_times_of_scale(object);
+    }
+    settle(call.resource, object);
+    Ok(())
+}
+
+/// Who wrote the scale of a custom resource is told without the time.
+fn forget_times_of_scale(object: &mut Value) {
+    let entries = object.find(&["metadata", "managedFields"]).and_then(Value::as_array_mut);
+    for entry in entries.into_iter().flatten().filter(|entry| entry.text(&["subresource"]) == "scale") {
+        entry.remove(&["time"]);
+    }
 }
 
 /// What a client wants to be, as server-side apply takes it.
@@ -78,6 +92,7 @@ impl Configuration {
             pipeline::wipe_system_fields(&mut object);
         }
         set_defaults(call.resource, &mut object);
+        settle(call.resource, &mut object);
         pipeline::deduplicate_owners(call, &mut object, false);
         Ok(object)
     }
@@ -117,18 +132,34 @@ fn apply_status(error: ApplyError) -> Status {
     }
 }
 
+/// Records what the server itself writes to a stored object's status.
+pub fn record_status(resource: &Resource, live: &Value, object: &mut Value, now: Timestamp) {
+    if let Some(node) = resource.schema() {
+        tracking(resource, node, "status", now, |tracker| tracker.update(Some(live), object, "kube-apiserver"));
+    }
+}
+
 fn with_tracker<T>(call: &Call<'_>, track: impl FnOnce(&Tracker<'_>) -> Result<T, Status>) -> Result<T, Status> {
-    let resource = call.resource;
-    let node = resource.schema().ok_or_else(|| Status::internal("the kind has no schema"))?;
-    let ignored = ignored(resource, &call.target.subresource);
+    let node = call.resource.schema().ok_or_else(|| Status::internal("the kind has no schema"))?;
+    tracking(call.resource, node, &call.target.subresource, call.now, track)
+}
+
+fn tracking<T>(
+    resource: &Resource,
+    node: NodeRef<'_>,
+    subresource: &str,
+    now: Timestamp,
+    track: impl FnOnce(&Tracker<'_>) -> T,
+) -> T {
+    let ignored = ignored(resource, subresource);
     let versions = ResourceVersions { resource, ignored: ignored.as_ref() };
-    let now = time::seconds(call.now);
+    let now = time::seconds(now);
     let api_version = resource.kind.api_version();
     track(&Tracker {
         node,
         api_version: &api_version,
         kind: &resource.kind.kind,
-        subresource: &call.target.subresource,
+        subresource,
         ignored: ignored.as_ref(),
         versions: &versions,
         now: &now,

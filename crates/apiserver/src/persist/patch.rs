@@ -153,6 +153,9 @@ impl Patch {
             FieldValidation::Warn => call.warnings.lock().extend(problems),
             _ => {}
         }
+        if let Some(status) = expected.custom.and_then(|_| expected.not_this_kind(&changed)) {
+            return Err(status);
+        }
         let mut object = decoded.value;
         object["kind"] = expected.kind.kind.as_str().into();
         object["apiVersion"] = expected.kind.api_version().into();
@@ -162,6 +165,7 @@ impl Patch {
     fn check_type(&self, expected: &Expected<'_>, changed: &Value) -> Result<(), String> {
         match &self.change {
             Change::Strategic(_) => cannot_restore(changed, expected.node).map_or(Ok(()), Err),
+            _ if expected.custom.is_some() && changed.is_object() => Ok(()),
             _ => expected.check_type(changed),
         }
     }

@@ -100,7 +100,7 @@ fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
 }
 
 fn not_acceptable(offer: Offer, known_type: bool) -> Status {
-    let types = if offer.custom { format!("{JSON}, {YAML}") } else { format!("{JSON}, {YAML}, {PROTOBUF}") };
+    let types = format!("{JSON}, {YAML}, {PROTOBUF}");
     if offer.custom || known_type {
         return Status::new(406, "NotAcceptable", format!("only the following media types are accepted: {types}"));
     }
@@ -184,10 +184,7 @@ pub fn body_encoding(headers: &HeaderMap, custom: bool) -> Result<Encoding, Stat
         "" | JSON => Ok(Encoding::Json),
         YAML => Ok(Encoding::Yaml),
         PROTOBUF if !custom => Ok(Encoding::Protobuf),
-        _ => {
-            let types = if custom { format!("{JSON}, {YAML}") } else { format!("{JSON}, {YAML}, {PROTOBUF}") };
-            Err(unknown_format(&types))
-        }
+        _ => Err(unknown_format(&format!("{JSON}, {YAML}, {PROTOBUF}"))),
     }
 }
 

@@ -5,9 +5,11 @@ use http::HeaderMap;
 use knarr_api::catalogue::GroupVersionKind;
 use knarr_api::custom::CustomSchema;
 use knarr_api::decode::{self, DecodeError, Decoded, StrictProblem, TypeMeta};
+use knarr_api::field::{Errors, Path};
 use knarr_api::protobuf;
 use knarr_api::schema::{NodeRef, builtin};
-use knarr_api::status::Status;
+use knarr_api::status::{Named, Status};
+use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::accept::{self, Encoding};
@@ -68,9 +70,24 @@ impl<'a> Expected<'a> {
                 Ok(_) => Err(no_conversion(&given, &self.kind)),
                 Err(error) => Err(error.to_string()),
             },
-            _ if self.custom.is_some() => Err(other_custom_kind(&given, &self.kind)),
             _ => Err(unregistered(&given)),
         }
+    }
+
+    /// Why a custom resource that says to be something else is invalid.
+    pub fn not_this_kind(&self, object: &Value) -> Option<Status> {
+        let (kind, api_version) = (object.text(&["kind"]), object.text(&["apiVersion"]));
+        let own = self.kind.api_version();
+        let mut errors = Errors::new();
+        if kind != self.kind.kind {
+            errors.invalid(&Path::root("kind"), kind, format!("must be {}", self.kind.kind));
+        } else if api_version != own {
+            errors.invalid(&Path::root("apiVersion"), api_version, format!("must be {own}"));
+        } else {
+            return None;
+        }
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        Some(Status::invalid(Named { group, name: kind }, object.text(&["metadata", "name"]), &errors))
     }
 
     fn decode_json(&self, body: &[u8]) -> Result<Decoded, DecodeError> {
@@ -103,9 +120,16 @@ pub fn set_defaults(resource: &Resource, object: &mut Value) {
         None => {
             resource.rules.set_defaults(object, &resource.kind.version);
             if let Some(node) = resource.schema() {
-                decode::normalize(object, node);
+                decode::normalize_as_given(object, node);
             }
         }
+    }
+}
+
+/// Brings an object whose fields have their owners into the form in which it is kept.
+pub fn settle(resource: &Resource, object: &mut Value) {
+    if let (None, Some(node)) = (&resource.custom, resource.schema()) {
+        decode::normalize(object, node);
     }
 }
 
@@ -141,12 +165,14 @@ fn typed(_headers: &HeaderMap, encoding: Encoding, expected: &Expected<'_>, body
         Encoding::Json => {
             let meta = read_type(expected, body, body)?;
             check_kind(expected, &meta)?;
+            check_custom_kind(expected, &meta, || decode::untyped_json(body).map(|it| it.value).unwrap_or_default())?;
             expected.decode_json(body).map_err(|error| cannot_handle(expected, &meta, &error.to_string()))
         }
         Encoding::Yaml => {
             let plain = decode::untyped_yaml(body).map_err(|error| unrecognized(expected, &error.to_string(), body))?;
             let meta = read_type(expected, plain.value.to_string().as_bytes(), body)?;
             check_kind(expected, &meta)?;
+            check_custom_kind(expected, &meta, || plain.value.clone())?;
             expected.decode_yaml(body).map_err(|error| cannot_handle(expected, &meta, &error.to_string()))
         }
     }
@@ -158,6 +184,10 @@ fn read_type(expected: &Expected<'_>, json: &[u8], body: &[u8]) -> Result<TypeMe
         unrecognized(expected, &format!("couldn't get version/kind; json parse error: {error}"), body)
     })?;
     check_version_text(&meta).map_err(|why| unrecognized(expected, &why, body))?;
+    if expected.custom.is_some() && meta.kind.is_empty() {
+        let why = format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(json));
+        return Err(unrecognized(expected, &why, body));
+    }
     Ok(meta)
 }
 
@@ -172,14 +202,15 @@ fn check_version_text(meta: &TypeMeta) -> Result<(), String> {
 fn check_kind(expected: &Expected<'_>, meta: &TypeMeta) -> Result<(), Status> {
     let given = with_defaults(expected, meta);
     let own = &expected.kind;
-    if given == *own {
+    if given == *own && (expected.custom.is_none() || !meta.api_version.is_empty()) {
         return Ok(());
     }
     if expected.custom.is_some() {
-        if given.group != own.group || given.version != own.version {
-            return Err(wrong_version(&given, own));
-        }
-        return Err(cannot_handle(expected, meta, &other_custom_kind(&given, own)));
+        let stated = GroupVersionKind::new(&meta.api_version, &given.kind);
+        return match (stated.group == own.group, stated.version == own.version) {
+            (true, true) => Ok(()),
+            _ => Err(wrong_version(&stated, own)),
+        };
     }
     let known = builtin().kind(&given.group, &given.version, &given.kind).is_some();
     if given.kind == own.kind && known {
@@ -207,8 +238,12 @@ fn unregistered(given: &GroupVersionKind) -> String {
     )
 }
 
-fn other_custom_kind(given: &GroupVersionKind, own: &GroupVersionKind) -> String {
-    format!("converting (*unstructured.Unstructured) to ({}): unknown conversion from {}", own.kind, given.kind)
+/// A custom resource of another kind than its path's is read, and found invalid.
+fn check_custom_kind(expected: &Expected<'_>, meta: &TypeMeta, read: impl FnOnce() -> Value) -> Result<(), Status> {
+    if expected.custom.is_none() || meta.kind == expected.kind.kind {
+        return Ok(());
+    }
+    Err(expected.not_this_kind(&read()).unwrap_or_else(|| Status::internal("the kind was not read")))
 }
 
 fn with_defaults(expected: &Expected<'_>, meta: &TypeMeta) -> GroupVersionKind {

@@ -55,8 +55,9 @@ const COLUMNS: &[Column] = &[
 
 impl KindRules for PodTemplate {
     fn set_defaults(&self, object: &mut Value, _version: &str) {
-        if let Some(template) = object.get_mut("template") {
-            set_defaults(template);
+        if let Some(fields) = object.as_object_mut() {
+            let template = crate::common::defaults::object_or_new(fields, "template");
+            defaults::set_spec_defaults(crate::common::defaults::object_or_new(template, "spec"));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
-use knarr_api::names;
+use knarr_api::names::{self, Check};
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
@@ -28,6 +28,10 @@ const COLUMNS: &[Column] = &[
 pub struct ReplicationController;
 
 impl KindRules for ReplicationController {
+    fn name_check(&self) -> Check {
+        names::long_name
+    }
+
     fn set_defaults(&self, object: &mut Value, _version: &str) {
         let labels = object.at(&["spec", "template", "metadata", "labels"]).clone();
         if labels.is_object() {

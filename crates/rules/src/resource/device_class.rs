@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
+use knarr_api::names::{self, Check};
 use knarr_api::value::Read;
 use serde_json::Value;
 
@@ -15,6 +16,10 @@ const MOST_CONFIGURATIONS: usize = 32;
 pub struct DeviceClass;
 
 impl KindRules for DeviceClass {
+    fn name_check(&self) -> Check {
+        names::long_name
+    }
+
     fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         let path = Path::root("spec");
