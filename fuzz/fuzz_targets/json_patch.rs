@@ -1,0 +1,10 @@
+//! A JSON patch, read and carried out.
+#![no_main]
+
+use knarr_api::patch::JsonPatch;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    if let Ok(patch) = JsonPatch::read(input) {
+        let _ = patch.apply(&mut knarr_fuzz::pod());
+    }
+});

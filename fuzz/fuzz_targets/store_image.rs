@@ -1,0 +1,4 @@
+//! What the store keeps on the disk: its image.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| knarr_store::fuzzing::image(input));
