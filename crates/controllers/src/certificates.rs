@@ -144,7 +144,7 @@ async fn approve_client(context: &Context, request: &Request, asked: &Asked) -> 
 
 async fn add_approval(context: &Context, request: &Request, message: &str) -> Result<()> {
     let mut changed = request.clone();
-    let approved = new_condition("Approved", "AutoApproved", message);
+    let approved = new_condition("Approved", "AutoApproved", message, context.clock.now());
     changed.status.get_or_insert_default().conditions.get_or_insert_default().push(approved);
     let api: Api<Request> = Api::all(context.client.clone());
     ignore_not_found(api.replace_subresource("approval", name(&changed), &PostParams::default(), &changed).await)?;
@@ -191,7 +191,7 @@ async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -
     };
     match refused {
         Some(reason) => {
-            let told = new_condition("Failed", "SignerValidationFailure", &reason);
+            let told = new_condition("Failed", "SignerValidationFailure", &reason, context.clock.now());
             status.conditions.get_or_insert_default().push(told);
         }
         None => {
@@ -213,14 +213,14 @@ fn lifetime(request: &Request, most: Duration) -> Duration {
     asked.map_or(most, |seconds| Duration::from_secs(seconds).clamp(LEAST.min(most), most))
 }
 
-fn new_condition(kind: &str, reason: &str, message: &str) -> CertificateSigningRequestCondition {
+fn new_condition(kind: &str, reason: &str, message: &str, now: Timestamp) -> CertificateSigningRequestCondition {
     CertificateSigningRequestCondition {
         type_: kind.to_owned(),
         status: "True".to_owned(),
         reason: Some(reason.to_owned()),
         message: Some(message.to_owned()),
-        last_update_time: Some(time::now()),
-        last_transition_time: Some(time::now()),
+        last_update_time: Some(time::truncated(now)),
+        last_transition_time: Some(time::truncated(now)),
     }
 }
 

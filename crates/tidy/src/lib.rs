@@ -33,7 +33,11 @@ const WITHOUT_TYPED_API: &[&str] = &["api", "apiserver", "rules", "store"];
 
 /// Where decisions are made: time comes in as a value.
 const DECIDES: &[&str] = &["controllers", "scheduler", "rules", "api"];
-const CLOCKS: &[&str] = &["SystemTime::now", "Timestamp::now", "Zoned::now", "Utc::now"];
+const CLOCKS: &[&str] = &["SystemTime::now", "Timestamp::now", "Zoned::now", "Utc::now", "time::now()"];
+
+/// Reconcilers are given their clock: only what is handed to all of them chooses the machine's own.
+const MACHINE_CLOCK: &str = "Clock::system()";
+const CHOOSES_THE_CLOCK: &[&str] = &["clock.rs", "context.rs"];
 
 const LONGEST_FILE: usize = 800;
 
@@ -79,6 +83,9 @@ fn decisions_are_given_the_time() {
             for (number, line) in before_tests(&read(&file)).lines().enumerate() {
                 if let Some(clock) = CLOCKS.iter().find(|clock| line.contains(*clock)) {
                     wrong.push(format!("{}:{}: {clock} in a decision", file.display(), number + 1));
+                }
+                if line.contains(MACHINE_CLOCK) && !CHOOSES_THE_CLOCK.contains(&file_name(&file).as_str()) {
+                    wrong.push(format!("{}:{}: the clock comes with the context", file.display(), number + 1));
                 }
             }
         }
