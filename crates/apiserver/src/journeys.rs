@@ -10,6 +10,7 @@ use knarr_store::{Embedded, Options};
 use serde_json::{Value, json};
 
 use crate::authenticate::{ServiceAccountTokens, TokenFile};
+use crate::endpoint::page::Pages;
 use crate::kinds::no_descriptions;
 use crate::request::{GROUP_MASTERS, User};
 use crate::server::{Sender, Server};
@@ -30,9 +31,11 @@ impl Cluster {
             service_accounts: Arc::new(ServiceAccountTokens::for_tests()),
             descriptions: no_descriptions(),
             client_authority: "pem".to_owned(),
+            front_proxy_authority: "pem".to_owned(),
             service_ranges: ranges.clone(),
             address: "10.0.0.1:6443".to_owned(),
             provided: Vec::new(),
+            pages: Pages::new(),
         });
         start::prepare(&started.server, &ranges, "10.0.0.1:6443".parse().unwrap()).await.unwrap();
         Cluster { started, _directory: directory }

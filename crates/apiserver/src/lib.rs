@@ -5,12 +5,14 @@
 //! is written per kind: the catalogue and the schema say what a kind is, `knarr-rules` what is special about it.
 
 pub mod admit;
+pub mod aggregate;
 pub mod answer;
 pub mod authenticate;
 pub mod authorize;
 pub mod background;
 pub mod bootstrap;
 pub mod custom;
+pub mod encrypt;
 pub mod endpoint;
 #[cfg(test)]
 mod journeys;
@@ -28,4 +30,5 @@ pub mod server;
 pub mod service;
 pub mod start;
 pub mod subresource;
+pub mod trail;
 pub mod watch;

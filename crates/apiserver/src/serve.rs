@@ -59,9 +59,12 @@ pub async fn resource(server: &Arc<Server>, request: &mut Admitted<'_>) -> Resul
 }
 
 /// What every request for a kind on its way out is warned with.
-fn deprecation(resource: &Resource) -> Option<&'static str> {
+pub fn deprecation(resource: &Resource) -> Option<&str> {
+    if let Some(custom) = &resource.custom {
+        return custom.deprecation.as_deref();
+    }
     match resource.kind.plural.as_str() {
-        _ if !resource.kind.group.is_empty() || resource.custom.is_some() => None,
+        _ if !resource.kind.group.is_empty() => None,
         "componentstatuses" => Some("v1 ComponentStatus is deprecated in v1.19+"),
         "endpoints" => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
         _ => None,
@@ -77,6 +80,7 @@ pub fn new_call<'a>(server: &'a Server, resource: &'a Arc<Resource>, request: &'
         query: request.query,
         headers: &request.parts.headers,
         now: request.now,
+        passage: request.passage,
         warnings: Mutex::new(Vec::new()),
         annotations: Mutex::new(Vec::new()),
         delete_options: Default::default(),
@@ -96,7 +100,10 @@ fn check_path(resource: &Resource, request: &Admitted<'_>) -> Result<Verb, Statu
     let (verbs, proxies) = if target.subresource.is_empty() {
         (kind.verbs, false)
     } else {
-        let own = kind.subresource(&target.subresource).ok_or_else(Status::no_such_resource)?;
+        let own = kind.subresource(&target.subresource).ok_or_else(|| match resource.custom {
+            Some(_) => Status::not_found(resource.named(), &target.name),
+            None => Status::no_such_resource(),
+        })?;
         (own.verbs, target.subresource == "proxy")
     };
     if request.routed.beyond > 0 && !proxies {
@@ -110,16 +117,27 @@ fn check_path(resource: &Resource, request: &Admitted<'_>) -> Result<Verb, Statu
         (&Method::DELETE, verb) => Verb::parse(verb),
         _ => None,
     };
-    let verb = verb.filter(|verb| verbs.contains(*verb)).ok_or_else(Status::method_not_allowed)?;
+    let verb = verb.filter(|verb| verbs.contains(*verb)).ok_or_else(|| match resource.custom {
+        Some(_) if !target.subresource.is_empty() => unsupported(resource, &target.verb),
+        _ => Status::method_not_allowed(),
+    })?;
     let on_collection = target.subresource.is_empty();
     let fits = match verb {
         Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => named,
-        Verb::Create => (!named || !on_collection) && (!kind.namespaced || has_namespace),
+        // A custom resource may be made under its own name's path.
+        Verb::Create => (!named || !on_collection || resource.custom.is_some()) && (!kind.namespaced || has_namespace),
         Verb::DeleteCollection => !named && (!kind.namespaced || has_namespace),
         Verb::List => !named,
         Verb::Watch => true,
     };
     if fits { Ok(verb) } else { Err(Status::method_not_allowed()) }
+}
+
+/// The refusal of a method that a custom resource's subresource does not know.
+fn unsupported(resource: &Resource, verb: &str) -> Status {
+    let of = resource.named();
+    let text = format!("{verb} is not supported on resources of kind {:?}", of.to_string());
+    Status::new(405, "MethodNotAllowed", text).about(of, "")
 }
 
 async fn serve(

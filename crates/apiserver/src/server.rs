@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -16,7 +16,8 @@ use knarr_store::Store;
 
 use crate::admit::Chain;
 use crate::answer::{self, Body};
-use crate::authenticate::{Authenticator, ServiceAccountTokens, impersonate};
+use crate::aggregate::{self, Aggregation};
+use crate::authenticate::{Authenticator, ServiceAccountTokens, impersonate, user_of_headers};
 use crate::authorize::{Authorizer, Decision, NodeGraph, Rbac, forbidden};
 use crate::endpoint;
 use crate::endpoint::metrics::Metrics;
@@ -29,6 +30,7 @@ use crate::route::query::Query;
 use crate::route::target::{self, Routed};
 use crate::service::Services;
 use crate::subresource::connect::Kubelets;
+use crate::trail::Passage;
 
 /// The largest body that is read.
 pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -57,9 +59,15 @@ pub struct Server {
     pub client_authority: String,
     /// Kinds that other parts of this process make the objects of.
     pub provided: crate::provided::Provided,
+    /// PEM of the authority that signs the certificates of servers that authenticate users for this one.
+    pub front_proxy_authority: String,
+    /// What other servers of the cluster serve.
+    pub aggregation: Aggregation,
     /// How webhooks are called.
     pub outbound: Outbound,
     pub documents: endpoint::Documents,
+    /// Paths that other parts of this process answer.
+    pub pages: endpoint::page::Pages,
     pub metrics: Metrics,
     /// Turns true when the server begins to stop: watches end, and it is no longer ready.
     pub stopping: tokio::sync::watch::Receiver<bool>,
@@ -72,6 +80,8 @@ pub struct Server {
 pub enum Sender {
     /// Over a network, with the user that a verified client certificate names.
     Remote(Option<Arc<User>>),
+    /// Over a network, from a server that authenticated the user and names it in headers.
+    FrontProxy,
     /// From this process, as a user that needs no proof.
     Trusted(Arc<User>),
 }
@@ -84,6 +94,7 @@ pub struct Admitted<'a> {
     pub routed: &'a Routed,
     pub query: &'a Query,
     pub now: Timestamp,
+    pub passage: Passage,
 }
 
 /// An answer, and what is said about it in its head.
@@ -105,7 +116,7 @@ impl Server {
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let (mut parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let routed = target::route(&parts.method, parts.uri.path(), &query);
@@ -136,8 +147,11 @@ impl Server {
         B::Error: Display + Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let now = Timestamp::now();
+        let mut passage = Passage::begin();
         let allowed = self.identify(&parts.headers, sender, now).and_then(|user| {
+            passage.identified = Instant::now();
             self.authorize(&user, &routed.target)?;
+            passage.authorized = Instant::now();
             Ok(user)
         });
         let user = match allowed {
@@ -148,7 +162,10 @@ impl Server {
             }
         };
         let body = read(body).await?;
-        let mut request = Admitted { parts, body, user: &user, routed, query, now };
+        let mut request = Admitted { parts, body, user: &user, routed, query, now, passage };
+        if let Some(remote) = self.aggregation.route(request.parts.uri.path()) {
+            return Ok(aggregate::serve(self, &remote, &mut request).await.into());
+        }
         if routed.target.is_resource() {
             crate::serve::resource(self, &mut request).await
         } else {
@@ -161,6 +178,10 @@ impl Server {
             Sender::Trusted(user) => user.clone(),
             Sender::Remote(certificate) => {
                 Arc::new(self.authenticator.request(headers, certificate.as_deref(), &*self.objects, now)?)
+            }
+            Sender::FrontProxy => {
+                let named = user_of_headers(headers);
+                Arc::new(self.authenticator.request(headers, named.as_ref(), &*self.objects, now)?)
             }
         };
         match impersonate(&user, headers, &*self.authorizer)? {

@@ -156,4 +156,14 @@ mod tests {
             assert_eq!(again, object, "{kind} is stable");
         }
     }
+
+    #[test]
+    fn empty_lists_that_are_always_printed_stay_until_they_are_owned() {
+        let node = builtin().kind("rbac.authorization.k8s.io", "v1", "Role").expect("kind");
+        let mut role = json!({"metadata": {"name": "r", "labels": {}}, "rules": []});
+        normalize_as_given(&mut role, node);
+        assert_eq!(role, json!({"metadata": {"name": "r"}, "rules": []}));
+        normalize(&mut role, node);
+        assert_eq!(role, json!({"metadata": {"name": "r"}, "rules": null}));
+    }
 }

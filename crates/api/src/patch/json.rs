@@ -314,4 +314,14 @@ mod tests {
         let refusal = patch.apply(&mut json!({"a": {"b": "c"}})).unwrap_err().to_string();
         assert!(refusal.starts_with("Unable to complete the copy"), "{refusal}");
     }
+
+    #[test]
+    fn lenient_reading_leaves_mistakes_to_the_operations() {
+        let patch = JsonPatch::read_leniently(br#"[{"op":1,"extra":true}]"#).expect("patch");
+        assert!(patch.problems.is_empty());
+        assert!(matches!(patch.apply(&mut json!({})), Err(PatchError::Unprocessable(_))));
+        let problem = |text: &str| JsonPatch::read_leniently(text.as_bytes()).expect_err("no patch").to_string();
+        assert_eq!(problem("{}"), "json: cannot unmarshal object into Go value of type jsonpatch.Patch");
+        assert_eq!(problem("[1]"), "json: cannot unmarshal number into Go value of type jsonpatch.Operation");
+    }
 }

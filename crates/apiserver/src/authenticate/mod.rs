@@ -3,6 +3,7 @@
 
 mod bootstrap_token;
 mod certificate;
+mod front_proxy;
 mod impersonate;
 mod service_account;
 mod token_file;
@@ -15,6 +16,7 @@ use jiff::Timestamp;
 use knarr_api::status::Status;
 
 pub use certificate::user_of_certificate;
+pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, is_front_proxy, user_of_headers};
 pub use impersonate::impersonate;
 pub use service_account::{Bound, KeyError, ServiceAccountTokens, TokenRequest};
 pub use token_file::{TokenFile, TokenFileError};

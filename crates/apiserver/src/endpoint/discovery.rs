@@ -12,6 +12,7 @@ use knarr_api::status::Status;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::aggregate::discovery::{merge_aggregated, merge_group, merge_group_list};
 use crate::answer::{self, Body, served_bytes};
 use crate::route::accept::Encoding;
 use crate::server::{Admitted, Server};
@@ -31,13 +32,22 @@ pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<
     let catalogue = server.kinds.load().catalogue.clone();
     let aggregated = aggregated_version(&request.parts.headers);
     let format = if aggregated.is_some() { crate::route::accept::Format::JSON } else { super::format_of(request)? };
+    let remotes = server.aggregation.remotes();
     let document = match (parts, aggregated) {
         (["api"], Some(version)) => Some(discovery::aggregated_core(&catalogue, version)),
-        (["apis"], Some(version)) => Some(discovery::aggregated_groups(&catalogue, version)),
+        (["apis"], Some(version)) => {
+            let mut document = discovery::aggregated_groups(&catalogue, version);
+            merge_aggregated(&mut document, &catalogue, &remotes);
+            Some(document)
+        }
         (["api"], None) => Some(discovery::api_versions(&catalogue, &server.documents.address)),
-        (["apis"], None) => Some(discovery::group_list(&catalogue)),
+        (["apis"], None) => {
+            let mut document = discovery::group_list(&catalogue);
+            merge_group_list(&mut document, &catalogue, &remotes);
+            Some(document)
+        }
         (["api", version], _) => discovery::resource_list(&catalogue, "", version),
-        (["apis", group], _) => discovery::group(&catalogue, group),
+        (["apis", group], _) => merge_group(discovery::group(&catalogue, group), group, &catalogue, &remotes),
         (["apis", group, version], _) => discovery::resource_list(&catalogue, group, version),
         _ => None,
     };
@@ -85,7 +95,7 @@ fn aggregated_answer(
     version: &str,
     document: &Value,
 ) -> Response<Body> {
-    let encoded = server.documents.discovery.get(catalogue, &format!("{root} {version}"), document);
+    let encoded = server.documents.discovery.get(catalogue, &format!("{root} {version} {}", server.aggregation.remotes().generation), document);
     let known = request.parts.headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == encoded.etag.as_bytes());
     let mut response = answer::with_type(200, "application/json", Body::full(encoded.bytes));
     if known {

@@ -4,6 +4,7 @@ pub mod discovery;
 pub mod health;
 pub mod metrics;
 pub mod openapi;
+pub mod page;
 pub mod version;
 
 use std::sync::Arc;
@@ -35,6 +36,9 @@ impl Documents {
 pub async fn serve(server: &Arc<Server>, request: &mut Admitted<'_>) -> Result<Answer, Status> {
     let path = request.parts.uri.path();
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    if let Some(page) = parts.first().and_then(|first| server.pages.get(first)) {
+        return Ok(page.serve(&request.parts.method, request.query, &request.body).await.into());
+    }
     let reads = matches!(request.parts.method, Method::GET | Method::HEAD);
     if !reads {
         return Ok(answer::page_not_found().into());

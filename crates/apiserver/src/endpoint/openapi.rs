@@ -16,6 +16,8 @@ use knarr_api::openapi::{self, CustomSchema, Source, V2_PROTOBUF, V3_PROTOBUF};
 use knarr_api::status::Status;
 use parking_lot::Mutex;
 
+use crate::aggregate::Remotes;
+use crate::aggregate::discovery::merge_openapi_index;
 use crate::answer::{self, Body};
 use crate::kinds::Kinds;
 use crate::server::{Admitted, Server};
@@ -40,6 +42,10 @@ pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<
         ["openapi", "v3", name @ ..] => (format!("v3/{}", name.join("/")), wants(headers, V3_PROTOBUF)),
         _ => return Ok(answer::page_not_found()),
     };
+    let remotes = server.aggregation.remotes();
+    if path == "v3" && !remotes.all.is_empty() {
+        return Ok(respond(headers, &merged_index(&kinds, &remotes), "application/json"));
+    }
     let Some(packed) = server.documents.openapi.get(&kinds, &path, protobuf) else {
         return Ok(answer::page_not_found());
     };
@@ -49,6 +55,14 @@ pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<
         (_, true) => V3_PROTOBUF,
     };
     Ok(respond(headers, &packed, media_type))
+}
+
+/// The index with the documents of other servers.
+fn merged_index(kinds: &Kinds, remotes: &Remotes) -> Packed {
+    let own = make(kinds, "v3", false).unwrap_or_default();
+    let mut index = serde_json::from_slice(&own).unwrap_or_default();
+    merge_openapi_index(&mut index, remotes);
+    pack(index.to_string().as_bytes())
 }
 
 fn wants(headers: &HeaderMap, media_type: &str) -> bool {

@@ -21,7 +21,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::authenticate::user_of_certificate;
+use crate::authenticate::{is_front_proxy, user_of_certificate};
 use crate::request::User;
 use crate::server::{Sender, Server};
 
@@ -117,8 +117,13 @@ async fn connection(
     notice_absence(&stream)?;
     let stream = tokio::time::timeout(patience.handshake, acceptor.accept(stream)).await??;
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let user: Option<Arc<User>> = certificate.and_then(|leaf| user_of_certificate(leaf)).map(Arc::new);
-    let sender = Sender::Remote(user);
+    let sender = match certificate {
+        Some(leaf) if is_front_proxy(leaf, &server.front_proxy_authority) => Sender::FrontProxy,
+        leaf => {
+            let user: Option<Arc<User>> = leaf.and_then(|leaf| user_of_certificate(leaf)).map(Arc::new);
+            Sender::Remote(user)
+        }
+    };
     let stream = tokio::time::timeout(patience.head, preface::begin(stream)).await??;
     let service = service_fn(move |mut request: Request<Incoming>| {
         let (server, sender) = (server.clone(), sender.clone());

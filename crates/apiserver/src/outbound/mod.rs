@@ -4,10 +4,15 @@
 //! words that clients of Kubernetes know. Connections are kept and used again.
 
 mod destination;
+mod pass;
 mod pool;
+#[cfg(test)]
+pub(crate) mod testing;
 mod tls;
 
 pub use destination::Destination;
+pub(crate) use destination::decode_bundle;
+pub use pass::{Passed, onward_headers, pass};
 pub use pool::{Connection, dial};
 pub use tls::{Identity, Trust, client_config, shown_tls_error};
 

@@ -1,6 +1,6 @@
 //! Making objects.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
@@ -12,6 +12,7 @@ use super::pipeline::{self, Phase};
 use super::{Call, Outcome, convert, fields, name, store_error, stored};
 use crate::admit::Operation;
 use crate::kinds::Resource;
+use crate::trail::{self, Written};
 
 /// How long events are kept.
 const EVENT_LIFE: Duration = Duration::from_secs(60 * 60);
@@ -48,6 +49,12 @@ pub async fn insert(call: &Call<'_>, mut object: Value, options: &WriteOptions) 
 async fn insert_once(call: &Call<'_>, mut object: Value, options: &WriteOptions) -> Result<Outcome, Status> {
     let resource = call.resource;
     pipeline::fill_system_fields(&mut object, call.now);
+    if resource.is("", "limitranges") && !object.has(&["metadata", "generateName"]) {
+        // Only these get a name without asking for one.
+        if object.text(&["metadata", "name"]).is_empty() {
+            object.set(&["metadata", "name"], uuid::Uuid::new_v4().to_string());
+        }
+    }
     if object.text(&["metadata", "name"]).is_empty() {
         let base = object.text(&["metadata", "generateName"]).to_owned();
         if !base.is_empty() {
@@ -72,9 +79,12 @@ async fn insert_once(call: &Call<'_>, mut object: Value, options: &WriteOptions)
         return Ok(Outcome::Made(object));
     }
     let value = stored::encode(resource, &object);
+    let storing = Instant::now();
     match call.server.store.create(&key, value, ttl(resource)).await {
         Ok(entry) => {
             reservation.keep();
+            let revision = entry.revision;
+            trail::leave(call, &Written { verb: "create", resource, object: &object, revision, storing });
             Ok(Outcome::Stored(entry))
         }
         Err(Error::Exists(_)) => Err(exists(call, &key, &object_name)),

@@ -1,6 +1,7 @@
 //! Removing objects: at once, after their grace period, or when their finalizers are gone.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 use knarr_api::status::Status;
@@ -14,6 +15,7 @@ use super::pipeline::Phase;
 use super::{Call, Outcome, convert, store_error, stored};
 use crate::admit::Operation;
 use crate::kinds::Resource;
+use crate::trail::{self, Written};
 
 pub const ORPHAN: &str = "orphan";
 pub const FOREGROUND: &str = "foregroundDeletion";
@@ -81,11 +83,16 @@ pub async fn delete(call: &Call<'_>, name: &str, options: &DeleteOptions) -> Res
                     return Ok(Deleted { answer, gone: then_remove });
                 }
                 let value = stored::encode(call.resource, &object);
+                let storing = Instant::now();
                 let marked = if value == current.value {
                     Ok(current.clone())
                 } else {
                     call.server.store.update(&key, value, current.revision, None).await
                 };
+                if let Ok(entry) = &marked {
+                    let (resource, revision) = (call.resource, entry.revision);
+                    trail::leave(call, &Written { verb: "delete", resource, object: &object, revision, storing });
+                }
                 match marked {
                     Ok(entry) if then_remove => {
                         let object = stored::parse(&entry)?;
@@ -101,8 +108,11 @@ pub async fn delete(call: &Call<'_>, name: &str, options: &DeleteOptions) -> Res
                 if options.dry_run {
                     return Ok(Deleted { answer: tell(call, Outcome::Stored(current), &old), gone: true });
                 }
+                let storing = Instant::now();
                 match call.server.store.delete(&key, current.revision).await {
                     Ok(revision) => {
+                        let resource = call.resource;
+                        trail::leave(call, &Written { verb: "removed", resource, object: &old, revision, storing });
                         call.server.services.after_delete(call, &old).await;
                         let mut gone = old.clone();
                         stored::set_revision(&mut gone, revision);
@@ -125,9 +135,14 @@ async fn admit(call: &Call<'_>, old: &Value, options: &DeleteOptions) -> Result<
 
 /// Removes what was just marked; whoever removed it first did the same.
 async fn remove(call: &Call<'_>, key: &str, mut entry: Arc<Entry>, object: &Value) -> Result<(), Status> {
+    let storing = Instant::now();
     loop {
         match call.server.store.delete(key, entry.revision).await {
-            Ok(_) => break,
+            Ok(revision) => {
+                let resource = call.resource;
+                trail::leave(call, &Written { verb: "removed", resource, object, revision, storing });
+                break;
+            }
             Err(Error::Conflict { current: Some(newer), .. }) if newer.created == entry.created => entry = newer,
             Err(Error::Conflict { .. }) => return Ok(()),
             Err(error) => return Err(store_error(error)),

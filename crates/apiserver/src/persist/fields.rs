@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use knarr_api::apply::{self, ApplyError, Set, Tracker, Versions};
+use knarr_api::apply::{self, ApplyError, OneVersion, Set, Tracker, Versions};
 use knarr_api::decode::{self, StrictProblem};
 use knarr_api::schema::{NodeRef, builtin};
 use knarr_api::status::Status;
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::options::{FieldValidation, WriteOptions};
 use super::{Call, patch, pipeline, stored};
@@ -74,9 +74,14 @@ impl Configuration {
             tracker.apply(live, &self.value, &options.manager, options.force).map_err(apply_status)
         })?;
         self.judge(call, options)?;
+        self.finished(call, &applied, live)
+    }
+
+    /// The outcome of an apply, read as an object of its kind.
+    fn finished(&self, call: &Call<'_>, applied: &Value, live: Option<&Value>) -> Result<Value, Status> {
         let expected = Expected::of(call.resource)?;
         let mut object =
-            expected.decode_value(&applied).map_err(|error| Status::new(500, "", error.to_string()))?.value;
+            expected.decode_value(applied).map_err(|error| Status::new(500, "", error.to_string()))?.value;
         object["kind"] = expected.kind.kind.as_str().into();
         object["apiVersion"] = expected.kind.api_version().into();
         if object.text(&["metadata", "name"]).is_empty() {
@@ -97,12 +102,56 @@ impl Configuration {
         Ok(object)
     }
 
-    pub fn value(&self) -> &Value {
-        &self.value
+    /// Checks the configuration of a subresource that is of a kind of its own.
+    pub fn check_as(&self, call: &Call<'_>, expected: &Expected<'_>) -> Result<(), Status> {
+        let (api_version, now) = (expected.kind.api_version(), time::seconds(call.now));
+        let tracker = Tracker {
+            node: expected.node,
+            api_version: &api_version,
+            kind: &expected.kind.kind,
+            subresource: "",
+            ignored: None,
+            versions: &OneVersion,
+            now: &now,
+        };
+        tracker.apply(None, &self.value, "", true).map(drop).map_err(apply_status)
+    }
+
+    /// Applies the configuration of a scale: what it says of replicas is a part of the object, at this path.
+    pub fn apply_replicas(
+        &self,
+        call: &Call<'_>,
+        live: &Value,
+        path: &[String],
+        options: &WriteOptions,
+    ) -> Result<Value, Status> {
+        let kind = &call.resource.kind;
+        let own = kind.api_version();
+        let mut part = json!({"apiVersion": own, "kind": kind.kind, "metadata": {"name": call.target.name}});
+        if let Some(replicas) = self.value.integer(&["spec", "replicas"]) {
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            part.set(&path, replicas);
+        }
+        let as_scale = |text: &str| {
+            let field = format!(".{}", path.join("."));
+            text.replace(&format!("using {own}"), "using autoscaling/v1").replace(&field, ".spec.replicas")
+        };
+        let applied = with_tracker(call, |tracker| {
+            tracker.apply(Some(live), &part, &options.manager, options.force).map_err(|error| {
+                let mut status = apply_status(error);
+                status.message = as_scale(&status.message);
+                for cause in status.details.iter_mut().flat_map(|details| &mut details.causes) {
+                    (cause.message, cause.field) = (as_scale(&cause.message), as_scale(&cause.field));
+                }
+                status
+            })
+        })?;
+        self.judge(call, options)?;
+        self.finished(call, &applied, Some(live))
     }
 
     /// Acts on keys that are given twice; a configuration that cannot be applied is told first.
-    pub fn judge(&self, call: &Call<'_>, options: &WriteOptions) -> Result<(), Status> {
+    fn judge(&self, call: &Call<'_>, options: &WriteOptions) -> Result<(), Status> {
         match (self.problems.first(), options.field_validation) {
             (Some(problem), FieldValidation::Strict) => {
                 let why = format!("error strict decoding YAML: error converting YAML to JSON: {problem}");

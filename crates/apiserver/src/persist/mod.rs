@@ -34,6 +34,7 @@ use crate::request::{Target, User};
 use crate::route::query::Query;
 use crate::answer::Body;
 use crate::server::{Answer, Server};
+use crate::trail::Passage;
 
 /// A request for a resource, on its way through the registry.
 pub struct Call<'a> {
@@ -44,6 +45,7 @@ pub struct Call<'a> {
     pub query: &'a Query,
     pub headers: &'a HeaderMap,
     pub now: Timestamp,
+    pub passage: Passage,
     /// Texts for Warning headers.
     pub warnings: Mutex<Vec<String>>,
     /// What admission notes about the request, for those who look through its records.

@@ -1,6 +1,7 @@
 //! Changing objects: read what is there, make the change, store it unless somebody else was faster, and then again.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
@@ -11,6 +12,7 @@ use super::options::WriteOptions;
 use super::pipeline::{self, Phase};
 use super::{Call, Outcome, convert, create, fields, store_error, stored};
 use crate::admit::Operation;
+use crate::trail::{self, Written};
 
 /// Makes the new object from the current one, both in the served version; the current one is absent where the object
 /// is to be made. It is called again when another writer was faster.
@@ -124,9 +126,12 @@ async fn change_once(
     if value == entry.value {
         return Ok(Updated { outcome: Outcome::Stored(entry.clone()), created: false });
     }
+    let storing = Instant::now();
     match call.server.store.update(key, value, entry.revision, create::ttl(resource)).await {
         Ok(entry) => {
             reservation.keep();
+            let (verb, revision) = (call.target.verb.as_str(), entry.revision);
+            trail::leave(call, &Written { verb, resource, object: &object, revision, storing });
             Ok(Updated { outcome: Outcome::Stored(entry), created: false })
         }
         Err(Error::Conflict { current, .. }) => Err(Failure::Overtaken(current)),
@@ -187,8 +192,11 @@ fn deletes(call: &Call<'_>, object: &Value, old: &Value) -> bool {
 }
 
 async fn remove(call: &Call<'_>, key: &str, entry: &Arc<Entry>, old: &Value) -> Result<(), Failure> {
+    let storing = Instant::now();
     match call.server.store.delete(key, entry.revision).await {
-        Ok(_) => {
+        Ok(revision) => {
+            let resource = call.resource;
+            trail::leave(call, &Written { verb: "removed", resource, object: old, revision, storing });
             call.server.services.after_delete(call, old).await;
             Ok(())
         }

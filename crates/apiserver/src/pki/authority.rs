@@ -148,7 +148,7 @@ fn leaf_params(purpose: &Purpose, now: Timestamp) -> Result<CertificateParams, E
         }
         Purpose::Client { user, group } => {
             let mut params = CertificateParams::new(Vec::new())?;
-            params.distinguished_name = subject(user, Some(group));
+            params.distinguished_name = subject(user, Some(group.as_str()).filter(|group| !group.is_empty()));
             params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
             params
         }

@@ -2,7 +2,7 @@
 //! restart.
 //!
 //! In the directory: `ca` signs every serving and client certificate, `apiserver` is what this server shows, `kubelet-client`
-//! is how it calls kubelets, `admin` is the administrator, `service-account.key` signs service-account tokens.
+//! is how it calls kubelets, `front-proxy-client` how it calls aggregated APIs (signed by `front-proxy-ca`), `admin` is the administrator, `service-account.key` signs service-account tokens.
 
 mod authority;
 mod files;
@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+
+use crate::authenticate::FRONT_PROXY_CLIENT;
 
 pub use authority::{Authority, Leaf, Purpose};
 pub use kubeconfig::kubeconfig;
@@ -42,6 +44,8 @@ pub struct Pki {
     directory: PathBuf,
     identity: Identity,
     pub authority: Authority,
+    /// Signs the certificate by which aggregated APIs know that a request comes from this server.
+    pub front_proxy_authority: Authority,
     pub serving: Arc<Serving>,
     /// PEM of the key that signs service-account tokens (ECDSA P-256, PKCS #8).
     pub service_account_key: String,
@@ -52,12 +56,14 @@ impl Pki {
     pub fn open(directory: &Path, identity: Identity, now: Timestamp) -> Result<Self, Error> {
         files::private_directory(directory)?;
         let authority = Authority::open(directory, "ca", "knarr-ca", now)?;
+        let front_proxy_authority = Authority::open(directory, "front-proxy-ca", "knarr-front-proxy-ca", now)?;
         let service_account_key = files::read_or_make(&directory.join("service-account.key"), || {
             Ok(rcgen::KeyPair::generate()?.serialize_pem())
         })?;
         let leaf = authority.leaf(directory, "apiserver", &serving_purpose(&identity), now)?;
-        let serving = Arc::new(Serving::new(&leaf, &authority)?);
-        let pki = Pki { directory: directory.to_owned(), identity, authority, serving, service_account_key };
+        let serving = Arc::new(Serving::new(&leaf, &authority, &front_proxy_authority)?);
+        let directory = directory.to_owned();
+        let pki = Pki { directory, identity, authority, front_proxy_authority, serving, service_account_key };
         pki.renew(now)?;
         Ok(pki)
     }
@@ -68,6 +74,7 @@ impl Pki {
         self.serving.show(&leaf)?;
         self.admin(now)?;
         self.kubelet_client(now)?;
+        self.front_proxy_client(now)?;
         Ok(())
     }
 
@@ -79,6 +86,12 @@ impl Pki {
     /// The certificate by which this server calls kubelets.
     pub fn kubelet_client(&self, now: Timestamp) -> Result<Leaf, Error> {
         self.client("kubelet-client", "kube-apiserver-kubelet-client", "system:masters", now)
+    }
+
+    /// The certificate by which this server calls aggregated APIs.
+    pub fn front_proxy_client(&self, now: Timestamp) -> Result<Leaf, Error> {
+        let purpose = Purpose::Client { user: FRONT_PROXY_CLIENT.into(), group: String::new() };
+        self.front_proxy_authority.leaf(&self.directory, "front-proxy-client", &purpose, now)
     }
 
     /// A client certificate kept under a file name, for a user in one group.

@@ -29,11 +29,12 @@ impl ResolvesServerCert for Shown {
 }
 
 impl Serving {
-    pub fn new(leaf: &Leaf, clients: &Authority) -> Result<Self, Error> {
+    pub fn new(leaf: &Leaf, clients: &Authority, proxies: &Authority) -> Result<Self, Error> {
         let shown = Arc::new(Shown(ArcSwap::new(certified(leaf, &clients.certificate)?)));
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(clients.certificate.as_bytes()) {
+        let trusted = [clients, proxies].map(|authority| authority.certificate.as_bytes());
+        for certificate in trusted.into_iter().flat_map(CertificateDer::pem_slice_iter) {
             roots.add(certificate.map_err(|error| rustls::Error::General(error.to_string()))?)?;
         }
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))

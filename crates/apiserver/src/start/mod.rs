@@ -23,6 +23,7 @@ use crate::authorize::{Authorizer, Decision, NodeAuthorizer, NodeGraph, Rbac, Ru
 use crate::bootstrap::{self, Wanted};
 use crate::endpoint::Documents;
 use crate::endpoint::metrics::Metrics;
+use crate::endpoint::page::Pages;
 use crate::kinds::{Kinds, OpenDescriptions};
 use crate::objects::Objects;
 use crate::persist::objects::StoreObjects;
@@ -44,12 +45,16 @@ pub struct Settings {
     pub descriptions: OpenDescriptions,
     /// PEM of the authority that signs client certificates.
     pub client_authority: String,
+    /// PEM of the authority that signs the certificates of servers that authenticate users for this one.
+    pub front_proxy_authority: String,
     /// `10.96.0.0/12`, one a family.
     pub service_ranges: Vec<String>,
     /// Where clients reach this server: address and port.
     pub address: String,
     /// Kinds that other parts of this process make the objects of.
     pub provided: Vec<ProvidedKind>,
+    /// Paths that other parts of this process answer.
+    pub pages: Pages,
 }
 
 /// A server, and the switches of its life.
@@ -88,8 +93,11 @@ pub fn start(settings: Settings) -> Started {
         kubelets: Kubelets::default(),
         client_authority: settings.client_authority,
         provided,
+        front_proxy_authority: settings.front_proxy_authority,
+        aggregation: Default::default(),
         outbound: Default::default(),
         documents: Documents::new(settings.address),
+        pages: settings.pages,
         metrics: Metrics::default(),
         stopping,
         ready: is_ready,
@@ -106,11 +114,20 @@ async fn publish_trust(server: &Arc<Server>) -> Result<(), PrepareError> {
         Some(existing) => (*existing).clone(),
         None => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}}),
     };
-    if object.text(&["data", "client-ca-file"]) == server.client_authority {
+    let data = json!({
+        "client-ca-file": server.client_authority,
+        "requestheader-allowed-names": json!([crate::authenticate::FRONT_PROXY_CLIENT]).to_string(),
+        "requestheader-client-ca-file": server.front_proxy_authority,
+        "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
+        "requestheader-group-headers": "[\"X-Remote-Group\"]",
+        "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
+        "requestheader-username-headers": "[\"X-Remote-User\"]",
+    });
+    if *object.at(&["data"]) == data {
         return Ok(());
     }
     let method = if object.has(&["metadata", "uid"]) { Method::PUT } else { Method::POST };
-    object.set(&["data", "client-ca-file"], server.client_authority.as_str());
+    object.set(&["data"], data);
     let path = write::Path { group: "", version: "v1", plural: "configmaps", namespace: NAMESPACE, name: NAME };
     write::send(server, method, &path, &object).await.map_err(|status| PrepareError {
         verb: "publish",

@@ -8,6 +8,7 @@ pub mod scale;
 mod token;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::Response;
 use knarr_api::catalogue::{GroupVersionKind, Verb};
@@ -26,6 +27,7 @@ use crate::route::accept::{self, Format, Offer};
 use crate::route::decode::{self, Expected};
 use crate::serve::{new_call, put};
 use crate::server::{Admitted, Answer, Server};
+use crate::trail::{self, Written};
 
 /// Answers a request for a subresource.
 pub async fn serve(
@@ -41,6 +43,7 @@ pub async fn serve(
     let offer = Offer { custom: resource.custom.is_some(), list: false, shapes: true };
     let format = accept::negotiate(&request.parts.headers, request.query, offer)?;
     let call = new_call(server, resource, request);
+    call.warnings.lock().extend(crate::serve::deprecation(resource).map(str::to_owned));
     let response = match subresource.as_str() {
         "scale" => scale::serve(&call, request, verb, &format).await,
         "binding" => binding::serve(&call, request, &call.target.name.clone(), &format).await,
@@ -136,8 +139,11 @@ async fn change_stored(
         if dry_run || value == current.value {
             return Ok(object);
         }
+        let storing = Instant::now();
         match call.server.store.update(key, value, current.revision, None).await {
             Ok(entry) => {
+                let (verb, revision) = (call.target.verb.as_str(), entry.revision);
+                trail::leave(call, &Written { verb, resource, object: &object, revision, storing });
                 stored::set_revision(&mut object, entry.revision);
                 return Ok(object);
             }

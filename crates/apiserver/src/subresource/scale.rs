@@ -4,7 +4,6 @@ use bytes::Bytes;
 use http::Response;
 use knarr_api::catalogue::{GroupVersionKind, Verb};
 use knarr_api::field::{Errors, Path};
-use knarr_api::patch::merge;
 use knarr_api::selector::{LabelSelector, Operator};
 use knarr_api::status::{Named, Status};
 use knarr_api::value::{Read, Write as _};
@@ -63,14 +62,15 @@ pub async fn serve(
             let apply = kind == PatchKind::Apply;
             let options = WriteOptions::parse(call.query, call.headers, WriteKind::Patch { apply })?;
             let expected = expected()?;
-            write(call, &options, &paths, &mut |current| {
-                let scale = scale_of(current, &paths, call)?;
-                if apply {
-                    return applied(call, &expected, &request.body, &options, scale);
-                }
-                Patch::read(kind, &request.body, &options)?.on(call, &expected, &options, &scale)
-            })
-            .await?
+            if apply {
+                apply_scale(call, &options, &paths, &expected, &request.body).await?
+            } else {
+                write(call, &options, &paths, &mut |current| {
+                    let scale = scale_of(current, &paths, call)?;
+                    Patch::read(kind, &request.body, &options)?.on(call, &expected, &options, &scale)
+                })
+                .await?
+            }
         }
         _ => return Err(Status::method_not_allowed()),
     };
@@ -96,25 +96,25 @@ fn expected() -> Result<Expected<'static>, Status> {
     Expected::built_in(GroupVersionKind::new("autoscaling/v1", "Scale"))
 }
 
-/// A scale with a configuration applied to it. Who owns its fields is recorded on the scaled object, so here they only
-/// merge.
-fn applied(
+/// Applies the wish of a scale to the object, which is where its owners are kept.
+async fn apply_scale(
     call: &Call<'_>,
+    options: &WriteOptions,
+    paths: &Paths,
     expected: &Expected<'_>,
     body: &Bytes,
-    options: &WriteOptions,
-    mut scale: Value,
 ) -> Result<Value, Status> {
-    let configuration = fields::Configuration::read(body)?;
-    let wanted = configuration.value();
-    let given = GroupVersionKind::new(wanted.text(&["apiVersion"]), wanted.text(&["kind"]));
-    if given != expected.kind {
-        return Err(Status::bad_request(format!("invalid object type: {given}")));
-    }
-    configuration.judge(call, options)?;
-    merge(&mut scale, wanted.clone());
-    let decoded = expected.decode_value(&scale).map_err(|error| Status::new(500, "", error.to_string()))?;
-    Ok(decoded.value)
+    let updated = update(call, options, false, &mut |current| {
+        let current = current.ok_or_else(|| call.not_found())?;
+        let configuration = fields::Configuration::read(body)?;
+        configuration.check_as(call, expected)?;
+        let object = configuration.apply_replicas(call, current, &paths.replicas, options)?;
+        let scale = scale_of(&object, paths, call)?;
+        check(call, &scale, scale.integer(&["spec", "replicas"]).unwrap_or(0))?;
+        Ok(object)
+    })
+    .await?;
+    updated.outcome.value()
 }
 
 /// Writes the wish of a scale into the object.

@@ -5,6 +5,8 @@ pub mod activation;
 pub mod cached;
 pub mod condition;
 pub mod criteria;
+#[cfg(test)]
+mod journeys;
 pub mod reinvocation;
 pub mod request;
 pub mod rule;

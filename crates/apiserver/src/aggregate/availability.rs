@@ -1,0 +1,236 @@
+//! Whether other servers answer, and what they serve; told in the status of their APIServices.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use http::Request;
+use http_body_util::Full;
+use knarr_api::time;
+use knarr_api::value::Read;
+use knarr_store::Notice;
+use serde_json::{Value, json};
+
+use super::discovery::read_resources;
+use super::remote::Remote;
+use crate::objects::Objects;
+use crate::request::{GROUP_MASTERS, User};
+use crate::server::{Sender, Server};
+
+const GROUP: &str = "apiregistration.k8s.io";
+const PLURAL: &str = "apiservices";
+/// How often servers that answer are asked, and those that do not.
+const CALM: Duration = Duration::from_secs(10);
+const WORRIED: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_secs(1);
+
+const AGGREGATED: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+
+/// Whether a group version is available, in the words of its condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Verdict {
+    status: &'static str,
+    reason: &'static str,
+    message: String,
+}
+
+impl Verdict {
+    fn no(reason: &'static str, message: String) -> Verdict {
+        Verdict { status: "False", reason, message }
+    }
+}
+
+/// Follows APIServices until the server stops.
+pub async fn follow(server: Arc<Server>) {
+    let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
+    let mut stopping = server.stopping.clone();
+    loop {
+        let mut watch = match server.store.watch(&resource.range(""), server.store.revision()) {
+            Ok(watch) => watch,
+            Err(error) => {
+                tracing::warn!(%error, "cannot follow API services");
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        };
+        loop {
+            let interval = round(&server).await;
+            let pause = async {
+                match interval {
+                    Some(interval) => tokio::time::sleep(interval).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                notice = watch.next() => match notice {
+                    Some(Notice::Events(_) | Notice::Progress(_)) => {}
+                    Some(Notice::Compacted) => break,
+                    None => return,
+                },
+                () = pause => {}
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            }
+        }
+    }
+}
+
+/// Asks every other server once; answers when to ask again, if there is anybody to ask.
+async fn round(server: &Arc<Server>) -> Option<Duration> {
+    let objects = server.objects.list(GROUP, PLURAL, "");
+    let remotes: Vec<(Remote, Arc<Value>)> =
+        objects.into_iter().filter_map(|object| Some((Remote::read(&object)?, object))).collect();
+    let known = server.aggregation.remotes().all.clone();
+    let asked = remotes.into_iter().map(|(mut remote, object)| {
+        let before = known.iter().find(|before| before.name == remote.name).cloned();
+        async move {
+            let verdict = check(server, &remote).await;
+            remote.available = verdict.status == "True";
+            remote.resources = before.and_then(|before| before.resources.clone());
+            if remote.available
+                && let Some(resources) = fetch_resources(server, &remote).await
+            {
+                remote.resources = Some(Arc::new(resources));
+            }
+            tell(server, &object, &verdict).await;
+            Arc::new(remote)
+        }
+    });
+    let all: Vec<Arc<Remote>> = join_all(asked).await;
+    let interval = match (all.is_empty(), all.iter().all(|remote| remote.available)) {
+        (true, _) => None,
+        (false, true) => Some(CALM),
+        (false, false) => Some(WORRIED),
+    };
+    server.aggregation.set(all);
+    interval
+}
+
+async fn check(server: &Server, remote: &Remote) -> Verdict {
+    if let Some(verdict) = check_service(&*server.objects, remote) {
+        return verdict;
+    }
+    let path = format!("/apis/{}/{}", remote.group, remote.version);
+    let url = format!("https://{}{path}", remote.destination.authority());
+    let failed = |why: String| {
+        Verdict::no("FailedDiscoveryCheck", format!("failing or missing response from {url}: {why}"))
+    };
+    match remote.get(server, &path, "application/json").await {
+        Ok((code, _)) if code.is_success() => {
+            Verdict { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
+        }
+        Ok((code, _)) => failed(format!("bad status from {url}: {}", code.as_u16())),
+        Err(why) => failed(format!("Get \"{url}\": {why}")),
+    }
+}
+
+/// What is wrong with the service itself, if anything.
+fn check_service(objects: &dyn Objects, remote: &Remote) -> Option<Verdict> {
+    let (namespace, name) = remote.service();
+    let Some(service) = objects.get("", "services", namespace, name) else {
+        return Some(Verdict::no("ServiceNotFound", format!("service/{name} in {namespace:?} is not present")));
+    };
+    if !matches!(service.text(&["spec", "type"]), "" | "ClusterIP") {
+        return None;
+    }
+    let wanted = i64::from(remote.destination.port);
+    let ports = service.items(&["spec", "ports"]);
+    let Some(port) = ports.iter().find(|port| port.integer(&["port"]) == Some(wanted)) else {
+        let message = format!("service/{name} in {namespace:?} is not listening on port {wanted}");
+        return Some(Verdict::no("ServicePortError", message));
+    };
+    let slices = objects.list("discovery.k8s.io", "endpointslices", namespace);
+    let own: Vec<_> = slices
+        .iter()
+        .filter(|slice| slice.text(&["metadata", "labels", "kubernetes.io/service-name"]) == name)
+        .collect();
+    if own.is_empty() {
+        let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");
+        return Some(Verdict::no("EndpointsNotFound", message));
+    }
+    let port_name = port.text(&["name"]);
+    let serves = |slice: &Value| {
+        let ready = |one: &Value| one.flag(&["conditions", "ready"]) != Some(false);
+        slice.items(&["endpoints"]).iter().any(ready)
+            && slice.items(&["ports"]).iter().any(|port| port.text(&["name"]) == port_name && port.has(&["port"]))
+    };
+    if own.iter().any(|slice| serves(slice)) {
+        return None;
+    }
+    let message = format!(
+        "endpointslices for service/{name} in {namespace:?} have no addresses with port name {port_name:?}"
+    );
+    Some(Verdict::no("MissingEndpoints", message))
+}
+
+/// What a group version holds, by either form of discovery.
+async fn fetch_resources(server: &Server, remote: &Remote) -> Option<Value> {
+    if let Ok((code, body)) = remote.get(server, "/apis", AGGREGATED).await
+        && code.is_success()
+        && let Ok(document) = serde_json::from_slice::<Value>(&body)
+        && document.text(&["kind"]) == "APIGroupDiscoveryList"
+    {
+        let groups = document.items(&["items"]).iter();
+        let group = groups.into_iter().find(|group| group.text(&["metadata", "name"]) == remote.group)?;
+        let version = group.items(&["versions"]).iter().find(|own| own.text(&["version"]) == remote.version)?;
+        return Some(version.at(&["resources"]).clone());
+    }
+    let path = format!("/apis/{}/{}", remote.group, remote.version);
+    let (code, body) = remote.get(server, &path, "application/json").await.ok()?;
+    let document: Value = serde_json::from_slice(&body).ok().filter(|_| code.is_success())?;
+    Some(read_resources(&document, &remote.group, &remote.version))
+}
+
+/// Writes a verdict into the status of its APIService where it changed.
+async fn tell(server: &Arc<Server>, object: &Value, verdict: &Verdict) {
+    let conditions = object.items(&["status", "conditions"]);
+    let known = conditions.iter().find(|condition| condition.text(&["type"]) == "Available");
+    let same = |field: &str, value: &str| known.is_some_and(|known| known.text(&[field]) == value);
+    if same("status", verdict.status) && same("reason", verdict.reason) && same("message", &verdict.message) {
+        return;
+    }
+    let since = match known {
+        Some(known) if known.text(&["status"]) == verdict.status => known.text(&["lastTransitionTime"]).to_owned(),
+        _ => time::seconds(jiff::Timestamp::now()),
+    };
+    let condition = json!({
+        "type": "Available", "status": verdict.status, "reason": verdict.reason, "message": verdict.message,
+        "lastTransitionTime": since,
+    });
+    let others = conditions.iter().filter(|condition| condition.text(&["type"]) != "Available").cloned();
+    let conditions: Vec<Value> = others.chain([condition]).collect();
+    let name = object.text(&["metadata", "name"]);
+    let request = Request::patch(format!("/apis/{GROUP}/v1/{PLURAL}/{name}/status"))
+        .header("content-type", "application/merge-patch+json")
+        .header("user-agent", "kube-apiserver")
+        .body(Full::new(Bytes::from(json!({"status": {"conditions": conditions}}).to_string())));
+    let Ok(request) = request else { return };
+    let sender = Sender::Trusted(Arc::new(User::named("system:apiserver", &[GROUP_MASTERS])));
+    let code = server.handle(request, &sender).await.status().as_u16();
+    if !matches!(code, 200..=299 | 404 | 409) {
+        tracing::warn!(name, code, "cannot tell whether an API service is available");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::tests::Fixed;
+
+    #[test]
+    fn services_must_be_there_and_have_endpoints() {
+        let remote = Remote::read(&json!({"metadata": {"name": "v1.example.com"}, "spec": {"group": "example.com", "version": "v1",
+            "service": {"namespace": "n", "name": "s", "port": 443}}})).unwrap();
+        let service = ("", "services", json!({"metadata": {"name": "s", "namespace": "n"}, "spec": {"ports": [{"port": 443, "name": "a"}]}}));
+        let slice = |ready: bool| ("discovery.k8s.io", "endpointslices", json!({
+            "metadata": {"name": "s-1", "namespace": "n", "labels": {"kubernetes.io/service-name": "s"}},
+            "ports": [{"name": "a", "port": 8443}], "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
+        }));
+        let reason = |objects| check_service(&Fixed::new(objects), &remote).map(|verdict| verdict.reason);
+        assert_eq!(reason(vec![]), Some("ServiceNotFound"));
+        assert_eq!(reason(vec![service.clone()]), Some("EndpointsNotFound"));
+        assert_eq!(reason(vec![service.clone(), slice(false)]), Some("MissingEndpoints"));
+        assert_eq!(reason(vec![service, slice(true)]), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! A group version that another server serves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HOST};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use knarr_api::value::Read;
+use serde_json::Value;
+
+use super::forward::user_headers;
+use crate::outbound::{Destination, Identity, Trust, client_config, decode_bundle, dial};
+use crate::request::{GROUP_MASTERS, User};
+use crate::server::Server;
+
+const ASK_TIME: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remote {
+    pub name: String,
+    pub group: String,
+    pub version: String,
+    pub group_priority: i64,
+    pub version_priority: i64,
+    pub destination: Destination,
+    pub trust: Trust,
+    pub available: bool,
+    /// What it serves, as the newer form of discovery says it.
+    pub resources: Option<Arc<Value>>,
+}
+
+impl Remote {
+    /// Reads an APIService; `None` when this server serves the group version itself.
+    pub fn read(object: &Value) -> Option<Remote> {
+        let spec = object.at(&["spec"]);
+        let service = spec.at(&["service"]);
+        if !service.is_object() {
+            return None;
+        }
+        let authorities = decode_bundle(spec.text(&["caBundle"])).unwrap_or_default();
+        let trust = match spec.flag(&["insecureSkipTLSVerify"]) {
+            Some(true) => Trust::Anyone,
+            _ => Trust::Authorities(authorities.clone()),
+        };
+        let conditions = object.items(&["status", "conditions"]);
+        let available = conditions
+            .iter()
+            .any(|condition| condition.text(&["type"]) == "Available" && condition.text(&["status"]) == "True");
+        Some(Remote {
+            name: object.text(&["metadata", "name"]).to_owned(),
+            group: spec.text(&["group"]).to_owned(),
+            version: spec.text(&["version"]).to_owned(),
+            group_priority: spec.integer(&["groupPriorityMinimum"]).unwrap_or(0),
+            version_priority: spec.integer(&["versionPriority"]).unwrap_or(0),
+            destination: Destination::of_service(service, authorities),
+            trust,
+            available,
+            resources: None,
+        })
+    }
+
+    pub fn service(&self) -> (&str, &str) {
+        self.destination.service.as_ref().map_or(("", ""), |(namespace, name)| (namespace, name))
+    }
+
+    pub fn group_version(&self) -> String {
+        format!("{}/{}", self.group, self.version)
+    }
+
+    /// Opens a connection that shows who calls.
+    pub async fn connect(
+        &self,
+        server: &Server,
+        identity: Option<&Identity>,
+    ) -> Result<tokio_rustls::client::TlsStream<tokio::net::TcpStream>, String> {
+        let config = client_config(&self.trust, identity).map_err(|error| error.to_string())?;
+        dial(&*server.objects, &self.destination, config).await
+    }
+
+    /// Asks for a document, as this server itself.
+    pub async fn get(&self, server: &Server, path: &str, accept: &'static str) -> Result<(StatusCode, Bytes), String> {
+        let asked = async {
+            let identity = server.aggregation.identity();
+            let connection = self.connect(server, identity.as_deref()).await?;
+            let (mut sender, driver) =
+                http1::handshake(TokioIo::new(connection)).await.map_err(|error| error.to_string())?;
+            let driving = tokio::spawn(driver);
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, HeaderValue::from_static(accept));
+            let host = HeaderValue::from_str(&self.destination.authority()).map_err(|error| error.to_string())?;
+            headers.insert(HOST, host);
+            user_headers(&mut headers, &User::named("system:kube-aggregator", &[GROUP_MASTERS]));
+            let mut request = Request::get(path).body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
+            *request.headers_mut() = headers;
+            let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+            let code = answer.status();
+            let body = Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await;
+            driving.abort();
+            Ok((code, body.map_err(|error| error.to_string())?.to_bytes()))
+        };
+        match tokio::time::timeout(ASK_TIME, asked).await {
+            Ok(answered) => answered,
+            Err(_) => Err(
+                "context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned()
+            ),
+        }
+    }
+}
