@@ -6,8 +6,8 @@ use crate::step::Step;
 /// A text in square brackets is left out where one of its fields is missing.
 const WORDS: &[(&str, &str, &str)] = &[
     ("reconciled", "controllers", "seen by the {controller} controller[: {failed}]"),
-    ("queued", "scheduler", "waited in the queue[, attempt {attempt}]"),
-    ("filtered", "scheduler", "looked at {nodes} nodes: {feasible} fit[, {chosen} chosen][; others: {others}]"),
+    ("queued", "scheduler", "put into the queue"),
+    ("filtered", "scheduler", "looked at {nodes} nodes[: {feasible} fit][, {chosen} chosen][; others: {others}]"),
     ("unschedulable", "scheduler", "fits nowhere: {why}"),
     ("bound", "scheduler", "bound to {node}"),
     ("accepted", "kubelet", "seen by the kubelet of {node}"),
