@@ -1,7 +1,6 @@
 //! Tells kubelets by an annotation how long they may keep secrets and maps before they look again: longer in larger clusters.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use knarr_client::{Change, WorkQueue, run_workers};
@@ -28,12 +27,9 @@ pub async fn run(context: Context) {
     nodes.on_change(move |change| {
         let Some(all) = all.upgrade() else { return };
         {
+            // The others are told when they next change, which nodes do often: a growing cluster is not written anew.
             let mut step = current.lock();
-            let next = step_for(*step, all.len());
-            if next != *step {
-                *step = next;
-                all.for_each(|node| on_node.add_after(name(&**node).to_owned(), Duration::from_millis(100)));
-            }
+            *step = step_for(*step, all.len());
         }
         if !matches!(change, Change::Deleted(_)) {
             on_node.add(name(&**change.latest()).to_owned());
