@@ -7,6 +7,7 @@ mod desired;
 pub mod mirroring;
 mod plan;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 
 use crate::Context;
 use crate::common::key::{namespace, uid};
@@ -46,6 +48,7 @@ pub async fn run(context: Context) {
         queue: WorkQueue::new(),
         written: Expectations::default(),
         trigger_times: TriggerTimes::default(),
+        waits_for_nodes: Mutex::default(),
         context,
         services,
         pods,
@@ -74,6 +77,8 @@ struct Controller {
     queue: Arc<WorkQueue<Key>>,
     written: Expectations,
     trigger_times: TriggerTimes,
+    /// How often in a row a service had pods on nodes that are not known.
+    waits_for_nodes: Mutex<HashMap<Key, u32>>,
     recorder: EventRecorder,
 }
 
@@ -102,6 +107,7 @@ impl Controller {
         let Some(service) = self.services.get(&key.namespace, &key.name) else {
             self.written.forget(&key);
             self.trigger_times.forget(&key);
+            self.waits_for_nodes.lock().remove(&key);
             return Ok(());
         };
         let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() != Some("ExternalName")) else {
@@ -118,16 +124,35 @@ impl Controller {
         let parent = desired::parent_of(&service, spec, trigger_time);
         let max = self.context.settings.max_endpoints_per_slice;
         let changes = plan::plan(&parent, &desired.families, desired.endpoints, &existing, max, true);
-        let mut outcome = carry_out(&self.context.client, &key, &self.written, changes).await;
-        if outcome.is_ok() && !desired.skipped.is_empty() {
-            outcome = Err(Error::Later(wording::failures(&desired.skipped)));
-        }
-        if let Err(error) = &outcome {
+        let outcome = carry_out(&self.context.client, &key, &self.written, changes).await;
+        let failed = match &outcome {
+            Err(error) => Some(error.to_string()),
+            Ok(()) if desired.skipped.is_empty() => None,
+            Ok(()) => Some(wording::failures(&desired.skipped)),
+        };
+        if let Some(error) = failed {
             let message = format!("Error updating Endpoint Slices for Service {key}: {error}");
             self.recorder.warning(&*service, "FailedToUpdateEndpointSlices", message);
         }
+        if desired.skipped.is_empty() {
+            self.waits_for_nodes.lock().remove(&key);
+        } else {
+            let wait = {
+                let mut waits = self.waits_for_nodes.lock();
+                let times = waits.entry(key.clone()).or_default();
+                *times = times.saturating_add(1);
+                node_wait(*times - 1)
+            };
+            self.queue.add_after(key, wait);
+        }
         outcome
     }
+}
+
+/// A node that is not known may never be: each look at it waits twice as long as the one before.
+fn node_wait(times: u32) -> Duration {
+    const LONGEST: Duration = Duration::from_secs(1000);
+    Duration::from_secs(1 << times.min(10)).min(LONGEST)
 }
 
 fn index_slices(slices: &Informer<EndpointSlice>) {
