@@ -128,7 +128,6 @@ pub fn deletion_order(
     now: k8s_openapi::jiff::Timestamp,
 ) -> std::cmp::Ordering {
     use knarr_client::pod::{is_ready, max_restarts, node_name, phase, ready_since};
-    use std::cmp::Ordering;
     let phase_order = |pod: &Pod| match phase(pod) {
         "Pending" | "" => 0,
         "Unknown" => 1,
@@ -140,40 +139,22 @@ pub fn deletion_order(
             .and_then(|all| all.get("controller.kubernetes.io/pod-deletion-cost"))
             .map_or(0, |text| text.parse().unwrap_or(0))
     };
-    // Ages are compared by magnitude, so that which of many equally old pods goes is left to chance (their uids).
-    let by_age = |a: Option<k8s_openapi::jiff::Timestamp>, b: Option<k8s_openapi::jiff::Timestamp>| match (a, b) {
-        (Some(at_a), Some(at_b)) if at_a != at_b => {
-            let magnitude = |at: k8s_openapi::jiff::Timestamp| {
-                let age = now.duration_since(at).as_nanos().max(0) as u128;
-                if age == 0 { 0 } else { age.ilog2() + 1 }
-            };
-            Some(magnitude(at_a).cmp(&magnitude(at_b)))
-        }
-        (None, Some(_)) => Some(Ordering::Less),
-        (Some(_), None) => Some(Ordering::Greater),
-        _ => None,
+    // Ages are compared by magnitude, so that which of many equally old pods goes is left to chance (their uids). Every step
+    // compares a pod's own value, so that this is an order however many pods are sorted by it.
+    let magnitude = |at: Option<k8s_openapi::jiff::Timestamp>| {
+        at.map(|at| now.duration_since(at).as_nanos().max(0).checked_ilog2().map_or(0, |power| power + 1))
     };
-    let by_uid = || super::key::uid(a).cmp(super::key::uid(b));
-    let first = (node_name(a).is_some().cmp(&node_name(b).is_some()))
+    let ready_for = |pod: &Pod| if is_ready(pod) { magnitude(ready_since(pod).map(|at| at.0)) } else { None };
+    let exists_for = |pod: &Pod| magnitude(pod.metadata.creation_timestamp.as_ref().map(|at| at.0));
+    (node_name(a).is_some().cmp(&node_name(b).is_some()))
         .then_with(|| phase_order(a).cmp(&phase_order(b)))
         .then_with(|| is_ready(a).cmp(&is_ready(b)))
         .then_with(|| cost(a).cmp(&cost(b)))
-        .then_with(|| rank_b.cmp(&rank_a));
-    if first != Ordering::Equal {
-        return first;
-    }
-    if is_ready(a)
-        && is_ready(b)
-        && let Some(order) = by_age(ready_since(a).map(|at| at.0), ready_since(b).map(|at| at.0))
-    {
-        return order.then_with(by_uid);
-    }
-    let restarts = max_restarts(b).cmp(&max_restarts(a));
-    if restarts != Ordering::Equal {
-        return restarts;
-    }
-    let created = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|at| at.0);
-    by_age(created(a), created(b)).map_or(Ordering::Equal, |order| order.then_with(by_uid))
+        .then_with(|| rank_b.cmp(&rank_a))
+        .then_with(|| ready_for(a).cmp(&ready_for(b)))
+        .then_with(|| max_restarts(b).cmp(&max_restarts(a)))
+        .then_with(|| exists_for(a).cmp(&exists_for(b)))
+        .then_with(|| super::key::uid(a).cmp(super::key::uid(b)))
 }
 
 /// The `count` pods that can best be spared.
@@ -231,6 +212,25 @@ mod tests {
             "status": {"phase": phase, "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}]}
         });
         Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn many_pods_that_became_ready_at_few_moments_are_sorted() {
+        let pods: Vec<Arc<Pod>> = (0..5000u32)
+            .map(|number| {
+                let scattered = number.wrapping_mul(2_654_435_761);
+                let value = json!({
+                    "metadata": {"name": "p", "uid": format!("{scattered:08x}"),
+                        "creationTimestamp": format!("2026-01-01T00:00:{:02}Z", scattered % 20)},
+                    "spec": {"nodeName": "n", "containers": []},
+                    "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True",
+                        "lastTransitionTime": format!("2026-01-01T00:00:{:02}Z", 20 + scattered % 7)}]}
+                });
+                Arc::new(serde_json::from_value(value).unwrap())
+            })
+            .collect();
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        assert_eq!(to_delete(&pods, &pods, 2500, now).len(), 2500, "the order is one: sorting panics otherwise");
     }
 
     #[test]
