@@ -67,7 +67,9 @@ fn merged_index(kinds: &Kinds, remotes: &Remotes) -> Packed {
 
 fn wants(headers: &HeaderMap, media_type: &str) -> bool {
     let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    accept.flat_map(|value| value.split(',')).next().is_some_and(|first| first.trim().starts_with(media_type))
+    // Older clients write the version after an at sign.
+    let first = accept.flat_map(|value| value.split(',')).next().map(|first| first.trim().replace('@', "."));
+    first.is_some_and(|first| first.starts_with(media_type))
 }
 
 fn respond(headers: &HeaderMap, packed: &Packed, media_type: &'static str) -> Response<Body> {
@@ -139,4 +141,22 @@ fn pack(document: &[u8]) -> Packed {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let packed = encoder.write_all(document).and_then(|()| encoder.finish()).unwrap_or_default();
     Packed { bytes: packed.into(), etag: etag(document).into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_all_ages_ask_for_protobuf() {
+        for (accept, expected) in [
+            ("application/com.github.proto-openapi.spec.v2.v1.0+protobuf", true),
+            ("application/com.github.proto-openapi.spec.v2@v1.0+protobuf", true),
+            ("application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf", false),
+            ("*/*", false),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
+            assert_eq!(wants(&headers, V2_PROTOBUF), expected, "{accept}");
+        }
+    }
 }
