@@ -135,7 +135,8 @@ fn chapter(title: &'static str, steps: &[&Step]) -> Option<Chapter> {
             _ => moments.push(moment),
         }
     }
-    Some(Chapter { title, began, took: ended - began, ready: ready(steps, began), moments })
+    let ready = if title == COMING { ready(steps, began) } else { None };
+    Some(Chapter { title, began, took: ended - began, ready, moments })
 }
 
 /// When the last of the pods was reported ready for the first time.
