@@ -31,6 +31,8 @@ use replicated::Replicated;
 /// With this many pods, their changes are gathered for a moment, so that work grows with time and not with events.
 const MANY_PODS: usize = 200;
 const GATHERING: Duration = Duration::from_millis(50);
+/// Looking at all pods takes its time for each of them; so much longer are changes gathered, to stay a small part of it.
+const GATHERING_A_POD: Duration = Duration::from_micros(20);
 const PROVEN_BATCH: usize = 64;
 
 pub async fn run(context: Context) {
@@ -155,12 +157,14 @@ impl<K: Replicated> Controller<K> {
     }
 
     fn enqueue(&self, key: Key) {
-        let replicas = self.owners.get(&key.namespace, &key.name).map_or(0, |owner| owner.replicas());
+        // One that is being emptied has as many pods as it last said, however few it asks for.
+        let owner = self.owners.get(&key.namespace, &key.name);
+        let replicas = owner.map_or(0, |owner| owner.replicas().max(owner.status().replicas));
         if replicas as usize >= MANY_PODS && self.expectations.are_satisfied(&key) {
-            self.queue.add_after(key, GATHERING);
+            self.queue.add_after(key, gathering(replicas));
         } else if replicas as usize >= MANY_PODS {
             // Nothing but the status can change while creations are under way.
-            self.queue.add_after(key, GATHERING * 4);
+            self.queue.add_after(key, gathering(replicas) * 4);
         } else {
             self.queue.add(key);
         }
@@ -283,4 +287,9 @@ impl<K: Replicated> Controller<K> {
         }
         Ok(())
     }
+}
+
+/// How long the changes of so many pods are gathered.
+fn gathering(replicas: i32) -> Duration {
+    GATHERING.max(GATHERING_A_POD * replicas.max(0).unsigned_abs())
 }
