@@ -230,6 +230,9 @@ fn plan(resource: &Resource, old: &Value, options: &DeleteOptions, now: Timestam
         Some(seconds) => Plan::Mark { object, then_remove: seconds == 0 && !kept },
         None if kept || stays_until_finalized(resource, &object).is_some() => {
             let stay = stays_until_finalized(resource, &object);
+            if stay.is_none() && !object.has(&["metadata", "deletionTimestamp"]) {
+                count_generation(&mut object);
+            }
             mark(&mut object, now);
             if let Some(stay) = stay {
                 stay(&mut object);
@@ -285,9 +288,6 @@ fn count_generation(object: &mut Value) {
 
 /// Marks an object that only its finalizers keep.
 fn mark(object: &mut Value, now: Timestamp) {
-    if !object.has(&["metadata", "deletionTimestamp"]) {
-        count_generation(object);
-    }
     let later = time::parse(object.text(&["metadata", "deletionTimestamp"])).is_none_or(|until| until > now);
     if later {
         object.set(&["metadata", "deletionTimestamp"], time::seconds(now));

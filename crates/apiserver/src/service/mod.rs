@@ -91,7 +91,7 @@ impl Services {
         call.resource.rules.prepare_create(object, &call.rules_context());
         families::settle(object, None, &self.families)?;
         let mut reservation = self.reservation(dry_run);
-        self.take_addresses(call, object, &mut reservation, dry_run).await?;
+        self.take_addresses(call, object, &[], &mut reservation, dry_run).await?;
         self.take_ports(object, &Value::Null, &mut reservation, dry_run).await?;
         Ok(reservation)
     }
@@ -116,7 +116,7 @@ impl Services {
                 reservation.released = own;
             }
         } else if !headless {
-            self.take_addresses(call, object, &mut reservation, dry_run).await?;
+            self.take_addresses(call, object, &own, &mut reservation, dry_run).await?;
             let kept = texts(object, "clusterIPs");
             reservation.released = own.into_iter().filter(|ip| !kept.contains(ip)).collect();
         }
@@ -152,11 +152,12 @@ impl Services {
         reservation
     }
 
-    /// Fills in the addresses that the Service does not have yet, one for each of its families.
+    /// Fills in the addresses that the Service does not have yet, one for each of its families. It has those it holds.
     async fn take_addresses(
         &self,
         call: &Call<'_>,
         object: &mut Value,
+        held: &[String],
         reservation: &mut Reservation,
         dry_run: bool,
     ) -> Result<(), Status> {
@@ -167,13 +168,6 @@ impl Services {
         let name = object.text(&["metadata", "name"]).to_owned();
         let families: Vec<Family> = texts(object, "ipFamilies").iter().filter_map(|name| Family::parse(name)).collect();
         wanted.resize(families.len().max(wanted.len()), String::new());
-        let held = call.server.store.peek(&call.resource.key(&call.target.namespace, &name));
-        let held: Vec<String> = match held.and_then(|entry| crate::persist::facts::parsed(&entry, false)) {
-            Some(current) if current.text(&["metadata", "uid"]) == object.text(&["metadata", "uid"]) => {
-                texts(&current, "clusterIPs")
-            }
-            _ => Vec::new(),
-        };
         let shown = wanted.clone();
         for (ip, family) in wanted.iter_mut().zip(&families) {
             if held.contains(ip) {
