@@ -58,7 +58,12 @@ fn look(directory: &Directory, services: &Informer<v1::Service>, slices: &Inform
     let (namespace, name) = key.split_once('/').unwrap_or_default();
     let service = services.get(namespace, name);
     let offered = service.and_then(|service| offered(&service, &slices.by_index(BY_SERVICE, key)));
+    let known = offered.is_some();
     directory.set(namespace, name, offered);
+    if known {
+        let name = format!("{name}.{namespace}.svc");
+        tracing::info!(target: "journey", step = "named", object = format!("services/{key}"), name);
+    }
 }
 
 /// What a service offers to DNS; nothing when its names cannot be said.

@@ -8,6 +8,7 @@ mod completions;
 mod config;
 mod controller_manager;
 mod drain_and_stop;
+mod eviction;
 mod images;
 mod install;
 mod journey;

@@ -268,6 +268,7 @@ impl Proxy {
         self.installed = true;
         let mut gone = Vec::new();
         for (name, fronts) in wanted {
+            tracing::info!(target: "journey", step = "proxied", object = format!("services/{name}"));
             let before = match fronts.is_empty() {
                 true => self.known.remove(&name),
                 false => self.known.insert(name.clone(), fronts),

@@ -1,0 +1,102 @@
+//! This process's journal of journeys: where its parts record what they do, how the API server shows it, and how a process
+//! without an API server hands it to one that has.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http::{Method, Request, Response, StatusCode};
+use knarr_apiserver::answer::Body;
+use knarr_apiserver::endpoint::page::{Page, Pages};
+use knarr_apiserver::route::query::Query;
+use knarr_client::kube;
+use knarr_journey::{Journal, Step};
+
+/// Where the API server shows the journal.
+pub const PATH: &str = "/journey";
+
+static JOURNAL: LazyLock<Journal> = LazyLock::new(Journal::default);
+
+/// The journal of this process.
+pub fn own() -> Journal {
+    JOURNAL.clone()
+}
+
+/// The journal as a page of the API server.
+pub fn pages() -> Pages {
+    let page: Arc<dyn Page> = Arc::new(JournalPage(own()));
+    Pages::from([("journey", page)])
+}
+
+struct JournalPage(Journal);
+
+#[async_trait]
+impl Page for JournalPage {
+    async fn serve(&self, method: &Method, query: &Query, body: &Bytes) -> Response<Body> {
+        match *method {
+            Method::GET if query.text("follow") == "true" => {
+                let lines = futures::stream::unfold(self.0.follow(), |mut follower| async move {
+                    let lines = follower.next().await?;
+                    Some((Bytes::from(lines), follower))
+                });
+                answer(StatusCode::OK, Body::stream(lines.boxed()))
+            }
+            Method::GET => answer(StatusCode::OK, Body::full(self.0.text())),
+            Method::POST => match steps(body) {
+                Ok(steps) => {
+                    steps.iter().for_each(|step| self.0.add(step));
+                    answer(StatusCode::NO_CONTENT, Body::Empty)
+                }
+                Err(error) => {
+                    answer(StatusCode::BAD_REQUEST, Body::full(format!("a line is no step of a journey: {error}\n")))
+                }
+            },
+            _ => answer(StatusCode::METHOD_NOT_ALLOWED, Body::Empty),
+        }
+    }
+}
+
+fn answer(status: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let kind = http::HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+    response
+}
+
+/// The steps in lines of JSON.
+pub fn steps(lines: &[u8]) -> serde_json::Result<Vec<Step>> {
+    let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(serde_json::from_slice).collect()
+}
+
+/// Hands what this process records to the API server, for as long as it takes it. Where it does not, as Kubernetes' own
+/// does not, nothing is lost but the story.
+pub async fn hand_over(client: kube::Client) {
+    /// So that a burst is one request.
+    const GATHER: Duration = Duration::from_millis(200);
+    const AGAIN: Duration = Duration::from_secs(5);
+    let mut follower = own().follow();
+    while let Some(mut lines) = follower.next().await {
+        tokio::time::sleep(GATHER).await;
+        if let Ok(Some(more)) = tokio::time::timeout(Duration::ZERO, follower.next()).await {
+            lines.push_str(&more);
+        }
+        let request = match Request::post(PATH).body(lines.into_bytes()) {
+            Ok(request) => request,
+            Err(error) => return tracing::error!(%error, "what was recorded cannot be sent"),
+        };
+        match client.request_text(request).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
+                return tracing::debug!(code = status.code, "the API server keeps no journal");
+            }
+            Err(error) => {
+                tracing::debug!(%error, "what was recorded could not be handed over");
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+}
