@@ -115,6 +115,8 @@ fn check_path(resource: &Resource, request: &Admitted<'_>) -> Result<Verb, Statu
         (&Method::PUT, _) => Some(Verb::Update),
         (&Method::PATCH, _) => Some(Verb::Patch),
         (&Method::DELETE, verb) => Verb::parse(verb),
+        // What it means is the business of whoever the request is forwarded to.
+        (&Method::OPTIONS, _) if proxies => Some(Verb::Get),
         _ => None,
     };
     let verb = verb.filter(|verb| verbs.contains(*verb)).ok_or_else(|| match resource.custom {

@@ -88,14 +88,14 @@ fn single_name(selector: &str) -> Option<&str> {
     })
 }
 
-/// What follows the name of an object or the subresource in a path, as proxied requests have it; with its slashes.
+/// What follows the subresource in a path, as proxied requests have it; with its slashes. Names may look like anything, so
+/// only the number of segments tells where it begins.
 pub fn tail<'a>(path: &'a str, target: &Target) -> &'a str {
-    let marker = format!("/{}", target.subresource);
-    let skip = path.find(&format!("/{}/", target.resource)).unwrap_or(0);
-    match path[skip..].find(&marker) {
-        Some(at) => &path[skip + at + marker.len()..],
-        None => "",
-    }
+    let of_version = if target.group.is_empty() { 2 } else { 3 };
+    let of_namespace = if target.namespace.is_empty() || target.resource == "namespaces" { 0 } else { 2 };
+    // Resource, name, subresource.
+    let before = of_version + of_namespace + 3;
+    path.match_indices('/').nth(before).map_or("", |(at, _)| &path[at..])
 }
 
 #[cfg(test)]
@@ -147,7 +147,13 @@ mod tests {
 
     #[test]
     fn a_proxied_path_keeps_its_tail() {
-        let path = "/api/v1/namespaces/a/pods/p/proxy/x/y";
-        assert_eq!(tail(path, &route(&Method::GET, path, &Query::default()).target), "/x/y");
+        for (path, expected) in [
+            ("/api/v1/namespaces/a/pods/x/proxy/x/y", "/x/y"),
+            ("/api/v1/namespaces/proxy-1/services/proxy-2:web/proxy/", "/"),
+            ("/api/v1/namespaces/services/services/proxy/proxy", ""),
+            ("/api/v1/nodes/n1/proxy/proxy/z", "/proxy/z"),
+        ] {
+            assert_eq!(tail(path, &route(&Method::GET, path, &Query::default()).target), expected, "{path}");
+        }
     }
 }

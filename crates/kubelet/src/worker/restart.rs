@@ -97,7 +97,9 @@ pub fn phase(pod: &Pod, runtime: &RuntimePod, was_initialized: bool) -> Phase {
         }
     }
     if waiting > 0 {
-        return if main_started && running > 0 { Phase::Running } else { Phase::Pending };
+        // A pod runs once all its containers have been started; what is missing later was only cleaned up.
+        let has_run = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+        return if has_run && running > 0 { Phase::Running } else { Phase::Pending };
     }
     if running > 0 {
         return Phase::Running;
@@ -161,10 +163,15 @@ mod tests {
                 json!({ "restartPolicy": policy, "initContainers": [{ "name": "i" }], "containers": [{ "name": "a" }] }),
             )
         };
+        let ran = |mut pod: Pod| {
+            pod.status.get_or_insert_default().phase = Some("Running".to_owned());
+            pod
+        };
         use State::*;
         let cases = [
             ("nothing yet", two("Always"), vec![], Phase::Pending),
-            ("half", two("Always"), vec![view("a", Running, 0)], Phase::Running),
+            ("half", two("Always"), vec![view("a", Running, 0)], Phase::Pending),
+            ("half is left", ran(two("Always")), vec![view("a", Running, 0)], Phase::Running),
             ("both", two("Always"), vec![view("a", Running, 0), view("b", Exited, 1)], Phase::Running),
             ("done", two("Never"), vec![view("a", Exited, 0), view("b", Exited, 0)], Phase::Succeeded),
             ("failed", two("Never"), vec![view("a", Exited, 0), view("b", Exited, 3)], Phase::Failed),
