@@ -11,6 +11,8 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 const UNITS: &str = "/etc/systemd/system";
+/// How a unit names the program that goes with it.
+const PLACED: &str = "Placed=";
 
 /// What a unit is made from.
 #[derive(Clone, Debug)]
@@ -21,6 +23,8 @@ pub struct Unit {
     pub data: PathBuf,
     /// Flags beyond the configuration file's.
     pub flags: Vec<String>,
+    /// The program was put there for the service, and goes with it.
+    pub is_placed: bool,
 }
 
 impl Unit {
@@ -58,9 +62,10 @@ impl Unit {
              WantedBy=multi-user.target\n\
              \n\
              [X-Knarr]\n\
-             DataDirectory={data}\n",
+             DataDirectory={data}\n{placed}",
             role = self.role,
             data = self.data.display(),
+            placed = if self.is_placed { format!("{PLACED}{}\n", self.program.display()) } else { String::new() },
         )
     }
 
@@ -103,7 +108,11 @@ pub fn remove(data: &Path) -> anyhow::Result<()> {
         if is_systemd_running() {
             systemctl(&["disable", &name_of(unit)])?;
         }
-        std::fs::remove_file(unit).with_context(|| format!("cannot remove {}", unit.display()))?;
+        let text = std::fs::read_to_string(unit).unwrap_or_default();
+        let placed = text.lines().find_map(|line| line.strip_prefix(PLACED)).map(PathBuf::from);
+        for path in [Some(unit.clone()), placed].into_iter().flatten().filter(|path| path.exists()) {
+            std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
     }
     if !found.is_empty() && is_systemd_running() {
         systemctl(&["daemon-reload"])?;
@@ -181,6 +190,7 @@ mod tests {
             program: "/usr/local/bin/knarr".into(),
             data: data.into(),
             flags: vec!["--node-name".into(), "a b".into()],
+            is_placed: false,
         };
         for unit in [unit("server", "/one"), unit("agent", "/two")] {
             assert!(unit.text().contains("Type=notify") && unit.text().contains("KillMode=process"));

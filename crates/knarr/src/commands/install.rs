@@ -47,7 +47,8 @@ pub fn run(arguments: &Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
         true => Vec::new(),
         false => vec!["--config".to_owned(), file.to_string_lossy().into_owned()],
     };
-    let unit = Unit { role, program: place_program()?, data, flags };
+    let (program, is_placed) = place_program()?;
+    let unit = Unit { role, program, data, flags, is_placed };
     let path = unit.install()?;
     println!("wrote {} and {}", file.display(), path.display());
     if service::is_systemd_running() {
@@ -96,16 +97,16 @@ fn write_settings(path: &Path, settings: &Mapping) -> anyhow::Result<()> {
     written.with_context(|| format!("cannot write {}: are you root?", path.display()))
 }
 
-/// A service must not depend on a program in somebody's folder.
-fn place_program() -> anyhow::Result<PathBuf> {
+/// A service must not depend on a program in somebody's folder. Tells whether it was put where it is for the service.
+fn place_program() -> anyhow::Result<(PathBuf, bool)> {
     let own = std::env::current_exe().context("the path of this program is unknown")?;
     let lasting = ["/usr/", "/opt/", "/bin/", "/sbin/"];
     if lasting.iter().any(|folder| own.starts_with(folder)) {
-        return Ok(own);
+        return Ok((own, false));
     }
     let beside = Path::new(PROGRAM).with_extension("new");
     std::fs::copy(&own, &beside)
         .and_then(|_| std::fs::rename(&beside, PROGRAM))
         .with_context(|| format!("cannot copy {} to {PROGRAM}: are you root?", own.display()))?;
-    Ok(PROGRAM.into())
+    Ok((PROGRAM.into(), true))
 }

@@ -11,6 +11,7 @@ use knarr_kubelet::{CertificateFiles, Settings};
 use tokio::task::JoinHandle;
 
 use super::common;
+use super::eviction::EvictionArguments;
 use super::node_resources::ResourceArguments;
 
 #[derive(Args, Clone, Debug)]
@@ -46,6 +47,8 @@ pub struct NodeArguments {
     /// The cgroup below which all pods of this node live.
     #[arg(long, default_value = "/")]
     pub cgroup_root: String,
+    #[command(flatten)]
+    pub eviction: EvictionArguments,
     #[command(flatten)]
     pub resources: ResourceArguments,
 }
@@ -121,6 +124,7 @@ pub async fn run(
     settings.serving = arguments.node_listen;
     settings.cgroup_root.clone_from(&arguments.cgroup_root);
     settings.log_root = data.join("logs");
+    settings.eviction = arguments.eviction.thresholds()?;
     arguments.resources.apply(&mut settings, data)?;
     knarr_kubelet::run(client, settings, shutdown).await.context("the node cannot run")
 }

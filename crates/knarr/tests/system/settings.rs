@@ -46,6 +46,38 @@ fn a_machine_without_what_is_needed_is_told_in_one_line() {
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
 }
 
+/// In a mount namespace of its own, so that the machine's services are not touched.
+#[test]
+fn a_service_is_installed_with_its_settings_and_removed_without_a_trace() {
+    if !harness::is_possible() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = r#"
+        mkdir -p /etc/systemd/system /etc/knarr
+        for path in /etc/systemd/system /etc/knarr /usr/local/bin; do mount -t tmpfs none $path; done
+        $KNARR install agent --data-dir $DATA --server https://10.0.0.1:6443 --node-ip 10.0.0.2 \
+            --token abcdef.0123456789abcdef.$(printf 'ab%.0s' $(seq 32)) > /dev/null
+        stat -c '%a' /etc/knarr/config.yaml
+        grep -c '^token: ' /etc/knarr/config.yaml
+        grep '^ExecStart=\|^Type=\|^KillMode=' /etc/systemd/system/knarr-agent.service
+        /usr/local/bin/knarr uninstall --yes --data-dir $DATA > /dev/null
+        ls /etc/systemd/system /usr/local/bin | grep knarr || echo nothing is left
+        ! $KNARR install server --bogus 2> /dev/null
+    "#;
+    let output = Command::new("unshare")
+        .args(["--mount", "--net", "bash", "-euc", script])
+        .env("KNARR", env!("CARGO_BIN_EXE_knarr"))
+        .env("DATA", folder.path().join("data"))
+        .output()
+        .expect("unshare runs");
+    let (printed, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let expected = "600\n1\nType=notify\nExecStart=/usr/local/bin/knarr agent\nKillMode=process\nnothing is left\n";
+    assert_eq!(printed, expected, "{complaint}");
+    // Where the mount points had to be made, they are left as they were.
+    let _ = std::fs::remove_dir("/etc/knarr");
+}
+
 #[test]
 fn completions_know_commands_and_flags() {
     for shell in ["bash", "zsh", "fish"] {

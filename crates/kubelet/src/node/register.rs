@@ -16,6 +16,7 @@ use crate::pods::Pods;
 
 /// How often the node looks at itself, and how long an unchanged status may stay unwritten: the lease tells that it lives.
 const LOOK: Duration = Duration::from_secs(10);
+const IMPATIENT_LOOK: Duration = Duration::from_millis(200);
 const LONGEST_SILENCE: SignedDuration = SignedDuration::from_mins(5);
 
 /// Creates the node, or brings labels and endpoints of an earlier life up to date.
@@ -106,12 +107,21 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
                 Err(error) => tracing::warn!(%error, "the node's status can't be written"),
             }
         }
-        let pause = if written.is_some() { LOOK } else { Duration::from_millis(500) };
+        let pause = match &written {
+            Some((status, _)) if is_ready(status) => LOOK,
+            // Pods wait for the node to be ready.
+            Some(_) => IMPATIENT_LOOK,
+            None => Duration::from_millis(500),
+        };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = changed.notified() => {}
         }
     }
+}
+
+fn is_ready(status: &NodeStatus) -> bool {
+    status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Changes of the node's conditions are worth an event.

@@ -28,6 +28,8 @@ impl Node {
             ("--node-name", name.to_owned()),
             ("--node-ip", machine.address.clone()),
             ("--cgroup-root", cgroup_root.clone()),
+            // How full the tester's disk is must not matter.
+            ("--eviction-hard", "memory.available<1Mi".to_owned()),
         ] {
             all.extend([flag.to_owned(), value]);
         }
