@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -164,6 +165,10 @@ impl Containerd {
                 Err(error) => {
                     failures += 1;
                     tracing::warn!(%error, failures, "containerd does not answer");
+                    // A busy machine makes it slow. A second one on the same files would help nobody.
+                    if is_running(Path::new("/proc"), &self.directory.join("config.toml")) {
+                        continue;
+                    }
                     if let Err(error) = self.start(&runtime).await {
                         tracing::error!(%error, "containerd could not be started again");
                     }
@@ -171,6 +176,17 @@ impl Containerd {
             }
         }
     }
+}
+
+/// Whether a containerd with this configuration lives, whoever started it.
+fn is_running(processes: &Path, configuration: &Path) -> bool {
+    let entries = std::fs::read_dir(processes).into_iter().flatten().flatten();
+    let mut commands = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    commands.any(|command| {
+        let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
+        let named = words.first().is_some_and(|program| program.ends_with(b"containerd"));
+        named && words.contains(&configuration.as_os_str().as_bytes())
+    })
 }
 
 fn open_log(path: &Path) -> Result<File, StartError> {
@@ -187,4 +203,19 @@ fn may_lower_oom_scores() -> bool {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & (1 << 24) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_containerd_is_known_by_its_configuration() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let process = folder.path().join("7");
+        std::fs::create_dir(&process).expect("a folder");
+        std::fs::write(process.join("cmdline"), "containerd\0--config\0/a/config.toml\0").expect("a file");
+        assert!(is_running(folder.path(), Path::new("/a/config.toml")));
+        assert!(!is_running(folder.path(), Path::new("/b/config.toml")));
+    }
 }

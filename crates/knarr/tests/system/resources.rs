@@ -1,0 +1,178 @@
+//! What pods may use and do use, on both kinds of cgroups: limits in the kernel, changes in place, kills for want of
+//! memory, evictions for want of room, statistics, and CPUs of one's own. The same tests run in a virtual machine whose
+//! kernel has the unified hierarchy (`make test-cgroup2`).
+
+use std::path::{Path, PathBuf};
+
+use super::harness::{self, Cluster, IMAGE, Options};
+
+fn pod(name: &str, command: &str, resources: &str, more: &str) -> String {
+    format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  terminationGracePeriodSeconds: 0
+  restartPolicy: Never
+  containers:
+  - name: main
+    image: {IMAGE}
+    command: ["/bin/sh", "-c", "{command}"]
+    resources: {resources}
+{more}
+"#
+    )
+}
+
+/// A value of the container's cgroup, in whichever hierarchy the machine has.
+struct Kernel {
+    path: String,
+}
+
+impl Kernel {
+    fn of(cluster: &Cluster, pod: &str, class: &str) -> Self {
+        let field = |path: &str| cluster.kubectl(&["get", "pod", pod, "-o", &format!("jsonpath={path}")]);
+        let id = field("{.status.containerStatuses[0].containerID}");
+        let id = id.rsplit('/').next().expect("an id").to_owned();
+        let root = &cluster.nodes[0].cgroup_root;
+        Kernel { path: format!("{root}/kubepods{class}/pod{}/{id}", field("{.metadata.uid}")) }
+    }
+
+    fn is_unified() -> bool {
+        Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+    }
+
+    fn read(&self, controller: &str, old: &str, new: &str) -> String {
+        let mount = PathBuf::from("/sys/fs/cgroup");
+        let file = match Self::is_unified() {
+            true => mount.join(self.path.trim_start_matches('/')).join(new),
+            false => mount.join(controller).join(self.path.trim_start_matches('/')).join(old),
+        };
+        std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())).trim().to_owned()
+    }
+
+    fn memory_limit(&self) -> String {
+        self.read("memory", "memory.limit_in_bytes", "memory.max")
+    }
+
+    /// Microseconds of every hundred thousand.
+    fn cpu_quota(&self) -> String {
+        self.read("cpu", "cpu.cfs_quota_us", "cpu.max").split_whitespace().next().unwrap_or_default().to_owned()
+    }
+}
+
+fn status(cluster: &Cluster, pod: &str, path: &str) -> String {
+    cluster.try_kubectl(&["get", "pod", pod, "-o", &format!("jsonpath={{.status.{path}}}")]).unwrap_or_default()
+}
+
+#[test]
+fn resources_hold_and_are_told() {
+    if !harness::is_possible() {
+        return;
+    }
+    let cluster = Cluster::start(1);
+    limits_reach_the_kernel_and_change_in_place(&cluster);
+    what_needs_too_much_memory_is_killed(&cluster);
+    what_takes_too_much_room_is_evicted(&cluster);
+    what_is_used_is_told(&cluster);
+}
+
+fn limits_reach_the_kernel_and_change_in_place(cluster: &Cluster) {
+    let resources = "{limits: {cpu: 200m, memory: 64Mi}, requests: {cpu: 100m, memory: 32Mi}}";
+    cluster.apply(&pod("limited", "while true; do :; done", resources, ""));
+    cluster.wait_for("the pod to run", || cluster.ready_pods("app=limited") == 1);
+    let kernel = Kernel::of(cluster, "limited", "/burstable");
+    assert_eq!((kernel.memory_limit().as_str(), kernel.cpu_quota().as_str()), ("67108864", "20000"));
+
+    let larger = r#"{"spec":{"containers":[{"name":"main","resources":{"limits":{"cpu":"300m","memory":"96Mi"}}}]}}"#;
+    cluster.kubectl(&["patch", "pod", "limited", "--subresource", "resize", "-p", larger]);
+    cluster.wait_for("the new limits", || {
+        (kernel.memory_limit().as_str(), kernel.cpu_quota().as_str()) == ("100663296", "30000")
+    });
+    assert_eq!(status(cluster, "limited", "containerStatuses[0].restartCount"), "0");
+}
+
+fn what_needs_too_much_memory_is_killed(cluster: &Cluster) {
+    let volume = "    volumeMounts: [{name: memory, mountPath: /memory}]\n  volumes: [{name: memory, emptyDir: {medium: Memory}}]";
+    let resources = "{limits: {memory: 24Mi}}";
+    cluster.apply(&pod("hungry", "exec cat /dev/zero > /memory/file", resources, volume));
+    let reason = "containerStatuses[0].state.terminated.reason";
+    cluster.wait_for("the kill", || status(cluster, "hungry", reason) == "OOMKilled");
+    assert_eq!(status(cluster, "hungry", "phase"), "Failed");
+    assert_eq!(status(cluster, "hungry", "containerStatuses[0].state.terminated.exitCode"), "137");
+}
+
+fn what_takes_too_much_room_is_evicted(cluster: &Cluster) {
+    let volume =
+        "    volumeMounts: [{name: disk, mountPath: /disk}]\n  volumes: [{name: disk, emptyDir: {sizeLimit: 1Mi}}]";
+    let fill = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); cat /bin/busybox >> /disk/file; done; sleep 1000";
+    cluster.apply(&pod("full", fill, "{}", volume));
+    cluster.wait_for("the eviction", || status(cluster, "full", "reason") == "Evicted");
+    assert_eq!(status(cluster, "full", "message"), "Usage of EmptyDir volume \"disk\" exceeds the limit \"1Mi\".");
+}
+
+fn what_is_used_is_told(cluster: &Cluster) {
+    let page = |path: &str| cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/node-1/proxy{path}")]);
+    let summary: serde_json::Value = serde_json::from_str(&page("/stats/summary")).expect("JSON");
+    let pods = summary["pods"].as_array().expect("pods");
+    let limited = pods.iter().find(|pod| pod["podRef"]["name"] == "limited").expect("the pod");
+    for stats in [limited, &limited["containers"][0]] {
+        assert!(stats["cpu"]["usageCoreNanoSeconds"].as_u64().is_some_and(|used| used > 1_000_000), "{stats}");
+        assert!(stats["memory"]["workingSetBytes"].as_u64().is_some_and(|used| used > 10_000), "{stats}");
+    }
+    assert!(summary["node"]["memory"]["workingSetBytes"].as_u64().is_some_and(|used| used > 1 << 20), "{summary}");
+    let cadvisor = page("/metrics/cadvisor");
+    for family in
+        ["container_cpu_cfs_throttled_periods_total", "container_memory_working_set_bytes", "container_spec_cpu_quota"]
+    {
+        let sample = cadvisor.lines().any(|line| line.starts_with(family) && line.contains("pod=\"limited\""));
+        assert!(sample, "{family} is missing");
+    }
+    let mut top = String::new();
+    cluster.wait_for("what the pod uses", || {
+        top = cluster.try_kubectl(&["top", "pod", "limited", "--containers", "--no-headers"]).unwrap_or_default();
+        top.split_whitespace()
+            .nth(2)
+            .is_some_and(|cpu| cpu.trim_end_matches('m').parse().is_ok_and(|milli: u32| milli > 50))
+    });
+    assert!(top.starts_with("limited") && top.contains("main"), "{top}");
+    assert!(cluster.kubectl(&["top", "node", "--no-headers"]).starts_with("node-1"), "the node is told of");
+    let service = cluster.kubectl(&[
+        "get",
+        "apiservice",
+        "v1beta1.metrics.k8s.io",
+        "-o",
+        "jsonpath={.status.conditions[?(@.type==\"Available\")].status}",
+    ]);
+    assert_eq!(service, "True");
+}
+
+#[test]
+fn whole_cpus_are_given_to_those_who_ask() {
+    let several = std::thread::available_parallelism().is_ok_and(|count| count.get() >= 2);
+    if !harness::is_possible() || !several {
+        return;
+    }
+    let flags = vec!["--cpu-manager-policy", "static", "--system-reserved", "cpu=500m"];
+    let cluster = Cluster::with(Options { nodes: 1, server: flags, ..Options::default() });
+    cluster.apply(&pod("shared", "sleep 1000", "{}", ""));
+    cluster.wait_for("the first pod to run", || cluster.ready_pods("app=shared") == 1);
+    let cpus = |pod: &str| {
+        let table = cluster.kubectl(&["exec", pod, "--", "cat", "/proc/self/status"]);
+        let line = table.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.expect("the kernel tells").trim().to_owned()
+    };
+    let all = cpus("shared");
+    let one = "{limits: {cpu: 1, memory: 32Mi}, requests: {cpu: 1, memory: 32Mi}}";
+    cluster.apply(&pod("own", "sleep 1000", one, ""));
+    cluster.wait_for("the second pod to run", || cluster.ready_pods("app=own") == 1);
+    let own = cpus("own");
+    assert!(own.parse::<u32>().is_ok(), "one CPU: {own}");
+    cluster.wait_for("the first pod to leave that CPU", || {
+        let shared = cpus("shared");
+        shared != all && !shared.split(',').any(|part| part == own)
+    });
+    cluster.kubectl(&["delete", "pod", "own"]);
+    cluster.wait_for("the first pod to have all CPUs again", || cpus("shared") == all);
+}
