@@ -7,6 +7,7 @@
 pub mod admit;
 pub mod aggregate;
 pub mod answer;
+pub mod audit;
 pub mod authenticate;
 pub mod authorize;
 pub mod background;

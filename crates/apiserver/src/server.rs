@@ -1,7 +1,7 @@
 //! The server: what a request passes through, from its bytes to its answer.
 
 use std::fmt::Display;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -15,6 +15,7 @@ use knarr_api::status::Status;
 use knarr_store::Store;
 
 use crate::admit::Chain;
+use crate::audit::{Audit, Record};
 use crate::answer::{self, Body};
 use crate::aggregate::{self, Aggregation};
 use crate::authenticate::{Authenticator, ServiceAccountTokens, impersonate, user_of_headers};
@@ -63,6 +64,8 @@ pub struct Server {
     pub front_proxy_authority: String,
     /// What other servers of the cluster serve.
     pub aggregation: Aggregation,
+    /// Where requests are recorded, when they are.
+    pub audit: OnceLock<Audit>,
     /// How webhooks are called.
     pub outbound: Outbound,
     pub documents: endpoint::Documents,
@@ -121,12 +124,14 @@ impl Server {
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let routed = target::route(&parts.method, parts.uri.path(), &query);
         let running = self.metrics.begin(&routed.target);
-        let answered = self.answer(&mut parts, body, &query, &routed, sender).await;
+        let mut record = Record::begin(self.audit.get(), &parts, &routed.target, Timestamp::now());
+        let answered = self.answer(&mut parts, body, &query, &routed, sender, &mut record).await;
         let mut answer = match answered {
             Ok(answer) => answer,
             Err(status) => failure(&parts.headers, &query, &status).into(),
         };
-        add_head(&mut answer);
+        add_head(&mut answer, record.id());
+        record.answered(&answer.response, routed.target.verb == "watch", Timestamp::now());
         running.end(answer.response.status().as_u16(), begun.elapsed());
         if answer.response.body().length().is_some() {
             return answer::compress(answer.response, &parts.headers);
@@ -141,6 +146,7 @@ impl Server {
         query: &Query,
         routed: &Routed,
         sender: &Sender,
+        record: &mut Record<'_>,
     ) -> Result<Answer, Status>
     where
         B: http_body::Body<Data = Bytes> + Send,
@@ -148,9 +154,21 @@ impl Server {
     {
         let now = Timestamp::now();
         let mut passage = Passage::begin();
-        let allowed = self.identify(&parts.headers, sender, now).and_then(|user| {
+        let identified = self.identify(&parts.headers, sender, now);
+        match &identified {
+            Ok((user, acting)) => record.identified(Some(user), acting.as_deref(), &routed.target, now),
+            Err(_) => record.identified(None, None, &routed.target, now),
+        }
+        let allowed = identified.and_then(|(user, acting)| {
             passage.identified = Instant::now();
-            self.authorize(&user, &routed.target)?;
+            let user = acting.unwrap_or(user);
+            match self.authorizer.decide(&user, &routed.target) {
+                Decision::Allow(reason) => record.allowed(&reason),
+                Decision::NoOpinion(reason) => {
+                    record.forbidden(&reason);
+                    return Err(forbidden(&user, &routed.target, &reason));
+                }
+            }
             passage.authorized = Instant::now();
             Ok(user)
         });
@@ -162,6 +180,7 @@ impl Server {
             }
         };
         let body = read(body).await?;
+        record.received(&parts.headers, &body);
         let mut request = Admitted { parts, body, user: &user, routed, query, now, passage };
         if let Some(remote) = self.aggregation.route(request.parts.uri.path()) {
             return Ok(aggregate::serve(self, &remote, &mut request).await.into());
@@ -173,7 +192,13 @@ impl Server {
         }
     }
 
-    fn identify(&self, headers: &HeaderMap, sender: &Sender, now: Timestamp) -> Result<Arc<User>, Status> {
+    /// Who sent a request, and whom it acts as where that is somebody else.
+    fn identify(
+        &self,
+        headers: &HeaderMap,
+        sender: &Sender,
+        now: Timestamp,
+    ) -> Result<(Arc<User>, Option<Arc<User>>), Status> {
         let user = match sender {
             Sender::Trusted(user) => user.clone(),
             Sender::Remote(certificate) => {
@@ -184,10 +209,8 @@ impl Server {
                 Arc::new(self.authenticator.request(headers, named.as_ref(), &*self.objects, now)?)
             }
         };
-        match impersonate(&user, headers, &*self.authorizer)? {
-            Some(other) => Ok(Arc::new(other)),
-            None => Ok(user),
-        }
+        let acting = impersonate(&user, headers, &*self.authorizer)?.map(Arc::new);
+        Ok((user, acting))
     }
 
     /// Refuses what nobody allowed.
@@ -245,10 +268,10 @@ pub(crate) fn failure(headers: &HeaderMap, query: &Query, status: &Status) -> Re
     answer::failure(status, &Format { shape: accept::Shape::Whole, ..format })
 }
 
-fn add_head(answer: &mut Answer) {
+fn add_head(answer: &mut Answer, id: &str) {
     let headers = answer.response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    if let Ok(id) = HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()) {
+    if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(AUDIT_ID, id);
     }
     let mut seen: Vec<&String> = Vec::new();

@@ -25,8 +25,7 @@ const CALM: Duration = Duration::from_secs(10);
 const WORRIED: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(1);
 
-const AGGREGATED: &str =
-    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 
 /// Whether a group version is available, in the words of its condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,9 +112,8 @@ async fn check(server: &Server, remote: &Remote) -> Verdict {
     }
     let path = format!("/apis/{}/{}", remote.group, remote.version);
     let url = format!("https://{}{path}", remote.destination.authority());
-    let failed = |why: String| {
-        Verdict::no("FailedDiscoveryCheck", format!("failing or missing response from {url}: {why}"))
-    };
+    let failed =
+        |why: String| Verdict::no("FailedDiscoveryCheck", format!("failing or missing response from {url}: {why}"));
     match remote.get(server, &path, "application/json").await {
         Ok((code, _)) if code.is_success() => {
             Verdict { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
@@ -158,9 +156,8 @@ fn check_service(objects: &dyn Objects, remote: &Remote) -> Option<Verdict> {
     if own.iter().any(|slice| serves(slice)) {
         return None;
     }
-    let message = format!(
-        "endpointslices for service/{name} in {namespace:?} have no addresses with port name {port_name:?}"
-    );
+    let message =
+        format!("endpointslices for service/{name} in {namespace:?} have no addresses with port name {port_name:?}");
     Some(Verdict::no("MissingEndpoints", message))
 }
 
@@ -220,13 +217,26 @@ mod tests {
 
     #[test]
     fn services_must_be_there_and_have_endpoints() {
-        let remote = Remote::read(&json!({"metadata": {"name": "v1.example.com"}, "spec": {"group": "example.com", "version": "v1",
-            "service": {"namespace": "n", "name": "s", "port": 443}}})).unwrap();
-        let service = ("", "services", json!({"metadata": {"name": "s", "namespace": "n"}, "spec": {"ports": [{"port": 443, "name": "a"}]}}));
-        let slice = |ready: bool| ("discovery.k8s.io", "endpointslices", json!({
-            "metadata": {"name": "s-1", "namespace": "n", "labels": {"kubernetes.io/service-name": "s"}},
-            "ports": [{"name": "a", "port": 8443}], "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
-        }));
+        let remote = Remote::read(
+            &json!({"metadata": {"name": "v1.example.com"}, "spec": {"group": "example.com", "version": "v1",
+            "service": {"namespace": "n", "name": "s", "port": 443}}}),
+        )
+        .unwrap();
+        let service = (
+            "",
+            "services",
+            json!({"metadata": {"name": "s", "namespace": "n"}, "spec": {"ports": [{"port": 443, "name": "a"}]}}),
+        );
+        let slice = |ready: bool| {
+            (
+                "discovery.k8s.io",
+                "endpointslices",
+                json!({
+                    "metadata": {"name": "s-1", "namespace": "n", "labels": {"kubernetes.io/service-name": "s"}},
+                    "ports": [{"name": "a", "port": 8443}], "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}],
+                }),
+            )
+        };
         let reason = |objects| check_service(&Fixed::new(objects), &remote).map(|verdict| verdict.reason);
         assert_eq!(reason(vec![]), Some("ServiceNotFound"));
         assert_eq!(reason(vec![service.clone()]), Some("EndpointsNotFound"));

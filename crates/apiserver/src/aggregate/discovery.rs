@@ -15,9 +15,14 @@ struct Ranked {
 
 /// Puts other servers' groups into the list of groups.
 pub fn merge_group_list(document: &mut Value, catalogue: &Catalogue, remotes: &Remotes) {
-    merge(document, "groups", &["name"], catalogue, remotes, |group, version| {
-        json!({"groupVersion": format!("{group}/{}", version.version), "version": version.version})
-    });
+    merge(
+        document,
+        "groups",
+        &["name"],
+        catalogue,
+        remotes,
+        |group, version| json!({"groupVersion": format!("{group}/{}", version.version), "version": version.version}),
+    );
     for group in document["groups"].as_array_mut().into_iter().flatten() {
         group["preferredVersion"] = group["versions"][0].clone();
     }
@@ -145,9 +150,8 @@ pub fn read_resources(document: &Value, group: &str, version: &str) -> Value {
             .iter()
             .filter_map(|part| {
                 let (owner, subresource) = part.text(&["name"]).split_once('/')?;
-                (owner == name).then(|| {
-                    json!({"subresource": subresource, "responseKind": kind_of(part), "verbs": part["verbs"]})
-                })
+                (owner == name)
+                    .then(|| json!({"subresource": subresource, "responseKind": kind_of(part), "verbs": part["verbs"]}))
             })
             .collect();
         if !below.is_empty() {
@@ -166,14 +170,20 @@ mod tests {
     #[test]
     fn other_servers_groups_are_found_by_their_priority() {
         let catalogue = Catalogue::built_in();
-        let remote = Remote::read(&json!({"metadata": {"name": "v1.ships.example"}, "spec": {"group": "ships.example", "version": "v1",
-            "groupPriorityMinimum": 100_000, "versionPriority": 15, "service": {"namespace": "n", "name": "s"}}})).unwrap();
+        let remote = Remote::read(
+            &json!({"metadata": {"name": "v1.ships.example"}, "spec": {"group": "ships.example", "version": "v1",
+            "groupPriorityMinimum": 100_000, "versionPriority": 15, "service": {"namespace": "n", "name": "s"}}}),
+        )
+        .unwrap();
         let remotes = Remotes { all: vec![Arc::new(remote)], generation: 1 };
         let mut list = knarr_api::discovery::group_list(&catalogue);
         merge_group_list(&mut list, &catalogue, &remotes);
-        assert_eq!(list["groups"][0], json!({"name": "ships.example",
+        assert_eq!(
+            list["groups"][0],
+            json!({"name": "ships.example",
             "versions": [{"groupVersion": "ships.example/v1", "version": "v1"}],
-            "preferredVersion": {"groupVersion": "ships.example/v1", "version": "v1"}}));
+            "preferredVersion": {"groupVersion": "ships.example/v1", "version": "v1"}})
+        );
         let mut aggregated = knarr_api::discovery::aggregated_groups(&catalogue, "v2");
         merge_aggregated(&mut aggregated, &catalogue, &remotes);
         assert_eq!(aggregated["items"][0]["versions"][0], json!({"version": "v1", "freshness": "Stale"}));

@@ -105,9 +105,7 @@ impl Remote {
         };
         match tokio::time::timeout(ASK_TIME, asked).await {
             Ok(answered) => answered,
-            Err(_) => Err(
-                "context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned()
-            ),
+            Err(_) => Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned()),
         }
     }
 }

@@ -123,7 +123,11 @@ impl Place {
             own.filter_map(|kind| kind.storage.as_ref()).map(|storage| storage.prefix.to_string()).collect();
         if found.is_empty() {
             // Custom resources lie under their group and name.
-            found.push(if plural == "*" { format!("/registry/{group}/") } else { format!("/registry/{group}/{plural}/") });
+            found.push(if plural == "*" {
+                format!("/registry/{group}/")
+            } else {
+                format!("/registry/{group}/{plural}/")
+            });
         }
         found.sort();
         found.dedup();
@@ -203,7 +207,11 @@ mod tests {
         assert_eq!(old.decrypt(key, &new.encrypt(key, b"plain").unwrap()), None);
         assert_eq!(old.encrypt("/registry/configmaps/default/m", b"plain").unwrap(), b"plain");
         assert!(old.encrypt("/registry/example.com/ships/default/s", b"plain").unwrap().starts_with(b"k8s:enc:"));
-        assert!(old.concerns("/registry/secrets/default/") && old.concerns("/registry/") && !old.concerns("/registry/pods/"));
+        assert!(
+            old.concerns("/registry/secrets/default/")
+                && old.concerns("/registry/")
+                && !old.concerns("/registry/pods/")
+        );
     }
 
     #[test]

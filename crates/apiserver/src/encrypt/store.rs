@@ -96,8 +96,7 @@ impl Store for Encrypted {
         ttl: Option<Duration>,
     ) -> Result<Arc<Entry>, Error> {
         let made = self.inner.update(key, self.sealed(key, value)?, expected, ttl).await;
-        made.map(|entry| opened(&self.configuration, entry))
-            .map_err(|error| opened_error(&self.configuration, error))
+        made.map(|entry| opened(&self.configuration, entry)).map_err(|error| opened_error(&self.configuration, error))
     }
 
     async fn delete(&self, key: &str, expected: Revision) -> Result<Revision, Error> {

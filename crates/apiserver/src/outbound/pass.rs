@@ -27,8 +27,7 @@ pub async fn pass(
     path: &str,
     headers: HeaderMap,
 ) -> Result<Passed, String> {
-    let (mut sender, driver) =
-        http1::handshake(TokioIo::new(connection)).await.map_err(|error| error.to_string())?;
+    let (mut sender, driver) = http1::handshake(TokioIo::new(connection)).await.map_err(|error| error.to_string())?;
     tokio::spawn(async move {
         if let Err(error) = driver.with_upgrades().await {
             tracing::debug!(%error, "a connection into the cluster ended");

@@ -29,6 +29,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::admit::Operation;
+use crate::audit::Notes;
 use crate::kinds::Resource;
 use crate::request::{Target, User};
 use crate::route::query::Query;
@@ -115,8 +116,12 @@ impl Call<'_> {
 
     /// The answer with the warnings that came up on the way to it; a refusal carries them too.
     pub fn answer(self, response: Result<Response<Body>, Status>) -> Answer {
-        let response =
+        let mut response =
             response.unwrap_or_else(|status| crate::server::failure(self.headers, self.query, &status));
+        let notes = self.annotations.into_inner();
+        if !notes.is_empty() {
+            response.extensions_mut().insert(Notes(notes));
+        }
         Answer { response, warnings: self.warnings.into_inner() }
     }
 

@@ -95,6 +95,7 @@ pub fn start(settings: Settings) -> Started {
         provided,
         front_proxy_authority: settings.front_proxy_authority,
         aggregation: Default::default(),
+        audit: Default::default(),
         outbound: Default::default(),
         documents: Documents::new(settings.address),
         pages: settings.pages,

@@ -80,7 +80,8 @@ async fn mutating_policies_change_what_they_see() {
         "[JSONPatch{op: 'add', path: '/metadata/annotations', value: {'by': request.name}}]"}});
     for (name, mutation, reinvocation) in [("a", apply, "IfNeeded"), ("b", patch, "Never")] {
         make(&cluster, &format!("{GROUP}/mutatingadmissionpolicies"), policy(name, mutation, reinvocation)).await;
-        let binding = json!({"kind": "MutatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": {"policyName": name}});
+        let binding =
+            json!({"kind": "MutatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": {"policyName": name}});
         make(&cluster, &format!("{GROUP}/mutatingadmissionpolicybindings"), binding).await;
     }
     let made = make(&cluster, MAPS, map("m", json!({"a": "1"}))).await;
@@ -127,9 +128,13 @@ async fn webhooks_change_and_refuse() {
     let server = webhook().await;
     let mutating = configuration("MutatingWebhookConfiguration", server.client_config("/mutate"), json!({}));
     make(&cluster, &format!("{GROUP}/mutatingwebhookconfigurations"), mutating).await;
-    let validating = configuration("ValidatingWebhookConfiguration", server.client_config("/validate"), json!({
-        "matchConditions": [{"name": "named", "expression": "request.name != 'unseen'"}],
-    }));
+    let validating = configuration(
+        "ValidatingWebhookConfiguration",
+        server.client_config("/validate"),
+        json!({
+            "matchConditions": [{"name": "named", "expression": "request.name != 'unseen'"}],
+        }),
+    );
     make(&cluster, &format!("{GROUP}/validatingwebhookconfigurations"), validating).await;
     let made = make(&cluster, MAPS, map("plain", json!({"a": "1"}))).await;
     assert!(made["data"]["added"].is_string(), "{made}");
@@ -159,7 +164,10 @@ async fn webhooks_that_fail_close_or_open() {
     make(&cluster, &path, untrusted).await;
     let (code, refused) = cluster.ask("POST", MAPS, "application/json", map("m", json!({}))).await;
     assert_eq!(code, 500);
-    assert!(refused["message"].as_str().unwrap().contains("x509: certificate signed by unknown authority"), "{refused}");
+    assert!(
+        refused["message"].as_str().unwrap().contains("x509: certificate signed by unknown authority"),
+        "{refused}"
+    );
     cluster.ask("DELETE", &format!("{path}/c"), "application/json", Value::Null).await;
     let open = configuration("ValidatingWebhookConfiguration", elsewhere, json!({"failurePolicy": "Ignore"}));
     make(&cluster, &path, open).await;
@@ -218,7 +226,8 @@ async fn custom_resources_are_converted_by_webhooks() {
     }
     let (_, other) = cluster.ask("GET", &format!("{}/a", ships("v2")), "application/json", Value::Null).await;
     assert_eq!((&other["host"], &other["port"], other.get("hostPort")), (&json!("h"), &json!("1"), None), "{other}");
-    let second = json!({"apiVersion": "example.com/v2", "kind": "Ship", "metadata": {"name": "b"}, "host": "k", "port": "2"});
+    let second =
+        json!({"apiVersion": "example.com/v2", "kind": "Ship", "metadata": {"name": "b"}, "host": "k", "port": "2"});
     let made = make(&cluster, &ships("v2"), second).await;
     assert_eq!((&made["host"], &made["apiVersion"]), (&json!("k"), &json!("example.com/v2")));
     let patch = json!({"port": "3"});

@@ -1,0 +1,298 @@
+//! One request on its way through the server, as it is recorded.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::request::Parts;
+use http::{HeaderMap, Response};
+use jiff::Timestamp;
+use knarr_api::{decode, protobuf};
+use serde_json::{Map, Value, json};
+
+use super::Audit;
+use super::policy::{Level, Wanted};
+use crate::answer::Body;
+use crate::persist::Annotation;
+use crate::request::{Target, User};
+
+/// What is known of a request so far. Nothing is kept when nothing is recorded.
+pub struct Record<'a> {
+    audit: Option<&'a Audit>,
+    wanted: Wanted,
+    id: String,
+    event: Map<String, Value>,
+    annotations: BTreeMap<String, String>,
+}
+
+impl<'a> Record<'a> {
+    pub fn begin(audit: Option<&'a Audit>, parts: &Parts, target: &Target, now: Timestamp) -> Record<'a> {
+        let given = parts.headers.get("audit-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
+        let id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
+        let wanted = Wanted { level: Level::None, omitted: Vec::new(), omits_managed: false };
+        let mut record = Record { audit, wanted, id, event: Map::new(), annotations: BTreeMap::new() };
+        if audit.is_some() {
+            record.describe(parts, target, now);
+        }
+        record
+    }
+
+    /// The number under which the request is recorded, and which its answer carries.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn describe(&mut self, parts: &Parts, target: &Target, now: Timestamp) {
+        let uri = parts.uri.path_and_query().map_or("", |path| path.as_str());
+        self.set("requestURI", uri);
+        self.set("verb", target.verb.as_str());
+        self.set("user", json!({}));
+        let addresses = source_addresses(parts);
+        if !addresses.is_empty() {
+            self.set("sourceIPs", json!(addresses));
+        }
+        if let Some(agent) = parts.headers.get(USER_AGENT) {
+            self.set("userAgent", String::from_utf8_lossy(agent.as_bytes()).into_owned());
+        }
+        if target.is_resource() {
+            self.set("objectRef", object_reference(target));
+        }
+        self.set("requestReceivedTimestamp", micro_time(now));
+    }
+
+    fn set(&mut self, field: &str, value: impl Into<Value>) {
+        self.event.insert(field.to_owned(), value.into());
+    }
+
+    /// Who asks: the sender, and whom it acts as. What is recorded is decided here.
+    pub fn identified(&mut self, sender: Option<&User>, acting: Option<&User>, target: &Target, now: Timestamp) {
+        let Some(audit) = self.audit else { return };
+        if let Some(sender) = sender {
+            self.set("user", shown_user(sender));
+        }
+        if let Some(acting) = acting {
+            self.set("impersonatedUser", shown_user(acting));
+        }
+        self.wanted = audit.policy.wants(acting.or(sender), target);
+        self.stage("RequestReceived", now);
+    }
+
+    pub fn allowed(&mut self, reason: &str) {
+        self.decided("allow", reason);
+    }
+
+    pub fn forbidden(&mut self, reason: &str) {
+        self.decided("forbid", reason);
+    }
+
+    fn decided(&mut self, decision: &str, reason: &str) {
+        if self.audit.is_some() {
+            self.annotations.insert("authorization.k8s.io/decision".to_owned(), decision.to_owned());
+            self.annotations.insert("authorization.k8s.io/reason".to_owned(), reason.to_owned());
+        }
+    }
+
+    /// The body of the request.
+    pub fn received(&mut self, headers: &HeaderMap, body: &Bytes) {
+        if self.wanted.level >= Level::Request
+            && !body.is_empty()
+            && let Some(object) = read_object(headers, body)
+        {
+            let object = self.shown(object);
+            self.set("requestObject", object);
+        }
+    }
+
+    /// The answer. A stream has only begun; its end is recorded with its beginning, since nothing more is known then.
+    pub fn answered(&mut self, response: &Response<Body>, long: bool, now: Timestamp) {
+        if self.audit.is_none() || self.wanted.level == Level::None {
+            return;
+        }
+        if let Some(notes) = response.extensions().get::<Notes>() {
+            for note in &notes.0 {
+                if !note.of_request || self.wanted.level >= Level::Request {
+                    self.annotations.entry(note.key.clone()).or_insert_with(|| note.value.clone());
+                }
+            }
+        }
+        let mut status = json!({"metadata": {}, "code": response.status().as_u16()});
+        let body = response.body().gather().filter(|_| !long);
+        let object = body.and_then(|body| read_object(response.headers(), &body));
+        if let Some(object) = object {
+            if object["kind"] == "Status" {
+                for field in ["status", "message", "reason", "details"] {
+                    if let Some(value) = object.get(field) {
+                        status[field] = value.clone();
+                    }
+                }
+            }
+            if self.wanted.level >= Level::RequestResponse {
+                let object = self.shown(object);
+                self.set("responseObject", object);
+            }
+        }
+        self.set("responseStatus", status);
+        if long {
+            self.stage("ResponseStarted", now);
+        }
+        self.stage("ResponseComplete", now);
+    }
+
+    fn shown(&self, mut object: Value) -> Value {
+        if self.wanted.omits_managed {
+            let items = object.get_mut("items").and_then(Value::as_array_mut);
+            for item in items.into_iter().flatten() {
+                forget_managed(item);
+            }
+            forget_managed(&mut object);
+        }
+        object
+    }
+
+    fn stage(&mut self, stage: &str, now: Timestamp) {
+        let Some(audit) = self.audit else { return };
+        if self.wanted.level == Level::None || self.wanted.omitted.iter().any(|omitted| omitted == stage) {
+            return;
+        }
+        let mut event = Map::new();
+        event.insert("kind".to_owned(), "Event".into());
+        event.insert("apiVersion".to_owned(), "audit.k8s.io/v1".into());
+        event.insert("level".to_owned(), self.wanted.level.name().into());
+        event.insert("auditID".to_owned(), self.id.as_str().into());
+        event.insert("stage".to_owned(), stage.into());
+        event.extend(self.event.iter().map(|(field, value)| (field.clone(), value.clone())));
+        event.insert("stageTimestamp".to_owned(), micro_time(now).into());
+        if !self.annotations.is_empty() && stage != "RequestReceived" {
+            event.insert("annotations".to_owned(), json!(self.annotations));
+        }
+        audit.log.write(&format!("{}\n", Value::Object(event)));
+    }
+}
+
+/// What admission noted about a request, on its way out with the answer.
+#[derive(Clone, Debug, Default)]
+pub struct Notes(pub Vec<Annotation>);
+
+fn forget_managed(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+}
+
+fn source_addresses(parts: &Parts) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let forwarded = parts.headers.get("x-forwarded-for").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let real = parts.headers.get("x-real-ip").and_then(|value| value.to_str().ok());
+    let peer = parts.extensions.get::<SocketAddr>().map(|peer| peer.ip().to_string());
+    let told = forwarded.split(',').chain(real).map(|text| text.trim().to_owned());
+    for address in told.filter(|text| text.parse::<std::net::IpAddr>().is_ok()).chain(peer) {
+        if !found.contains(&address) {
+            found.push(address);
+        }
+    }
+    found
+}
+
+fn object_reference(target: &Target) -> Value {
+    let mut reference = Map::new();
+    for (field, value) in [
+        ("resource", &target.resource),
+        ("namespace", &target.namespace),
+        ("name", &target.name),
+        ("apiGroup", &target.group),
+        ("apiVersion", &target.version),
+        ("subresource", &target.subresource),
+    ] {
+        if !value.is_empty() {
+            reference.insert(field.to_owned(), value.as_str().into());
+        }
+    }
+    Value::Object(reference)
+}
+
+fn shown_user(user: &User) -> Value {
+    let mut shown = json!({"username": user.name});
+    if !user.uid.is_empty() {
+        shown["uid"] = user.uid.as_str().into();
+    }
+    if !user.groups.is_empty() {
+        shown["groups"] = json!(user.groups);
+    }
+    if !user.extra.is_empty() {
+        shown["extra"] = json!(user.extra);
+    }
+    shown
+}
+
+fn read_object(headers: &HeaderMap, body: &[u8]) -> Option<Value> {
+    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if media_type.contains("protobuf") {
+        return protobuf::decode(body, None).ok();
+    }
+    if media_type.contains("yaml") {
+        return decode::untyped_yaml(body).ok().map(|decoded| decoded.value);
+    }
+    serde_json::from_slice(body).ok()
+}
+
+fn micro_time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::{Log, LogSettings, Policy};
+    use http::Request;
+
+    #[test]
+    fn a_request_is_recorded_in_stages() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let policy = Policy::parse("kind: Policy\nomitManagedFields: true\nrules: [{level: RequestResponse}]").unwrap();
+        let log = Log::open(LogSettings { path: path.clone(), ..Default::default() }).unwrap();
+        let audit = Audit::new(policy, log);
+        let (parts, ()) = Request::post("/api/v1/namespaces/a/pods?dryRun=All")
+            .header("user-agent", "test/1")
+            .header("content-type", "application/json")
+            .header("audit-id", "42")
+            .body(())
+            .unwrap()
+            .into_parts();
+        let target = Target {
+            verb: "create".into(),
+            version: "v1".into(),
+            resource: "pods".into(),
+            namespace: "a".into(),
+            ..Target::default()
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        let mut record = Record::begin(Some(&audit), &parts, &target, now);
+        record.identified(Some(&User::named("ann", &["devs"])), None, &target, now);
+        record.allowed("RBAC: allowed");
+        let body = Bytes::from(r#"{"kind":"Pod","metadata":{"name":"p","managedFields":[]}}"#);
+        record.received(&parts.headers, &body);
+        let mut response = Response::new(Body::full(r#"{"kind":"Status","status":"Failure","reason":"Conflict"}"#));
+        *response.status_mut() = http::StatusCode::CONFLICT;
+        response.extensions_mut().insert(Notes(vec![Annotation {
+            key: "k".into(),
+            value: "v".into(),
+            of_request: false,
+        }]));
+        record.answered(&response, false, now);
+        let lines: Vec<Value> =
+            std::fs::read_to_string(&path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!((&lines[0]["stage"], &lines[0]["auditID"]), (&json!("RequestReceived"), &json!("42")));
+        let last = &lines[1];
+        assert_eq!(
+            last["responseStatus"],
+            json!({"metadata": {}, "code": 409, "status": "Failure", "reason": "Conflict"})
+        );
+        assert_eq!(last["requestObject"], json!({"kind": "Pod", "metadata": {"name": "p"}}));
+        assert_eq!(last["annotations"]["k"], "v");
+        assert_eq!(last["objectRef"], json!({"resource": "pods", "namespace": "a", "apiVersion": "v1"}));
+        assert_eq!(last["stageTimestamp"], "1970-01-01T00:00:00.000000Z");
+    }
+}
