@@ -99,7 +99,7 @@ pub mod fuzzing {
     /// Reads bytes as a question, and as an answer that is kept and grows old.
     pub fn message(bytes: &[u8]) {
         if let Ok(query) = Query::read(bytes) {
-            drop((query.is_internet(), query.largest_answer()));
+            let _ = (query.is_internet(), query.largest_answer());
         }
         let Some((name, _)) = crate::message::read_name(bytes, 0) else { return };
         let asked = Asked { name, kind: 1, class: 1, wants_signatures: false, checking_disabled: false };
