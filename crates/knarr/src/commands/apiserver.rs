@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use jiff::Timestamp;
+use knarr_apiserver::audit::{Audit, Log, LogSettings, Policy};
 use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenFile};
 use knarr_apiserver::encrypt::{Configuration, Encrypted};
 use knarr_apiserver::outbound::Identity as ProxyIdentity;
@@ -62,6 +63,21 @@ pub struct Arguments {
     /// An EncryptionConfiguration: which resources are encrypted in the store, by which keys.
     #[arg(long)]
     pub encryption_provider_config: Option<PathBuf>,
+    /// An audit Policy: how much is recorded of which requests.
+    #[arg(long, requires = "audit_log_path")]
+    pub audit_policy_file: Option<PathBuf>,
+    /// The file that requests are recorded in; `-` is the standard output.
+    #[arg(long, requires = "audit_policy_file")]
+    pub audit_log_path: Option<PathBuf>,
+    /// Days after which full audit logs are removed; 0 keeps them.
+    #[arg(long, default_value_t = 0)]
+    pub audit_log_maxage: u64,
+    /// How many full audit logs are kept; 0 keeps all.
+    #[arg(long, default_value_t = 0)]
+    pub audit_log_maxbackup: usize,
+    /// Megabytes at which an audit log is full.
+    #[arg(long, default_value_t = 100)]
+    pub audit_log_maxsize: u64,
     /// More names or addresses that the serving certificate is valid for.
     #[arg(long, value_delimiter = ',')]
     pub tls_san: Vec<String>,
@@ -115,6 +131,7 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
         pages: crate::journal::pages(),
     });
     let server = started.server.clone();
+    record_requests(arguments, &server)?;
     let trust = kubelet_trust(arguments, &pki)?;
     call_kubelets(&pki, &server, &trust, Timestamp::now())?;
     let serving = listen::serve(server.clone(), listener, pki.serving.config(), server.stopping.clone());
@@ -190,6 +207,23 @@ async fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
     let store = Embedded::open(&directory, knarr_store::Options::default())
         .with_context(|| format!("cannot open the store in {}", directory.display()))?;
     Ok(Arc::new(store))
+}
+
+/// Records requests from now on, where that is asked for.
+fn record_requests(arguments: &Arguments, server: &Server) -> anyhow::Result<()> {
+    let (Some(file), Some(path)) = (&arguments.audit_policy_file, &arguments.audit_log_path) else { return Ok(()) };
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let policy = Policy::parse(&text).with_context(|| format!("cannot use {}", file.display()))?;
+    let settings = LogSettings {
+        path: path.clone(),
+        days: arguments.audit_log_maxage,
+        files: arguments.audit_log_maxbackup,
+        megabytes: arguments.audit_log_maxsize,
+    };
+    let log = Log::open(settings).with_context(|| format!("cannot open {}", path.display()))?;
+    // The server was just made: nothing was set before.
+    let _ = server.audit.set(Audit::new(policy, log));
+    Ok(())
 }
 
 /// The store with the encryption that is asked for.
