@@ -15,9 +15,9 @@ use knarr_api::status::Status;
 use knarr_store::Store;
 
 use crate::admit::Chain;
-use crate::audit::{Audit, Record};
-use crate::answer::{self, Body};
 use crate::aggregate::{self, Aggregation};
+use crate::answer::{self, Body};
+use crate::audit::{Audit, Record};
 use crate::authenticate::{Authenticator, ServiceAccountTokens, impersonate, user_of_headers};
 use crate::authorize::{Authorizer, Decision, NodeGraph, Rbac, forbidden};
 use crate::endpoint;

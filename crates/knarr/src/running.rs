@@ -18,6 +18,13 @@ pub struct Running {
     _lock: Flock<File>,
 }
 
+impl Running {
+    /// Holds on until the process has really ended, which is after everything it does.
+    pub fn until_exit(self) {
+        std::mem::forget(self);
+    }
+}
+
 /// Takes a data directory for this process.
 pub fn take(data: &Path) -> anyhow::Result<Running> {
     std::fs::create_dir_all(data).with_context(|| format!("cannot make {}", data.display()))?;

@@ -95,7 +95,11 @@ fn aggregated_answer(
     version: &str,
     document: &Value,
 ) -> Response<Body> {
-    let encoded = server.documents.discovery.get(catalogue, &format!("{root} {version} {}", server.aggregation.remotes().generation), document);
+    let encoded = server.documents.discovery.get(
+        catalogue,
+        &format!("{root} {version} {}", server.aggregation.remotes().generation),
+        document,
+    );
     let known = request.parts.headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == encoded.etag.as_bytes());
     let mut response = answer::with_type(200, "application/json", Body::full(encoded.bytes));
     if known {

@@ -80,8 +80,7 @@ impl Configuration {
     /// The outcome of an apply, read as an object of its kind.
     fn finished(&self, call: &Call<'_>, applied: &Value, live: Option<&Value>) -> Result<Value, Status> {
         let expected = Expected::of(call.resource)?;
-        let mut object =
-            expected.decode_value(applied).map_err(|error| Status::new(500, "", error.to_string()))?.value;
+        let mut object = expected.decode_value(applied).map_err(|error| Status::new(500, "", error.to_string()))?.value;
         object["kind"] = expected.kind.kind.as_str().into();
         object["apiVersion"] = expected.kind.api_version().into();
         if object.text(&["metadata", "name"]).is_empty() {

@@ -35,8 +35,7 @@ pub async fn list(call: &Call<'_>, options: &ListOptions, selection: &Selection)
         .peek_range(&Range { prefix: &prefix, after: start.after.as_deref(), limit: page_size, at: start.at })
         .map_err(|error| expired(error, options, start.after.as_deref(), &prefix, call.server.store.revision()))?;
     let entries = convert::entries(call.server, call.resource, page.entries).await?;
-    let mut listed =
-        Listed { revision: page.revision, entries, continue_token: String::new(), remaining: None };
+    let mut listed = Listed { revision: page.revision, entries, continue_token: String::new(), remaining: None };
     let mut more = page.remaining > 0;
     if !selection.is_everything() {
         let mut kept = Vec::new();

@@ -29,11 +29,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::admit::Operation;
+use crate::answer::Body;
 use crate::audit::Notes;
 use crate::kinds::Resource;
 use crate::request::{Target, User};
 use crate::route::query::Query;
-use crate::answer::Body;
 use crate::server::{Answer, Server};
 use crate::trail::Passage;
 
@@ -116,8 +116,7 @@ impl Call<'_> {
 
     /// The answer with the warnings that came up on the way to it; a refusal carries them too.
     pub fn answer(self, response: Result<Response<Body>, Status>) -> Answer {
-        let mut response =
-            response.unwrap_or_else(|status| crate::server::failure(self.headers, self.query, &status));
+        let mut response = response.unwrap_or_else(|status| crate::server::failure(self.headers, self.query, &status));
         let notes = self.annotations.into_inner();
         if !notes.is_empty() {
             response.extensions_mut().insert(Notes(notes));

@@ -41,7 +41,7 @@ pub struct Arguments {
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     check_server(&arguments.server)?;
-    let _running = running::take(&arguments.data_dir)?;
+    running::take(&arguments.data_dir)?.until_exit();
     preflight::check(&arguments.node, &arguments.data_dir, Vec::new())?;
     let begun = Instant::now();
     let runtime = Runtime::start(&arguments.node, &arguments.data_dir);

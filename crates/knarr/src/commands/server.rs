@@ -47,7 +47,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
         arguments.node.cluster_dns = cluster::dns_addresses(&arguments.apiserver.service_cluster_ip_range);
     }
     let data = arguments.apiserver.data_dir.clone();
-    let _running = running::take(&data)?;
+    running::take(&data)?.until_exit();
     preflight(&arguments)?;
     // The runtime takes longest: it starts while the API server does.
     let runtime = (!arguments.disable_agent).then(|| Runtime::start(&arguments.node, &data));

@@ -97,9 +97,10 @@ impl Desk {
 
     /// The text with this machine's places instead of the usual ones.
     fn here(&self, text: &str) -> String {
-        text.replace("/var/lib/knarr", &self.data.to_string_lossy())
+        // Its own places may lie below /tmp, so that goes first.
+        text.replace("/tmp/", &format!("{}/", self.folder.display()))
+            .replace("/var/lib/knarr", &self.data.to_string_lossy())
             .replace("/etc/knarr/kubeconfig.yaml", &self.data.join("kubeconfig.yaml").to_string_lossy())
-            .replace("/tmp/", &format!("{}/", self.folder.display()))
     }
 
     fn shell(&self, text: &str) -> Command {

@@ -113,7 +113,7 @@ fn stopping_keeps_pods_and_removing_leaves_nothing() {
     assert_eq!(sleeping(), 3);
     let stopped = cluster.nodes[0].knarr(&["stop", "--data-dir", &data]).output().expect("knarr runs");
     assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
-    assert!(!cluster.nodes[0].is_running(), "it has not stopped");
+    harness::wait_for("the process to be gone", || !cluster.nodes[0].is_running());
     assert_eq!(sleeping(), 3, "pods were ended with Knarr");
 
     let outside = outside(&cluster.nodes[0]);
@@ -154,7 +154,7 @@ fn draining_moves_pods_to_another_node() {
     let words = ["drain-and-stop", "--data-dir", &data, "--node-name", "node-2", "--server", &server];
     let drained = cluster.nodes[1].knarr(&words).output().expect("knarr runs");
     assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
-    assert!(!cluster.nodes[1].is_running());
+    harness::wait_for("the process to be gone", || !cluster.nodes[1].is_running());
     cluster.wait_for("all pods on the first node", || {
         let nodes = cluster.kubectl(&["get", "pods", "-l", "app=stay", "-o", "jsonpath={.items[*].spec.nodeName}"]);
         cluster.ready_pods("app=stay") == 4 && nodes.split_whitespace().all(|node| node == "node-1")
