@@ -104,6 +104,8 @@ impl Containerd {
         let mut command = Command::new("containerd");
         command.arg("--config").arg(&file).arg("--log-level").arg("warn");
         command.stdin(Stdio::null()).stdout(log).stderr(errors).current_dir("/");
+        // It would tell systemd that we are ready when it is.
+        command.env_remove("NOTIFY_SOCKET");
         // SAFETY: setsid is async-signal-safe and touches only the child.
         unsafe {
             command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from));

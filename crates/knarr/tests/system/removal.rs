@@ -65,7 +65,9 @@ fn processes(data: &str, cgroup_root: &str) -> Vec<String> {
     let found = entries.filter_map(|path| {
         let command = String::from_utf8_lossy(&std::fs::read(path.join("cmdline")).ok()?).replace('\0', " ");
         let cgroups = std::fs::read_to_string(path.join("cgroup")).ok()?;
-        (command.contains(data) || cgroups.contains(&format!("{cgroup_root}/"))).then_some(command)
+        // What has ended and only waits for its parent has no command.
+        let is_ours = command.contains(data) || cgroups.contains(&format!("{cgroup_root}/"));
+        (is_ours && !command.is_empty()).then_some(command)
     });
     found.collect()
 }
