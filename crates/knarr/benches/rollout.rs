@@ -40,7 +40,7 @@ async fn main() {
             "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": "one"}]}}},
     }))
     .expect("a deployment");
-    println!("{:<10} {:>7}   {}", "stage", "seconds", "processor seconds and largest memory of each component");
+    println!("{:<10} {:>7}   processor seconds and largest memory of each component", "stage", "seconds");
     let stage = Stage::begin(&plane, "roll out");
     deployments.create(&PostParams::default(), &deployment).await.expect("a deployment is made");
     rolled_out(&client, replicas).await;

@@ -87,10 +87,7 @@ async fn main() {
     let sizes = if sizes.is_empty() { vec![100, 500, 1000, 5000] } else { sizes };
     let is_named = |workload: &&Workload| arguments.iter().any(|argument| argument == workload.name);
     let all_are = !WORKLOADS.iter().any(|workload| is_named(&workload));
-    println!(
-        "{:<14} {:>6} {:>7} {:>9} {:>8}  {}",
-        "workload", "nodes", "before", "measured", "pods/s", "Kubernetes' floor"
-    );
+    println!("{:<14} {:>6} {:>7} {:>9} {:>8}  Kubernetes' floor", "workload", "nodes", "before", "measured", "pods/s");
     for workload in WORKLOADS.iter().filter(|workload| all_are || is_named(workload)) {
         for nodes in &sizes {
             measure(workload, *nodes).await;

@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     settings.eviction.imagefs_available = Threshold::Thousandths(10);
     settings.eviction.nodefs_available = Threshold::Thousandths(10);
     settings.image_gc_high_percent = 99;
-    let client = knarr_client::connect(Some(Path::new(kubeconfig))).await?;
+    let client = knarr_client::connect(Some(Path::new(kubeconfig)), "kubelet").await?;
     knarr_kubelet::run(client, settings, async {
         if let Err(error) = tokio::signal::ctrl_c().await {
             eprintln!("{error}");

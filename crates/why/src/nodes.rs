@@ -151,7 +151,7 @@ fn unwanted(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
     }
     let by_name = terms.iter().all(|term| term.has(&["matchFields"]));
     let kind = if by_name { "name" } else { "affinity" };
-    let asked: Vec<String> = terms.iter().map(|term| requirements(term)).collect();
+    let asked: Vec<String> = terms.iter().map(requirements).collect();
     let why = format!("it is not what the pod's node affinity requires: {}", asked.join(" or "));
     Some(Misfit::new(kind, why, "label a node so that it fits, or change the pod's node affinity"))
 }

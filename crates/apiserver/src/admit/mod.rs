@@ -145,9 +145,9 @@ impl Chain {
             Box::new(defaults::DefaultIngressClass),
             Box::new(defaults::PodTopologyLabels),
             Box::new(escalation::Escalation::new(authorizer, rbac)),
-            Box::new(policy::MutatingPolicies::new()),
+            Box::new(policy::MutatingPolicies::default()),
             Box::new(webhook::MutatingWebhooks::new()),
-            Box::new(policy::ValidatingPolicies::new()),
+            Box::new(policy::ValidatingPolicies::default()),
             Box::new(webhook::ValidatingWebhooks::new()),
             Box::new(resource_quota::ResourceQuota::new(quotas)),
         ])

@@ -141,7 +141,7 @@ impl Current {
     fn likeness(&self, event: &Event) -> Likeness {
         let what = (&event.type_, &event.action, &event.reason, event.regarding.as_ref().map(regarded));
         let all = (what, event.related.as_ref().map(regarded));
-        Likeness(self.keys[0].hash_one(&all), self.keys[1].hash_one(&all))
+        Likeness(self.keys[0].hash_one(all), self.keys[1].hash_one(all))
     }
 
     /// What to write now, if anything.

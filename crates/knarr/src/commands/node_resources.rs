@@ -86,7 +86,7 @@ fn sum<'a>(parts: impl Iterator<Item = &'a String>) -> anyhow::Result<BTreeMap<S
         let Some((name, amount)) = part.split_once('=') else { bail!("{part:?} is not of the form name=amount") };
         let amount = Quantity::parse(amount).with_context(|| format!("{part:?} has no amount"))?;
         let own = amounts.entry(name.to_owned()).or_insert_with(|| Quantity::new(0, Format::BinarySi));
-        *own = *own + amount;
+        *own += amount;
     }
     Ok(amounts.into_iter().map(|(name, amount)| (name, amount.to_api().0)).collect())
 }

@@ -48,11 +48,13 @@ struct Failed {
 
 pub struct MutatingPolicies(Cached<Vec<Policy<Body>>>);
 
-impl MutatingPolicies {
-    pub fn new() -> Self {
+impl Default for MutatingPolicies {
+    fn default() -> Self {
         MutatingPolicies(Cached::new(&[RESOURCES.0, RESOURCES.1]))
     }
+}
 
+impl MutatingPolicies {
     fn all(&self, objects: &dyn Objects) -> std::sync::Arc<Vec<Policy<Body>>> {
         self.0.get(objects, |objects| definition::read_all(objects, RESOURCES, Body::read))
     }

@@ -81,11 +81,13 @@ struct Verdict {
 
 pub struct ValidatingPolicies(Cached<Vec<Policy<Body>>>);
 
-impl ValidatingPolicies {
-    pub fn new() -> Self {
+impl Default for ValidatingPolicies {
+    fn default() -> Self {
         ValidatingPolicies(Cached::new(&[RESOURCES.0, RESOURCES.1]))
     }
+}
 
+impl ValidatingPolicies {
     fn all(&self, objects: &dyn Objects) -> std::sync::Arc<Vec<Policy<Body>>> {
         self.0.get(objects, |objects| definition::read_all(objects, RESOURCES, Body::read))
     }
