@@ -8,8 +8,8 @@ use tokio::sync::watch;
 
 use crate::step::Step;
 
-/// Enough for the last ten thousand steps or so.
-const CAPACITY: usize = 4 << 20;
+/// Enough for the last three thousand steps or so.
+const CAPACITY: usize = 1 << 20;
 
 /// Steps as lines of JSON, oldest first. All clones are the same journal.
 #[derive(Clone)]
