@@ -49,6 +49,12 @@ pub struct NodeArguments {
     pub cgroup_root: String,
     #[command(flatten)]
     pub eviction: EvictionArguments,
+    /// Unused images are removed once the disk is fuller than this, in percent; at 100 none ever is.
+    #[arg(long, default_value_t = 85, value_parser = clap::value_parser!(u8).range(..=100))]
+    pub image_gc_high_threshold: u8,
+    /// Until the disk is no fuller than this, in percent.
+    #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u8).range(..=100))]
+    pub image_gc_low_threshold: u8,
     #[command(flatten)]
     pub resources: ResourceArguments,
 }
@@ -125,6 +131,8 @@ pub async fn run(
     settings.cgroup_root.clone_from(&arguments.cgroup_root);
     settings.log_root = data.join("logs");
     settings.eviction = arguments.eviction.thresholds()?;
+    settings.image_gc_high_percent = arguments.image_gc_high_threshold;
+    settings.image_gc_low_percent = arguments.image_gc_low_threshold;
     arguments.resources.apply(&mut settings, data)?;
     knarr_kubelet::run(client, settings, shutdown).await.context("the node cannot run")
 }

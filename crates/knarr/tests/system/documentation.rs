@@ -82,7 +82,8 @@ impl Desk {
         std::fs::copy(data.join("images/busybox.tar"), folder.join("busybox.tar")).expect("an archive");
         let cgroup_root = format!("/{}", machine.name);
         let mut settings = format!(
-            "data-dir: {}\nnode-name: {name}\nnode-ip: {}\ncgroup-root: {cgroup_root}\neviction-hard: memory.available<1Mi\n",
+            "data-dir: {}\nnode-name: {name}\nnode-ip: {}\ncgroup-root: {cgroup_root}\neviction-hard: memory.available<1Mi\n\
+             image-gc-high-threshold: 100\n",
             data.display(),
             machine.address
         );

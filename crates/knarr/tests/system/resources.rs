@@ -137,7 +137,9 @@ fn what_is_used_is_told(cluster: &Cluster) {
             .is_some_and(|cpu| cpu.trim_end_matches('m').parse().is_ok_and(|milli: u32| milli > 50))
     });
     assert!(top.starts_with("limited") && top.contains("main"), "{top}");
-    assert!(cluster.kubectl(&["top", "node", "--no-headers"]).starts_with("node-1"), "the node is told of");
+    cluster.wait_for("what the node uses", || {
+        cluster.try_kubectl(&["top", "node", "--no-headers"]).is_ok_and(|top| top.starts_with("node-1"))
+    });
     let service = cluster.kubectl(&[
         "get",
         "apiservice",

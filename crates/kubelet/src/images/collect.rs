@@ -19,10 +19,11 @@ pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String
     let Some(point) = point else { return Ok(0) };
     let Some(usage) = usage_of(std::path::Path::new(&point)) else { return Ok(0) };
     let percent = (usage.available * 100).checked_div(usage.capacity).map_or(0, |free| 100 - free);
-    if !all && percent < u64::from(context.settings.image_gc_high_percent) {
+    let (high, low) = (context.settings.image_gc_high_percent, context.settings.image_gc_low_percent);
+    if !all && (high >= 100 || percent < u64::from(high)) {
         return Ok(0);
     }
-    let low = u64::from(context.settings.image_gc_low_percent);
+    let low = u64::from(low.min(high));
     let wanted = if all { u64::MAX } else { (usage.capacity * (100 - low) / 100).saturating_sub(usage.available) };
     let images = context.runtime.list_images().await.map_err(|error| error.to_string())?;
     let containers =

@@ -21,6 +21,8 @@ use crate::server::{Sender, Server};
 const PACE: Duration = Duration::from_secs(15);
 /// Between the first two readings, so that the first question has an answer soon.
 const FIRST_PACE: Duration = Duration::from_secs(1);
+/// While a node has not been read twice, as when it has just joined, so many rounds go at the first pace.
+const HURRIED: u64 = 60;
 /// Nobody having asked for this long, reading ends.
 const IDLE: Duration = Duration::from_secs(120);
 /// A question waits this long for the first readings.
@@ -106,7 +108,9 @@ async fn read_while_asked(
     loop {
         read_all(&server, &nodes).await;
         rounds.send_modify(|rounds| *rounds += 1);
-        let pace = if *rounds.borrow() < 2 { FIRST_PACE } else { PACE };
+        let round = *rounds.borrow();
+        let all_known = nodes.lock().values().all(|pages| pages.node.used().is_some());
+        let pace = if round < 2 || !all_known && round < HURRIED { FIRST_PACE } else { PACE };
         tokio::select! {
             () = tokio::time::sleep(pace) => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
@@ -123,7 +127,12 @@ async fn read_while_asked(
 async fn read_all(server: &Arc<Server>, nodes: &Mutex<HashMap<String, Pages>>) {
     let names: Vec<String> =
         server.objects.list("", "nodes", "").iter().map(|node| node.text(&["metadata", "name"]).to_owned()).collect();
-    nodes.lock().retain(|name, _| names.contains(name));
+    let mut known = nodes.lock();
+    known.retain(|name, _| names.contains(name));
+    for name in &names {
+        known.entry(name.clone()).or_default();
+    }
+    drop(known);
     futures::stream::iter(names)
         .for_each_concurrent(NODES_AT_ONCE, |name| async move {
             match tokio::time::timeout(PAGE_TIME, read_page(server, &name)).await {

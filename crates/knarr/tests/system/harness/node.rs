@@ -30,6 +30,8 @@ impl Node {
             ("--cgroup-root", cgroup_root.clone()),
             // How full the tester's disk is must not matter.
             ("--eviction-hard", "memory.available<1Mi".to_owned()),
+            // A disk that others have filled must not cost the test its images.
+            ("--image-gc-high-threshold", "100".to_owned()),
         ] {
             all.extend([flag.to_owned(), value]);
         }
