@@ -127,12 +127,7 @@ async fn read_while_asked(
 async fn read_all(server: &Arc<Server>, nodes: &Mutex<HashMap<String, Pages>>) {
     let names: Vec<String> =
         server.objects.list("", "nodes", "").iter().map(|node| node.text(&["metadata", "name"]).to_owned()).collect();
-    let mut known = nodes.lock();
-    known.retain(|name, _| names.contains(name));
-    for name in &names {
-        known.entry(name.clone()).or_default();
-    }
-    drop(known);
+    keep_only(&mut nodes.lock(), &names);
     futures::stream::iter(names)
         .for_each_concurrent(NODES_AT_ONCE, |name| async move {
             match tokio::time::timeout(PAGE_TIME, read_page(server, &name)).await {
@@ -142,6 +137,14 @@ async fn read_all(server: &Arc<Server>, nodes: &Mutex<HashMap<String, Pages>>) {
             }
         })
         .await;
+}
+
+/// Every node has a place, also before it was read for the first time.
+fn keep_only(known: &mut HashMap<String, Pages>, names: &[String]) {
+    known.retain(|name, _| names.contains(name));
+    for name in names {
+        known.entry(name.clone()).or_default();
+    }
 }
 
 /// Asks by the way every client has to a node.
