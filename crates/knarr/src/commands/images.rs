@@ -9,6 +9,12 @@ use clap::{Args, Subcommand};
 pub struct Arguments {
     #[command(subcommand)]
     command: Images,
+    /// Where the node keeps its files.
+    #[arg(long, global = true, default_value = "/var/lib/knarr")]
+    data_dir: PathBuf,
+    /// Socket of a containerd that is not Knarr's own.
+    #[arg(long, global = true)]
+    containerd: Option<PathBuf>,
 }
 
 #[derive(Subcommand, Clone, Debug)]
@@ -17,18 +23,12 @@ enum Images {
     Import {
         /// The archive.
         file: PathBuf,
-        /// Where the node keeps its files.
-        #[arg(long, default_value = "/var/lib/knarr")]
-        data_dir: PathBuf,
-        /// Socket of a containerd that is not Knarr's own.
-        #[arg(long)]
-        containerd: Option<PathBuf>,
     },
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Images::Import { file, data_dir, containerd } = arguments.command;
-    let socket = containerd.unwrap_or_else(|| data_dir.join("containerd/containerd.sock"));
+    let Images::Import { file } = arguments.command;
+    let socket = arguments.containerd.unwrap_or_else(|| arguments.data_dir.join("containerd/containerd.sock"));
     let names = knarr_cri::containerd::import(&socket, &file)
         .await
         .with_context(|| format!("{} cannot be imported", file.display()))?;

@@ -12,21 +12,18 @@ use clap::{Args, Subcommand};
 pub struct Arguments {
     #[command(subcommand)]
     command: Snapshot,
+    /// Where the server keeps its files.
+    #[arg(long, global = true, default_value = "/var/lib/knarr")]
+    data_dir: PathBuf,
 }
 
 #[derive(Subcommand, Clone, Debug)]
 enum Snapshot {
     /// Write the store to a file. The server may run meanwhile.
-    Save {
-        file: PathBuf,
-        #[arg(long, default_value = "/var/lib/knarr")]
-        data_dir: PathBuf,
-    },
+    Save { file: PathBuf },
     /// Make a store from a file. The data directory must not hold one.
     Restore {
         file: PathBuf,
-        #[arg(long, default_value = "/var/lib/knarr")]
-        data_dir: PathBuf,
         /// Let the restored store's revisions begin so much later, so that clients notice that it is another.
         #[arg(long, default_value_t = 1_000_000)]
         skip_revisions: u64,
@@ -34,9 +31,10 @@ enum Snapshot {
 }
 
 pub fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let store = arguments.data_dir.join("store");
     match arguments.command {
-        Snapshot::Save { file, data_dir } => save(&file, &data_dir.join("store")),
-        Snapshot::Restore { file, data_dir, skip_revisions } => restore(&file, &data_dir.join("store"), skip_revisions),
+        Snapshot::Save { file } => save(&file, &store),
+        Snapshot::Restore { file, skip_revisions } => restore(&file, &store, skip_revisions),
     }
 }
 

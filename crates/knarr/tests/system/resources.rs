@@ -99,7 +99,7 @@ fn what_needs_too_much_memory_is_killed(cluster: &Cluster) {
     cluster.apply(&pod("hungry", "exec cat /dev/zero > /memory/file", resources, volume));
     let reason = "containerStatuses[0].state.terminated.reason";
     cluster.wait_for("the kill", || status(cluster, "hungry", reason) == "OOMKilled");
-    assert_eq!(status(cluster, "hungry", "phase"), "Failed");
+    cluster.wait_for("its end", || status(cluster, "hungry", "phase") == "Failed");
     assert_eq!(status(cluster, "hungry", "containerStatuses[0].state.terminated.exitCode"), "137");
 }
 

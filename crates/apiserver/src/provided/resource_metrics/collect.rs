@@ -23,6 +23,8 @@ const PACE: Duration = Duration::from_secs(15);
 const FIRST_PACE: Duration = Duration::from_secs(1);
 /// While a node has not been read twice, as when it has just joined, so many rounds go at the first pace.
 const HURRIED: u64 = 60;
+/// After so many rounds, questions wait for no node any more.
+const AWAITED: u64 = 6;
 /// Nobody having asked for this long, reading ends.
 const IDLE: Duration = Duration::from_secs(120);
 /// A question waits this long for the first readings.
@@ -80,7 +82,8 @@ impl Collector {
             tokio::spawn(read_while_asked(server.clone(), nodes, asked, done));
         }
         // A node that does not answer must not keep the others from being shown.
-        let _ = tokio::time::timeout(PATIENCE, rounds.wait_for(|rounds| *rounds >= 2)).await;
+        let told = |rounds: &u64| *rounds >= AWAITED || *rounds >= 2 && all_known(&self.nodes.lock());
+        let _ = tokio::time::timeout(PATIENCE, rounds.wait_for(told)).await;
     }
 
     pub fn node(&self, name: &str) -> Option<Use> {
@@ -109,8 +112,8 @@ async fn read_while_asked(
         read_all(&server, &nodes).await;
         rounds.send_modify(|rounds| *rounds += 1);
         let round = *rounds.borrow();
-        let all_known = nodes.lock().values().all(|pages| pages.node.used().is_some());
-        let pace = if round < 2 || !all_known && round < HURRIED { FIRST_PACE } else { PACE };
+        let hurries = round < 2 || round < HURRIED && !all_known(&nodes.lock());
+        let pace = if hurries { FIRST_PACE } else { PACE };
         tokio::select! {
             () = tokio::time::sleep(pace) => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
@@ -122,6 +125,10 @@ async fn read_while_asked(
             return;
         }
     }
+}
+
+fn all_known(nodes: &HashMap<String, Pages>) -> bool {
+    nodes.values().all(|pages| pages.node.used().is_some())
 }
 
 async fn read_all(server: &Arc<Server>, nodes: &Mutex<HashMap<String, Pages>>) {
