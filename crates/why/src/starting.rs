@@ -73,7 +73,7 @@ fn waiting(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) 
             told,
             "bring it there with `knarr images import FILE.tar`, or change imagePullPolicy",
         ),
-        "ErrImagePull" | "ImagePullBackOff" => image_not_pulled(evidence, pod, image, message, told),
+        "ErrImagePull" | "ImagePullBackOff" => image_not_pulled(evidence, pod, image, told),
         "CreateContainerConfigError" => configuration(evidence, pod, container, message, told),
         "CreateContainerError" | "RunContainerError" | "StartError" => not_started(container, message, told),
         "PostStartHookError" => Finding::new(
@@ -86,7 +86,7 @@ fn waiting(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) 
     Some(finding)
 }
 
-fn image_not_pulled(evidence: &Evidence, pod: &Value, image: &str, message: &str, mut told: Vec<String>) -> Finding {
+fn image_not_pulled(evidence: &Evidence, pod: &Value, image: &str, mut told: Vec<String>) -> Finding {
     told.extend(evidence.event(pod, &["Failed"]).map(quote));
     let all = told.join(" ").to_lowercase();
     let missing_secret = pod
@@ -125,7 +125,6 @@ fn image_not_pulled(evidence: &Evidence, pod: &Value, image: &str, message: &str
     } else {
         (format!("the image {image} cannot be pulled"), "see what the runtime says")
     };
-    let _ = message;
     Finding::new(cause, told, fix)
 }
 

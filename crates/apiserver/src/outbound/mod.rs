@@ -16,6 +16,8 @@ pub use pass::{Passed, onward_headers, pass};
 pub use pool::{Connection, dial};
 pub use tls::{Identity, Trust, client_config, shown_tls_error};
 
+pub(crate) use tls::AnyCertificate;
+
 use std::time::Duration;
 
 use bytes::Bytes;

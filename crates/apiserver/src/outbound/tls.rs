@@ -130,7 +130,7 @@ impl ServerCertVerifier for Verifier {
 
 /// Believes every certificate, where an object says so.
 #[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
+pub(crate) struct AnyCertificate(pub Arc<CryptoProvider>);
 
 impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(

@@ -8,7 +8,6 @@ use clap::{Args, ValueEnum};
 use futures::AsyncBufReadExt as _;
 use futures::TryStreamExt as _;
 use http::Request;
-use knarr_client::connect;
 use knarr_client::kube::Client;
 use knarr_journey::{Step, Story, Style, lines, page, print, tell, traces};
 
@@ -47,9 +46,7 @@ enum Output {
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let object = path(&arguments.object, &arguments.namespace)?;
     let kubeconfig = arguments.kubeconfig.clone().unwrap_or_else(|| common::kubeconfig(common::DATA.as_ref()));
-    let client = connect(Some(&kubeconfig), "knarr").await.with_context(|| {
-        format!("cannot use {}: run this on the server, or name a kubeconfig with --kubeconfig", kubeconfig.display())
-    })?;
+    let client = common::connect(&kubeconfig).await?;
     if arguments.follow {
         return follow(&client, &object).await;
     }

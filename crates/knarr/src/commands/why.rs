@@ -8,7 +8,6 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use http::Request;
 use jiff::Timestamp;
-use knarr_client::connect;
 use knarr_client::kube::{self, Client};
 use knarr_why::{Evidence, Finding, explain};
 use serde_json::Value;
@@ -50,9 +49,7 @@ const KINDS: &[(&[&str], &str)] = &[
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let path = path(&arguments.object, &arguments.namespace)?;
     let kubeconfig = arguments.kubeconfig.clone().unwrap_or_else(|| common::kubeconfig(common::DATA.as_ref()));
-    let client = connect(Some(&kubeconfig), "knarr").await.with_context(|| {
-        format!("cannot use {}: run this on the server, or name a kubeconfig with --kubeconfig", kubeconfig.display())
-    })?;
+    let client = common::connect(&kubeconfig).await?;
     let object = get(&client, &path).await.with_context(|| format!("cannot read {}", arguments.object))?;
     let findings = explain(&Evidence { object, now: Timestamp::now(), lists: lists(&client).await? });
     let mut out = std::io::stdout().lock();

@@ -71,6 +71,7 @@ impl Pods {
         drop(pod_step!("accepted", &pod, node = node));
         let worker = self.start(&uid, pod.clone(), runtime.unwrap_or_default());
         if let Some(refusal) = refused {
+            drop(pod_step!("refused", &pod, why = refusal.message.as_str()));
             self.context.pod_event(&pod, true, &refusal.reason, refusal.message.clone());
             let ending = Ending::Rejected { reason: refusal.reason, message: refusal.message };
             let _ = worker.sender.send(Message::Stop(ending));
