@@ -106,9 +106,13 @@ impl Containerd {
         command.stdin(Stdio::null()).stdout(log).stderr(errors).current_dir("/");
         // It would tell systemd that we are ready when it is.
         command.env_remove("NOTIFY_SOCKET");
-        // SAFETY: setsid is async-signal-safe and touches only the child.
+        // SAFETY: setsid and prctl are async-signal-safe and touch only the child.
         unsafe {
-            command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from));
+            command.pre_exec(|| {
+                // Whether we do without huge pages is inherited, and containers are to decide for themselves.
+                let _ = nix::sys::prctl::set_thp_disable(false);
+                nix::unistd::setsid().map(drop).map_err(io::Error::from)
+            });
         }
         let mut child = command.spawn().map_err(StartError::Spawn)?;
         let deadline = tokio::time::Instant::now() + PATIENCE;
