@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use knarr_cri::containerd::{Containerd, import_folder};
+use knarr_cri::containerd::{Containerd, load_folder};
 use knarr_kubelet::{Settings, Threshold};
 
 #[tokio::main]
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let data = PathBuf::from(data);
     let containerd = Containerd::new(&data.join("containerd"), Path::new("/usr/lib/cni"), &data.join("cni"));
     let runtime = containerd.ensure().await?;
-    import_folder(containerd.socket(), &data.join("images")).await?;
+    load_folder(&runtime, &data.join("images")).await?;
     tokio::spawn(containerd.clone().supervise(runtime));
     let endpoint = containerd.socket().to_string_lossy().into_owned();
     let mut settings = Settings::new(name.as_str(), data.join("kubelet"), endpoint);

@@ -48,6 +48,9 @@ pub struct Settings {
     pub log_max_files: u32,
     pub image_gc_high_percent: u8,
     pub image_gc_low_percent: u8,
+    /// Turns true once the node's own archives of images are in the runtime: until then an image that is missing may be on
+    /// its way.
+    pub images_loaded: tokio::sync::watch::Receiver<bool>,
     /// Seccomp profiles named by pods with type `Localhost`.
     pub seccomp_profiles: PathBuf,
     /// Pods without a seccomp profile get the runtime's instead of none.
@@ -99,6 +102,7 @@ impl Settings {
             log_max_files: 5,
             image_gc_high_percent: 85,
             image_gc_low_percent: 80,
+            images_loaded: tokio::sync::watch::channel(true).1,
             seccomp_default: false,
             allowed_unsafe_sysctls: Vec::new(),
             shutdown_grace: Duration::ZERO,

@@ -6,17 +6,21 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
+use crate::client::{CallError, Runtime};
+
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     #[error("ctr could not be started")]
     Start(#[source] std::io::Error),
     #[error("{archive}: {message}")]
     Refused { archive: PathBuf, message: String },
-    #[error("{folder} could not be read")]
+    #[error("{folder} can't be used")]
     Folder { folder: PathBuf, source: std::io::Error },
+    #[error("the images can't be pinned")]
+    Pin(#[from] CallError),
 }
 
-/// Imports one archive (OCI or docker form) and returns the names it brought.
+/// Imports one archive (OCI or docker form) and returns the names it brought. Its images stay until somebody removes them.
 pub async fn import(socket: &Path, archive: &Path) -> Result<Vec<String>, ImportError> {
     let output = Command::new("ctr")
         .arg("--address")
@@ -31,28 +35,10 @@ pub async fn import(socket: &Path, archive: &Path) -> Result<Vec<String>, Import
         let message = String::from_utf8_lossy(&output.stderr).trim().to_string();
         return Err(ImportError::Refused { archive: archive.to_path_buf(), message });
     }
-    Ok(imported_names(&String::from_utf8_lossy(&output.stdout)))
-}
-
-/// Imports every `.tar` of a folder in the order of their names. A folder that does not exist holds none.
-pub async fn import_folder(socket: &Path, folder: &Path) -> Result<Vec<String>, ImportError> {
-    let failed = |source| ImportError::Folder { folder: folder.to_path_buf(), source };
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    let mut archives = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|extension| extension == "tar") {
-            archives.push(path);
-        }
-    }
-    archives.sort();
-    let mut names = Vec::new();
-    for archive in archives {
-        names.extend(import(socket, &archive).await?);
+    let names = imported_names(&String::from_utf8_lossy(&output.stdout));
+    let runtime = Runtime::connect(&socket.to_string_lossy())?;
+    for name in &names {
+        runtime.pin_image(name).await?;
     }
     Ok(names)
 }

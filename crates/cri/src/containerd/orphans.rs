@@ -13,12 +13,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 
-use super::ContainerdConfig;
+use super::{ContainerdConfig, NAMESPACE};
 use crate::client::Runtime;
 use crate::messages::PodSandboxFilter;
 
 const SHIM: &str = "containerd-shim-runc-v2";
-const NAMESPACE: &str = "k8s.io";
 /// Where shims keep the state of runc, whatever containerd they belong to.
 const RUNC_ROOT: &str = "/run/containerd/runc/k8s.io";
 

@@ -1,4 +1,5 @@
-//! `knarr agent`: makes this machine a node of a cluster: kubelet, pod network, service proxy, DNS.
+//! `knarr agent`: makes this machine a node of a cluster: kubelet, pod network, service proxy, DNS,
+//! ingress.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -6,18 +7,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use knarr_client::kube::Client;
+use knarr_ingress::Listeners;
 use tokio::task::JoinSet;
 
 use super::common;
-use super::network::{NetworkArguments, NodeNetwork};
+use super::network::{IngressArguments, NetworkArguments, NodeNetwork};
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
 use super::preflight;
 use crate::cluster::Cluster;
-use crate::join::{self, Identity, JoinToken, Pin};
+use crate::join::{self, Identity, JoinToken, Pin, pem, until_reached};
 use crate::ready::{self, Display, Probe};
 use crate::{journal, running};
 
-const RETRY: Duration = Duration::from_secs(2);
 /// How long a node that knows its cluster waits for the server to say whether something has changed.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -37,6 +38,8 @@ pub struct Arguments {
     pub data_dir: PathBuf,
     #[command(flatten)]
     pub node: NodeArguments,
+    #[command(flatten)]
+    pub ingress: IngressArguments,
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -44,12 +47,24 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     running::take(&arguments.data_dir)?.until_exit();
     preflight::check(&arguments.node, &arguments.data_dir, Vec::new())?;
     let begun = Instant::now();
+    // A node that was one before listens at once: nobody is to find it closed while it starts again.
+    let early = Cluster::load(&arguments.data_dir).and_then(|cluster| bind_ingress(&arguments, &cluster));
     let runtime = Runtime::start(&arguments.node, &arguments.data_dir);
     let joined = tokio::select! {
         joined = join(&arguments) => joined?,
         stopped = common::stopped() => return stopped,
     };
-    serve(arguments, joined, runtime, begun).await
+    let ingress = early.or_else(|| bind_ingress(&arguments, &joined.cluster));
+    serve(arguments, joined, ingress, runtime, begun).await
+}
+
+/// Pods run without ingress as well, so a port that somebody else has is no reason to end.
+fn bind_ingress(arguments: &Arguments, cluster: &Cluster) -> Option<Listeners> {
+    let bound = if cluster.ingress { arguments.ingress.bind() } else { Ok(None) };
+    bound.unwrap_or_else(|error| {
+        tracing::error!(error = &error as &dyn std::error::Error, "this node serves no ingresses");
+        None
+    })
 }
 
 /// A machine that the cluster knows.
@@ -86,23 +101,28 @@ async fn cluster(client: &Client, data: &Path) -> anyhow::Result<Cluster> {
 }
 
 /// Runs the node until the process is asked to stop. Pods go on running after that.
-async fn serve(mut arguments: Arguments, joined: Joined, runtime: Runtime, begun: Instant) -> anyhow::Result<()> {
+async fn serve(
+    mut arguments: Arguments,
+    joined: Joined,
+    ingress: Option<Listeners>,
+    runtime: Runtime,
+    begun: Instant,
+) -> anyhow::Result<()> {
     let Joined { identity, cluster } = joined;
     arguments.node.cluster_dns = cluster.dns;
     arguments.node.cluster_domain = cluster.domain;
     let network = NetworkArguments {
         cluster_cidr: cluster.pod_networks,
         load_balancer_pool: cluster.load_balancers,
-        ingress_http: Vec::new(),
-        ingress_https: Vec::new(),
-        disable_ingress: true,
+        dns_upstream: cluster.dns_upstreams,
+        dns_stub_domain: cluster.dns_stub_domains,
+        ingress: arguments.ingress.clone(),
     };
     let client = identity.client();
     let mut tasks = JoinSet::new();
     tasks.spawn(identity.keep());
     tasks.spawn(journal::hand_over(client.clone()));
-    let parts =
-        NodeNetwork { node: &arguments.node, network: &network, data: &arguments.data_dir, publish: Vec::new() };
+    let parts = NodeNetwork { node: &arguments.node, network: &network, data: &arguments.data_dir, ingress };
     parts.start(client.clone(), &mut tasks)?;
     tasks.spawn(tell_when_ready(client.clone(), arguments.clone(), begun));
     let shutdown = async {
@@ -152,43 +172,4 @@ async fn authority(arguments: &Arguments) -> anyhow::Result<Vec<u8>> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(authority)
-}
-
-fn pem(certificate: &[u8]) -> String {
-    use base64::Engine;
-    let text = base64::engine::general_purpose::STANDARD.encode(certificate);
-    let lines: Vec<&str> = text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
-    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
-}
-
-/// Tries again while the server cannot be reached, which may just be starting; any other failure ends it.
-async fn until_reached<T, F>(mut attempt: impl FnMut() -> F) -> anyhow::Result<T>
-where
-    F: Future<Output = anyhow::Result<T>>,
-{
-    loop {
-        match attempt().await {
-            Ok(value) => return Ok(value),
-            Err(error) if is_unreachable(&error) => {
-                tracing::warn!(error = format!("{error:#}"), "the server cannot be reached yet; trying again");
-                tokio::time::sleep(RETRY).await;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-fn is_unreachable(error: &anyhow::Error) -> bool {
-    use knarr_client::kube::Error;
-    error.chain().any(|cause| {
-        let from_api = cause.downcast_ref::<Error>().or_else(|| Some(cause.downcast_ref::<Box<Error>>()?.as_ref()));
-        let from_system = cause.downcast_ref::<std::io::Error>();
-        // What a peer says wrongly is reported as invalid data; that does not mend itself.
-        from_system.is_some_and(|error| error.kind() != std::io::ErrorKind::InvalidData)
-            || match from_api {
-                Some(Error::Api(status)) => matches!(status.code, 429 | 500..),
-                Some(Error::HyperError(_) | Error::Service(_)) => true,
-                _ => false,
-            }
-    })
 }

@@ -1,19 +1,25 @@
 //! `knarr kubelet`: the node, alone, against any Kubernetes API server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Context as _;
 use clap::Args;
 use knarr_client::connect;
+use knarr_client::kube::Client;
 use knarr_kubelet::CertificateFiles;
 
 use super::common;
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
+use crate::join::{Identity, until_reached};
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// How to reach the API server.
+    /// How to reach the API server. With --bootstrap-kubeconfig it is written, for other programs to speak for the node.
+    #[arg(long, required_unless_present = "bootstrap_kubeconfig")]
+    pub kubeconfig: Option<PathBuf>,
+    /// How to reach the API server while the node has no certificate: it asks for one, and renews it from then on.
     #[arg(long)]
-    pub kubeconfig: PathBuf,
+    pub bootstrap_kubeconfig: Option<PathBuf>,
     /// Where the node keeps its files.
     #[arg(long, default_value = "/var/lib/knarr")]
     pub data_dir: PathBuf,
@@ -31,7 +37,10 @@ pub struct Arguments {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let client = connect(Some(&arguments.kubeconfig), "kubelet").await?;
+    let client = match &arguments.bootstrap_kubeconfig {
+        Some(bootstrap) => join(&arguments, bootstrap).await?,
+        None => connect(arguments.kubeconfig.as_deref(), "kubelet").await?,
+    };
     let serving = match (&arguments.tls_cert_file, &arguments.tls_private_key_file) {
         (Some(certificate), Some(key)) => Some(CertificateFiles { certificate: certificate.clone(), key: key.clone() }),
         _ => None,
@@ -44,4 +53,17 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let runtime = Runtime::start(&arguments.node, &arguments.data_dir);
     node::run(client, &arguments.node, &arguments.data_dir, files, runtime, shutdown).await
+}
+
+/// Becomes known to the API as this node, and stays so.
+async fn join(arguments: &Arguments, bootstrap: &Path) -> anyhow::Result<Client> {
+    let (name, folder) = (arguments.node.name()?, arguments.data_dir.join("kubelet/pki"));
+    let identity = until_reached(|| Identity::bootstrap(bootstrap, &name, &folder)).await?;
+    if let Some(kubeconfig) = &arguments.kubeconfig {
+        let text = serde_json::to_vec_pretty(&identity.kubeconfig())?;
+        std::fs::write(kubeconfig, text).with_context(|| format!("cannot write {}", kubeconfig.display()))?;
+    }
+    let client = identity.client();
+    tokio::spawn(identity.keep());
+    Ok(client)
 }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Args;
 use knarr_client::kube::Client;
-use knarr_cri::containerd::{Containerd, import_folder};
+use knarr_cri::containerd::{Containerd, load_folder};
 use knarr_kubelet::{CertificateFiles, Settings};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::common;
@@ -41,9 +42,15 @@ pub struct NodeArguments {
     /// Address and port of the node's own HTTPS endpoints.
     #[arg(long, default_value = "0.0.0.0:10250")]
     pub node_listen: SocketAddr,
-    /// The pod network: Knarr's own, or one that somebody else installs in /opt/cni/bin and /etc/cni/net.d.
+    /// The pod network: Knarr's own, or one that somebody else installs.
     #[arg(long, value_enum, default_value_t = Network::Knarr)]
     pub network: Network,
+    /// Where somebody else's network plugins are.
+    #[arg(long, default_value = "/opt/cni/bin")]
+    pub cni_bin_dir: PathBuf,
+    /// Where somebody else's network configuration appears.
+    #[arg(long, default_value = "/etc/cni/net.d")]
+    pub cni_conf_dir: PathBuf,
     /// The cgroup below which all pods of this node live.
     #[arg(long, default_value = "/")]
     pub cgroup_root: String,
@@ -75,7 +82,9 @@ impl NodeArguments {
     pub fn cni_folders(&self, data: &Path) -> CniFolders {
         match self.network {
             Network::Knarr => CniFolders { binaries: data.join("cni/bin"), configuration: data.join("cni/net.d") },
-            Network::None => CniFolders { binaries: "/opt/cni/bin".into(), configuration: "/etc/cni/net.d".into() },
+            Network::None => {
+                CniFolders { binaries: self.cni_bin_dir.clone(), configuration: self.cni_conf_dir.clone() }
+            }
         }
     }
 
@@ -92,7 +101,13 @@ pub struct NodeFiles {
 }
 
 /// A container runtime on its way: where it answers, once it does.
-pub struct Runtime(JoinHandle<anyhow::Result<String>>);
+pub struct Runtime(JoinHandle<anyhow::Result<Reached>>);
+
+struct Reached {
+    endpoint: String,
+    /// Turns true when the archives of the images folder are in.
+    images_loaded: watch::Receiver<bool>,
+}
 
 impl Runtime {
     /// Starts the node's runtime. It takes a moment, in which other parts can start as well.
@@ -101,7 +116,7 @@ impl Runtime {
         let data = data.to_owned();
         Runtime(tokio::spawn(async move {
             match given {
-                Some(endpoint) => Ok(endpoint),
+                Some(endpoint) => Ok(Reached { endpoint, images_loaded: watch::channel(true).1 }),
                 None => own_containerd(&data, &cni).await,
             }
         }))
@@ -117,8 +132,9 @@ pub async fn run(
     runtime: Runtime,
     shutdown: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
-    let endpoint = runtime.0.await??;
+    let Reached { endpoint, images_loaded } = runtime.0.await??;
     let mut settings = Settings::new(arguments.name()?, data.join("kubelet"), endpoint);
+    settings.images_loaded = images_loaded;
     settings.client_ca = Some(files.client_ca);
     settings.request_serving_certificate = files.serving.is_none();
     settings.serving_certificate = files.serving;
@@ -137,41 +153,21 @@ pub async fn run(
     knarr_kubelet::run(client, settings, shutdown).await.context("the node cannot run")
 }
 
-/// Starts or finds the containerd under the data directory, with the images of its folder loaded.
-async fn own_containerd(data: &Path, cni: &CniFolders) -> anyhow::Result<String> {
+/// Starts or finds the containerd under the data directory. The images of its folder are loaded beside that: a node is
+/// ready without them, and only pods that need them wait.
+async fn own_containerd(data: &Path, cni: &CniFolders) -> anyhow::Result<Reached> {
     let containerd = Containerd::new(&data.join("containerd"), &cni.binaries, &cni.configuration);
     let runtime = containerd.ensure().await.context("containerd cannot be started")?;
-    load_images(&containerd, &data.join("images")).await?;
     let endpoint = containerd.socket().to_string_lossy().into_owned();
-    tokio::spawn(containerd.supervise(runtime));
-    Ok(endpoint)
-}
-
-/// Loads the archives of a folder, unless they are the ones that were loaded last.
-async fn load_images(containerd: &Containerd, folder: &Path) -> anyhow::Result<()> {
-    if !folder.is_dir() {
-        return Ok(());
-    }
-    let known = folder.join(".loaded");
-    let present = archives(folder)?;
-    if std::fs::read_to_string(&known).is_ok_and(|loaded| loaded == present) {
-        return Ok(());
-    }
-    import_folder(containerd.socket(), folder).await.context("images cannot be loaded")?;
-    std::fs::write(&known, present).with_context(|| format!("cannot write {}", known.display()))
-}
-
-/// The archives of a folder with what tells one state of a file from another.
-fn archives(folder: &Path) -> anyhow::Result<String> {
-    let mut lines = Vec::new();
-    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let entry = entry?;
-        let meta = entry.metadata()?;
-        if entry.path().extension().is_some_and(|extension| extension == "tar") {
-            let changed = meta.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-            lines.push(format!("{} {} {}\n", entry.file_name().to_string_lossy(), meta.len(), changed.as_nanos()));
+    let (loaded, images_loaded) = watch::channel(false);
+    let (folder, target) = (data.join("images"), runtime.clone());
+    tokio::spawn(async move {
+        if let Err(error) = load_folder(&target, &folder).await {
+            tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "images cannot be loaded");
         }
-    }
-    lines.sort();
-    Ok(lines.concat())
+        // A node that has ended waits for no image.
+        let _ = loaded.send(true);
+    });
+    tokio::spawn(containerd.supervise(runtime));
+    Ok(Reached { endpoint, images_loaded })
 }

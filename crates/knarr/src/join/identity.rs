@@ -6,20 +6,16 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use knarr_client::kube::client::Body;
-use knarr_client::kube::config::{AuthInfo, Config};
+use knarr_client::kube::config::{AuthInfo, Config, KubeConfigOptions, Kubeconfig};
 use knarr_client::kube::{self, Client};
 use knarr_kubelet::certificates::{self, Purpose};
 use tower::service_fn;
 
-use super::BootstrapToken;
+use super::{BootstrapToken, pem};
 
-/// Where and by which authority the API server is reached.
+/// Where and by which authority the API server is reached; whoever asks is added.
 #[derive(Clone)]
-struct Way {
-    server: http::Uri,
-    /// DER.
-    authority: Vec<u8>,
-}
+struct Way(Config);
 
 /// A node that has its certificate.
 pub struct Identity {
@@ -30,24 +26,32 @@ pub struct Identity {
 }
 
 impl Way {
-    fn config(&self) -> Config {
-        let mut config = Config::new(self.server.clone());
-        config.root_cert = Some(vec![self.authority.clone()]);
+    /// `authority` in DER.
+    fn new(server: &http::Uri, authority: &[u8]) -> Self {
+        let mut config = Config::new(server.clone());
+        config.root_cert = Some(vec![authority.to_vec()]);
+        Self::from(config)
+    }
+
+    /// The way of a configuration, whoever that one speaks for.
+    fn from(mut config: Config) -> Self {
+        config.auth_info = AuthInfo::default();
         // A watch may be silent for minutes and ends by the server's own timeout.
         config.read_timeout = None;
-        config
+        config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static("kubelet")));
+        Self(config)
     }
 
     /// A client that speaks with the token alone.
     fn with_token(&self, token: &BootstrapToken) -> anyhow::Result<Client> {
-        let mut config = self.config();
+        let mut config = self.0.clone();
         config.auth_info.token = Some(token.bearer().into());
         Client::try_from(config).context("a client cannot be made from the token")
     }
 
     fn client(&self, folder: &Path) -> anyhow::Result<Client> {
         let files = certificates::files(folder, &Purpose::Client);
-        let mut config = self.config();
+        let mut config = self.0.clone();
         config.auth_info = AuthInfo {
             client_certificate: Some(files.certificate.to_string_lossy().into_owned()),
             client_key: Some(files.key.to_string_lossy().into_owned()),
@@ -67,15 +71,57 @@ impl Identity {
         node: &str,
         folder: &Path,
     ) -> anyhow::Result<Self> {
-        let way = Way { server: server.clone(), authority: authority.to_vec() };
+        let way = Way::new(server, authority);
         // A certificate that is due is renewed with itself: the token may have expired long ago.
         if !is_good(folder) {
             let client = way.with_token(token)?;
             let made = certificates::ensure(&client, node, folder, &Purpose::Client).await;
             made.map_err(|error| explain(error, &token.id))?;
         }
+        Self::known(way, node, folder)
+    }
+
+    /// Takes the certificate in the folder if it is still good, else asks for one as whoever the kubeconfig names.
+    pub async fn bootstrap(kubeconfig: &Path, node: &str, folder: &Path) -> anyhow::Result<Self> {
+        let unusable = || format!("{} cannot be used", kubeconfig.display());
+        let file = Kubeconfig::read_from(kubeconfig).with_context(unusable)?;
+        let config =
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(unusable)?;
+        let way = Way::from(config.clone());
+        if !is_good(folder) {
+            let client = Client::try_from(config).with_context(unusable)?;
+            certificates::ensure(&client, node, folder, &Purpose::Client)
+                .await
+                .context("the node got no certificate")?;
+        }
+        Self::known(way, node, folder)
+    }
+
+    fn known(way: Way, node: &str, folder: &Path) -> anyhow::Result<Self> {
         let current = Arc::new(ArcSwap::from_pointee(way.client(folder)?));
         Ok(Identity { way, node: node.to_owned(), folder: folder.to_owned(), current })
+    }
+
+    /// A kubeconfig by which other programs on the node speak for it. It names the files of the certificate, so that it
+    /// stays good when that is renewed.
+    pub fn kubeconfig(&self) -> serde_json::Value {
+        use base64::Engine;
+        let files = certificates::files(&self.folder, &Purpose::Client);
+        let authorities = self.way.0.root_cert.iter().flatten().map(|der| pem(der)).collect::<String>();
+        serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": "default", "cluster": {
+                "server": self.way.0.cluster_url.to_string(),
+                "certificate-authority-data": base64::engine::general_purpose::STANDARD.encode(authorities),
+            } }],
+            "users": [{ "name": "default", "user": {
+                "client-certificate": files.certificate,
+                "client-key": files.key,
+            } }],
+            "contexts": [{ "name": "default", "context": { "cluster": "default", "user": "default" } }],
+            "current-context": "default",
+        })
     }
 
     /// A client for one command, with the certificate that the node on a data directory has.
@@ -84,7 +130,7 @@ impl Identity {
         let text = std::fs::read(&file).with_context(|| format!("cannot read {}: has it joined?", file.display()))?;
         let (_, pem) =
             x509_parser::pem::parse_x509_pem(&text).with_context(|| format!("{} is no certificate", file.display()))?;
-        Way { server: server.clone(), authority: pem.contents }.client(&data.join("kubelet/pki"))
+        Way::new(server, &pem.contents).client(&data.join("kubelet/pki"))
     }
 
     /// A client that always shows the newest certificate.

@@ -7,12 +7,22 @@
 mod authority;
 mod identity;
 mod objects;
+mod reach;
 mod token;
 
 pub use authority::fetch as fetch_authority;
 pub use identity::Identity;
-pub use objects::ensure as ensure_objects;
+pub use objects::{NODES, ensure as ensure_objects};
+pub use reach::until_reached;
 pub use token::{BootstrapToken, JoinToken, Pin};
 
 /// The group that bootstrap tokens of ours stand for.
 pub const GROUP: &str = "system:bootstrappers:knarr:default-node-token";
+
+/// A certificate in the form that files hold.
+pub fn pem(certificate: &[u8]) -> String {
+    use base64::Engine;
+    let text = base64::engine::general_purpose::STANDARD.encode(certificate);
+    let lines: Vec<&str> = text.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}

@@ -12,7 +12,7 @@ use super::GROUP;
 use crate::cluster::{self, Cluster};
 
 const MANAGER: &str = "knarr";
-const NODES: &str = "system:nodes";
+pub const NODES: &str = "system:nodes";
 
 /// Role, and the group that gets it in the whole cluster.
 const BINDINGS: [(&str, &str, &str); 5] = [
@@ -57,7 +57,8 @@ where
     api.patch(&name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(object)).await.map(drop)
 }
 
-/// The service proxy and DNS of a node follow all services and where they lead; its policies hold for peers on all nodes.
+/// The service proxy and DNS of a node follow all services and where they lead; its policies hold for peers on all nodes,
+/// and it serves all ingresses. TLS secrets it may read one by one, where an ingress names them.
 fn node_network_role() -> Value {
     let read = ["get", "list", "watch"];
     json!({
@@ -66,7 +67,7 @@ fn node_network_role() -> Value {
         "rules": [
             {"apiGroups": [""], "resources": ["namespaces", "nodes", "pods", "services"], "verbs": read},
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
-            {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": read},
+            {"apiGroups": ["networking.k8s.io"], "resources": ["ingressclasses", "ingresses", "networkpolicies"], "verbs": read},
         ],
     })
 }

@@ -40,11 +40,35 @@ pub async fn remove_node(place: &Place) -> anyhow::Result<()> {
     runtime::remove(&outside)
 }
 
-/// Removes a folder and all that is in it.
+/// Removes a folder and all that is in it. One that a file system is mounted at, or that a link leads to, is somebody's
+/// choice of place: it is emptied and stays.
 pub fn remove_files(folder: &Path) -> anyhow::Result<()> {
-    match std::fs::remove_dir_all(folder) {
+    if folder.is_symlink() || mounts::is_point(folder)? {
+        return empty(folder);
+    }
+    remove(folder, std::fs::remove_dir_all(folder))
+}
+
+fn empty(folder: &Path) -> anyhow::Result<()> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    for entry in entries {
+        let path = entry.with_context(|| format!("cannot read {}", folder.display()))?.path();
+        // The folder in which file systems keep what a check found is theirs.
+        if path.ends_with("lost+found") {
+            continue;
+        }
+        let is_folder = path.is_dir() && !path.is_symlink();
+        let removed = if is_folder { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+        remove(&path, removed)?;
+    }
+    Ok(())
+}
+
+/// What was gone already needs no removal.
+fn remove(path: &Path, removed: std::io::Result<()>) -> anyhow::Result<()> {
+    match removed {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
         }
         _ => Ok(()),
     }

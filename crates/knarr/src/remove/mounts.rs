@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use nix::mount::{MntFlags, umount2};
 
-/// Unmounts everything below a folder, the last mounted first.
+/// Unmounts everything below a folder, the last mounted first. What the folder itself is mounted from stays.
 pub fn remove_below(folder: &Path) -> anyhow::Result<()> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("mounts cannot be read")?;
-    for point in below(&mounts, folder) {
+    // The kernel knows mounts by their real paths.
+    let Ok(folder) = folder.canonicalize() else { return Ok(()) };
+    for point in below(&read()?, &folder) {
         match umount2(&point, MntFlags::MNT_DETACH) {
             // Gone with another that it hung below.
             Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => {}
@@ -18,9 +19,23 @@ pub fn remove_below(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether a folder is where something is mounted.
+pub fn is_point(folder: &Path) -> anyhow::Result<bool> {
+    let Ok(folder) = folder.canonicalize() else { return Ok(false) };
+    Ok(points(&read()?).any(|point| point == folder))
+}
+
+fn read() -> anyhow::Result<String> {
+    std::fs::read_to_string("/proc/self/mountinfo").context("mounts cannot be read")
+}
+
+fn points(mounts: &str) -> impl Iterator<Item = PathBuf> + '_ {
+    mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point)))
+}
+
 fn below(mounts: &str, folder: &Path) -> Vec<PathBuf> {
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point)));
-    let mut points: Vec<PathBuf> = points.filter(|point| point.starts_with(folder) && point != folder).collect();
+    let mut points: Vec<PathBuf> =
+        points(mounts).filter(|point| point.starts_with(folder) && point != folder).collect();
     points.reverse();
     points
 }

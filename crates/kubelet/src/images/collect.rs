@@ -28,6 +28,8 @@ pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String
     let images = context.runtime.list_images().await.map_err(|error| error.to_string())?;
     let containers =
         context.runtime.list_containers(ContainerFilter::default()).await.map_err(|error| error.to_string())?;
+    let pinned = context.runtime.pinned_images().await.map_err(|error| error.to_string())?;
+    let images = images.into_iter().filter(|image| !is_pinned(image, &pinned)).collect();
     let used: HashSet<String> = containers.into_iter().map(|container| container.image_ref).collect();
     let mut freed = 0;
     for image in choose(images, &used, |id| context.images.last_used(id), Timestamp::now(), wanted) {
@@ -39,6 +41,11 @@ pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String
     Ok(freed)
 }
 
+/// Whether the image, by any of its names, is one that is to stay.
+fn is_pinned(image: &Image, pinned: &HashSet<String>) -> bool {
+    image.pinned || image.repo_tags.iter().chain(&image.repo_digests).any(|name| pinned.contains(name))
+}
+
 fn choose(
     images: Vec<Image>,
     used: &HashSet<String>,
@@ -48,7 +55,7 @@ fn choose(
 ) -> Vec<Image> {
     let mut unused: Vec<Image> = images
         .into_iter()
-        .filter(|image| !image.pinned && !used.contains(&image.id))
+        .filter(|image| !used.contains(&image.id))
         .filter(|image| !image.repo_tags.iter().any(|tag| tag == knarr_cri::containerd::PAUSE_IMAGE))
         .filter(|image| last_used(&image.id).is_none_or(|at| now.duration_since(at) >= YOUNGEST))
         .collect();
@@ -67,6 +74,24 @@ fn choose(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn imported_images_stay() {
+        let pinned = HashSet::from(["localhost/a:1".to_string()]);
+        let image = |tags: &[&str], pinned| Image {
+            repo_tags: tags.iter().map(ToString::to_string).collect(),
+            pinned,
+            ..Default::default()
+        };
+        for (image, expected) in [
+            (image(&["docker.io/library/b:1", "localhost/a:1"], false), true),
+            (image(&["docker.io/library/b:1"], false), false),
+            (image(&["docker.io/library/b:1"], true), true),
+            (image(&[], false), false),
+        ] {
+            assert_eq!(is_pinned(&image, &pinned), expected, "{image:?}");
+        }
+    }
 
     #[test]
     fn the_longest_unused_go_first_and_no_more_than_needed() {

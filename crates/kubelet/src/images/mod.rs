@@ -71,17 +71,17 @@ impl Images {
         let later =
             |delay: Duration| now.saturating_add(SignedDuration::try_from(delay).unwrap_or_default()).unwrap_or(now);
         let asked = container.image.as_deref().unwrap_or_default();
-        let name = with_tag(asked).ok_or_else(|| ImageFailure {
-            reason: "InvalidImageName",
-            message: format!(
+        let name = with_tag(asked).ok_or_else(|| {
+            let message = format!(
                 "Failed to apply default image tag \"{asked}\": couldn't parse image name \"{asked}\": invalid reference format"
-            ),
-            retry_at: later(FIRST_DELAY),
+            );
+            context.container_event(pod, &container.name, true, "InspectFailed", message.clone());
+            ImageFailure { reason: "InvalidImageName", message, retry_at: later(FIRST_DELAY) }
         })?;
-        let present = context.runtime.image_status(&name).await.map_err(|error| ImageFailure {
-            reason: "ImageInspectError",
-            message: format!("Failed to inspect image \"{name}\": {}", error.rpc_text()),
-            retry_at: later(FIRST_DELAY),
+        let inspected = find(context, &name).await;
+        let present = inspected.map_err(|message| {
+            context.container_event(pod, &container.name, true, "InspectFailed", message.clone());
+            ImageFailure { reason: "ImageInspectError", message, retry_at: later(FIRST_DELAY) }
         })?;
         let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_policy(&name));
         if let Some(image) = present.as_ref().filter(|_| policy != "Always") {
@@ -167,7 +167,7 @@ impl Images {
                     let image = image.ok_or_else(|| format!("the pulled image {reference} is not there"))?;
                     return Ok((image, begun.elapsed(), asked.elapsed()));
                 }
-                Err(error) => last = error.rpc_text(),
+                Err(error) => last = error.message(),
             }
         }
         Err(last)
@@ -204,6 +204,20 @@ impl Images {
 impl Default for Images {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// The image if the runtime has it, or has it once all archives are in.
+async fn find(context: &Context, name: &str) -> Result<Option<Image>, String> {
+    let mut loaded = context.settings.images_loaded.clone();
+    loop {
+        let was_loaded = *loaded.borrow_and_update();
+        let found = context.runtime.image_status(name).await;
+        let found = found.map_err(|error| format!("Failed to inspect image \"{name}\": {}", error.rpc_text()))?;
+        // Whoever loads the archives may end without a word; then nothing more will come.
+        if found.is_some() || was_loaded || loaded.changed().await.is_err() {
+            return Ok(found);
+        }
     }
 }
 

@@ -1,0 +1,96 @@
+//! Images that are to stay, whatever the disk looks like: nobody could pull those again that came as archives.
+//!
+//! containerd notes it as a label of the image. Its CRI part shows that since 1.7; asked itself, every version knows.
+
+use std::collections::{HashMap, HashSet};
+
+use http::uri::PathAndQuery;
+use tonic::Request;
+use tonic::metadata::MetadataValue;
+use tonic_prost::ProstCodec;
+
+use crate::client::{CallError, Runtime};
+
+const LABEL: &str = "io.cri-containerd.pinned";
+const VALUE: &str = "pinned";
+
+/// containerd.services.images.v1, as far as labels go.
+#[derive(Clone, PartialEq, prost::Message)]
+struct NamedImage {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(map = "string, string", tag = "2")]
+    labels: HashMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ListRequest {
+    #[prost(string, repeated, tag = "1")]
+    filters: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ListAnswer {
+    #[prost(message, repeated, tag = "1")]
+    images: Vec<NamedImage>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct UpdateRequest {
+    #[prost(message, optional, tag = "1")]
+    image: Option<NamedImage>,
+    #[prost(message, optional, tag = "2")]
+    mask: Option<FieldMask>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct FieldMask {
+    #[prost(string, repeated, tag = "1")]
+    paths: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct UpdateAnswer {
+    #[prost(message, optional, tag = "1")]
+    image: Option<NamedImage>,
+}
+
+impl Runtime {
+    /// The names of the images that are to stay; none where the runtime is not containerd.
+    pub async fn pinned_images(&self) -> Result<HashSet<String>, CallError> {
+        let request = ListRequest { filters: vec![format!("labels.\"{LABEL}\"=={VALUE}")] };
+        let path = "/containerd.services.images.v1.Images/List";
+        match self.ask_images::<_, ListAnswer>("Images.List", path, request).await {
+            Ok(answer) => Ok(answer.images.into_iter().map(|image| image.name).collect()),
+            Err(error) if error.is_unimplemented() => Ok(HashSet::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets an image stay.
+    pub async fn pin_image(&self, name: &str) -> Result<(), CallError> {
+        let labels = HashMap::from([(LABEL.to_owned(), VALUE.to_owned())]);
+        let request = UpdateRequest {
+            image: Some(NamedImage { name: name.to_owned(), labels }),
+            mask: Some(FieldMask { paths: vec![format!("labels.{LABEL}")] }),
+        };
+        let path = "/containerd.services.images.v1.Images/Update";
+        self.ask_images::<_, UpdateAnswer>("Images.Update", path, request).await.map(drop)
+    }
+
+    async fn ask_images<Q, A>(&self, method: &'static str, path: &'static str, request: Q) -> Result<A, CallError>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let mut grpc = tonic::client::Grpc::new(self.channel());
+        grpc.ready().await.map_err(|source| CallError::Unreachable { method, source })?;
+        let mut request = Request::new(request);
+        request.set_timeout(std::time::Duration::from_secs(30));
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(super::NAMESPACE));
+        let answer = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await;
+        answer
+            .map(tonic::Response::into_inner)
+            .map_err(|status| CallError::Refused { method, status: Box::new(status) })
+    }
+}

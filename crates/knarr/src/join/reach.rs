@@ -1,0 +1,37 @@
+//! Patience with a server that is not there yet.
+
+use std::time::Duration;
+
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Tries again while the server cannot be reached, which may just be starting; any other failure ends it.
+pub async fn until_reached<T, F>(mut attempt: impl FnMut() -> F) -> anyhow::Result<T>
+where
+    F: Future<Output = anyhow::Result<T>>,
+{
+    loop {
+        match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(error) if is_unreachable(&error) => {
+                tracing::warn!(error = format!("{error:#}"), "the server cannot be reached yet; trying again");
+                tokio::time::sleep(RETRY).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn is_unreachable(error: &anyhow::Error) -> bool {
+    use knarr_client::kube::Error;
+    error.chain().any(|cause| {
+        let from_api = cause.downcast_ref::<Error>().or_else(|| Some(cause.downcast_ref::<Box<Error>>()?.as_ref()));
+        let from_system = cause.downcast_ref::<std::io::Error>();
+        // What a peer says wrongly is reported as invalid data; that does not mend itself.
+        from_system.is_some_and(|error| error.kind() != std::io::ErrorKind::InvalidData)
+            || match from_api {
+                Some(Error::Api(status)) => matches!(status.code, 429 | 500..),
+                Some(Error::HyperError(_) | Error::Service(_)) => true,
+                _ => false,
+            }
+    })
+}
