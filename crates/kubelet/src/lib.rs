@@ -252,7 +252,9 @@ async fn keep_serving_certificate(context: Arc<Context>, certificate: ServingCer
 async fn register_until_done(context: &Context) {
     let mut pause = Duration::from_millis(200);
     while let Err(error) = node::register(context).await {
-        tracing::warn!(%error, "the node can't be registered yet");
+        if !knarr_client::is_unreachable(&error) {
+            tracing::warn!(%error, "the node can't be registered yet");
+        }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(7));
     }

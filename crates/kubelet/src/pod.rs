@@ -40,6 +40,11 @@ pub fn title(pod: &Pod) -> String {
     format!("{}/{}", namespace(pod), name(pod))
 }
 
+/// As messages name a pod that must not be taken for another of its name.
+pub fn full_title(pod: &Pod) -> String {
+    format!("{}_{}({})", name(pod), namespace(pod), uid(pod))
+}
+
 pub fn spec(pod: &Pod) -> &PodSpec {
     static NONE: std::sync::LazyLock<PodSpec> = std::sync::LazyLock::new(PodSpec::default);
     pod.spec.as_ref().unwrap_or(&NONE)

@@ -74,8 +74,44 @@ fn remove(path: &Path, removed: std::io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-/// The uids of the pods that this node has folders of.
+/// The uids of the pods that this node has folders of: for volumes, which not every pod has, or for logs, which are named
+/// by namespace, name and uid.
 fn pods(data: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(data.join("kubelet/pods")).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    let names = |folder: &str| {
+        let entries = std::fs::read_dir(data.join(folder)).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    let logs = names("logs").into_iter().filter_map(|name| name.rsplit_once('_').map(|(_, uid)| uid.to_owned()));
+    let mut found: Vec<String> = names("kubelet/pods").into_iter().chain(names("kubelet/memory")).chain(logs).collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_known_by_any_folder() {
+        let data = tempfile::tempdir().unwrap();
+        for folder in ["kubelet/pods/1", "kubelet/memory/1", "kubelet/memory/2", "logs/default_a_1", "logs/b-c_d_3"] {
+            std::fs::create_dir_all(data.path().join(folder)).unwrap();
+        }
+        assert_eq!(pods(data.path()), ["1", "2", "3"]);
+    }
+
+    #[test]
+    fn folders_are_removed_and_chosen_places_emptied() {
+        let data = tempfile::tempdir().unwrap();
+        let (folder, link) = (data.path().join("folder"), data.path().join("link"));
+        std::fs::create_dir_all(folder.join("a/b")).unwrap();
+        std::fs::write(folder.join("c"), "c").unwrap();
+        std::os::unix::fs::symlink(&folder, &link).unwrap();
+        remove_files(&link).unwrap();
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+        remove_files(&folder).unwrap();
+        assert!(!folder.exists());
+        remove_files(&folder).unwrap();
+    }
 }

@@ -31,7 +31,7 @@ pub fn requested(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> i64 {
     let whole = pod::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref()?.get(name));
     let sum = match whole {
         Some(amount) => read(amount),
-        None => combine(pod, |container| Some(request_of(container, name, read))).unwrap_or(0),
+        None => combined(pod, |container| Some(request_of(container, name, read))).unwrap_or(0),
     };
     sum + overhead(pod, name, read)
 }
@@ -40,7 +40,7 @@ fn limited(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> Option<i64> {
     let whole = pod::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref()?.get(name));
     let sum = match whole {
         Some(amount) => Some(read(amount)),
-        None => combine(pod, |container| amount(pod::limits(container), name, read).filter(|limit| *limit > 0)),
+        None => combined(pod, |container| amount(pod::limits(container), name, read).filter(|limit| *limit > 0)),
     };
     sum.map(|sum| sum + overhead(pod, name, read))
 }
@@ -58,8 +58,9 @@ fn overhead(pod: &Pod, name: &str, read: fn(&Quantity) -> i64) -> i64 {
     amount(&pod::spec(pod).overhead, name, read).unwrap_or(0)
 }
 
-/// None as soon as one container has no amount.
-fn combine(pod: &Pod, of: impl Fn(&Container) -> Option<i64>) -> Option<i64> {
+/// Main containers and sidecars together, or the largest init container with the sidecars before it. None as soon as one
+/// container has no amount.
+pub fn combined(pod: &Pod, of: impl Fn(&Container) -> Option<i64>) -> Option<i64> {
     let mut sidecars = 0;
     let mut largest = 0;
     for (role, container) in pod::init_containers(pod) {

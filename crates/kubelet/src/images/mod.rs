@@ -67,6 +67,22 @@ impl Images {
         sandbox: PodSandboxConfig,
     ) -> Result<Image, ImageFailure> {
         let step = trail::image(pod, &container.name, container.image.as_deref().unwrap_or_default());
+        let obtained = self.obtain(&step, context, pod, container, secrets, sandbox).await;
+        if let Err(failure) = &obtained {
+            step.record("failed", failure.message.as_str());
+        }
+        obtained
+    }
+
+    async fn obtain(
+        &self,
+        step: &tracing::Span,
+        context: &Context,
+        pod: &Pod,
+        container: &Container,
+        secrets: Option<&Interest>,
+        sandbox: PodSandboxConfig,
+    ) -> Result<Image, ImageFailure> {
         let now = Timestamp::now();
         let later =
             |delay: Duration| now.saturating_add(SignedDuration::try_from(delay).unwrap_or_default()).unwrap_or(now);
@@ -120,7 +136,6 @@ impl Images {
                 Ok(image)
             }
             Err(why) => {
-                step.record("failed", why.as_str());
                 let message = format!("Failed to pull image \"{asked}\": {why}");
                 context.container_event(pod, &container.name, true, "Failed", message.clone());
                 let retry_at = self.note_failure(key, why, Timestamp::now());

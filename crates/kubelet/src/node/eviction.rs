@@ -6,6 +6,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::filesystem::{FilesystemUsage, usage_of};
 use crate::context::Context;
+use crate::pods::evict;
 
 /// A limit in bytes, or as a share of the whole in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +110,37 @@ pub fn judge(thresholds: &Thresholds, signals: &Signals) -> Pressure {
     }
 }
 
+/// What the node is short of: the resource by its name, how much there should be, and how much there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    pub resource: &'static str,
+    pub threshold: i64,
+    pub available: i64,
+}
+
+/// What pods are ended for, memory first.
+pub fn shortage(thresholds: &Thresholds, pressure: Pressure, signals: &Signals) -> Option<Shortage> {
+    let found = |resource, threshold: Threshold, available: u64, whole: u64| {
+        let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+        let threshold = threshold.amount(signed(whole));
+        let short = Shortage { resource, threshold, available: signed(available) };
+        (short.available < threshold).then_some(short)
+    };
+    let Signals { nodefs, imagefs, .. } = signals;
+    if pressure.memory {
+        return found("memory", thresholds.memory_available, signals.memory_available, signals.memory_total);
+    }
+    if pressure.disk {
+        let disk =
+            |threshold, usage: &FilesystemUsage| found("ephemeral-storage", threshold, usage.available, usage.capacity);
+        return disk(thresholds.nodefs_available, nodefs)
+            .or_else(|| disk(thresholds.imagefs_available, imagefs))
+            .or_else(|| found("inodes", thresholds.nodefs_inodes_free, nodefs.inodes_free, nodefs.inodes));
+    }
+    let free = signals.processes_total.saturating_sub(signals.processes);
+    found("pids", thresholds.processes_available, free, signals.processes_total).filter(|_| pressure.processes)
+}
+
 /// Pressure as it is reported: it begins at once and ends only after it has been gone for a while.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
@@ -157,9 +189,9 @@ pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
             }
         }
         if current != Pressure::default() {
-            super::super::pods::evict::evict_one(&context, &pods, current, &signals);
+            evict::evict_one(&context, &pods, current, &signals).await;
         }
-        super::super::pods::evict::enforce_storage_limits(&context, &pods);
+        evict::enforce_storage_limits(&context, &pods).await;
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use knarr_client::is_unreachable;
 use kube::Api;
 use kube::api::PostParams;
 
@@ -28,6 +29,8 @@ pub async fn keep_lease(context: Arc<Context>) {
                 known = Some(lease);
                 RENEWAL
             }
+            // A server that is away is told of already, once.
+            Err(error) if is_unreachable(&error) => RETRY,
             Err(error) => {
                 tracing::warn!(%error, "the node's lease can't be renewed");
                 RETRY

@@ -6,6 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_client::is_unreachable;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -99,11 +100,14 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
                     written = Some((new, now));
                 }
                 Err(kube::Error::Api(answer)) if answer.code == 404 && context.settings.register => {
-                    if let Err(error) = register(&context).await {
+                    if let Err(error) = register(&context).await
+                        && !is_unreachable(&error)
+                    {
                         tracing::warn!(%error, "the node can't be registered again");
                     }
                     written = None;
                 }
+                Err(error) if is_unreachable(&error) => {}
                 Err(error) => tracing::warn!(%error, "the node's status can't be written"),
             }
         }

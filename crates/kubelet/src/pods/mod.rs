@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::node::eviction::Pressure;
 use crate::pod;
 use crate::runtime::RuntimePod;
-use crate::trail::pod_step;
+use crate::trail;
 use crate::worker::memory::Ending;
 use crate::worker::{Handle, Message, Worker};
 
@@ -68,10 +68,10 @@ impl Pods {
             _ => None,
         };
         let node = self.context.settings.node_name.as_str();
-        drop(pod_step!("accepted", &pod, node = node));
+        trail::accepted(&pod, node);
         let worker = self.start(&uid, pod.clone(), runtime.unwrap_or_default());
         if let Some(refusal) = refused {
-            drop(pod_step!("refused", &pod, why = refusal.message.as_str()));
+            trail::refused(&pod, &refusal.message);
             self.context.pod_event(&pod, true, &refusal.reason, refusal.message.clone());
             let ending = Ending::Rejected { reason: refusal.reason, message: refusal.message };
             let _ = worker.sender.send(Message::Stop(ending));

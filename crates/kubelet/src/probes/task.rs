@@ -129,6 +129,7 @@ impl Task {
                 Err(_) => Outcome::Failure(self.late(limit)),
             };
             let success = !matches!(outcome, Outcome::Failure(_));
+            let why = if let Outcome::Failure(message) = &outcome { message.clone() } else { String::new() };
             self.context.metrics.probe(self.kind.as_str(), success);
             match outcome {
                 Outcome::Success => {}
@@ -142,7 +143,7 @@ impl Task {
             let Some(verdict) = counter.answer(success) else { continue };
             if reported != Some(verdict) {
                 reported = Some(verdict);
-                trail::probe(&self.pod, &self.container.name, self.kind.as_str(), verdict);
+                trail::probe(&self.pod, &self.container.name, self.kind.as_str(), verdict, &why);
                 let message = Message::Probe { id: self.id.clone(), kind: self.kind, success: verdict };
                 if self.worker.send(message).is_err() {
                     return;

@@ -43,9 +43,14 @@ pub fn conditions(input: &Input<'_>, status: &PodStatus, runtime: &RuntimePod) -
         result.extend(kept.cloned());
     }
     result.extend(resize(input));
-    let foreign = input.previous.conditions.iter().flatten().filter(|known| !OWN.contains(&known.type_.as_str()));
-    result.extend(foreign.cloned());
+    result.extend(foreign(input));
     result
+}
+
+/// The conditions that are not ours to judge.
+pub fn foreign(input: &Input<'_>) -> Vec<PodCondition> {
+    let known = input.previous.conditions.iter().flatten();
+    known.filter(|known| !OWN.contains(&known.type_.as_str())).cloned().collect()
 }
 
 /// The moment of the last change stays as long as nothing changes.

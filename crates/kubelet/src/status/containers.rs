@@ -65,7 +65,7 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
         Role::Ephemeral => false,
         _ => started && (container.readiness_probe.is_none() || probes.ready == Some(true)),
     };
-    if running && role != Role::Ephemeral {
+    if latest.is_some() && role != Role::Ephemeral {
         let wanted = container.resources.clone().unwrap_or_default();
         let applied = input.memory.applied.get(&container.name).filter(|applied| !same(applied, &wanted));
         status.resources = Some(applied.cloned().unwrap_or(wanted));

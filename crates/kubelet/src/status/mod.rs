@@ -3,10 +3,12 @@
 mod conditions;
 mod containers;
 mod patch;
+mod resources;
 
 pub use patch::{differs, patch};
 
 use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::time::truncated;
 
@@ -30,19 +32,12 @@ pub struct Input<'a> {
 }
 
 pub fn compute(input: &Input<'_>) -> PodStatus {
-    let Input { pod, previous, runtime, memory, now, .. } = input;
+    let Input { pod, previous, runtime, memory, .. } = input;
     let phase = reported_phase(input);
-    let rejected = matches!(memory.ending, Some(Ending::Rejected { .. }));
-    let (init, main, ephemeral) = if rejected {
-        Default::default()
-    } else {
-        (containers::init(input, phase), containers::main(input, phase), containers::ephemeral(input))
-    };
     let addresses = addresses(input);
     let (reason, message) = match &memory.ending {
-        Some(Ending::Stopped { reason, message, .. } | Ending::Rejected { reason, message }) => {
-            (Some(reason.clone()), Some(message.clone()))
-        }
+        Some(Ending::Rejected { reason, message }) => return rejected(input, reason, message),
+        Some(Ending::Stopped { reason, message, .. }) => (Some(reason.clone()), Some(message.clone())),
         _ => (
             previous.reason.clone().filter(|_| phase.is_final()),
             previous.message.clone().filter(|_| phase.is_final()),
@@ -60,23 +55,49 @@ pub fn compute(input: &Input<'_>) -> PodStatus {
         host_ips: none_if_empty(input.node_addresses.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
         pod_ip: addresses.first().cloned(),
         pod_ips: none_if_empty(addresses.into_iter().map(|ip| PodIP { ip }).collect()),
-        qos_class: previous
-            .qos_class
-            .clone()
-            .filter(|class| !class.is_empty())
-            .or_else(|| Some(qos_class(pod).as_str().to_string())),
-        start_time: previous.start_time.clone().or_else(|| Some(truncated(memory.first_seen.unwrap_or(*now)))),
+        qos_class: class(input),
+        start_time: start_time(input),
         observed_generation: pod.metadata.generation,
         nominated_node_name: field(pod, |status| status.nominated_node_name.clone()),
         resource_claim_statuses: field(pod, |status| status.resource_claim_statuses.clone()),
         extended_resource_claim_status: field(pod, |status| status.extended_resource_claim_status.clone()),
-        init_container_statuses: none_if_empty(init),
-        container_statuses: none_if_empty(main),
-        ephemeral_container_statuses: none_if_empty(ephemeral),
+        init_container_statuses: none_if_empty(containers::init(input, phase)),
+        container_statuses: none_if_empty(containers::main(input, phase)),
+        ephemeral_container_statuses: none_if_empty(containers::ephemeral(input)),
+        allocated_resources: resources::allocated(pod),
+        resources: Some(resources::of_pod(pod, phase)),
         ..PodStatus::default()
     };
     status.conditions = Some(conditions::conditions(input, &status, runtime));
     status
+}
+
+/// Of a pod that was never let in only that is told; what others say of it stays.
+fn rejected(input: &Input<'_>, reason: &str, message: &str) -> PodStatus {
+    let api = input.pod.status.clone().unwrap_or_default();
+    PodStatus {
+        phase: Some(Phase::Failed.as_str().to_string()),
+        reason: Some(reason.to_string()),
+        message: Some(format!("Pod was rejected: {message}")),
+        qos_class: class(input),
+        start_time: start_time(input),
+        observed_generation: input.pod.metadata.generation,
+        conditions: none_if_empty(conditions::foreign(input)),
+        nominated_node_name: api.nominated_node_name,
+        resource_claim_statuses: api.resource_claim_statuses,
+        extended_resource_claim_status: api.extended_resource_claim_status,
+        ..PodStatus::default()
+    }
+}
+
+fn class(input: &Input<'_>) -> Option<String> {
+    let known = input.previous.qos_class.clone().filter(|class| !class.is_empty());
+    known.or_else(|| Some(qos_class(input.pod).as_str().to_string()))
+}
+
+fn start_time(input: &Input<'_>) -> Option<Time> {
+    let known = input.previous.start_time.clone();
+    known.or_else(|| Some(truncated(input.memory.first_seen.unwrap_or(input.now))))
 }
 
 fn none_if_empty<T>(list: Vec<T>) -> Option<Vec<T>> {

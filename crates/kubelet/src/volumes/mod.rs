@@ -29,6 +29,7 @@ use crate::context::Context;
 use crate::objects::{Interest, ObjectError};
 use crate::pod;
 use crate::settings::Settings;
+use crate::trail;
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
@@ -112,7 +113,11 @@ pub async fn mount_all(
             continue;
         }
         let one = Mounting { context, pod, surroundings, objects, volume };
-        let (result, renew_at) = one.mount().await.map_err(|error| (volume.name.clone(), error))?;
+        let step = trail::volume(pod, volume);
+        let mount = one.mount().await;
+        trail::outcome(&step, &mount);
+        drop(step);
+        let (result, renew_at) = mount.map_err(|error| (volume.name.clone(), error))?;
         mounted.volumes.insert(volume.name.clone(), result);
         mounted.renew_at = [mounted.renew_at, renew_at].into_iter().flatten().min();
     }

@@ -14,8 +14,11 @@ use super::{VolumeError, mount};
 /// Binds `sub_path` of `volume` to `target` and returns where the container finds it. A path that is not there is made
 /// as a folder.
 pub fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathBuf, VolumeError> {
-    if Path::new(sub_path).is_absolute() || Path::new(sub_path).components().any(|part| part.as_os_str() == "..") {
-        return Err(VolumeError::Path(format!("subPath {sub_path} must stay within the volume")));
+    if Path::new(sub_path).is_absolute() {
+        return Err(VolumeError::Path(format!("error SubPath `{sub_path}` must not be an absolute path")));
+    }
+    if Path::new(sub_path).components().any(|part| part.as_os_str() == "..") {
+        return Err(VolumeError::Path(format!("unable to provision SubPath `{sub_path}`: must not contain '..'")));
     }
     let root = open_root(volume)?;
     let opened = match open_beneath(&root, Path::new(sub_path)) {

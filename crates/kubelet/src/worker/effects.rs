@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_client::is_unreachable;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 
@@ -36,7 +37,7 @@ pub enum Outcome {
     Removed(Result<(), String>),
     /// The status the API holds now, with the version of the object.
     Status(Result<(Box<PodStatus>, Option<String>), StatusError>),
-    Deleted(Result<(), String>),
+    Deleted(Result<(), StatusError>),
     Cleaned(Result<(), String>),
     /// What the runtime has been told by now.
     Resized(ByContainer, Option<String>),
@@ -45,7 +46,19 @@ pub enum Outcome {
 pub enum StatusError {
     /// The pod, or this one of its name, is gone: there is nothing to write to.
     Gone,
+    /// The API server is away, which is told once for all pods.
+    Unreachable,
     Refused(String),
+}
+
+impl From<kube::Error> for StatusError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(answer) if answer.code == 404 || answer.code == 409 => StatusError::Gone,
+            error if is_unreachable(&error) => StatusError::Unreachable,
+            error => StatusError::Refused(api_text(&error)),
+        }
+    }
 }
 
 const FIRST_VOLUME_RETRY: SignedDuration = SignedDuration::from_millis(100);
@@ -224,11 +237,13 @@ impl Worker {
                 }
             },
             (_, Outcome::Status(result)) => self.conclude_status(result, now),
+            (_, Outcome::Deleted(Ok(()) | Err(StatusError::Gone))) => self.deleted = true,
             (_, Outcome::Deleted(Err(error))) => {
-                tracing::warn!(error, pod = pod::title(&self.pod), "the pod can't be deleted in the API");
+                if let StatusError::Refused(error) = error {
+                    tracing::warn!(error, pod = pod::title(&self.pod), "the pod can't be deleted in the API");
+                }
                 self.wake_later(CLEAN_RETRY);
             }
-            (_, Outcome::Deleted(Ok(()))) => self.deleted = true,
             (_, Outcome::Resized(applied, failure)) => {
                 self.memory.applied = applied;
                 self.memory.resize_failed = failure.zip(later(RESIZE_RETRY));
@@ -295,8 +310,10 @@ impl Worker {
                 // Its removal is on its way to us.
                 self.reported = self.status.clone();
             }
-            Err(StatusError::Refused(error)) => {
-                tracing::warn!(error, pod = pod::title(&self.pod), "the status of a pod can't be written");
+            Err(error) => {
+                if let StatusError::Refused(error) = error {
+                    tracing::warn!(error, pod = pod::title(&self.pod), "the status of a pod can't be written");
+                }
                 self.status_retry_at = Some(now.saturating_add(SignedDuration::from_secs(1)).unwrap_or(now));
             }
         }
@@ -436,8 +453,6 @@ async fn mount(
         context.pod_event(pod, true, "FailedCreatePodContainer", message.clone());
         return Err(message);
     }
-    let count = pod::spec(pod).volumes.as_ref().map_or(0, Vec::len);
-    let _step = pod_step!("volumes", pod, count = count);
     volumes::mount_all(context, pod, surroundings, objects).await.map_err(|(name, error)| {
         let message = format!("MountVolume.SetUp failed for volume \"{name}\" : {error}");
         context.pod_event(pod, true, "FailedMount", message.clone());
@@ -507,21 +522,17 @@ async fn write_status(
     let change = status::patch(pod, old, &new).map_err(|error| StatusError::Refused(error.to_string()))?;
     match pods.patch_status(pod::name(pod), &PatchParams::default(), &Patch::Strategic(change)).await {
         Ok(answer) => Ok((Box::new(new), answer.metadata.resource_version)),
-        Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => Err(StatusError::Gone),
-        Err(error) => Err(StatusError::Refused(api_text(&error))),
+        Err(error) => Err(error.into()),
     }
 }
 
-async fn delete(client: kube::Client, pod: &Pod) -> Result<(), String> {
+async fn delete(client: kube::Client, pod: &Pod) -> Result<(), StatusError> {
     let pods: Api<Pod> = Api::namespaced(client, pod::namespace(pod));
     let parameters = DeleteParams {
         grace_period_seconds: Some(0),
         preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
         ..DeleteParams::default()
     };
-    match pods.delete(pod::name(pod), &parameters).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => Ok(()),
-        Err(error) => Err(api_text(&error)),
-    }
+    pods.delete(pod::name(pod), &parameters).await?;
+    Ok(())
 }

@@ -28,6 +28,7 @@ use crate::pod;
 use crate::probes::{ProbeKind, ProbeTasks};
 use crate::runtime::{ContainerView, RuntimePod, State, observe_container, observe_sandbox};
 use crate::status;
+use crate::trail;
 use crate::volumes::MountedVolumes;
 use memory::{Ending, Memory, Operation, ProbeResults};
 use plan::{Plan, Situation};
@@ -299,6 +300,9 @@ impl Worker {
         if self.memory.early_exits.remove(&view.id) {
             let _ = self.sender.send(Message::Exited(view.id.clone()));
         }
+        if view.state == State::Exited {
+            trail::container_ended(&self.pod, &view);
+        }
         self.runtime.put_container(view);
     }
 
@@ -322,6 +326,9 @@ impl Worker {
                     pause *= 2;
                 }
                 Ok(view) => {
+                    if view.state == State::Exited && self.runtime.by_id(id).is_some_and(ContainerView::is_running) {
+                        trail::container_ended(&self.pod, &view);
+                    }
                     if exited && view.state == State::Running {
                         // A busy runtime may take longer than we should wait here; it is asked again.
                         self.hear_again(Message::Exited(id.to_string()));
@@ -395,7 +402,8 @@ impl Worker {
             self.grant(wished);
         }
         let situation = Situation { pod: &self.pod, runtime: &self.runtime, memory: &self.memory, now };
-        self.plan = plan::plan(&situation);
+        let before = std::mem::replace(&mut self.plan, plan::plan(&situation));
+        self.tell_of_back_off(&before);
         for action in std::mem::take(&mut self.plan.actions) {
             self.perform(action, now);
         }
@@ -420,6 +428,14 @@ impl Worker {
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// An event each time a container begins to wait for its restart.
+    fn tell_of_back_off(&self, before: &Plan) {
+        for name in self.plan.backing_off.keys().filter(|name| !before.backing_off.contains_key(*name)) {
+            let message = format!("Back-off restarting failed container {name} in pod {}", pod::full_title(&self.pod));
+            self.context.container_event(&self.pod, name, true, "BackOff", message);
+        }
     }
 
     fn reason_to_end(&self, now: Timestamp) -> Option<Ending> {

@@ -372,12 +372,7 @@ fn start(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, name: &s
         if allowed > *now {
             plan.wake(allowed);
             let delay = k8s_duration(memory.restart_delay(name));
-            let message = format!(
-                "back-off {delay} restarting failed container={name} pod={}_{}({})",
-                pod::name(pod),
-                pod::namespace(pod),
-                pod::uid(pod)
-            );
+            let message = format!("back-off {delay} restarting failed container={name} pod={}", pod::full_title(pod));
             plan.backing_off.insert(name.to_string(), Waiting { reason: "CrashLoopBackOff".into(), message });
             return;
         }

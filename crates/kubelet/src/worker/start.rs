@@ -217,7 +217,7 @@ impl Start {
 
     async fn start(&self, id: &str) -> Result<(), StartFailure> {
         let context = &self.context;
-        let step = trail::container_started(&self.pod, &self.name);
+        let step = trail::container_started(&self.pod, &self.name, self.attempt);
         let started = context.runtime.start_container(id).await;
         trail::outcome(&step, &started);
         drop(step);
@@ -250,15 +250,14 @@ impl Start {
         // The container already runs, and its status may say so while the hook does.
         let _ = self.worker.send(Message::Running(view.clone()));
         let target = HookTarget { container: &found.container, id, addresses: &self.sandbox.addresses };
-        if let Err(why) = run_hook(&self.context, hook, &target, None).await {
+        let step = trail::hook(&self.pod, &self.name, "postStart");
+        let ran = run_hook(&self.context, hook, &target, None).await;
+        trail::outcome(&step, &ran);
+        drop(step);
+        if let Err(why) = ran {
             let context = &self.context;
-            context.container_event(
-                &self.pod,
-                &self.name,
-                true,
-                "FailedPostStartHook",
-                format!("PostStartHook failed: {why}"),
-            );
+            tracing::debug!(why, pod = pod::title(&self.pod), container = self.name, "a post-start hook failed");
+            context.container_event(&self.pod, &self.name, true, "FailedPostStartHook", "PostStartHook failed");
             context.container_event(&self.pod, &self.name, false, "Killing", "FailedPostStartHook".to_string());
             let grace = u64::try_from(pod::grace_seconds(&self.pod)).unwrap_or(30);
             if let Err(error) = context.runtime.stop_container(id, std::time::Duration::from_secs(grace)).await {

@@ -1,0 +1,95 @@
+//! The resources of a pod as a whole: what it was granted, and what holds for its containers together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::quantity::Quantity as Amount;
+
+use crate::cgroup::amounts::{PodAmounts, combined, pod_amounts};
+use crate::pod;
+use crate::worker::restart::Phase;
+
+type Amounts = BTreeMap<String, Quantity>;
+
+/// What the pod requests in all; none where it requests nothing.
+pub fn allocated(pod: &Pod) -> Option<Amounts> {
+    Some(sum(pod, |resources| resources.requests.as_ref())).filter(|amounts| !amounts.is_empty())
+}
+
+/// While the pod runs, what the kernel was told for all of its containers together; before and after, what they add up to.
+pub fn of_pod(pod: &Pod, phase: Phase) -> ResourceRequirements {
+    let mut requests = sum(pod, |resources| resources.requests.as_ref());
+    let mut limits = sum(pod, |resources| resources.limits.as_ref());
+    if phase == Phase::Running {
+        let PodAmounts { cpu_limit, memory_limit, .. } = pod_amounts(pod);
+        requests.retain(|name, _| matches!(name.as_str(), "cpu" | "memory"));
+        limits.retain(|name, _| match name.as_str() {
+            "cpu" => cpu_limit.is_some(),
+            "memory" => memory_limit.is_some(),
+            _ => false,
+        });
+    }
+    let some = |amounts: Amounts| Some(amounts).filter(|amounts| !amounts.is_empty());
+    ResourceRequirements { requests: some(requests), limits: some(limits), claims: None }
+}
+
+fn sum(pod: &Pod, list: fn(&ResourceRequirements) -> Option<&Amounts>) -> Amounts {
+    let spec = pod::spec(pod);
+    let of = |container: &Container| container.resources.as_ref().and_then(list).cloned().unwrap_or_default();
+    let whole = spec.resources.as_ref().and_then(list);
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let mut names: BTreeSet<String> = containers.flat_map(|container| of(container).into_keys()).collect();
+    names.extend(whole.iter().flat_map(|amounts| amounts.keys().cloned()));
+    let amount = |name: String| {
+        let own = |container: &Container| of(container).get(&name).map(Amount::of);
+        let format = whole
+            .and_then(|amounts| amounts.get(&name))
+            .map(Amount::of)
+            .or_else(|| spec.containers.iter().chain(spec.init_containers.iter().flatten()).find_map(own))?;
+        let is_cpu = name == "cpu";
+        let read = |amount: Amount| if is_cpu { amount.milli_value() } else { amount.value() };
+        let total = match whole.and_then(|amounts| amounts.get(&name)) {
+            Some(amount) => read(Amount::of(amount)),
+            None => combined(pod, |container| Some(own(container).map_or(0, read))).unwrap_or(0),
+        };
+        let total =
+            total + spec.overhead.as_ref().and_then(|amounts| amounts.get(&name)).map(Amount::of).map_or(0, read);
+        let shown = match is_cpu {
+            true => Amount::from_milli(total, format.format()),
+            false => Amount::new(total, format.format()),
+        };
+        Some((name, shown.to_api()))
+    };
+    names.into_iter().filter_map(amount).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn containers_add_up() {
+        let pod: Pod = serde_json::from_value(json!({ "spec": { "containers": [
+            { "name": "a", "resources": { "requests": { "cpu": "20m", "memory": "16Mi", "ephemeral-storage": "1Mi" },
+                "limits": { "cpu": "1", "memory": "64Mi" } } },
+            { "name": "b", "resources": { "requests": { "cpu": "980m" }, "limits": { "memory": "1Gi" } } },
+        ] } }))
+        .expect("a pod");
+        let shown = |phase| serde_json::to_value(of_pod(&pod, phase)).expect("JSON");
+        assert_eq!(
+            shown(Phase::Pending),
+            json!({ "requests": { "cpu": "1", "memory": "16Mi", "ephemeral-storage": "1Mi" },
+                "limits": { "cpu": "1", "memory": "1088Mi" } })
+        );
+        // One container may use as much CPU as it likes, so no limit holds for all.
+        assert_eq!(
+            shown(Phase::Running),
+            json!({ "requests": { "cpu": "1", "memory": "16Mi" }, "limits": { "memory": "1088Mi" } })
+        );
+        let empty: Pod = serde_json::from_value(json!({ "spec": { "containers": [{ "name": "a" }] } })).expect("a pod");
+        assert_eq!(allocated(&empty), None);
+        assert_eq!(serde_json::to_value(of_pod(&empty, Phase::Running)).expect("JSON"), json!({}));
+    }
+}
