@@ -1,8 +1,9 @@
 //! What is known of services, by name and by address.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::RwLock;
 
@@ -11,21 +12,32 @@ use crate::name::Name;
 #[derive(Default)]
 pub struct Directory {
     known: RwLock<Known>,
+    /// Grows with each change.
+    serial: AtomicU32,
 }
 
 #[derive(Default)]
 struct Known {
     /// Namespace → service → what it offers.
     services: HashMap<String, HashMap<String, Arc<Service>>>,
-    /// Who has an address; the first one is told.
-    owners: HashMap<IpAddr, Vec<Owner>>,
+    /// Those without services are names as well.
+    namespaces: HashSet<String>,
+    /// Which services an address leads back to: its own, or those it is an endpoint of.
+    owners: HashMap<IpAddr, Vec<Arc<Key>>>,
 }
 
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    namespace: String,
+    service: String,
+}
+
+/// What an address is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub namespace: String,
     pub service: String,
-    /// The endpoint's own label, for those behind a headless service.
+    /// The endpoint's own label, unless the address is the service's.
     pub endpoint: Option<String>,
 }
 
@@ -65,11 +77,48 @@ impl Directory {
     }
 
     pub fn has_namespace(&self, namespace: &str) -> bool {
-        self.known.read().services.contains_key(namespace)
+        let known = self.known.read();
+        known.namespaces.contains(namespace) || known.services.contains_key(namespace)
     }
 
-    pub fn owner(&self, address: IpAddr) -> Option<Owner> {
-        self.known.read().owners.get(&address)?.first().cloned()
+    pub fn set_namespace(&self, namespace: &str, is_there: bool) {
+        let mut known = self.known.write();
+        let is_changed = match is_there {
+            true => known.namespaces.insert(namespace.to_owned()),
+            false => known.namespaces.remove(namespace),
+        };
+        self.serial.fetch_add(u32::from(is_changed), Ordering::Relaxed);
+    }
+
+    /// Tells states of the directory apart.
+    pub fn serial(&self) -> u32 {
+        self.serial.load(Ordering::Relaxed)
+    }
+
+    /// Whose address this is: the service's alone, or else every endpoint's that has it.
+    pub fn owners(&self, address: IpAddr) -> Vec<Owner> {
+        let known = self.known.read();
+        let mut found = Vec::new();
+        for key in known.owners.get(&address).into_iter().flatten() {
+            let Some(service) = known.services.get(&key.namespace).and_then(|all| all.get(&key.service)) else {
+                continue;
+            };
+            let owner = |endpoint: Option<&str>| Owner {
+                namespace: key.namespace.clone(),
+                service: key.service.clone(),
+                endpoint: endpoint.map(str::to_owned),
+            };
+            if matches!(&service.kind, Kind::Addresses(own) if own.contains(&address)) {
+                return vec![owner(None)];
+            }
+            let endpoints = service.endpoints.iter().filter(|endpoint| endpoint.address == address);
+            for new in endpoints.map(|endpoint| owner(Some(&endpoint.label))) {
+                if !found.contains(&new) {
+                    found.push(new);
+                }
+            }
+        }
+        found
     }
 
     /// Puts what a service offers in place of what was known, or forgets it.
@@ -79,9 +128,11 @@ impl Directory {
         if old.as_deref() == service.as_ref() {
             return;
         }
-        for (address, owner) in old.iter().flat_map(|old| owned(namespace, name, old)) {
+        self.serial.fetch_add(1, Ordering::Relaxed);
+        let key = Arc::new(Key { namespace: namespace.to_owned(), service: name.to_owned() });
+        for address in old.iter().flat_map(|old| owned(old)) {
             if let Some(owners) = known.owners.get_mut(&address) {
-                owners.retain(|other| *other != owner);
+                owners.retain(|other| *other != key);
                 if owners.is_empty() {
                     known.owners.remove(&address);
                 }
@@ -89,10 +140,10 @@ impl Directory {
         }
         match service {
             Some(service) => {
-                for (address, owner) in owned(namespace, name, &service) {
+                for address in owned(&service) {
                     let owners = known.owners.entry(address).or_default();
-                    if !owners.contains(&owner) {
-                        owners.push(owner);
+                    if !owners.contains(&key) {
+                        owners.push(Arc::clone(&key));
                     }
                 }
                 known.services.entry(namespace.to_owned()).or_default().insert(name.to_owned(), Arc::new(service));
@@ -110,20 +161,12 @@ impl Directory {
 }
 
 /// Addresses that lead back to a service's name.
-fn owned(namespace: &str, name: &str, service: &Service) -> Vec<(IpAddr, Owner)> {
-    let owner = |endpoint: Option<&str>| Owner {
-        namespace: namespace.to_owned(),
-        service: name.to_owned(),
-        endpoint: endpoint.map(str::to_owned),
+fn owned(service: &Service) -> impl Iterator<Item = IpAddr> {
+    let own = match &service.kind {
+        Kind::Addresses(addresses) => addresses.as_slice(),
+        Kind::Headless | Kind::External(_) => &[],
     };
-    match &service.kind {
-        Kind::Addresses(addresses) => addresses.iter().map(|address| (*address, owner(None))).collect(),
-        Kind::Headless => {
-            let endpoints = service.endpoints.iter();
-            endpoints.map(|endpoint| (endpoint.address, owner(Some(&endpoint.label)))).collect()
-        }
-        Kind::External(_) => Vec::new(),
-    }
+    own.iter().copied().chain(service.endpoints.iter().map(|endpoint| endpoint.address))
 }
 
 #[cfg(test)]
@@ -137,10 +180,31 @@ mod tests {
         let service = Service { kind: Kind::Addresses(vec![address]), ports: vec![], endpoints: vec![] };
         directory.set("n", "one", Some(service.clone()));
         directory.set("n", "two", Some(service));
-        assert_eq!(directory.owner(address).unwrap().service, "one");
+        let names = || directory.owners(address).into_iter().map(|owner| owner.service).collect::<Vec<_>>();
+        assert_eq!(names(), ["one"]);
         directory.set("n", "one", None);
-        assert_eq!(directory.owner(address).unwrap().service, "two");
+        assert_eq!(names(), ["two"]);
         directory.set("n", "two", None);
-        assert!(directory.owner(address).is_none() && !directory.has_namespace("n"));
+        assert!(names().is_empty() && !directory.has_namespace("n"));
+        directory.set_namespace("n", true);
+        assert!(directory.has_namespace("n"), "a namespace without services");
+    }
+
+    #[test]
+    fn an_endpoint_of_several_services_has_several_names() {
+        let directory = Directory::default();
+        let address = IpAddr::from([10, 244, 0, 2]);
+        let endpoint = |label: &str| Endpoint { label: label.into(), address, ports: Arc::from([]) };
+        let service = |label: &str| Service {
+            kind: Kind::Headless,
+            ports: vec![],
+            endpoints: vec![endpoint(label), endpoint(label)],
+        };
+        directory.set("n", "one", Some(service("a")));
+        directory.set("n", "two", Some(service("b")));
+        let names = || directory.owners(address).into_iter().filter_map(|owner| owner.endpoint).collect::<Vec<_>>();
+        assert_eq!(names(), ["a", "b"]);
+        directory.set("n", "one", Some(Service { endpoints: vec![], ..service("a") }));
+        assert_eq!(names(), ["b"]);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use knarr_client::{Informer, Informers};
+use knarr_client::{Change, Informer, Informers};
 
 use crate::directory::{Directory, Endpoint, Kind, Port, Service};
 use crate::name::Name;
@@ -15,8 +15,14 @@ const BY_SERVICE: &str = "service";
 
 /// Starts to follow. What is returned ends when all services are known.
 pub fn start(informers: &Informers, directory: Arc<Directory>) -> impl Future<Output = ()> + Send + 'static {
+    let namespaces = informers.of::<v1::Namespace>();
     let services = informers.of::<v1::Service>();
     let slices = informers.of::<EndpointSlice>();
+    let told = Arc::clone(&directory);
+    namespaces.on_change(move |change| {
+        let name = change.latest().metadata.name.as_deref().unwrap_or_default();
+        told.set_namespace(name, !matches!(change, Change::Deleted(_)));
+    });
     slices.add_index(BY_SERVICE, services_of_slice);
     let (told, all, by_service) = (Arc::clone(&directory), Arc::downgrade(&services), Arc::downgrade(&slices));
     services.on_change(move |change| {
@@ -36,10 +42,11 @@ pub fn start(informers: &Informers, directory: Arc<Directory>) -> impl Future<Ou
         }
     });
     async move {
+        namespaces.synced().await;
         services.synced().await;
         slices.synced().await;
         // The informers are held by everyone who follows them; these live on with the process.
-        drop((services, slices));
+        drop((namespaces, services, slices));
     }
 }
 
@@ -78,7 +85,9 @@ fn offered(service: &v1::Service, slices: &[Arc<EndpointSlice>]) -> Option<Servi
     });
     let ports = ports.collect();
     if spec.type_.as_deref() == Some("ExternalName") {
-        let target = Name::from_text(spec.external_name.as_deref()?)?;
+        // An address is no name that another could lead to.
+        let target = spec.external_name.as_deref().filter(|text| text.parse::<IpAddr>().is_err())?;
+        let target = Name::from_text(target)?;
         return Some(Service { kind: Kind::External(target), ports, endpoints: Vec::new() });
     }
     let addresses =
@@ -160,6 +169,7 @@ mod tests {
                 json!({"type": "ExternalName", "externalName": "Example.org"}),
                 Some(Kind::External(Name::from_text("example.org").unwrap())),
             ),
+            (json!({"type": "ExternalName", "externalName": "10.0.0.1"}), None),
             (json!({"clusterIP": ""}), None),
         ] {
             assert_eq!(read(spec, none.clone()).map(|service| service.kind), expected);

@@ -6,7 +6,7 @@
 //!
 //! `follow` keeps `directory` true to the API; `zone` answers from it (pure); `message` speaks the wire format;
 //! `forward` and `cache` deal with the world outside; `server` moves packets;
-//! `service` makes DNS findable in the API.
+//! `upstream` names resolvers; `service` makes DNS findable in the API.
 
 mod cache;
 mod directory;
@@ -17,6 +17,7 @@ mod name;
 mod resolver;
 mod server;
 mod service;
+mod upstream;
 mod zone;
 
 use std::net::{IpAddr, SocketAddr};
@@ -28,6 +29,7 @@ use knarr_client::Informers;
 use resolver::Resolver;
 
 pub use service::keep_service;
+pub use upstream::{StubDomain, Upstream, UpstreamError};
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -36,15 +38,9 @@ pub struct Settings {
     /// The cluster's domain, such as `cluster.local`.
     pub domain: String,
     /// Resolvers for names outside the cluster; those of `/etc/resolv.conf` when empty.
-    pub forwarders: Vec<SocketAddr>,
+    pub forwarders: Vec<Upstream>,
     /// Domains that have resolvers of their own.
     pub stub_domains: Vec<StubDomain>,
-}
-
-#[derive(Clone, Debug)]
-pub struct StubDomain {
-    pub domain: String,
-    pub servers: Vec<SocketAddr>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +56,7 @@ pub async fn run(informers: Informers, settings: Settings) -> Result<(), DnsErro
     let directory = Arc::new(directory::Directory::default());
     let synced = follow::start(&informers, Arc::clone(&directory));
     let sockets = server::bind(&settings.listen)?;
-    let mut forwarders = settings.forwarders.clone();
+    let mut forwarders: Vec<SocketAddr> = settings.forwarders.iter().map(|upstream| upstream.0).collect();
     if forwarders.is_empty() {
         forwarders = system_resolvers(Path::new("/etc/resolv.conf"));
     }

@@ -46,10 +46,13 @@ impl Resolver {
     ) -> Result<Self, DnsError> {
         let wrong = |text: &str| DnsError::Domain(text.to_owned());
         let own = listen.iter().map(SocketAddr::ip).collect();
-        let mut stubs = Vec::new();
+        let mut stubs: Vec<(Name, Vec<SocketAddr>)> = Vec::new();
         for stub in stub_domains {
             let name = Name::from_text(&stub.domain).ok_or_else(|| wrong(&stub.domain))?;
-            stubs.push((name, stub.servers.clone()));
+            match stubs.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, servers)) => servers.push(stub.server.0),
+                None => stubs.push((name, vec![stub.server.0])),
+            }
         }
         // The nearest domain decides.
         stubs.sort_by_key(|(name, _)| std::cmp::Reverse(name.wire().len()));
@@ -84,7 +87,8 @@ impl Resolver {
             return Handled::Answered;
         }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let denied = || Sections { authority: vec![self.zone.start_of_authority()], ..Sections::default() };
+        let denied =
+            || Sections { authority: vec![self.zone.start_of_authority(&self.directory)], ..Sections::default() };
         let (code, sections) = match self.zone.answer(&self.directory, &query.name, query.kind, turn) {
             Outcome::Found(sections) => (Code::NoError, sections),
             Outcome::NoData => (Code::NoError, denied()),

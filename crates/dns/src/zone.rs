@@ -10,6 +10,8 @@ use crate::name::Name;
 const SPECIFICATION: &str = "1.1.0";
 /// How long answers may be remembered; names change with every rollout.
 const TIME_TO_LIVE: u32 = 5;
+/// The version never changes while the server runs.
+const VERSION_TIME_TO_LIVE: u32 = 28_800;
 
 pub struct Zone {
     /// Such as `cluster.local`.
@@ -44,37 +46,40 @@ impl Zone {
             return self.within(directory, &labels, kind, turn);
         }
         match reversed(name) {
-            Some(address) => match directory.owner(address) {
-                Some(owner) => self.named(&owner, kind),
-                None => Outcome::Elsewhere,
+            Some(address) => match directory.owners(address).as_slice() {
+                [] => Outcome::Elsewhere,
+                owners => self.named(owners, kind),
             },
             None => Outcome::Elsewhere,
         }
     }
 
     /// What a denial carries: how long it may be remembered.
-    pub fn start_of_authority(&self) -> Record {
-        let data =
-            Data::Soa { server: self.server.clone(), mailbox: self.mailbox.clone(), serial: 1, minimum: TIME_TO_LIVE };
+    pub fn start_of_authority(&self, directory: &Directory) -> Record {
+        let (server, mailbox) = (self.server.clone(), self.mailbox.clone());
+        let data = Data::Soa { server, mailbox, serial: directory.serial(), minimum: TIME_TO_LIVE };
         Record { owner: Some(self.apex.clone()), time_to_live: TIME_TO_LIVE, data }
     }
 
     fn within(&self, directory: &Directory, labels: &[&str], kind: u16, turn: usize) -> Outcome {
         match labels {
             [] => match kind {
-                kind::SOA => found(vec![Record { owner: None, ..self.start_of_authority() }]),
-                kind::NS => found(vec![record(Data::Ns(self.server.clone()))]),
+                kind::SOA => found(vec![Record { owner: None, ..self.start_of_authority(directory) }]),
+                kind::NS => self.name_servers(),
                 _ => Outcome::NoData,
             },
             ["dns-version"] => match kind {
-                kind::TXT | kind::ANY => found(vec![record(Data::Txt(SPECIFICATION.to_owned()))]),
+                kind::TXT | kind::ANY => {
+                    let version = record(Data::Txt(SPECIFICATION.to_owned()));
+                    found(vec![Record { time_to_live: VERSION_TIME_TO_LIVE, ..version }])
+                }
                 _ => Outcome::NoData,
             },
             ["dns"] | ["svc"] | ["pod"] => Outcome::NoData,
             ["ns", "dns"] => addresses(self.own_addresses.iter().copied(), kind, turn),
             [namespace, "svc"] => existing(directory.has_namespace(namespace)),
             [namespace, "pod"] => existing(directory.has_namespace(namespace)),
-            [address, _, "pod"] => match undashed(address) {
+            [address, namespace, "pod"] => match undashed(address).filter(|_| directory.has_namespace(namespace)) {
                 Some(address) => addresses([address], kind, turn),
                 None => Outcome::NoSuchName,
             },
@@ -96,7 +101,7 @@ impl Zone {
                 Kind::Addresses(own) => addresses(own.iter().copied(), kind, turn),
                 // A headless service that nobody stands behind is not there, just as in other clusters' DNS.
                 _ if service.endpoints.is_empty() => Outcome::NoSuchName,
-                _ => addresses(distinct(&service.endpoints), kind, turn),
+                _ => own_addresses(service, |_| true, kind, turn),
             },
             [protocol] if protocol.starts_with('_') => {
                 let wanted = &protocol[1..];
@@ -111,8 +116,8 @@ impl Zone {
                     return Outcome::NoSuchName;
                 }
                 match kind {
-                    kind::SRV | kind::ANY => self.service_records(service, name, is_wanted, turn),
-                    _ => Outcome::NoData,
+                    kind::SRV => self.service_records(service, name, is_wanted, turn),
+                    _ => own_addresses(service, is_wanted, kind, turn),
                 }
             }
             [label] => {
@@ -121,12 +126,26 @@ impl Zone {
                 if own.is_empty() {
                     return Outcome::NoSuchName;
                 }
+                if kind == kind::SRV {
+                    let is_own = |endpoint: &Endpoint| endpoint.label == *label;
+                    return self.endpoint_records(service, name, |_| true, is_own, turn);
+                }
                 addresses(own.iter().map(|endpoint| endpoint.address), kind, turn)
             }
             _ => Outcome::NoSuchName,
         }
     }
 
+    fn name_servers(&self) -> Outcome {
+        let glue = |address: &IpAddr| Record { owner: Some(self.server.clone()), ..record(address_data(*address)) };
+        Outcome::Found(Sections {
+            answers: vec![record(Data::Ns(self.server.clone()))],
+            additional: self.own_addresses.iter().map(glue).collect(),
+            ..Sections::default()
+        })
+    }
+
+    /// SRV records of a service: one for each of its ports, or, behind a headless one, for each port of each endpoint.
     fn service_records(
         &self,
         service: &Service,
@@ -134,44 +153,70 @@ impl Zone {
         is_wanted: impl Fn(&Port) -> bool,
         turn: usize,
     ) -> Outcome {
-        let mut sections = Sections::default();
-        let mut add = |port: &Port, target: &Name, addresses: &mut dyn Iterator<Item = IpAddr>| {
-            let data = Data::Srv { priority: 0, weight: 100, port: port.number, target: target.clone() };
-            let new = record(data);
-            if !sections.answers.contains(&new) {
-                sections.answers.push(new);
-            }
-            for address in addresses {
-                let new = Record { owner: Some(target.clone()), ..record(address_data(address)) };
-                if !sections.additional.contains(&new) {
-                    sections.additional.push(new);
-                }
-            }
+        let Kind::Addresses(own) = &service.kind else {
+            return self.endpoint_records(service, [name, namespace], is_wanted, |_| true, turn);
         };
-        match &service.kind {
-            Kind::Addresses(own) => {
-                if let Some(target) = Name::under(&[name, namespace, "svc"], &self.apex) {
-                    for port in service.ports.iter().filter(|port| is_wanted(port)) {
-                        add(port, &target, &mut own.iter().copied());
-                    }
-                }
-            }
-            _ => {
-                for endpoint in &service.endpoints {
-                    let Some(target) = Name::under(&[&endpoint.label, name, namespace, "svc"], &self.apex) else {
-                        continue;
-                    };
-                    for port in endpoint.ports.iter().filter(|port| is_wanted(port)) {
-                        add(port, &target, &mut std::iter::once(endpoint.address));
-                    }
-                }
+        let mut records = ServiceRecords::default();
+        if let Some(target) = Name::under(&[name, namespace, "svc"], &self.apex) {
+            for port in service.ports.iter().filter(|port| is_wanted(port)) {
+                records.add(port, &target, own);
             }
         }
+        records.finish(turn)
+    }
+
+    fn endpoint_records(
+        &self,
+        service: &Service,
+        [name, namespace]: [&str; 2],
+        is_wanted: impl Fn(&Port) -> bool,
+        is_own: impl Fn(&Endpoint) -> bool,
+        turn: usize,
+    ) -> Outcome {
+        let mut records = ServiceRecords::default();
+        for endpoint in service.endpoints.iter().filter(|endpoint| is_own(endpoint)) {
+            let Some(target) = Name::under(&[&endpoint.label, name, namespace, "svc"], &self.apex) else { continue };
+            for port in endpoint.ports.iter().filter(|port| is_wanted(port)) {
+                records.add(port, &target, &[endpoint.address]);
+            }
+        }
+        records.finish(turn)
+    }
+
+    fn named(&self, owners: &[Owner], kind: u16) -> Outcome {
+        if !matches!(kind, kind::PTR | kind::ANY) {
+            return Outcome::NoData;
+        }
+        let name = |owner: &Owner| {
+            let mut labels: Vec<&str> = owner.endpoint.iter().map(String::as_str).collect();
+            labels.extend([owner.service.as_str(), owner.namespace.as_str(), "svc"]);
+            Name::under(&labels, &self.apex)
+        };
+        found(owners.iter().filter_map(name).map(|name| record(Data::Ptr(name))).collect())
+    }
+}
+
+/// SRV records and the addresses of their targets, none of them twice.
+#[derive(Default)]
+struct ServiceRecords(Sections);
+
+impl ServiceRecords {
+    fn add(&mut self, port: &Port, target: &Name, addresses: &[IpAddr]) {
+        let data = Data::Srv { priority: 0, weight: 100, port: port.number, target: target.clone() };
+        push_new(&mut self.0.answers, record(data));
+        for address in addresses {
+            let glue = Record { owner: Some(target.clone()), ..record(address_data(*address)) };
+            push_new(&mut self.0.additional, glue);
+        }
+    }
+
+    fn finish(self, turn: usize) -> Outcome {
+        let mut sections = self.0;
         if sections.answers.is_empty() {
             return Outcome::NoData;
         }
         rotate(&mut sections.answers, turn);
-        // Endpoints weigh the same, and together as much as one service.
+        // Targets weigh the same, and together as much as one service.
         let weight = u16::try_from(100 / sections.answers.len().clamp(1, 100)).unwrap_or(1).max(1);
         for record in &mut sections.answers {
             if let Data::Srv { weight: own, .. } = &mut record.data {
@@ -180,14 +225,27 @@ impl Zone {
         }
         Outcome::Found(sections)
     }
+}
 
-    fn named(&self, owner: &Owner, kind: u16) -> Outcome {
-        let mut labels: Vec<&str> = owner.endpoint.iter().map(String::as_str).collect();
-        labels.extend([owner.service.as_str(), owner.namespace.as_str(), "svc"]);
-        match (kind, Name::under(&labels, &self.apex)) {
-            (kind::PTR | kind::ANY, Some(name)) => found(vec![record(Data::Ptr(name))]),
-            (_, Some(_)) => Outcome::NoData,
-            (_, None) => Outcome::NoSuchName,
+fn push_new(records: &mut Vec<Record>, new: Record) {
+    if !records.contains(&new) {
+        records.push(new);
+    }
+}
+
+/// Addresses at which a service's port is reached.
+fn own_addresses(service: &Service, is_wanted: impl Fn(&Port) -> bool, kind: u16, turn: usize) -> Outcome {
+    match &service.kind {
+        Kind::Addresses(own) => addresses(own.iter().copied(), kind, turn),
+        _ => {
+            // Endpoints are sorted by address, so that the same ones stand together.
+            let wanted = service
+                .endpoints
+                .iter()
+                .filter(|endpoint| endpoint.ports.is_empty() || endpoint.ports.iter().any(&is_wanted));
+            let mut all: Vec<IpAddr> = wanted.map(|endpoint| endpoint.address).collect();
+            all.dedup();
+            addresses(all, kind, turn)
         }
     }
 }
@@ -231,13 +289,6 @@ fn rotate(records: &mut [Record], turn: usize) {
     if !records.is_empty() {
         records.rotate_left(turn % records.len());
     }
-}
-
-/// Endpoints are sorted by address, so that the same ones stand together.
-fn distinct(endpoints: &[Endpoint]) -> Vec<IpAddr> {
-    let mut addresses: Vec<IpAddr> = endpoints.iter().map(|endpoint| endpoint.address).collect();
-    addresses.dedup();
-    addresses
 }
 
 /// `10-0-0-1` and `fd00--1` as addresses.
@@ -288,6 +339,7 @@ mod tests {
         let endpoints = vec![endpoint("db-0", 2), endpoint("db-1", 3)];
         directory.set("shop", "db", Some(Service { kind: Kind::Headless, ports: vec![port(80)], endpoints }));
         directory.set("shop", "idle", Some(Service { kind: Kind::Headless, ports: vec![], endpoints: vec![] }));
+        directory.set_namespace("empty", true);
         let external = Kind::External(Name::from_text("example.org").unwrap());
         directory.set("shop", "away", Some(Service { kind: external, ports: vec![], endpoints: vec![] }));
         directory
@@ -329,7 +381,13 @@ mod tests {
                 "8080 db-0.db.shop.svc.cluster.local., 8080 db-1.db.shop.svc.cluster.local.",
             ),
             ("_http._udp.web.shop.svc.cluster.local", kind::SRV, "NoSuchName"),
-            ("_http._tcp.web.shop.svc.cluster.local", kind::A, "NoData"),
+            ("_http._tcp.web.shop.svc.cluster.local", kind::A, "10.96.0.7"),
+            ("_http._tcp.db.shop.svc.cluster.local", kind::A, "10.244.0.2, 10.244.0.3"),
+            ("_http._tcp.web.shop.svc.cluster.local", kind::TXT, "NoData"),
+            ("db-1.db.shop.svc.cluster.local", kind::SRV, "8080 db-1.db.shop.svc.cluster.local."),
+            ("empty.svc.cluster.local", kind::A, "NoData"),
+            ("10-244-0-9.empty.pod.cluster.local", kind::A, "10.244.0.9"),
+            ("10-244-0-9.nowhere.pod.cluster.local", kind::A, "NoSuchName"),
             ("_tcp.web.shop.svc.cluster.local", kind::A, "NoData"),
             ("away.shop.svc.cluster.local", kind::A, "Alias(example.org.)"),
             ("nobody.shop.svc.cluster.local", kind::A, "NoSuchName"),

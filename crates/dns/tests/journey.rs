@@ -52,6 +52,7 @@ async fn start(forwarder: SocketAddr) -> SocketAddr {
     let endpoints: Vec<_> =
         (1..=100).map(|last| json!({"addresses": [format!("10.0.0.{last}")], "conditions": {"ready": true}})).collect();
     let objects = Arc::new(json!({
+        "namespaces": [{"metadata": {"name": "n", "uid": "5"}}],
         "services": [
             {"metadata": {"name": "web", "namespace": "n", "uid": "1"}, "spec": {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]}},
             {"metadata": {"name": "many", "namespace": "n", "uid": "2"}, "spec": {"clusterIP": "None", "clusterIPs": ["None"]}},
@@ -76,7 +77,7 @@ async fn start(forwarder: SocketAddr) -> SocketAddr {
     let settings = knarr_dns::Settings {
         listen: vec![listen],
         domain: "cluster.local".into(),
-        forwarders: vec![forwarder],
+        forwarders: vec![knarr_dns::Upstream(forwarder)],
         stub_domains: vec![],
     };
     tokio::spawn(knarr_dns::run(Informers::new(Client::new(tower::service_fn(answer), "default")), settings));

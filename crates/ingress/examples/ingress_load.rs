@@ -26,13 +26,10 @@ async fn main() {
     let service =
         move |request: http::Request<Body>| async move { Ok::<_, Infallible>(answer(&request, pods, churns)) };
     let client = Client::new(tower::service_fn(service), "default");
-    let settings = knarr_ingress::Settings {
-        http: vec![*http],
-        https: vec![*https],
-        publish: vec![],
-        timeouts: knarr_ingress::Timeouts::default(),
-    };
-    knarr_ingress::run(Informers::new(client.clone()), client, settings).await.expect("addresses that are free");
+    let addresses = knarr_ingress::Addresses { http: vec![*http], https: vec![*https] };
+    let listeners = addresses.bind().expect("addresses that are free");
+    let (informers, timeouts) = (Informers::new(client.clone()), knarr_ingress::Timeouts::default());
+    knarr_ingress::run(informers, client, "here".into(), listeners, timeouts).await.expect("a certificate");
 }
 
 fn slice(pods: &[SocketAddr], unready: Option<usize>, version: usize) -> Value {

@@ -2,7 +2,7 @@
 //!
 //! A pod that is no longer ready gets no new request; requests under way end as they would have.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 
 use crate::line::Line;
 use crate::proxy::Payload;
+use crate::quick::Wire;
 use crate::routes::{Port, Target};
 use crate::worker;
 
@@ -39,11 +40,18 @@ pub struct Backend {
 
 pub struct Pod {
     pub address: SocketAddr,
-    speaks_http2: bool,
+    pub speaks_http2: bool,
     connect: Duration,
     /// By worker: a connection stays with the thread that watches over it.
-    idle: Box<[Mutex<Vec<Line>>]>,
+    idle: Box<[Mutex<Idle>]>,
     shared: tokio::sync::Mutex<Option<http2::SendRequest<Payload>>>,
+}
+
+/// Connections that wait for a request, the oldest first.
+#[derive(Default)]
+struct Idle {
+    lines: VecDeque<Line>,
+    wires: VecDeque<Wire>,
 }
 
 /// A connection that is ready for one request.
@@ -128,12 +136,12 @@ impl Backend {
 }
 
 impl Pod {
-    /// An idle connection, or a new one. `fresh` passes idle ones by: the pod may have closed them all.
+    /// An idle connection, or a new one, for requests of all kinds. `fresh` passes idle ones by: the pod may have closed them all.
     pub async fn connection(&self, fresh: bool) -> Result<Connection, ConnectError> {
         if self.speaks_http2 {
             return self.shared_connection().await.map(Connection::Shared);
         }
-        while let Some(mut line) = (!fresh).then(|| self.own_idle().lock().pop()).flatten() {
+        while let Some(mut line) = (!fresh).then(|| self.own_idle().lock().lines.pop_back()).flatten() {
             if line.is_open() {
                 return Ok(Connection::One(line));
             }
@@ -144,12 +152,36 @@ impl Pod {
     /// Keeps a connection for the next request.
     pub fn keep(&self, line: Line) {
         let mut idle = self.own_idle().lock();
-        if idle.len() < MOST_IDLE {
-            idle.push(line);
+        // The last one is used first, so the first one rests longest.
+        if idle.lines.front_mut().is_some_and(|first| !first.is_open()) {
+            idle.lines.pop_front();
+        }
+        if idle.lines.len() < MOST_IDLE {
+            idle.lines.push_back(line);
         }
     }
 
-    fn own_idle(&self) -> &Mutex<Vec<Line>> {
+    /// The same for the quick way.
+    pub async fn wire(&self, fresh: bool) -> Result<Wire, ConnectError> {
+        while let Some(wire) = (!fresh).then(|| self.own_idle().lock().wires.pop_back()).flatten() {
+            if wire.is_open() {
+                return Ok(wire);
+            }
+        }
+        Ok(Wire::new(self.open().await?))
+    }
+
+    pub fn keep_wire(&self, wire: Wire) {
+        let mut idle = self.own_idle().lock();
+        if idle.wires.front().is_some_and(|first| !first.is_open()) {
+            idle.wires.pop_front();
+        }
+        if idle.wires.len() < MOST_IDLE {
+            idle.wires.push_back(wire);
+        }
+    }
+
+    fn own_idle(&self) -> &Mutex<Idle> {
         &self.idle[worker::current() % self.idle.len()]
     }
 

@@ -68,6 +68,14 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
+/// Namespace and name of the secrets that an ingress names.
+pub fn secrets_of(ingress: &Ingress) -> Vec<(String, String)> {
+    let namespace = ingress.metadata.namespace.as_deref().unwrap_or_default();
+    let listed = ingress.spec.iter().flat_map(|spec| spec.tls.iter().flatten());
+    let names = listed.filter_map(|tls| tls.secret_name.as_deref()).filter(|name| !name.is_empty());
+    names.map(|name| (namespace.to_owned(), name.to_owned())).collect()
+}
+
 /// What the ingresses say about TLS: names, each with its certificate. Secrets that cannot be used are told and left out.
 pub fn of_ingresses(
     ingresses: &[Arc<Ingress>],

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use k8s_openapi::api::core::v1::{Secret, Service};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -13,10 +14,13 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::backends::{Backend, Backends};
-use crate::certificates::{self, Certificates};
+use crate::certificates::{self, Certificates, secrets_of};
 use crate::routes::{Table, is_ours};
+use crate::secrets::Secrets;
 
 const BY_SERVICE: &str = "service";
+/// How long the first answers wait for certificates, which may not be there or not be ours to read.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct Followed {
     routes: Arc<ArcSwap<Table<Backend>>>,
@@ -24,7 +28,7 @@ pub struct Followed {
     certificates: Arc<Certificates>,
     ingresses: Arc<Informer<Ingress>>,
     classes: Arc<Informer<IngressClass>>,
-    secrets: Arc<Informer<Secret>>,
+    secrets: Secrets,
     services: Arc<Informer<Service>>,
     slices: Arc<Informer<EndpointSlice>>,
     changed: Arc<Changed>,
@@ -40,22 +44,24 @@ struct Changed {
 #[derive(Default)]
 struct What {
     routes: bool,
+    certificates: bool,
     services: BTreeSet<(String, String)>,
 }
 
 /// Starts to follow, and waits until all is known.
 pub async fn start(informers: &Informers, backends: &Arc<Backends>, certificates: &Arc<Certificates>) -> Followed {
+    let changed = Arc::<Changed>::default();
+    let told = Arc::clone(&changed);
     let followed = Followed {
         routes: Arc::default(),
         backends: Arc::clone(backends),
         certificates: Arc::clone(certificates),
         ingresses: informers.of(),
         classes: informers.of(),
-        // Other kinds of secrets need not be in this process's memory.
-        secrets: informers.selected("type=kubernetes.io/tls", ""),
+        secrets: Secrets::new(informers.client().clone(), move || told.certificates()),
         services: informers.of(),
         slices: informers.of(),
-        changed: Arc::default(),
+        changed,
     };
     followed.slices.add_index(BY_SERVICE, services_of_slice);
     let changed = || Arc::clone(&followed.changed);
@@ -63,8 +69,6 @@ pub async fn start(informers: &Informers, backends: &Arc<Backends>, certificates
     followed.ingresses.on_change(move |_| told.routes());
     let told = changed();
     followed.classes.on_change(move |_| told.routes());
-    let told = changed();
-    followed.secrets.on_change(move |_| told.routes());
     let told = changed();
     followed.services.on_change(move |change| told.service(key(&change.latest().metadata)));
     let told = changed();
@@ -77,9 +81,10 @@ pub async fn start(informers: &Informers, backends: &Arc<Backends>, certificates
     });
     followed.ingresses.synced().await;
     followed.classes.synced().await;
-    followed.secrets.synced().await;
     followed.services.synced().await;
     followed.slices.synced().await;
+    followed.look();
+    let _ = tokio::time::timeout(PATIENCE, followed.secrets.known()).await;
     followed.look();
     followed
 }
@@ -87,6 +92,11 @@ pub async fn start(informers: &Informers, backends: &Arc<Backends>, certificates
 impl Changed {
     fn routes(&self) {
         self.what.lock().routes = true;
+        self.notify.notify_one();
+    }
+
+    fn certificates(&self) {
+        self.what.lock().certificates = true;
         self.notify.notify_one();
     }
 
@@ -113,14 +123,20 @@ impl Followed {
         for (namespace, name) in &what.services {
             self.look_at_service(namespace, name);
         }
-        if !what.routes {
-            return;
+        if what.routes || what.certificates {
+            let classes = self.classes.list();
+            let mut ours = self.ingresses.list();
+            ours.retain(|ingress| is_ours(ingress, &classes));
+            if what.routes {
+                self.look_at_routes(&ours);
+            }
+            self.look_at_certificates(&ours);
         }
-        let classes = self.classes.list();
-        let mut ours = self.ingresses.list();
-        ours.retain(|ingress| is_ours(ingress, &classes));
+    }
+
+    fn look_at_routes(&self, ours: &[Arc<Ingress>]) {
         let mut named = BTreeSet::new();
-        let table = Table::build(&ours, |target| {
+        let table = Table::build(ours, |target| {
             named.insert((target.namespace.clone(), target.service.clone()));
             self.backends.of(target)
         });
@@ -130,7 +146,11 @@ impl Followed {
         }
         self.routes.store(Arc::new(table));
         self.backends.retain_used();
-        self.certificates.set(certificates::of_ingresses(&ours, |namespace, name| self.secrets.get(namespace, name)));
+    }
+
+    fn look_at_certificates(&self, ours: &[Arc<Ingress>]) {
+        self.secrets.follow(&ours.iter().flat_map(|ingress| secrets_of(ingress)).collect());
+        self.certificates.set(certificates::of_ingresses(ours, |namespace, name| self.secrets.get(namespace, name)));
     }
 
     fn look_at_service(&self, namespace: &str, name: &str) {

@@ -18,17 +18,29 @@ pub struct Origin {
     client: HeaderValue,
     protocol: HeaderValue,
     port: HeaderValue,
+    /// The same as lines of a head.
+    lines: Vec<u8>,
 }
 
 impl Origin {
     pub fn new(client: IpAddr, is_secure: bool, port: u16) -> Self {
         let text = client.to_canonical().to_string();
+        let word = if is_secure { "https" } else { "http" };
+        let lines = format!(
+            "{REAL_IP}: {text}\r\n{FORWARDED_FOR}: {text}\r\n{FORWARDED_PROTO}: {word}\r\n{FORWARDED_PORT}: {port}\r\n"
+        );
         Self {
             // An address is always a valid value.
             client: HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("unknown")),
-            protocol: HeaderValue::from_static(if is_secure { "https" } else { "http" }),
+            protocol: HeaderValue::from_static(word),
             port: HeaderValue::from(port),
+            lines: lines.into_bytes(),
         }
+    }
+
+    /// Writes all but the host's name into a head.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.lines);
     }
 
     pub fn client(&self) -> &str {

@@ -1,20 +1,27 @@
 //! The ingress controller: HTTP and HTTPS from outside the cluster reach pods by host and path.
 //!
 //! In: ingresses, their classes, services, endpoint slices and TLS secrets from the API, and connections of clients.
-//! Out: requests to pods, and the address under which an ingress is reached in its status.
+//! Out: requests to pods, and the addresses under which an ingress is reached in its status.
 //!
-//! `routes` says which backend a request is for (pure); `backends` knows the pods behind it and keeps connections to
-//! them; `line` carries a request; `certificates` chooses by server name; `follow` keeps these three true to the API; `proxy` forwards one request;
-//! `server` accepts connections on the threads of `worker`; `status` tells the API.
+//! Every node serves ([`run`]): `routes` says which backend a request is for (pure); `backends` knows the pods behind it
+//! and keeps connections to them; `line` carries a request; `certificates` chooses by server name from `secrets`; `follow`
+//! keeps these true to the API; `quick` serves plain requests and `proxy` all others; `server` accepts connections on the
+//! threads of `worker`; `announce` says that this node does so. In one place of the cluster ([`run_central`]), `status` tells where ingresses
+//! are reached, and `grants` lets nodes read the secrets that they need.
 
+mod again;
+mod announce;
 mod backends;
 mod certificates;
 mod follow;
 mod forwarded;
+mod grants;
 mod line;
 mod metrics;
 mod proxy;
+mod quick;
 mod routes;
+mod secrets;
 mod server;
 mod status;
 mod worker;
@@ -27,19 +34,26 @@ use knarr_client::Informers;
 use knarr_client::kube::Client;
 
 pub use metrics::render as metrics;
+pub use server::Listeners;
 
 /// The controller name by which an IngressClass asks for us.
 pub const CONTROLLER: &str = "knarr.dev/ingress";
 /// The class that is made for us.
 pub const CLASS: &str = "knarr";
 
+/// Where clients come in.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct Addresses {
     pub http: Vec<SocketAddr>,
     pub https: Vec<SocketAddr>,
-    /// Addresses or names written into the status of ingresses. Nothing is written when empty: one node is enough.
-    pub publish: Vec<String>,
-    pub timeouts: Timeouts,
+}
+
+impl Addresses {
+    /// Listens on all of them. Connections wait from then on until [`run`] serves them, so this is best done as soon as
+    /// a process starts.
+    pub fn bind(&self) -> Result<Listeners, IngressError> {
+        Listeners::bind(self)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,18 +79,34 @@ pub enum IngressError {
     Certificate(String),
 }
 
-/// Serves until dropped. Returns an error when an address cannot be listened on.
-pub async fn run(informers: Informers, client: Client, settings: Settings) -> Result<(), IngressError> {
-    let listeners = server::bind(&settings)?;
+/// Serves until dropped.
+pub async fn run(
+    informers: Informers,
+    client: Client,
+    node_name: String,
+    listeners: Listeners,
+    timeouts: Timeouts,
+) -> Result<(), IngressError> {
     let certificates = Arc::new(certificates::Certificates::new()?);
-    let backends = Arc::new(backends::Backends::new(settings.timeouts.connect));
+    let backends = Arc::new(backends::Backends::new(timeouts.connect));
     let followed = follow::start(&informers, &backends, &certificates).await;
-    let proxy = Arc::new(proxy::Proxy { routes: followed.routes(), timeouts: settings.timeouts });
-    tracing::info!(http = ?settings.http, https = ?settings.https, "ingress serves");
+    let proxy = Arc::new(proxy::Proxy { routes: followed.routes(), timeouts });
+    tracing::info!("ingress serves");
     tokio::join!(
-        server::serve(listeners, proxy, certificates, settings.timeouts),
+        server::serve(listeners, proxy, certificates, timeouts),
         followed.run(),
-        status::run(informers, client, settings.publish),
+        announce::run(informers, client, node_name, true),
     );
     Ok(())
+}
+
+/// What a node does that serves no ingresses: it takes back what it may have said before.
+pub async fn withdraw(informers: Informers, client: Client, node_name: String) {
+    announce::run(informers, client, node_name, false).await;
+}
+
+/// What is done in one place of the cluster: ingresses' status, the class, and the right of `nodes`, a group of users, to
+/// read TLS secrets that ingresses name.
+pub async fn run_central(informers: Informers, client: Client, nodes: String) {
+    tokio::join!(status::run(informers.clone(), client.clone()), grants::run(informers, client, nodes));
 }

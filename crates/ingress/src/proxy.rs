@@ -27,7 +27,7 @@ pub type Payload = Either<Incoming, Full<Bytes>>;
 pub type Answer = Either<Through, Full<Bytes>>;
 
 /// Pods that are tried for one request.
-const ATTEMPTS: usize = 3;
+pub const ATTEMPTS: usize = 3;
 
 pub struct Proxy {
     pub routes: Arc<ArcSwap<Table<Backend>>>,
@@ -99,7 +99,7 @@ impl Proxy {
 
 /// Why there is no answer from a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Problem {
+pub enum Problem {
     NoHost,
     NoRule,
     NoPods,
@@ -108,16 +108,29 @@ enum Problem {
 }
 
 impl Problem {
+    pub fn status(self) -> StatusCode {
+        match self {
+            Problem::NoHost => StatusCode::BAD_REQUEST,
+            Problem::NoRule => StatusCode::NOT_FOUND,
+            Problem::NoPods => StatusCode::SERVICE_UNAVAILABLE,
+            Problem::Unreachable => StatusCode::BAD_GATEWAY,
+            Problem::TooSlow => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    pub fn text(self) -> &'static str {
+        match self {
+            Problem::NoHost => "the request names no host\n",
+            Problem::NoRule => "no ingress leads from here\n",
+            Problem::NoPods => "no pod is ready behind this address\n",
+            Problem::Unreachable => "the pod behind this address does not answer\n",
+            Problem::TooSlow => "the pod behind this address takes too long\n",
+        }
+    }
+
     fn answer(self) -> Response<Answer> {
-        let (status, text) = match self {
-            Problem::NoHost => (StatusCode::BAD_REQUEST, "the request names no host\n"),
-            Problem::NoRule => (StatusCode::NOT_FOUND, "no ingress leads from here\n"),
-            Problem::NoPods => (StatusCode::SERVICE_UNAVAILABLE, "no pod is ready behind this address\n"),
-            Problem::Unreachable => (StatusCode::BAD_GATEWAY, "the pod behind this address does not answer\n"),
-            Problem::TooSlow => (StatusCode::GATEWAY_TIMEOUT, "the pod behind this address takes too long\n"),
-        };
-        let mut answer = Response::new(Either::Right(Full::new(Bytes::from_static(text.as_bytes()))));
-        *answer.status_mut() = status;
+        let mut answer = Response::new(Either::Right(Full::new(Bytes::from_static(self.text().as_bytes()))));
+        *answer.status_mut() = self.status();
         answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
         answer
     }
@@ -180,7 +193,7 @@ fn host_of<T>(request: &Request<T>) -> Option<HeaderValue> {
     }
 }
 
-fn without_port(host: &str) -> &str {
+pub fn without_port(host: &str) -> &str {
     match host.rfind(':') {
         Some(colon) if !host[colon..].contains(']') => &host[..colon],
         _ => host,

@@ -5,39 +5,45 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use crate::again::Again;
 use crate::certificates::Certificates;
 use crate::forwarded::Origin;
 use crate::proxy::Proxy;
-use crate::{IngressError, Settings, Timeouts, worker};
+use crate::{Addresses, IngressError, Timeouts, quick, worker};
 
 const BACKLOG: i32 = 4096;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// All addresses, once for each worker: the kernel spreads connections over them.
+pub struct Listeners(Vec<Share>);
+
 /// One worker's share of all addresses.
-pub struct Listeners {
+struct Share {
     http: Vec<std::net::TcpListener>,
     https: Vec<std::net::TcpListener>,
 }
 
-/// Listens on all addresses, once for each worker: the kernel spreads connections over them.
-pub fn bind(settings: &Settings) -> Result<Vec<Listeners>, IngressError> {
-    let all = |addresses: &[SocketAddr]| -> Result<Vec<std::net::TcpListener>, IngressError> {
-        addresses
-            .iter()
-            .map(|address| bind_one(*address).map_err(|error| IngressError::Listen(*address, error)))
-            .collect()
-    };
-    (0..worker::count()).map(|_| Ok(Listeners { http: all(&settings.http)?, https: all(&settings.https)? })).collect()
+impl Listeners {
+    pub(crate) fn bind(to: &Addresses) -> Result<Self, IngressError> {
+        let all = |addresses: &[SocketAddr]| -> Result<Vec<std::net::TcpListener>, IngressError> {
+            addresses
+                .iter()
+                .map(|address| bind_one(*address).map_err(|error| IngressError::Listen(*address, error)))
+                .collect()
+        };
+        let share = |_| Ok(Share { http: all(&to.http)?, https: all(&to.https)? });
+        (0..worker::count()).map(share).collect::<Result<_, _>>().map(Listeners)
+    }
 }
 
 fn bind_one(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
@@ -52,7 +58,7 @@ fn bind_one(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
 }
 
 /// Serves until dropped.
-pub async fn serve(workers: Vec<Listeners>, proxy: Arc<Proxy>, certificates: Arc<Certificates>, timeouts: Timeouts) {
+pub async fn serve(workers: Listeners, proxy: Arc<Proxy>, certificates: Arc<Certificates>, timeouts: Timeouts) {
     let acceptor = match certificates.server_config() {
         Ok(config) => Some(TlsAcceptor::from(Arc::new(config))),
         Err(error) => {
@@ -62,7 +68,7 @@ pub async fn serve(workers: Vec<Listeners>, proxy: Arc<Proxy>, certificates: Arc
     };
     // Workers end when this end of the channel is gone.
     let (_serving, ended) = watch::channel(());
-    for (number, listeners) in workers.into_iter().enumerate() {
+    for (number, listeners) in workers.0.into_iter().enumerate() {
         let (proxy, acceptor, mut ended) = (Arc::clone(&proxy), acceptor.clone(), ended.clone());
         let work = move || {
             worker::become_worker(number);
@@ -84,7 +90,7 @@ pub async fn serve(workers: Vec<Listeners>, proxy: Arc<Proxy>, certificates: Arc
     std::future::pending::<()>().await;
 }
 
-async fn accept_all(listeners: Listeners, acceptor: Option<TlsAcceptor>, proxy: Arc<Proxy>, timeouts: Timeouts) {
+async fn accept_all(listeners: Share, acceptor: Option<TlsAcceptor>, proxy: Arc<Proxy>, timeouts: Timeouts) {
     let plain = listeners.http.into_iter().map(|listener| (listener, None));
     let secure =
         listeners.https.into_iter().filter(|_| acceptor.is_some()).map(|listener| (listener, acceptor.clone()));
@@ -122,37 +128,48 @@ async fn connection(
     proxy: Arc<Proxy>,
     timeouts: Timeouts,
 ) {
-    let asking = Arc::clone(&origin);
-    let service = service_fn(move |request| {
-        let (proxy, origin) = (Arc::clone(&proxy), Arc::clone(&asking));
-        async move { Ok::<_, Infallible>(proxy.handle(request, &origin).await) }
-    });
     let _ = stream.set_nodelay(true);
-    let ended: Result<(), String> = match acceptor {
-        None => {
-            let mut builder = auto::Builder::new(TokioExecutor::new());
-            builder.http1().timer(TokioTimer::new()).header_read_timeout(timeouts.head).pipeline_flush(true);
-            builder.http2().timer(TokioTimer::new());
-            let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-            served.await.map_err(|error| error.to_string())
-        }
+    let ended = match acceptor {
+        None => serve_stream(stream, &origin, &proxy, timeouts).await,
         Some(acceptor) => match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
             Err(_) => Err("the handshake takes too long".to_owned()),
             Ok(Err(error)) => Err(error.to_string()),
             Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
-                let mut builder = http2::Builder::new(TokioExecutor::new());
-                let served = builder.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service);
-                served.await.map_err(|error| error.to_string())
+                Box::pin(serve_http(stream, &origin, &proxy, timeouts)).await
             }
-            Ok(Ok(stream)) => {
-                let mut builder = http1::Builder::new();
-                builder.timer(TokioTimer::new()).header_read_timeout(timeouts.head);
-                let served = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
-                served.await.map_err(|error| error.to_string())
-            }
+            Ok(Ok(stream)) => serve_stream(stream, &origin, &proxy, timeouts).await,
         },
     };
     if let Err(error) = ended {
         tracing::trace!(client = origin.client(), error, "a client's connection ended");
     }
+}
+
+/// The quick way while requests are plain, then the way for all.
+async fn serve_stream<S>(stream: S, origin: &Arc<Origin>, proxy: &Arc<Proxy>, timeouts: Timeouts) -> Result<(), String>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    match quick::serve(stream, proxy, origin).await {
+        None => Ok(()),
+        // Few connections need it, so it takes memory only where it is needed.
+        Some(left) => Box::pin(serve_http(Again::new(left.read, left.stream), origin, proxy, timeouts)).await,
+    }
+}
+
+/// HTTP/1 or HTTP/2, whatever the client begins with.
+async fn serve_http<S>(stream: S, origin: &Arc<Origin>, proxy: &Arc<Proxy>, timeouts: Timeouts) -> Result<(), String>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (proxy, origin) = (Arc::clone(proxy), Arc::clone(origin));
+    let service = service_fn(move |request| {
+        let (proxy, origin) = (Arc::clone(&proxy), Arc::clone(&origin));
+        async move { Ok::<_, Infallible>(proxy.handle(request, &origin).await) }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(timeouts.head).pipeline_flush(true);
+    builder.http2().timer(TokioTimer::new());
+    let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    served.await.map_err(|error| error.to_string())
 }

@@ -1,43 +1,62 @@
 //! Telling the API where ingresses are reached, and that our class exists.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 use knarr_client::kube::api::{Api, Patch, PatchParams, PostParams};
 use knarr_client::kube::{self, Client};
 use knarr_client::{Informers, WorkQueue, run_workers};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::announce;
 use crate::routes::{is_default, is_ours};
 use crate::{CLASS, CONTROLLER};
 
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Keeps statuses true until dropped; with nothing to publish it does nothing.
-pub async fn run(informers: Informers, client: Client, publish: Vec<String>) {
-    if publish.is_empty() {
-        return;
-    }
-    let wanted = addresses(&publish);
+/// Keeps statuses true until dropped.
+pub async fn run(informers: Informers, client: Client) {
     let classes = informers.of::<IngressClass>();
     let ingresses = informers.of::<Ingress>();
+    let nodes = informers.of::<Node>();
     classes.synced().await;
     while let Err(error) = ensure_class(&client, &classes.list()).await {
         tracing::warn!(%error, "the ingress class could not be made");
         tokio::time::sleep(RETRY).await;
     }
+    nodes.synced().await;
+    let published = Arc::new(Mutex::new(announce::addresses(&nodes.list())));
     let queue = WorkQueue::<(String, String)>::new();
     let add = Arc::clone(&queue);
     ingresses.on_change(move |change| add.add(key(change.latest())));
     let (add, all) = (Arc::clone(&queue), Arc::downgrade(&ingresses));
-    classes.on_change(move |_| {
+    let add_all = Arc::new(move || {
         if let Some(all) = all.upgrade() {
             all.for_each(|ingress| add.add(key(ingress)));
         }
     });
+    let again = Arc::clone(&add_all);
+    classes.on_change(move |_| again());
+    let (listed, now) = (Arc::downgrade(&nodes), Arc::clone(&published));
+    nodes.on_change(move |_| {
+        let Some(listed) = listed.upgrade() else { return };
+        let addresses = announce::addresses(&listed.list());
+        let is_new = {
+            let mut now = now.lock();
+            let is_new = *now != addresses;
+            *now = addresses;
+            is_new
+        };
+        if is_new {
+            add_all();
+        }
+    });
     run_workers(queue, 2, move |(namespace, name)| {
-        let (client, wanted) = (client.clone(), wanted.clone());
+        let (client, wanted) = (client.clone(), points(&published.lock()));
         let ingress = ingresses.get(&namespace, &name);
         let is_ours = ingress.as_ref().is_some_and(|ingress| is_ours(ingress, &classes.list()));
         async move {
@@ -83,12 +102,8 @@ fn key(ingress: &Ingress) -> (String, String) {
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
-fn addresses(publish: &[String]) -> Value {
-    let one = |text: &String| match text.parse::<std::net::IpAddr>() {
-        Ok(_) => json!({"ip": text}),
-        Err(_) => json!({"hostname": text}),
-    };
-    publish.iter().map(one).collect()
+fn points(addresses: &[IpAddr]) -> Value {
+    addresses.iter().map(|address| json!({"ip": address})).collect()
 }
 
 fn told(ingress: &Ingress) -> Value {

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 /// More than this many bring nothing on one network interface.
-const MOST: usize = 16;
+pub const MOST: usize = 16;
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };

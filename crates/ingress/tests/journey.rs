@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -54,6 +54,61 @@ fn serve(mut stream: TcpStream, name: &str) {
     }
 }
 
+/// A pod that answers in the form that the path asks for.
+fn shape_shifter() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || answer_in_shape(stream));
+        }
+    });
+    address
+}
+
+fn answer_in_shape(mut stream: TcpStream) -> Option<()> {
+    let mut read = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        let end = loop {
+            if let Some(end) = read.windows(4).position(|window| window == b"\r\n\r\n") {
+                break end + 4;
+            }
+            let length = stream.read(&mut part).ok().filter(|length| *length > 0)?;
+            read.extend_from_slice(&part[..length]);
+        };
+        let head = String::from_utf8_lossy(&read[..end]).to_ascii_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+        let mut body: Vec<u8> = read.split_off(end);
+        read.clear();
+        let is_chunked = head.contains("transfer-encoding: chunked");
+        while body.len() < length.unwrap_or(0) || is_chunked && !body.ends_with(b"0\r\n\r\n") {
+            let length = stream.read(&mut part).ok().filter(|length| *length > 0)?;
+            body.extend_from_slice(&part[..length]);
+        }
+        let path = head.split(' ').nth(1).unwrap_or_default();
+        let answer = match path {
+            "/shape/chunked" => {
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-end: 1\r\n\r\n".to_owned()
+            }
+            "/shape/hint" => {
+                "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nreal".into()
+            }
+            "/shape/none" => "HTTP/1.1 204 No Content\r\n\r\n".into(),
+            "/shape/long" => format!("HTTP/1.1 200 OK\r\ncontent-length: 3000000\r\n\r\n{}", "x".repeat(3_000_000)),
+            "/shape/head" => "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n".into(),
+            "/shape/last" => "HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\nlast".into(),
+            "/shape/close" => "HTTP/1.1 200 OK\r\n\r\nuntil the end".into(),
+            "/shape/broken" => "nonsense\r\n\r\n".into(),
+            _ => format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{}", body.len(), String::from_utf8_lossy(&body)),
+        };
+        stream.write_all(answer.as_bytes()).ok()?;
+        if matches!(path, "/shape/last" | "/shape/close") {
+            return None;
+        }
+    }
+}
+
 /// An address where nobody listens.
 fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
@@ -84,13 +139,14 @@ async fn start() -> Cluster {
         "data": {"tls.crt": k8s_openapi::ByteString(made.cert.pem().into_bytes()),
             "tls.key": k8s_openapi::ByteString(made.signing_key.serialize_pem().into_bytes())}});
     let ingress = json!({"metadata": {"name": "i", "namespace": "n", "uid": "i"}, "spec": {"ingressClassName": "knarr",
-        "rules": [{"host": "shop.example", "http": {"paths": [path("/", "web"), path("/api", "api"), path("/empty", "empty")]}}],
+        "rules": [{"host": "shop.example", "http": {"paths": [path("/", "web"), path("/api", "api"), path("/empty", "empty"), path("/shape", "shape")]}}],
         "tls": [{"hosts": ["shop.example"], "secretName": "tls"}]}});
     let class = json!({"metadata": {"name": "knarr", "uid": "c"}, "spec": {"controller": knarr_ingress::CONTROLLER}});
     let mut slices = slice("web", &[nobody(), pod("web")]);
     slices.extend(slice("api", &[pod("api")]));
-    let objects = Arc::new(json!({"ingresses": [ingress], "ingressclasses": [class], "secrets": [secret],
-        "services": [service("web"), service("api"), service("empty")], "endpointslices": slices}));
+    slices.extend(slice("shape", &[shape_shifter()]));
+    let objects = Arc::new(json!({"nodes": [], "ingresses": [ingress], "ingressclasses": [class], "secrets": [secret],
+        "services": [service("web"), service("api"), service("empty"), service("shape")], "endpointslices": slices}));
     let answer = move |request: http::Request<Body>| {
         let objects = Arc::clone(&objects);
         async move {
@@ -106,14 +162,9 @@ async fn start() -> Cluster {
     };
     let client = Client::new(tower::service_fn(answer), "default");
     let (http, https) = (nobody(), nobody());
-    let settings =
-        knarr_ingress::Settings { http: vec![http], https: vec![https], publish: vec![], timeouts: Default::default() };
-    tokio::spawn(knarr_ingress::run(Informers::new(client.clone()), client, settings));
-    let deadline = Instant::now() + PATIENCE;
-    while tokio::net::TcpStream::connect(http).await.is_err() {
-        assert!(Instant::now() < deadline, "the controller never listens");
-        tokio::task::yield_now().await;
-    }
+    let listeners = knarr_ingress::Addresses { http: vec![http], https: vec![https] }.bind().unwrap();
+    let (informers, timeouts) = (Informers::new(client.clone()), knarr_ingress::Timeouts::default());
+    tokio::spawn(knarr_ingress::run(informers, client, "here".into(), listeners, timeouts));
     Cluster { http, https, certificate: made.cert.der().clone() }
 }
 
@@ -160,6 +211,50 @@ async fn requests_reach_their_pods() {
     }
     assert!(!answer.contains("9.9.9.9"));
     assert!(knarr_ingress::metrics().contains("knarr_ingress_requests_total{code=\"2xx\"}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_of_all_forms_pass_on_one_connection() {
+    let cluster = start().await;
+    let stream = tokio::net::TcpStream::connect(cluster.http).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let long_body = "y".repeat(200_000);
+    for (method, path, body, status, expected) in [
+        ("GET", "/shape/chunked", "", 200, "hello"),
+        ("GET", "/shape/hint", "", 200, "real"),
+        ("GET", "/shape/none", "", 204, ""),
+        ("HEAD", "/shape/head", "", 200, ""),
+        ("POST", "/shape/echo", "a body", 200, "a body"),
+        ("GET", "/shape/broken", "", 502, "the pod behind this address does not answer\n"),
+        ("GET", "/shape/last", "", 200, "last"),
+        ("GET", "/shape/long", "", 200, &"x".repeat(3_000_000)),
+        ("GET", "/nowhere", "", 200, ""),
+        // Too long for the quick way: from here on, hyper serves.
+        ("POST", "/shape/echo", &long_body, 200, &long_body),
+        ("GET", "/shape/chunked", "", 200, "hello"),
+        ("HEAD", "/shape/head", "", 200, ""),
+    ] {
+        let request = http::Request::builder().method(method).uri(path).header("host", "shop.example");
+        let request = request.body(Full::new(Bytes::from(body.to_owned()))).unwrap();
+        let answer = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
+        assert_eq!(answer.status(), status, "{method} {path}");
+        let text = tokio::time::timeout(PATIENCE, answer.into_body().collect()).await.unwrap().unwrap().to_bytes();
+        if path != "/nowhere" {
+            assert!(text == expected.as_bytes(), "{method} {path}: {} bytes", text.len());
+        }
+        sender.ready().await.unwrap();
+    }
+    let ended = ask(cluster.http, "GET /shape/close HTTP/1.1\r\nHost: shop.example\r\n\r\n".into()).await;
+    assert!(ended.ends_with("until the end") && ended.contains("connection: close"), "{ended}");
+    let one = "GET /api/one HTTP/1.1\r\nHost: shop.example\r\n\r\n";
+    let several = ask(cluster.http, format!("{one}{one}{}", get("shop.example", "/api/two"))).await;
+    assert_eq!(several.matches("HTTP/1.1 200").count(), 3, "{several}");
+    assert!(several.rfind("/api/one") < several.find("/api/two"), "in their order: {several}");
+    let old = ask(cluster.http, "GET /shape/chunked HTTP/1.0\r\nHost: shop.example\r\n\r\n".into()).await;
+    assert!(old.ends_with("\r\n\r\nhello"), "{old}");
+    let wrong = ask(cluster.http, "what is this\r\n\r\n".into()).await;
+    assert!(wrong.starts_with("HTTP/1.1 400"), "{wrong}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

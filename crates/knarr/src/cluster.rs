@@ -8,6 +8,7 @@ use std::str::FromStr;
 use anyhow::Context as _;
 use knarr_client::k8s_openapi::api::core::v1::ConfigMap;
 use knarr_client::kube::{Api, Client};
+use knarr_dns::{StubDomain, Upstream};
 use knarr_network::cidr::Cidr;
 
 /// Where it is published.
@@ -24,6 +25,11 @@ pub struct Cluster {
     pub domain: String,
     /// Networks that load balancers get addresses from; without any they share the nodes' addresses.
     pub load_balancers: Vec<Cidr>,
+    /// Nodes serve ingresses.
+    pub ingress: bool,
+    /// Resolvers for names outside the cluster; each node's own when there are none.
+    pub dns_upstreams: Vec<Upstream>,
+    pub dns_stub_domains: Vec<StubDomain>,
 }
 
 impl Cluster {
@@ -33,6 +39,9 @@ impl Cluster {
             ("dns", join(&self.dns)),
             ("domain", self.domain.clone()),
             ("loadBalancers", join(&self.load_balancers)),
+            ("ingress", self.ingress.to_string()),
+            ("dnsUpstreams", join(&self.dns_upstreams)),
+            ("dnsStubDomains", join(&self.dns_stub_domains)),
         ]
         .map(|(key, value)| (key.to_owned(), value))
         .into()
@@ -44,6 +53,9 @@ impl Cluster {
             dns: split(data, "dns")?,
             domain: data.get("domain").cloned().unwrap_or_default(),
             load_balancers: split(data, "loadBalancers")?,
+            ingress: data.get("ingress").is_none_or(|value| value != "false"),
+            dns_upstreams: split(data, "dnsUpstreams")?,
+            dns_stub_domains: split(data, "dnsStubDomains")?,
         })
     }
 
@@ -108,6 +120,9 @@ mod tests {
             dns: vec!["10.96.0.10".parse().unwrap(), "fd00:96::a".parse().unwrap()],
             domain: "cluster.local".into(),
             load_balancers: vec![],
+            ingress: false,
+            dns_upstreams: vec!["10.0.0.53".parse().unwrap()],
+            dns_stub_domains: vec!["corp.example=10.0.0.54:5353".parse().unwrap()],
         };
         assert_eq!(Cluster::from_data(&cluster.to_data()).unwrap(), cluster);
         let folder = tempfile::tempdir().unwrap();

@@ -56,11 +56,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
 /// What is listened on when nothing else is said.
 fn listens(role: Role) -> Vec<Listen> {
     let listen = |what, port: u16, flag| Listen { what, address: ([0, 0, 0, 0], port).into(), flag };
-    let mut all = vec![listen("the node's endpoints", 10250, "--node-listen")];
+    let mut all = vec![
+        listen("the node's endpoints", 10250, "--node-listen"),
+        listen("ingress", 80, "--ingress-http"),
+        listen("ingress", 443, "--ingress-https"),
+    ];
     if role == Role::Server {
         all.push(listen("the API server", 6443, "--listen"));
-        all.push(listen("ingress", 80, "--ingress-http"));
-        all.push(listen("ingress", 443, "--ingress-https"));
     }
     all
 }

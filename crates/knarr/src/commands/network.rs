@@ -7,11 +7,15 @@ use std::path::Path;
 use clap::Args;
 use knarr_client::Informers;
 use knarr_client::kube::Client;
+use knarr_dns::{StubDomain, Upstream};
+use knarr_ingress::{Addresses, IngressError, Listeners};
 use knarr_network::cidr::Cidr;
 use knarr_network::{load_balancer, pod_network, policy, proxy};
 use tokio::task::JoinSet;
 
 use super::node::{Network, NodeArguments};
+use crate::check::Listen;
+use crate::join;
 
 /// The interface that this node's pods hang on.
 pub const BRIDGE: &str = "knarr0";
@@ -25,6 +29,18 @@ pub struct NetworkArguments {
     /// Networks from which services of type LoadBalancer get addresses; without any they share the node's address.
     #[arg(long, value_delimiter = ',')]
     pub load_balancer_pool: Vec<Cidr>,
+    /// Resolvers for names outside the cluster; those of each machine's /etc/resolv.conf when not given.
+    #[arg(long, value_delimiter = ',')]
+    pub dns_upstream: Vec<Upstream>,
+    /// Resolvers for single domains, such as corp.example=10.0.0.1; several for one domain are asked in turn.
+    #[arg(long, value_delimiter = ',')]
+    pub dns_stub_domain: Vec<StubDomain>,
+    #[command(flatten)]
+    pub ingress: IngressArguments,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct IngressArguments {
     /// Addresses on which ingresses answer HTTP.
     #[arg(long, value_delimiter = ',', default_value = "0.0.0.0:80")]
     pub ingress_http: Vec<SocketAddr>,
@@ -36,13 +52,30 @@ pub struct NetworkArguments {
     pub disable_ingress: bool,
 }
 
+impl IngressArguments {
+    /// What must be free for it.
+    pub fn listens(&self) -> Vec<Listen> {
+        let all = [("--ingress-http", &self.ingress_http), ("--ingress-https", &self.ingress_https)];
+        let listens = all.into_iter().flat_map(|(flag, addresses)| {
+            addresses.iter().map(move |address| Listen { what: "ingress", address: *address, flag })
+        });
+        if self.disable_ingress { Vec::new() } else { listens.collect() }
+    }
+
+    /// Listens for ingresses, unless there are to be none. Connections wait from then on until all else has started.
+    pub fn bind(&self) -> Result<Option<Listeners>, IngressError> {
+        let addresses = Addresses { http: self.ingress_http.clone(), https: self.ingress_https.clone() };
+        (!self.disable_ingress).then(|| addresses.bind()).transpose()
+    }
+}
+
 /// One node's network, to be started once.
 pub struct NodeNetwork<'a> {
     pub node: &'a NodeArguments,
     pub network: &'a NetworkArguments,
     pub data: &'a Path,
-    /// Addresses that ingresses are said to be reached at; none when another node says it.
-    pub publish: Vec<IpAddr>,
+    /// Where ingresses are served, if they are.
+    pub ingress: Option<Listeners>,
 }
 
 impl NodeNetwork<'_> {
@@ -63,11 +96,12 @@ impl NodeNetwork<'_> {
             tasks.spawn(policy::run(informers.clone(), node_name.clone()));
         }
         let pool = self.network.load_balancer_pool.clone();
-        tasks.spawn(load_balancer::announce::run(informers.clone(), node_name, pool));
-        tasks.spawn(dns(informers.clone(), self.node));
-        if !self.network.disable_ingress {
-            tasks.spawn(ingress(informers, client, self.network, &self.publish));
-        }
+        tasks.spawn(load_balancer::announce::run(informers.clone(), node_name.clone(), pool));
+        tasks.spawn(dns(informers.clone(), self.node, self.network));
+        match self.ingress {
+            Some(listeners) => tasks.spawn(ingress(informers, client, node_name, listeners)),
+            None => tasks.spawn(knarr_ingress::withdraw(informers, client, node_name)),
+        };
         Ok(())
     }
 
@@ -86,7 +120,8 @@ impl NodeNetwork<'_> {
     }
 }
 
-/// What the network needs in one place of the cluster: addresses for load balancers, and the service by which DNS is found.
+/// What the network needs in one place of the cluster: addresses for load balancers, the service by which DNS is found, and
+/// what ingresses say of themselves.
 pub fn start_central(
     client: &Client,
     node: &NodeArguments,
@@ -96,47 +131,41 @@ pub fn start_central(
 ) {
     let settings = load_balancer::pool::Settings { pool: network.load_balancer_pool.clone(), node_addresses };
     let informers = Informers::new(client.clone());
-    tasks.spawn(load_balancer::pool::run(informers, client.clone(), settings));
+    tasks.spawn(load_balancer::pool::run(informers.clone(), client.clone(), settings));
+    if !network.ingress.disable_ingress {
+        tasks.spawn(knarr_ingress::run_central(informers, client.clone(), join::NODES.to_owned()));
+    }
     tasks.spawn(knarr_dns::keep_service(client.clone(), node.cluster_dns.clone()));
 }
 
 /// Every node answers the cluster's DNS itself, on the address that all pods ask.
-fn dns(informers: Informers, node: &NodeArguments) -> impl Future<Output = ()> + Send + use<> {
+fn dns(
+    informers: Informers,
+    node: &NodeArguments,
+    network: &NetworkArguments,
+) -> impl Future<Output = ()> + Send + use<> {
     let addresses = node.cluster_dns.clone();
-    let domain = node.cluster_domain.clone();
+    let settings = knarr_dns::Settings {
+        listen: addresses.iter().map(|address| SocketAddr::new(*address, 53)).collect(),
+        domain: node.cluster_domain.clone(),
+        forwarders: network.dns_upstream.clone(),
+        stub_domains: network.dns_stub_domain.clone(),
+    };
     async move {
         for address in &addresses {
             if let Err(error) = knarr_network::add_local_address(*address).await {
                 tracing::error!(%error, %address, "the DNS address cannot be set up");
             }
         }
-        let settings = knarr_dns::Settings {
-            listen: addresses.into_iter().map(|address| SocketAddr::new(address, 53)).collect(),
-            domain,
-            forwarders: Vec::new(),
-            stub_domains: Vec::new(),
-        };
         if let Err(error) = knarr_dns::run(informers, settings).await {
             tracing::error!(error = &error as &dyn std::error::Error, "DNS cannot run");
         }
     }
 }
 
-fn ingress(
-    informers: Informers,
-    client: Client,
-    network: &NetworkArguments,
-    publish: &[IpAddr],
-) -> impl Future<Output = ()> + Send + use<> {
-    let settings = knarr_ingress::Settings {
-        http: network.ingress_http.clone(),
-        https: network.ingress_https.clone(),
-        publish: publish.iter().map(IpAddr::to_string).collect(),
-        timeouts: knarr_ingress::Timeouts::default(),
-    };
-    async move {
-        if let Err(error) = knarr_ingress::run(informers, client, settings).await {
-            tracing::error!(error = &error as &dyn std::error::Error, "ingress cannot run");
-        }
+async fn ingress(informers: Informers, client: Client, node_name: String, listeners: Listeners) {
+    let timeouts = knarr_ingress::Timeouts::default();
+    if let Err(error) = knarr_ingress::run(informers, client, node_name, listeners, timeouts).await {
+        tracing::error!(error = &error as &dyn std::error::Error, "ingress cannot run");
     }
 }

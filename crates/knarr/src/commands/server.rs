@@ -49,6 +49,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let data = arguments.apiserver.data_dir.clone();
     running::take(&data)?.until_exit();
     preflight(&arguments)?;
+    let ingress = if arguments.disable_agent { None } else { arguments.network.ingress.bind()? };
     // The runtime takes longest: it starts while the API server does.
     let runtime = (!arguments.disable_agent).then(|| Runtime::start(&arguments.node, &data));
     let running = apiserver::begin(&arguments.apiserver).await?;
@@ -63,12 +64,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     tasks.spawn(parts.scheduler());
     let node = runtime.map(|runtime| parts.node(runtime, stopped.clone())).transpose()?;
     if node.is_some() {
-        let network = NodeNetwork {
-            node: &arguments.node,
-            network: &arguments.network,
-            data: &data,
-            publish: parts.node_addresses(),
-        };
+        let network = NodeNetwork { node: &arguments.node, network: &arguments.network, data: &data, ingress };
         network.start(parts.component("knarr-network"), &mut tasks)?;
     }
     let central = parts.component("knarr-network");
@@ -99,13 +95,7 @@ fn preflight(arguments: &Arguments) -> anyhow::Result<()> {
         let data = arguments.apiserver.data_dir.clone();
         return preflight::verify(&Plan { data, runs_pods: false, own_runtime: false, listens });
     }
-    if !arguments.network.disable_ingress {
-        for (flag, addresses) in
-            [("--ingress-http", &arguments.network.ingress_http), ("--ingress-https", &arguments.network.ingress_https)]
-        {
-            listens.extend(addresses.iter().map(|address| Listen { what: "ingress", address: *address, flag }));
-        }
-    }
+    listens.extend(arguments.network.ingress.listens());
     preflight::check(&arguments.node, &arguments.apiserver.data_dir, listens)
 }
 
@@ -187,8 +177,9 @@ impl Parts {
         probes.extend(own.map(|address| Probe::connects("service proxy", SocketAddr::new(address, 443))));
         let dns = arguments.node.cluster_dns.first();
         probes.extend(dns.map(|address| Probe::dns(*address, &arguments.node.cluster_domain)));
-        if !arguments.network.disable_ingress {
-            probes.extend(arguments.network.ingress_http.first().map(|address| Probe::http("ingress", *address)));
+        let ingress = &arguments.network.ingress;
+        if !ingress.disable_ingress {
+            probes.extend(ingress.ingress_http.first().map(|address| Probe::http("ingress", *address)));
         }
         probes.push(Probe::path("metrics", client.clone(), "/apis/metrics.k8s.io/v1beta1/nodes".to_owned()));
         Ok(probes)
@@ -201,6 +192,9 @@ impl Parts {
             dns: self.arguments.node.cluster_dns.clone(),
             domain: self.arguments.node.cluster_domain.clone(),
             load_balancers: self.arguments.network.load_balancer_pool.clone(),
+            ingress: !self.arguments.network.ingress.disable_ingress,
+            dns_upstreams: self.arguments.network.dns_upstream.clone(),
+            dns_stub_domains: self.arguments.network.dns_stub_domain.clone(),
         }
     }
 

@@ -6,6 +6,7 @@ mod harness;
 mod documentation;
 mod joining;
 mod network;
+mod pod_network;
 mod removal;
 mod resources;
 mod settings;

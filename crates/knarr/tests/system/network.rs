@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::harness::{self, Cluster, IMAGE, Machine, Options, PATIENCE};
+use super::harness::{self, Cluster, IMAGE, Machine, Options, PATIENCE, plain};
 
 const TRY: Duration = Duration::from_secs(1);
 
@@ -143,12 +143,6 @@ fn under_load<T: Send>(
     })
 }
 
-/// An address without the form that a listener for both families gives it.
-fn plain(address: &str) -> &str {
-    let inner = address.trim_matches(['[', ']']);
-    inner.strip_prefix("::ffff:").unwrap_or(inner)
-}
-
 fn address(text: &str, port: u16) -> SocketAddr {
     SocketAddr::new(text.parse().expect("an address"), port)
 }
@@ -192,12 +186,19 @@ fn an_outsider_reaches_pods_and_is_seen_where_policy_says_so() {
     let elsewhere = on(&outside, || ask(address(&first, 30_081), "any"));
     assert!(elsewhere.is_err(), "a node without the pod: {elsewhere:?}");
 
-    let mut said = String::new();
-    cluster.wait_for("an answer through the ingress", || {
-        said = on(&outside, || ask(address(&first, 80), "web.example")).unwrap_or_default();
-        !said.is_empty()
+    for node in [&first, &second] {
+        let mut said = String::new();
+        cluster.wait_for(&format!("an answer through the ingress of {node}"), || {
+            said = on(&outside, || ask(address(node, 80), "web.example")).unwrap_or_default();
+            !said.is_empty()
+        });
+        let told = plain(said.split(' ').nth(2).unwrap_or_default());
+        assert_eq!(told, outside.address, "the pod is told for whom: {said}");
+    }
+    cluster.wait_for("the ingress to name both nodes", || {
+        let path = "jsonpath={.status.loadBalancer.ingress[*].ip}";
+        cluster.kubectl(&["get", "ingress", "web", "-o", path]) == format!("{first} {second}")
     });
-    assert_eq!(plain(said.split(' ').nth(2).unwrap_or_default()), outside.address, "the pod is told for whom: {said}");
 
     let path = "jsonpath={.spec.healthCheckNodePort}";
     let port = cluster.kubectl(&["get", "service", "balanced-near", "-o", path]);
@@ -248,6 +249,75 @@ fn connections_outlive_knarr_and_new_ones_do_not_wait() {
         assert!(load.failed.is_empty(), "{load:?}");
         assert!(load.gap < TRY, "{load:?}");
     }
+}
+
+#[test]
+fn every_node_serves_ingresses_with_certificates_and_is_soon_back() {
+    if !harness::is_possible() {
+        return;
+    }
+    let mut cluster = cluster(2);
+    let outside = cluster.outsider(50);
+    cluster.apply(&web(2, ""));
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = folder.path().join("tls.crt").to_string_lossy().into_owned();
+    let secret = |verb: &str| {
+        let made = rcgen::generate_simple_self_signed(["web.example".to_owned()]).expect("a certificate");
+        let key = folder.path().join("tls.key");
+        std::fs::write(&authority, made.cert.pem()).expect("a file");
+        std::fs::write(&key, made.signing_key.serialize_pem()).expect("a file");
+        let files = [format!("--cert={authority}"), format!("--key={}", key.display())];
+        let mut words = vec!["create", "secret", "tls", "web", &files[0], &files[1]];
+        if verb == "replace" {
+            words.extend(["--dry-run=client", "-o", "yaml"]);
+            cluster.apply(&cluster.kubectl(&words));
+        } else {
+            cluster.kubectl(&words);
+        }
+    };
+    cluster.kubectl(&[
+        "patch",
+        "ingress",
+        "web",
+        "-p",
+        r#"{"spec":{"tls":[{"hosts":["web.example"],"secretName":"web"}]}}"#,
+    ]);
+    cluster.wait_for("the pods to be ready", || cluster.ready_pods("app=web") == 2);
+    // Twice: a certificate that is replaced is served at once.
+    for verb in ["create", "replace"] {
+        secret(verb);
+        for node in &cluster.nodes {
+            let to = format!("web.example:443:{}", node.machine.address);
+            let words = ["curl", "-sf", "--cacert", &authority, "--resolve", &to, "https://web.example/cgi-bin/who"];
+            cluster.wait_for(&format!("{verb}: the certificate on {}", node.name), || {
+                outside.output(&words).status.success()
+            });
+        }
+    }
+    // Nodes may read what they serve with, and no other secret.
+    cluster.kubectl(&["create", "secret", "generic", "private"]);
+    for (secret, answer) in [("web", "yes"), ("private", "no")] {
+        let name = format!("secret/{secret}");
+        let words = ["auth", "can-i", "get", &name, "--as=system:node:node-2", "--as-group=system:nodes"];
+        let said = cluster.try_kubectl(&words).unwrap_or_else(|_| "no".to_owned());
+        assert_eq!(said, answer, "{name}");
+    }
+    for index in [1, 0] {
+        let to = address(&cluster.nodes[index].machine.address, 80);
+        let name = cluster.nodes[index].name.clone();
+        let (load, _) = under_load(&outside, to, "web.example", || {
+            cluster.nodes[index].kill();
+            cluster.nodes[index].start();
+            cluster.wait_for_nodes(2);
+            cluster.wait_for("the ingress to be back", || on(&outside, || ask(to, "web.example")).is_ok());
+        });
+        println!("{name} killed: {} of {} requests failed, longest gap {:?}", load.failed.len(), load.asked, load.gap);
+        assert!(load.gap < TRY, "{:?}", load.gap);
+    }
+    cluster.kubectl(&["delete", "ingress", "web"]);
+    cluster.wait_for("the right to read the secret to go", || {
+        cluster.try_kubectl(&["get", "role", "knarr:ingress"]).is_err()
+    });
 }
 
 fn echo(stream: &mut TcpStream, words: &str) {

@@ -4,6 +4,7 @@
 //! with `CNI_COMMAND` set, this program is the CNI plugin, as the real binary is.
 
 mod api;
+mod endpoints;
 mod machine;
 mod pods;
 mod policies;
@@ -19,6 +20,10 @@ const SCENARIOS: &[Scenario] = &[
     ("host_ports_and_bandwidth", pods::host_ports_and_bandwidth),
     ("nodes_reach_each_other", pods::nodes_reach_each_other),
     ("services_lead_to_pods", services::services_lead_to_pods),
+    ("near_endpoints_are_preferred", endpoints::near_endpoints_are_preferred),
+    ("terminating_endpoints_serve_when_no_other_does", endpoints::terminating_endpoints_serve_when_no_other_does),
+    ("clients_keep_their_endpoint_for_a_time", endpoints::clients_keep_their_endpoint_for_a_time),
+    ("health_ports_tell_of_local_endpoints", endpoints::health_ports_tell_of_local_endpoints),
     ("connections_outlive_the_proxy", services::connections_outlive_the_proxy),
     ("policies_decide_who_gets_through", policies::policies_decide_who_gets_through),
     ("many_services", scale::many_services),

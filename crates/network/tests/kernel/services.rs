@@ -12,16 +12,16 @@ use crate::api::{Api, SERVICES, SLICES};
 use crate::machine::{Namespace, Network, PATIENCE, ask, ask_again, ask_datagram, outsider};
 
 /// A node with two pods, the proxy running, and somebody outside.
-struct Cluster {
-    api: Api,
+pub struct Cluster {
+    pub api: Api,
     runtime: tokio::runtime::Runtime,
-    outside: Namespace,
-    pods: Vec<(Namespace, Vec<IpAddr>)>,
+    pub outside: Namespace,
+    pub pods: Vec<(Namespace, Vec<IpAddr>)>,
     _network: Network,
 }
 
 impl Cluster {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let outside = outsider();
         let network = Network::new(&["10.244.1.0/24", "fd00:244:1::/64"]);
         let pods: Vec<_> = (0..2).map(|_| network.add(json!({}))).collect();
@@ -33,7 +33,7 @@ impl Cluster {
     }
 
     /// Starts the proxy and waits for its first transaction.
-    fn start(&self) -> tokio::task::JoinHandle<()> {
+    pub fn start(&self) -> tokio::task::JoinHandle<()> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let api = self.api.clone();
         let task = self.runtime.spawn(async move {
@@ -54,7 +54,7 @@ impl Cluster {
     }
 
     /// A service of TCP and UDP port 80 and these pods behind it.
-    fn service(&self, name: &str, last: u8, spec: &Value, pods: &[usize]) {
+    pub fn service(&self, name: &str, last: u8, spec: &Value, pods: &[usize]) {
         let mut whole = json!({"clusterIP": format!("10.96.0.{last}"),
             "clusterIPs": [format!("10.96.0.{last}"), format!("fd00:96::{last:x}")], "type": "ClusterIP",
             "ports": [{"name": "tcp", "port": 80, "protocol": "TCP", "nodePort": 30_000 + u16::from(last)},
@@ -72,12 +72,21 @@ impl Cluster {
         self.endpoints(name, pods);
     }
 
-    fn endpoints(&self, name: &str, pods: &[usize]) {
+    pub fn endpoints(&self, name: &str, pods: &[usize]) {
+        let ready: Vec<(usize, Value)> =
+            pods.iter().map(|pod| (*pod, json!({"conditions": {"ready": true}, "nodeName": "here"}))).collect();
+        self.described_endpoints(name, &ready);
+    }
+
+    /// Pods with what their endpoints say beside the address.
+    pub fn described_endpoints(&self, name: &str, pods: &[(usize, Value)]) {
         for (family, index) in [("IPv4", 0), ("IPv6", 1)] {
-            let endpoints: Vec<Value> = pods
-                .iter()
-                .map(|pod| json!({"addresses": [self.pods[*pod].1[index]], "conditions": {"ready": true}, "nodeName": "here"}))
-                .collect();
+            let endpoint = |(pod, said): &(usize, Value)| {
+                let mut endpoint = said.clone();
+                endpoint["addresses"] = json!([self.pods[*pod].1[index]]);
+                endpoint
+            };
+            let endpoints: Vec<Value> = pods.iter().map(endpoint).collect();
             self.api.put(SLICES, json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
                 "metadata": {"name": format!("{name}-{family}"), "namespace": "n", "labels": {"kubernetes.io/service-name": name}},
                 "endpoints": endpoints,
@@ -87,7 +96,7 @@ impl Cluster {
 }
 
 /// Asks until the answer is as wanted: the proxy needs a moment for each change.
-fn eventually<T: std::fmt::Debug>(what: &str, mut ask: impl FnMut() -> T, is_wanted: impl Fn(&T) -> bool) {
+pub fn eventually<T: std::fmt::Debug>(what: &str, mut ask: impl FnMut() -> T, is_wanted: impl Fn(&T) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let answer = ask();
@@ -99,7 +108,7 @@ fn eventually<T: std::fmt::Debug>(what: &str, mut ask: impl FnMut() -> T, is_wan
     }
 }
 
-fn is_refused<T>(answer: &std::io::Result<T>) -> bool {
+pub fn is_refused<T>(answer: &std::io::Result<T>) -> bool {
     answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 

@@ -55,6 +55,13 @@ impl Cluster {
     }
 
     pub fn with(options: Options) -> Self {
+        let cluster = Self::unready(options.clone());
+        cluster.wait_for_nodes(options.nodes);
+        cluster
+    }
+
+    /// The same without waiting until nodes are ready.
+    pub fn unready(options: Options) -> Self {
         let turn = turn();
         let switch = Switch::new();
         let folder = tempfile::tempdir().expect("a folder");
@@ -71,17 +78,26 @@ impl Cluster {
         for number in 2..=options.nodes {
             cluster.add_node(number, &options.agents);
         }
-        cluster.wait_for_nodes(options.nodes);
         cluster
     }
 
     /// Joins another machine, with a token of its own; it is `node-NUMBER`.
     pub fn add_node(&mut self, number: usize, flags: &[&str]) {
+        let machine = self.switch.plug(u8::try_from(10 + number).expect("few nodes"));
+        self.join(machine, number, flags);
+    }
+
+    /// The same with a machine that is behind a router.
+    pub fn add_far_node(&mut self, number: usize, flags: &[&str]) {
+        let machine = self.switch.plug_far(u8::try_from(number).expect("few nodes"));
+        self.join(machine, number, flags);
+    }
+
+    fn join(&mut self, machine: Machine, number: usize, flags: &[&str]) {
         let join = self.token(&["create", "--print-join-command"]);
         // knarr agent --server URL --token TOKEN
         let mut words: Vec<String> = join.split_whitespace().skip(2).map(str::to_owned).collect();
         words.extend(flags.iter().map(ToString::to_string));
-        let machine = self.switch.plug(u8::try_from(10 + number).expect("few nodes"));
         let mut node = Node::new(machine, &format!("node-{number}"), "agent", self.folder.path(), words);
         node.start();
         self.nodes.push(node);
@@ -143,7 +159,7 @@ impl Cluster {
     pub fn wait_for(&self, what: &str, mut come: impl FnMut() -> bool) {
         let begun = std::time::Instant::now();
         while !come() {
-            if begun.elapsed() > super::PATIENCE {
+            if begun.elapsed() > super::patience() {
                 let shown = |words: &[&str]| self.try_kubectl(words).unwrap_or_else(|complaint| complaint);
                 let pods = shown(&["get", "pods", "-A", "-o", "wide"]);
                 let events = shown(&["get", "events", "-A", "--sort-by=.lastTimestamp"]);

@@ -54,15 +54,40 @@ impl Switch {
         run(&format!("ip -n {} {arguments}", self.namespace));
     }
 
-    /// A new machine with the addresses 10.77.0.`number` and fd77::`number`.
-    pub fn plug(&self, number: u8) -> Machine {
+    /// A new machine on a subnet of its own, 10.78.`number`.0/24 and fd78:`number`::/64: to all others it is behind a router,
+    /// which the switch is.
+    pub fn plug_far(&self, number: u8) -> Machine {
+        let machine = self.machine(format!("10.78.{number}.2"));
+        let port = format!("f{number}");
+        self.ip(&format!("link add {port} type veth peer name eth0 netns {}", machine.name));
+        self.ip(&format!("address add 10.78.{number}.1/24 dev {port}"));
+        self.ip(&format!("-6 address add fd78:{number}::1/64 dev {port} nodad"));
+        self.ip(&format!("link set {port} up"));
+        for setting in ["ipv4.ip_forward", "ipv6.conf.all.forwarding"] {
+            run(&format!("nsenter --net=/run/netns/{} sysctl -qw net.{setting}=1", self.namespace));
+        }
+        machine.ip(&format!("address add {}/24 dev eth0", machine.address));
+        machine.ip(&format!("-6 address add fd78:{number}::2/64 dev eth0 nodad"));
+        machine.ip("link set eth0 up");
+        machine.ip(&format!("route add default via 10.78.{number}.1"));
+        machine.ip(&format!("-6 route add default via fd78:{number}::1"));
+        machine
+    }
+
+    fn machine(&self, address: String) -> Machine {
         let name = unique("knm");
         run(&format!("ip netns add {name}"));
-        let machine = Machine { name, address: format!("10.77.0.{number}") };
+        let machine = Machine { name, address };
+        machine.ip("link set lo up");
+        machine
+    }
+
+    /// A new machine with the addresses 10.77.0.`number` and fd77::`number`.
+    pub fn plug(&self, number: u8) -> Machine {
+        let machine = self.machine(format!("10.77.0.{number}"));
         let port = format!("p{number}");
         self.ip(&format!("link add {port} type veth peer name eth0 netns {}", machine.name));
         self.ip(&format!("link set {port} master br0 up"));
-        machine.ip("link set lo up");
         machine.ip(&format!("address add 10.77.0.{number}/16 dev eth0"));
         machine.ip(&format!("-6 address add fd77::{number}/64 dev eth0 nodad"));
         machine.ip("link set eth0 up");

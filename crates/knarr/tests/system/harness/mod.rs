@@ -30,6 +30,13 @@ use std::time::{Duration, Instant};
 /// Long enough for a loaded machine; what is waited for usually comes within a second.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How long a state is waited for. On a machine that is only emulated everything takes longer: `KNARR_TEST_PATIENCE` says
+/// how many seconds.
+pub fn patience() -> Duration {
+    let chosen = std::env::var("KNARR_TEST_PATIENCE").ok().and_then(|seconds| seconds.parse().ok());
+    chosen.map_or(PATIENCE, Duration::from_secs)
+}
+
 /// Whether this machine can run nodes: root, and the programs that a node needs.
 pub fn is_possible() -> bool {
     let folders = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"];
@@ -43,11 +50,17 @@ pub fn is_possible() -> bool {
     true
 }
 
+/// An address without the form that a listener for both families gives it.
+pub fn plain(address: &str) -> &str {
+    let inner = address.trim_matches(['[', ']']);
+    inner.strip_prefix("::ffff:").unwrap_or(inner)
+}
+
 /// Waits for a state; panics with what was waited for when it does not come.
 pub fn wait_for(what: &str, mut come: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !come() {
-        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(begun.elapsed() < patience(), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }

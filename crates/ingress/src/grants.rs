@@ -1,0 +1,161 @@
+//! Who may read the TLS secrets of ingresses. Nodes may read few secrets; of those they need to serve ingresses they get
+//! exactly the ones that ingresses name: a role in each namespace lists them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use knarr_client::kube::api::{Api, DeleteParams, Patch, PatchParams};
+use knarr_client::kube::{self, Client};
+use knarr_client::{Informer, Informers, WorkQueue, run_workers};
+use serde_json::{Value, json};
+
+use crate::certificates::secrets_of;
+use crate::routes::is_ours;
+
+/// The role and its binding in every namespace with such an ingress.
+const NAME: &str = "knarr:ingress";
+const MANAGER: &str = "knarr-ingress";
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// Keeps the roles true until dropped; `readers` is the group that nodes are in.
+pub async fn run(informers: Informers, client: Client, readers: String) {
+    let own = format!("metadata.name={NAME}");
+    let followed = Arc::new(Followed {
+        ingresses: informers.of(),
+        classes: informers.of(),
+        roles: informers.selected(&own, ""),
+        bindings: informers.selected(&own, ""),
+    });
+    let queue = WorkQueue::<String>::new();
+    let add = Arc::clone(&queue);
+    followed.ingresses.on_change(move |change| {
+        add.add(change.latest().metadata.namespace.clone().unwrap_or_default());
+    });
+    let (add, all) = (Arc::clone(&queue), Arc::downgrade(&followed));
+    followed.classes.on_change(move |_| {
+        if let Some(all) = all.upgrade() {
+            all.ingresses.for_each(|ingress| add.add(ingress.metadata.namespace.clone().unwrap_or_default()));
+        }
+    });
+    let add = Arc::clone(&queue);
+    followed.roles.on_change(move |change| add.add(change.latest().metadata.namespace.clone().unwrap_or_default()));
+    let add = Arc::clone(&queue);
+    followed.bindings.on_change(move |change| add.add(change.latest().metadata.namespace.clone().unwrap_or_default()));
+    followed.ingresses.synced().await;
+    followed.classes.synced().await;
+    followed.roles.synced().await;
+    followed.bindings.synced().await;
+    run_workers(queue, 1, move |namespace| {
+        let plan = followed.plan(&namespace);
+        let (client, readers) = (client.clone(), readers.clone());
+        async move { carry_out(client, &namespace, &readers, plan).await }
+    })
+    .await;
+}
+
+struct Followed {
+    ingresses: Arc<Informer<Ingress>>,
+    classes: Arc<Informer<IngressClass>>,
+    roles: Arc<Informer<Role>>,
+    bindings: Arc<Informer<RoleBinding>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    Nothing,
+    Grant(BTreeSet<String>),
+    Revoke,
+}
+
+impl Followed {
+    fn plan(&self, namespace: &str) -> Plan {
+        let classes = self.classes.list();
+        let ingresses = self.ingresses.in_namespace(namespace);
+        let ours = ingresses.iter().filter(|ingress| is_ours(ingress, &classes));
+        let wanted: BTreeSet<String> = ours.flat_map(|ingress| secrets_of(ingress)).map(|(_, name)| name).collect();
+        let role = self.roles.get(namespace, NAME);
+        plan(wanted, role.as_deref(), self.bindings.get(namespace, NAME).is_some())
+    }
+}
+
+fn plan(wanted: BTreeSet<String>, role: Option<&Role>, is_bound: bool) -> Plan {
+    let granted = role.map(|role| {
+        let rules = role.rules.iter().flatten();
+        rules.flat_map(|rule| rule.resource_names.iter().flatten().cloned()).collect::<BTreeSet<String>>()
+    });
+    match granted {
+        None if wanted.is_empty() && !is_bound => Plan::Nothing,
+        Some(granted) if granted == wanted && is_bound => Plan::Nothing,
+        _ if wanted.is_empty() => Plan::Revoke,
+        _ => Plan::Grant(wanted),
+    }
+}
+
+async fn carry_out(client: Client, namespace: &str, readers: &str, plan: Plan) -> Result<(), kube::Error> {
+    let roles = Api::<Role>::namespaced(client.clone(), namespace);
+    let bindings = Api::<RoleBinding>::namespaced(client, namespace);
+    match plan {
+        Plan::Nothing => Ok(()),
+        Plan::Grant(names) => {
+            let by_us = PatchParams::apply(MANAGER).force();
+            unless_gone(roles.patch(NAME, &by_us, &Patch::Apply(role(&names))).await.map(drop))?;
+            unless_gone(bindings.patch(NAME, &by_us, &Patch::Apply(binding(readers))).await.map(drop))
+        }
+        Plan::Revoke => {
+            unless_gone(bindings.delete(NAME, &DeleteParams::default()).await.map(drop))?;
+            unless_gone(roles.delete(NAME, &DeleteParams::default()).await.map(drop))
+        }
+    }
+}
+
+/// What is gone, or goes with its namespace, needs nothing.
+fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 || is_terminating(&status.message) => Ok(()),
+        result => result,
+    }
+}
+
+fn is_terminating(message: &str) -> bool {
+    message.contains("because it is being terminated")
+}
+
+fn role(names: &BTreeSet<String>) -> Value {
+    json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": "Role", "metadata": {"name": NAME},
+        "rules": [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": names, "verbs": ["get", "list", "watch"]}],
+    })
+}
+
+fn binding(readers: &str) -> Value {
+    json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": "RoleBinding", "metadata": {"name": NAME},
+        "roleRef": {"apiGroup": GROUP, "kind": "Role", "name": NAME},
+        "subjects": [{"apiGroup": GROUP, "kind": "Group", "name": readers}],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_may_read_what_ingresses_name_and_no_more() {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<String>>();
+        let granting = |wanted: &[&str]| serde_json::from_value::<Role>(role(&names(wanted))).unwrap();
+        let (one, two) = (granting(&["a"]), granting(&["a", "b"]));
+        for (wanted, role, is_bound, expected) in [
+            (vec![], None, false, Plan::Nothing),
+            (vec!["a"], None, false, Plan::Grant(names(&["a"]))),
+            (vec!["a"], Some(&one), true, Plan::Nothing),
+            (vec!["a"], Some(&one), false, Plan::Grant(names(&["a"]))),
+            (vec!["a"], Some(&two), true, Plan::Grant(names(&["a"]))),
+            (vec![], Some(&one), true, Plan::Revoke),
+            (vec![], None, true, Plan::Revoke),
+        ] {
+            assert_eq!(plan(names(&wanted), role, is_bound), expected, "{wanted:?}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Fields of a head that a proxy deals with itself.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    Connection,
+    ContentLength,
+    Host,
+    TransferEncoding,
+    Upgrade,
+    /// Asks for something that needs more than passing bytes on.
+    Special,
+    /// What neighbours tell each other.
+    Neighbourly,
+    /// What pods are told by us alone, whatever a client claims.
+    Claim,
+    Passed,
+}
+
+impl Field {
+    pub fn of(name: &str) -> Self {
+        let is = |other: &str| name.eq_ignore_ascii_case(other);
+        // Most names are told apart by their length already.
+        match name.len() {
+            2 if is("te") => Field::Special,
+            4 if is("host") => Field::Host,
+            6 if is("expect") => Field::Special,
+            7 if is("upgrade") => Field::Upgrade,
+            9 if is("x-real-ip") => Field::Claim,
+            10 if is("connection") => Field::Connection,
+            10 if is("keep-alive") => Field::Neighbourly,
+            14 if is("content-length") => Field::ContentLength,
+            15 if is("x-forwarded-for") => Field::Claim,
+            16 if is("x-forwarded-host") || is("x-forwarded-port") => Field::Claim,
+            16 if is("proxy-connection") => Field::Neighbourly,
+            17 if is("transfer-encoding") => Field::TransferEncoding,
+            17 if is("x-forwarded-proto") => Field::Claim,
+            18 if is("proxy-authenticate") => Field::Neighbourly,
+            19 if is("proxy-authorization") => Field::Neighbourly,
+            _ => Field::Passed,
+        }
+    }
+}
+
+/// The words of a list such as `keep-alive, close`.
+pub fn words(value: &[u8]) -> impl Iterator<Item = &str> {
+    let text = std::str::from_utf8(value).unwrap_or("?");
+    text.split(',').map(str::trim).filter(|word| !word.is_empty())
+}
+
+/// A length as it must be written: digits alone.
+pub fn length(value: &[u8]) -> Option<u64> {
+    let is_plain = !value.is_empty() && value.len() < 19 && value.iter().all(u8::is_ascii_digit);
+    is_plain.then(|| std::str::from_utf8(value).ok()?.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_known_in_any_case() {
+        for (name, expected) in [
+            ("Host", Field::Host),
+            ("CONTENT-length", Field::ContentLength),
+            ("X-Forwarded-For", Field::Claim),
+            ("TE", Field::Special),
+            ("Accept", Field::Passed),
+            ("x-forwarded-hosts", Field::Passed),
+        ] {
+            assert_eq!(Field::of(name), expected, "{name}");
+        }
+        for (value, expected) in
+            [("12", Some(12)), ("", None), ("+1", None), ("1 ", None), ("9999999999999999999", None)]
+        {
+            assert_eq!(length(value.as_bytes()), expected, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! A plain request, read and written anew for a pod.
+
+use std::ops::Range;
+
+use super::field::{Field, length, words};
+use crate::forwarded::Origin;
+
+const MOST_FIELDS: usize = 64;
+
+/// What must be known of a request to route it and to go on after it. Places are those in what was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plain {
+    pub host: Range<usize>,
+    pub path: Range<usize>,
+    /// Head and body together.
+    pub length: usize,
+    pub is_head: bool,
+    /// Asking twice is as good as asking once.
+    pub is_safe: bool,
+    pub keeps_alive: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    Whole(Plain),
+    /// More is needed.
+    Partial,
+    Unplain,
+}
+
+/// Reads the request that begins here. A whole one is also written to `out` as the pod is to get it.
+pub fn read(bytes: &[u8], origin: &Origin, out: &mut Vec<u8>) -> Read {
+    if bytes.is_empty() {
+        return Read::Partial;
+    }
+    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut head = httparse::Request::new(&mut fields);
+    let head_length = match head.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Read::Partial,
+        Err(_) => return Read::Unplain,
+    };
+    let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else { return Read::Unplain };
+    if !target.starts_with('/') || target.contains('#') || method == "CONNECT" {
+        return Read::Unplain;
+    }
+    let Some(noted) = note(head.headers) else { return Read::Unplain };
+    let Some(host) = noted.host else { return Read::Unplain };
+    let Some(whole) = head_length.checked_add(noted.length) else { return Read::Unplain };
+    if whole > super::MOST_HELD {
+        return Read::Unplain;
+    }
+    let Some(body) = bytes.get(head_length..whole) else { return Read::Partial };
+    write(out, method, target, head.headers, origin, host);
+    out.extend_from_slice(body);
+    let place = |part: &[u8]| {
+        let start = part.as_ptr().addr() - bytes.as_ptr().addr();
+        start..start + part.len()
+    };
+    let path = target.split('?').next().unwrap_or_default();
+    Read::Whole(Plain {
+        host: place(host),
+        path: place(path.as_bytes()),
+        length: whole,
+        is_head: method == "HEAD",
+        is_safe: matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE"),
+        keeps_alive: noted.keeps_alive,
+    })
+}
+
+struct Noted<'a> {
+    host: Option<&'a [u8]>,
+    length: usize,
+    keeps_alive: bool,
+}
+
+/// What the fields say of the request; nothing when it is not plain.
+fn note<'a>(fields: &[httparse::Header<'a>]) -> Option<Noted<'a>> {
+    let mut noted = Noted { host: None, length: 0, keeps_alive: true };
+    let mut has_length = false;
+    for field in fields {
+        match Field::of(field.name) {
+            Field::Host if noted.host.is_none() && !field.value.is_empty() => noted.host = Some(field.value),
+            Field::ContentLength if !has_length => {
+                has_length = true;
+                noted.length = usize::try_from(length(field.value)?).ok()?;
+            }
+            Field::Connection => {
+                for word in words(field.value) {
+                    match word {
+                        _ if word.eq_ignore_ascii_case("keep-alive") => {}
+                        _ if word.eq_ignore_ascii_case("close") => noted.keeps_alive = false,
+                        _ => return None,
+                    }
+                }
+            }
+            Field::Passed | Field::Neighbourly | Field::Claim => {}
+            Field::Host | Field::ContentLength | Field::Special | Field::TransferEncoding | Field::Upgrade => {
+                return None;
+            }
+        }
+    }
+    Some(noted)
+}
+
+fn write(out: &mut Vec<u8>, method: &str, target: &str, fields: &[httparse::Header], origin: &Origin, host: &[u8]) {
+    out.reserve(512);
+    for part in [method, " ", target, " HTTP/1.1\r\n"] {
+        out.extend_from_slice(part.as_bytes());
+    }
+    for field in fields {
+        if matches!(Field::of(field.name), Field::Passed | Field::Host | Field::ContentLength) {
+            write_field(out, field.name, field.value);
+        }
+    }
+    origin.write(out);
+    write_field(out, "x-forwarded-host", host);
+    out.extend_from_slice(b"\r\n");
+}
+
+pub fn write_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> (Read, String) {
+        let mut out = Vec::new();
+        let read = read(text.as_bytes(), &Origin::new([10, 0, 0, 1].into(), false, 80), &mut out);
+        (read, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn a_plain_request_is_written_for_the_pod() {
+        let text = "POST /a/b?c=d HTTP/1.1\r\nHost: shop.example:80\r\nConnection: keep-alive\r\nX-Real-IP: 1.2.3.4\r\n\
+            X-Forwarded-For: 1.2.3.4\r\nAccept: */*\r\nContent-Length: 5\r\n\r\nhelloGET /next";
+        let (read, out) = read_text(text);
+        let Read::Whole(plain) = read else { panic!("{read:?}") };
+        assert_eq!((&text[plain.host], &text[plain.path]), ("shop.example:80", "/a/b"));
+        assert_eq!(&text[plain.length..], "GET /next");
+        assert!(plain.keeps_alive && !plain.is_safe && !plain.is_head);
+        assert_eq!(
+            out,
+            "POST /a/b?c=d HTTP/1.1\r\nHost: shop.example:80\r\nAccept: */*\r\nContent-Length: 5\r\nx-real-ip: 10.0.0.1\r\n\
+             x-forwarded-for: 10.0.0.1\r\nx-forwarded-proto: http\r\nx-forwarded-port: 80\r\n\
+             x-forwarded-host: shop.example:80\r\n\r\nhello"
+        );
+    }
+
+    #[test]
+    fn what_is_not_plain_is_left_to_others() {
+        let host = "Host: a\r\n";
+        for (text, expected) in [
+            ("".to_owned(), Read::Partial),
+            ("GET / HTTP/1.1\r\nHost:".to_owned(), Read::Partial),
+            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 5\r\n\r\nhell"), Read::Partial),
+            ("GET / HTTP/1.0\r\nHost: a\r\n\r\n".to_owned(), Read::Unplain),
+            ("GET / HTTP/1.1\r\n\r\n".to_owned(), Read::Unplain),
+            ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(), Read::Unplain),
+            ("GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), Read::Unplain),
+            ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), Read::Unplain),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), Read::Unplain),
+            ("what is this\r\n\r\n".to_owned(), Read::Unplain),
+            (format!("GET / HTTP/1.1\r\n{host}Upgrade: websocket\r\nConnection: upgrade\r\n\r\n"), Read::Unplain),
+            (format!("GET / HTTP/1.1\r\n{host}Connection: x-hop\r\n\r\n"), Read::Unplain),
+            (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: chunked\r\n\r\n"), Read::Unplain),
+            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 1\r\nContent-Length: 1\r\n\r\nx"), Read::Unplain),
+            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 1, 1\r\n\r\nx"), Read::Unplain),
+            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 999999\r\n\r\n"), Read::Unplain),
+            (format!("POST / HTTP/1.1\r\n{host}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n"), Read::Unplain),
+            (format!("POST / HTTP/1.1\r\n{host}Content-Length : 1\r\n\r\nx"), Read::Unplain),
+            (format!("GET / HTTP/1.1\r\n{host}TE: trailers\r\n\r\n"), Read::Unplain),
+        ] {
+            assert_eq!(read_text(&text).0, expected, "{text:?}");
+        }
+        let (read, _) = read_text("HEAD / HTTP/1.1\r\nHost: a\r\nConnection: Close\r\n\r\n");
+        assert!(matches!(read, Read::Whole(plain) if plain.is_head && plain.is_safe && !plain.keeps_alive));
+    }
+}

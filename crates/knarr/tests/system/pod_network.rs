@@ -1,0 +1,152 @@
+//! Pods of several nodes reach each other: across subnets, in both families, and on a network that is not ours.
+
+use std::path::Path;
+
+use super::harness::{self, Cluster, IMAGE, Options, plain};
+
+/// A pod on each of two nodes that serves a page of its name and a file that needs many packets.
+fn pods() -> String {
+    let pod = |number: usize| {
+        format!(
+            r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: pod-{number}, labels: {{app: web, pod: "{number}"}}}}
+spec:
+  nodeName: node-{number}
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: web
+    image: {IMAGE}
+    command: ["sh", "-c"]
+    args:
+    - |
+      mkdir -p /www/cgi-bin; echo pod-{number} > /www/name
+      printf '#!/bin/sh\necho\necho $REMOTE_ADDR\n' > /www/cgi-bin/who; busybox chmod 755 /www/cgi-bin/who
+      busybox dd if=/dev/zero of=/www/large bs=1000 count=1000
+      exec httpd -f -p 8080 -h /www
+    readinessProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web-{number}}}
+spec:
+  ipFamilyPolicy: PreferDualStack
+  selector: {{pod: "{number}"}}
+  ports: [{{port: 80, targetPort: 8080}}]
+"#
+        )
+    };
+    [pod(1), pod(2)].join("---\n")
+}
+
+fn addresses(cluster: &Cluster, pod: &str) -> Vec<String> {
+    let found = cluster.kubectl(&["get", "pod", pod, "-o", "jsonpath={.status.podIPs[*].ip}"]);
+    found.split_whitespace().map(str::to_owned).collect()
+}
+
+/// What a pod gets from an address, a name or a URL's host.
+fn fetch(cluster: &Cluster, pod: &str, host: &str, path: &str) -> Result<String, String> {
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let port = if path.starts_with('~') { "" } else { ":8080" };
+    let url = format!("http://{host}{port}/{}", path.trim_start_matches('~'));
+    cluster.try_kubectl(&["exec", pod, "--", "wget", "-q", "-T", "5", "-O", "-", &url])
+}
+
+/// Each pod reaches the other by address, as itself, with packets of all sizes, and by the name of its service.
+fn all_reach_each_other(cluster: &Cluster, families: usize) {
+    cluster.apply(&pods());
+    cluster.wait_for("the pods to be ready", || cluster.ready_pods("app=web") == 2);
+    let known = ["pod-1", "pod-2"].map(|pod| addresses(cluster, pod));
+    for (from, to) in [(0, 1), (1, 0)] {
+        let (asking, asked) = (format!("pod-{}", from + 1), format!("pod-{}", to + 1));
+        assert_eq!(known[to].len(), families, "{asked} has {:?}", known[to]);
+        for (own, address) in known[from].iter().zip(&known[to]) {
+            cluster.wait_for(&format!("{asked} at {address}"), || {
+                fetch(cluster, &asking, address, "name").is_ok_and(|name| name == asked)
+            });
+            let seen = fetch(cluster, &asking, address, "cgi-bin/who").expect("an answer");
+            assert_eq!(plain(&seen), own, "{asking} is seen as itself");
+            assert_eq!(fetch(cluster, &asking, address, "large").map(|file| file.len()), Ok(1_000_000));
+        }
+        let name = format!("web-{}.default.svc.cluster.local", to + 1);
+        cluster.wait_for(&name, || fetch(cluster, &asking, &name, "~name").is_ok_and(|name| name == asked));
+        let path = "jsonpath={.spec.clusterIPs[*]}";
+        let service = cluster.kubectl(&["get", "service", &format!("web-{}", to + 1), "-o", path]);
+        assert_eq!(service.split_whitespace().count(), families, "{service}");
+        for address in service.split_whitespace() {
+            cluster.wait_for(address, || fetch(cluster, &asking, address, "~name").is_ok_and(|name| name == asked));
+        }
+    }
+}
+
+#[test]
+fn pods_reach_each_other_across_subnets() {
+    if !harness::is_possible() {
+        return;
+    }
+    let mut cluster = Cluster::start(1);
+    cluster.add_far_node(2, &[]);
+    cluster.wait_for_nodes(2);
+    all_reach_each_other(&cluster, 1);
+    for node in &cluster.nodes {
+        let routes = node.machine.run(&["ip", "route", "show"]);
+        assert!(routes.lines().any(|route| route.starts_with("10.244.") && route.contains("knarr-vx")), "{routes}");
+    }
+}
+
+#[test]
+fn pods_and_services_have_addresses_of_both_families() {
+    if !harness::is_possible() {
+        return;
+    }
+    let networks =
+        ["--cluster-cidr", "10.244.0.0/16,fd00:244::/48", "--service-cluster-ip-range", "10.96.0.0/16,fd00:96::/112"];
+    let mut cluster = Cluster::with(Options { nodes: 2, server: networks.to_vec(), ..Options::default() });
+    all_reach_each_other(&cluster, 2);
+    // By routes on one subnet, by a tunnel to another.
+    cluster.kubectl(&["delete", "pod", "pod-2", "--now"]);
+    cluster.kubectl(&["delete", "node", "node-2"]);
+    drop(cluster.nodes.pop());
+    cluster.add_far_node(2, &[]);
+    cluster.wait_for_nodes(2);
+    all_reach_each_other(&cluster, 2);
+}
+
+#[test]
+fn a_node_without_a_network_waits_for_one() {
+    const PLUGINS: &str = "/usr/lib/cni";
+    if !harness::is_possible() {
+        return;
+    }
+    if !Path::new(PLUGINS).join("bridge").exists() {
+        eprintln!("nothing is tested here: Debian's containernetworking-plugins are not installed");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let configuration: &'static str = folder.path().to_string_lossy().into_owned().leak();
+    let flags = vec!["--network", "none", "--cni-bin-dir", PLUGINS, "--cni-conf-dir", configuration];
+    let cluster = Cluster::unready(Options { nodes: 1, server: flags, ..Options::default() });
+    let ready = r#"jsonpath={.items[*].status.conditions[?(@.type=="Ready")]}"#;
+    let mut said = String::new();
+    cluster.wait_for("the node to say what it lacks", || {
+        said = cluster.kubectl(&["get", "nodes", "-o", ready]);
+        said.contains("cni plugin not initialized")
+    });
+    assert!(said.contains("\"status\":\"False\"") && said.contains("KubeletNotReady"), "{said}");
+    let network = r#"{"cniVersion": "0.4.0", "name": "other", "plugins": [
+        {"type": "bridge", "bridge": "other0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+            "ipam": {"type": "host-local", "dataDir": "DATA", "ranges": [[{"subnet": "10.244.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+        {"type": "portmap", "capabilities": {"portMappings": true}}]}"#;
+    let network = network.replace("DATA", &folder.path().join("addresses").to_string_lossy());
+    std::fs::write(folder.path().join("10-other.conflist"), network).expect("a configuration");
+    cluster.wait_for_nodes(1);
+    cluster.apply(&pods().replace("node-2", "node-1"));
+    cluster.wait_for("the pods to be ready", || cluster.ready_pods("app=web") == 2);
+    let links = cluster.nodes[0].machine.run(&["ip", "-o", "link", "show"]);
+    assert!(links.contains("other0") && !links.contains("knarr0"), "{links}");
+    // Services and names work on whatever network there is.
+    let name = "web-2.default.svc.cluster.local";
+    cluster.wait_for(name, || fetch(&cluster, "pod-1", name, "~name").is_ok_and(|name| name == "pod-2"));
+    cluster.kubectl(&["delete", "pods", "--all", "--now"]);
+}
