@@ -4,7 +4,9 @@
 //! comes. Upgraded connections are joined byte by byte, whatever is spoken over them.
 
 mod forward;
+mod links;
 mod location;
+mod log_options;
 mod trust;
 
 pub use trust::{Kubelets, Trust};
@@ -47,6 +49,9 @@ pub async fn serve(
             call.admit_as(kind, phase, Operation::Connect, &mut options, None, false).await?;
         }
     }
+    if target.subresource == "log" {
+        log_options::check(&call.target.name, call.query)?;
+    }
     let location = match (target.resource.as_str(), target.subresource.as_str()) {
         ("pods", "proxy") => location::pod_proxy(&call)?,
         ("services", "proxy") => location::service_proxy(&call)?,
@@ -58,6 +63,9 @@ pub async fn serve(
         },
     };
     drop(call);
+    if target.subresource == "proxy" {
+        return forward::proxy(&server.kubelets, request, &location).await.map(Answer::from);
+    }
     if target.subresource != "log" {
         return forward::forward(&server.kubelets, request, &location, false).await.map(Answer::from);
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
-use http::{HeaderMap, Response, StatusCode};
+use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, UPGRADE};
+use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::Incoming;
 use knarr_api::status::Status;
 use rustls_pki_types::ServerName;
@@ -11,10 +11,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::links::Seen;
 use super::location::Location;
 use super::trust::{Kubelets, any_certificate};
 use crate::answer::Body;
 use crate::outbound::{onward_headers, pass};
+use crate::route::target::tail;
 use crate::server::Admitted;
 
 const DIAL_TIME: Duration = Duration::from_secs(10);
@@ -38,6 +40,40 @@ pub async fn forward(
         return Err(log_failure(passed.answer).await);
     }
     passed.into_response(request)
+}
+
+/// Asks what is behind a proxy, whose pages are to be read under the path of the proxy.
+pub async fn proxy(
+    kubelets: &Kubelets,
+    request: &mut Admitted<'_>,
+    location: &Location,
+) -> Result<Response<Body>, Status> {
+    let target = &request.routed.target;
+    let path = target.path.clone();
+    let under = path.strip_suffix(tail(&path, target)).unwrap_or(&path);
+    let is_read = matches!(request.parts.method, Method::GET | Method::HEAD);
+    if under == path && is_read && !request.parts.headers.contains_key(UPGRADE) {
+        return slash_is_missing(request);
+    }
+    let own_host = request.parts.headers.get(HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
+    let own_host = own_host.or_else(|| request.parts.uri.authority().map(ToString::to_string)).unwrap_or_default();
+    if let Ok(seen) = HeaderValue::from_str(&path) {
+        request.parts.headers.insert("x-forwarded-uri", seen);
+    }
+    let response = forward(kubelets, request, location, false).await?;
+    let seen = Seen { under, page_host: &host_and_port(location), own_host: &own_host };
+    Ok(seen.through(response).await)
+}
+
+/// Relative links of the page at the root would lead out of the proxy if its path did not end with a slash.
+fn slash_is_missing(request: &Admitted<'_>) -> Result<Response<Body>, Status> {
+    let uri = &request.parts.uri;
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    Response::builder()
+        .status(StatusCode::MOVED_PERMANENTLY)
+        .header(LOCATION, format!("{}/{query}", uri.path()))
+        .body(Body::Empty)
+        .map_err(Status::internal)
 }
 
 async fn connect(kubelets: &Kubelets, location: &Location) -> Result<Box<dyn Connection>, Status> {
@@ -71,15 +107,18 @@ fn unreachable(location: &Location, error: &dyn std::fmt::Display) -> Status {
 fn headers_for(own: &HeaderMap, location: &Location) -> HeaderMap {
     let is_secret = |name: &HeaderName| name == AUTHORIZATION || name.as_str().starts_with("impersonate-");
     let mut headers = onward_headers(own, |name| !is_secret(name) && name != HOST);
-    let host = if location.host.contains(':') {
-        format!("[{}]:{}", location.host, location.port)
-    } else {
-        format!("{}:{}", location.host, location.port)
-    };
-    if let Ok(host) = HeaderValue::from_str(&host) {
+    if let Ok(host) = HeaderValue::from_str(&host_and_port(location)) {
         headers.insert(HOST, host);
     }
     headers
+}
+
+fn host_and_port(location: &Location) -> String {
+    if location.host.contains(':') {
+        format!("[{}]:{}", location.host, location.port)
+    } else {
+        format!("{}:{}", location.host, location.port)
+    }
 }
 
 /// What a kubelet says about a log it cannot give, as the API says it.
