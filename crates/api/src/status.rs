@@ -70,6 +70,14 @@ impl Status {
         self
     }
 
+    /// The same, without a word on when to try again.
+    pub fn without_retry(mut self) -> Self {
+        if let Some(details) = &mut self.details {
+            details.retry_after_seconds = 0;
+        }
+        self
+    }
+
     pub fn with_cause(mut self, reason: &str, message: impl Into<String>, field: &str) -> Self {
         let cause = Cause { reason: reason.into(), message: message.into(), field: field.into() };
         self.details.get_or_insert_default().causes.push(cause);

@@ -15,12 +15,14 @@ pub mod bootstrap;
 pub mod custom;
 pub mod encrypt;
 pub mod endpoint;
+mod flow_schemas;
 #[cfg(test)]
 mod journeys;
 pub mod kinds;
 pub mod listen;
 pub mod objects;
 pub mod outbound;
+mod own_status;
 pub mod persist;
 pub mod pki;
 pub mod provided;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures::{StreamExt as _, TryStreamExt as _};
 use http::{Method, Response};
 use knarr_api::catalogue::Verb;
+use knarr_api::names;
 use knarr_api::status::Status;
 use parking_lot::Mutex;
 
@@ -45,9 +46,12 @@ pub async fn resource(server: &Arc<Server>, request: &mut Admitted<'_>) -> Resul
         answer.warnings.extend(deprecation(resource).map(str::to_owned));
         return Ok(answer);
     }
-    let include = IncludeObject::of(&format, request.query)?;
     let call = new_call(server, resource, request);
     call.warnings.lock().extend(deprecation(resource).map(str::to_owned));
+    let include = match IncludeObject::of(&format, request.query) {
+        Ok(include) => include,
+        Err(status) => return Ok(call.answer(Err(status))),
+    };
     let response = if let Some(provider) = server.provided.provider(&resource.kind) {
         crate::provided::serve(server, &**provider, &call, operation, &format).await
     } else if resource.storage().is_none() {
@@ -84,6 +88,7 @@ pub fn new_call<'a>(server: &'a Server, resource: &'a Arc<Resource>, request: &'
         warnings: Mutex::new(Vec::new()),
         annotations: Mutex::new(Vec::new()),
         delete_options: Default::default(),
+        emptied: Mutex::new(Vec::new()),
     }
 }
 
@@ -96,6 +101,9 @@ fn check_path(resource: &Resource, request: &Admitted<'_>) -> Result<Verb, Statu
     let named = request.routed.named;
     if has_namespace && !kind.namespaced || kind.namespaced && !has_namespace && named {
         return Err(Status::no_such_resource());
+    }
+    if named {
+        check_path_name(&target.name)?;
     }
     let (verbs, proxies) = if target.subresource.is_empty() {
         (kind.verbs, false)
@@ -133,6 +141,17 @@ fn check_path(resource: &Resource, request: &Admitted<'_>) -> Result<Verb, Statu
         Verb::Watch => true,
     };
     if fits { Ok(verb) } else { Err(Status::method_not_allowed()) }
+}
+
+/// A name stands for one part of a path; no object can have another.
+fn check_path_name(name: &str) -> Result<(), Status> {
+    if name.contains('/') {
+        return Err(Status::no_such_resource());
+    }
+    match names::path_segment(name).as_slice() {
+        [] => Ok(()),
+        wrong => Err(Status::bad_request(format!("Name parameter invalid: {name:?}: {}", wrong.join(", ")))),
+    }
 }
 
 /// The refusal of a method that a custom resource's subresource does not know.

@@ -38,6 +38,11 @@ impl EvaluateError {
 pub(super) fn describe(source: &str, problems: &[Problem]) -> CompileError {
     let mut lines = Vec::new();
     for problem in problems {
+        if source.is_empty() {
+            // There is no place to point at.
+            lines.push(format!("ERROR: <input>:1:0: {}", problem.message));
+            continue;
+        }
         let before = &source[..problem.at.min(source.len())];
         let line = before.matches('\n').count();
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count();

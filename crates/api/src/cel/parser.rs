@@ -79,6 +79,12 @@ impl Parser {
         self.problem(format!("Syntax error: {how} input '{found}' expecting {expected}"))
     }
 
+    /// Whether the next token stands right after a call's opening parenthesis.
+    fn begins_arguments(&self) -> bool {
+        let before = |distance: usize| self.next.checked_sub(distance).map(|at| &self.tokens[at].0);
+        matches!((before(2), before(1)), (Some(Token::Name(_)), Some(Token::Sign("("))))
+    }
+
     fn problem(&self, message: String) -> Problem {
         Problem { at: self.at(), message }
     }
@@ -252,10 +258,12 @@ impl Parser {
             Token::Sign("{") => Kind::Map(self.entries()?),
             _ => {
                 self.next -= 1;
-                return Err(self.unexpected(
-                    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, \
-                                            NUM_UINT, STRING, BYTES, IDENTIFIER}",
-                ));
+                // A call may end where its first argument would begin.
+                let end = if self.begins_arguments() { "')', " } else { "" };
+                return Err(self.unexpected(&format!(
+                    "{{'[', '{{', '(', {end}'.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, \
+                     BYTES, IDENTIFIER}}"
+                )));
             }
         };
         Ok(Node { at, kind })

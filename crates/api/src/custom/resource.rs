@@ -61,7 +61,7 @@ impl CustomSchema {
 
     /// Fits an object in memory, such as one that a patch made.
     pub fn decode_value(&self, value: Value) -> Result<Decoded, DecodeError> {
-        self.fit(Decoded { value, problems: Vec::new() })
+        self.fit(Decoded { value, problems: Vec::new(), emptied: Vec::new() })
     }
 
     /// Fits an object from the store, which an older schema may have let in, and sets defaults that are new.
@@ -135,7 +135,7 @@ impl CustomSchema {
     }
 
     fn fit(&self, decoded: Decoded) -> Result<Decoded, DecodeError> {
-        let Decoded { mut value, mut problems } = decoded;
+        let Decoded { mut value, mut problems, emptied } = decoded;
         let found = match &value {
             Value::Object(_) => None,
             Value::Null => Some("null"),
@@ -151,7 +151,7 @@ impl CustomSchema {
         let mut unknown = Vec::new();
         self.fit_object(&mut value, false, &mut unknown)?;
         problems.extend(unknown.into_iter().map(|path| StrictProblem::Unknown(path.into())));
-        Ok(Decoded { value, problems })
+        Ok(Decoded { value, problems, emptied })
     }
 
     fn fit_object(

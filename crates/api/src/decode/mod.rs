@@ -4,6 +4,7 @@
 //! times in their canonical form, and the list of problems that strict field validation objects to. Errors read as the
 //! ones clients of Kubernetes know.
 
+mod emptied;
 mod error;
 mod kind;
 mod normalize;
@@ -14,10 +15,12 @@ mod typed;
 mod untyped;
 mod yaml;
 
+pub use emptied::Emptied;
 pub use error::{DecodeError, StrictProblem};
 pub use kind::{TypeMeta, type_meta};
 pub use normalize::{normalize, normalize_as_given, zero};
 pub(crate) use path::quoted;
+pub use time::seconds as time_in_seconds;
 
 use crate::schema::NodeRef;
 use serde_json::Value;
@@ -28,6 +31,8 @@ pub struct Decoded {
     pub value: Value,
     /// In the order of the document. The caller refuses, warns or ignores.
     pub problems: Vec<StrictProblem>,
+    /// Empty lists and maps that were given where they count as absent.
+    pub emptied: Vec<Emptied>,
 }
 
 /// Decodes JSON into an object of the kind that `node` describes.
@@ -56,7 +61,7 @@ pub fn untyped_json(bytes: &[u8]) -> Result<Decoded, DecodeError> {
 /// Reads any YAML as JSON; only keys given twice are problems.
 pub fn untyped_yaml(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let (value, problems) = yaml::read(bytes)?;
-    Ok(Decoded { value, problems: problems.into_iter().collect() })
+    Ok(Decoded { value, problems: problems.into_iter().collect(), emptied: Vec::new() })
 }
 
 fn reread(value: &Value, node: NodeRef<'_>) -> Result<Decoded, DecodeError> {

@@ -11,8 +11,8 @@ pub(super) enum Step<'a> {
         /// The struct that has the field.
         owner: &'a Node,
         name: &'a str,
-        /// The struct within the owner that the field is inlined from.
-        inlined: Option<&'a Node>,
+        /// The structs that the field is inlined from: one within the owner, one within that.
+        inlined: [Option<&'a Node>; 2],
     },
     Key(Cow<'a, str>),
     Index(usize),
@@ -48,7 +48,7 @@ pub(super) fn go_target(steps: &[Step<'_>], go_type: &str) -> String {
     for step in steps {
         if let Step::Field { owner: within, name, inlined } = step {
             owner = Some(within.struct_name());
-            for part in inlined.map(Node::struct_name).into_iter().chain([*name]) {
+            for part in inlined.iter().flatten().map(|node| node.struct_name()).chain([*name]) {
                 fields.push('.');
                 fields.push_str(part);
             }
@@ -120,10 +120,10 @@ mod tests {
         let (pod, spec, volume, source) =
             (node("v1.Pod"), node("v1.PodSpec"), node("v1.Volume"), node("v1.VolumeSource"));
         let steps = [
-            Step::Field { owner: &pod, name: "spec", inlined: None },
-            Step::Field { owner: &spec, name: "volumes", inlined: None },
+            Step::Field { owner: &pod, name: "spec", inlined: [None, None] },
+            Step::Field { owner: &spec, name: "volumes", inlined: [None, None] },
             Step::Index(2),
-            Step::Field { owner: &volume, name: "emptyDir", inlined: Some(&source) },
+            Step::Field { owner: &volume, name: "emptyDir", inlined: [Some(&source), None] },
         ];
         assert_eq!(&*document_path(&steps, "x"), "spec.volumes[2].emptyDir.x");
         assert_eq!(

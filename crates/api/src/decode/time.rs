@@ -6,7 +6,7 @@ use jiff::civil::Date;
 use jiff::tz::Offset;
 
 /// Reads a time and gives it in UTC with whole seconds; the zero time is none.
-pub(super) fn seconds(text: &str) -> Result<Option<String>, String> {
+pub fn seconds(text: &str) -> Result<Option<String>, String> {
     if is_canonical(text) {
         return Ok(Some(text.to_owned()).filter(|text| text != ZERO));
     }

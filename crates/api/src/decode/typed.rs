@@ -1,5 +1,6 @@
 //! JSON by a schema, in one pass.
 
+use super::emptied::Emptied;
 use super::error::{DecodeError, StrictProblem};
 use super::normalize::starts_over;
 use super::normalize::zero;
@@ -8,7 +9,7 @@ use super::scanner::Begin;
 use super::untyped::{State, number};
 use super::{Decoded, time};
 use crate::quantity;
-use crate::schema::{Alternative, Field, NodeRef, Object, Presence, Shape};
+use crate::schema::{Alternative, Field, Node, NodeRef, Object, Presence, Shape};
 use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -99,12 +100,20 @@ impl<'a> Decoder<'a> {
         field: &'a Field,
         again: bool,
     ) -> Result<(), DecodeError> {
-        let inlined = field.inlined.map(|at| owner.at(object.inlined[at as usize].node).get());
+        let inlined = inlined_from(owner, object, field);
         self.state.steps.push(Step::Field { owner: owner.get(), name: &field.name, inlined });
         let value = self.value(owner.at(field.node))?;
+        let dropped = value
+            .as_ref()
+            .filter(|value| field.presence == Presence::NonZero && is_zero(value) && !starts_over(field, value));
+        let is_map = matches!(owner.at(field.node).get().shape, Shape::Map(_));
+        if let Some(value) = dropped.filter(|value| value.is_array() || value.is_object() && is_map) {
+            self.state.emptied.push(Emptied::new(&self.state.steps, value));
+        }
+        let dropped = dropped.is_some();
         self.state.steps.pop();
         let Some(value) = value else { return Ok(()) };
-        if field.presence == Presence::NonZero && is_zero(&value) && !starts_over(field, &value) {
+        if dropped {
             // Nothing more is added to an object that was there before; other values are as good as gone.
             if again && !value.is_object() {
                 map.remove(&*field.name);
@@ -297,6 +306,20 @@ impl<'a> Decoder<'a> {
             }
         }
     }
+}
+
+/// The structs a field is inlined from: the one in its owner, and one in that.
+fn inlined_from<'a>(owner: NodeRef<'a>, object: &Object, field: &Field) -> [Option<&'a Node>; 2] {
+    let Some(at) = field.inlined else { return [None, None] };
+    let first = owner.at(object.inlined[at as usize].node);
+    let second = match &first.get().shape {
+        Shape::Object(inner) => inner
+            .field(&field.name)
+            .and_then(|field| field.inlined)
+            .map(|at| first.at(inner.inlined[at as usize].node).get()),
+        _ => None,
+    };
+    [Some(first.get()), second]
 }
 
 /// A field given twice adds to an object that is there already; every other value is replaced.

@@ -1,6 +1,7 @@
 //! Any JSON, without a schema.
 
 use super::Decoded;
+use super::emptied::Emptied;
 use super::error::{DecodeError, StrictProblem};
 use super::path::{Step, document_path, go_target};
 use super::scanner::{Begin, Scanner};
@@ -21,6 +22,7 @@ pub(super) struct State<'a> {
     pub scanner: Scanner<'a>,
     pub steps: Vec<Step<'a>>,
     pub problems: Vec<StrictProblem>,
+    pub emptied: Vec<Emptied>,
     /// Strict problems are not looked for inside values with an own way of decoding.
     pub strict: bool,
     /// The first value of a wrong type; decoding goes on, as a syntax error comes before it.
@@ -35,6 +37,7 @@ impl<'a> State<'a> {
             scanner: Scanner::new(bytes),
             steps: Vec::with_capacity(16),
             problems: Vec::new(),
+            emptied: Vec::new(),
             strict: true,
             mistyped: None,
             unreadable: None,
@@ -44,7 +47,7 @@ impl<'a> State<'a> {
     pub fn outcome(self, value: Value) -> Result<Decoded, DecodeError> {
         match self.unreadable.or(self.mistyped) {
             Some(error) => Err(error),
-            None => Ok(Decoded { value, problems: self.problems }),
+            None => Ok(Decoded { value, problems: self.problems, emptied: self.emptied }),
         }
     }
 

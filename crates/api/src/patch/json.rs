@@ -90,6 +90,22 @@ impl JsonPatch {
         Ok(JsonPatch { operations: items.iter().map(read_operation).collect(), problems })
     }
 
+    /// Where the operations point to, and where they take from.
+    pub fn pointers(&self) -> impl Iterator<Item = &[String]> {
+        self.operations
+            .iter()
+            .flat_map(|operation| match operation {
+                Operation::Add(to, _) | Operation::Remove(to) | Operation::Replace(to, _) | Operation::Test(to, _) => {
+                    [Some(to.as_slice()), None]
+                }
+                Operation::Move { from, to } | Operation::Copy { from, to } => {
+                    [Some(from.as_slice()), Some(to.as_slice())]
+                }
+                Operation::Unknown(_) | Operation::Incomplete(_) => [None, None],
+            })
+            .flatten()
+    }
+
     /// Carries the operations out. On an error the document is half changed and must be dropped.
     pub fn apply(&self, document: &mut Value) -> Result<(), PatchError> {
         let mut copied = 0;
@@ -139,6 +155,13 @@ fn apply(document: &mut Value, operation: &Operation, copied: &mut usize) -> Res
         Operation::Add(path, value) => add(document, path, value.clone()),
         Operation::Remove(path) => remove(document, path).map(drop),
         Operation::Replace(path, value) => {
+            // What is missing in an object that is there is put there.
+            if let Some((last, parents)) = path.split_last()
+                && let Some(Value::Object(fields)) = find_mut(document, parents)
+            {
+                fields.insert(last.clone(), value.clone());
+                return Ok(());
+            }
             let target = find_mut(document, path).ok_or_else(|| missing("replace", path))?;
             *target = value.clone();
             Ok(())
@@ -280,7 +303,7 @@ mod tests {
     fn what_cannot_be_done_is_unprocessable() {
         for patch in [
             json!([{"op": "remove", "path": "/none"}]),
-            json!([{"op": "replace", "path": "/none", "value": 1}]),
+            json!([{"op": "replace", "path": "/a/7", "value": 1}]),
             json!([{"op": "add", "path": "/none/x", "value": 1}]),
             json!([{"op": "add", "path": "/a/5", "value": 1}]),
             json!([{"op": "test", "path": "/a/0", "value": 2}]),

@@ -9,12 +9,14 @@ mod merge;
 mod restore;
 mod shown;
 mod strategic;
+mod text;
 
 pub use json::{JsonPatch, MAX_OPERATIONS};
 pub use merge::{json_type, merge, read_merge_patch};
 pub use restore::cannot_restore;
 pub use shown::shown;
 pub use strategic::strategic_merge;
+pub use text::{Touched, text};
 
 use thiserror::Error;
 

@@ -22,7 +22,7 @@ pub use envelope::{MAGIC, list_item_prefix, list_prefix, list_suffix, watch_fram
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
-    #[error("the body does not begin with the bytes that mark Kubernetes protobuf")]
+    #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
     NoMagic,
     #[error("the message ends too early")]
     Truncated,

@@ -119,6 +119,8 @@ pub struct Inlined {
     pub node: NodeId,
     /// The number of the nested message; zero when protobuf leaves it out.
     pub number: u32,
+    /// The place of its first field.
+    pub place: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -156,6 +158,8 @@ pub struct Field {
     pub wrapped: bool,
     /// Came with the inlined struct of this index in [`Object::inlined`].
     pub inlined: Option<u16>,
+    /// Where the type declares it: fields are printed by rising places where their order shows.
+    pub place: u32,
     /// Stated at the field, over what its type says.
     pub map_type: Option<MapType>,
     pub values: Vec<Box<str>>,
@@ -296,6 +300,7 @@ impl Field {
             values: Vec::new(),
             default: None,
             element_default: None,
+            place: 0,
         }
     }
 }

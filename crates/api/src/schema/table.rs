@@ -84,6 +84,14 @@ struct Pending {
     inlined: Vec<Inlined>,
 }
 
+impl Pending {
+    /// Where the next field stands, with room for those of an inlined struct.
+    fn next_place(&self) -> u32 {
+        const ROOM: u32 = 256;
+        (self.fields.len() + self.inlined.len()) as u32 * ROOM
+    }
+}
+
 /// What a field says about how its list merges.
 struct ListMark {
     declared: Option<ListKind>,
@@ -157,10 +165,11 @@ impl<'t> Reader<'t> {
         if name == "..." {
             let node = *self.known.get(kind.trim_start_matches('&')).ok_or("an unknown type")?;
             let number = words.next().map_or(Ok(0), read_number)?;
-            pending.inlined.push(Inlined { node, number });
+            pending.inlined.push(Inlined { node, number, place: pending.next_place() });
             return Ok(());
         }
         let mut field = Field::new(name, NodeId(0));
+        field.place = pending.next_place();
         field.presence = Presence::NonZero;
         let (mut list, mut go_type) = (None, None);
         for word in words {
@@ -302,7 +311,12 @@ impl Reader<'_> {
         for (at, part) in object.inlined.iter().enumerate() {
             self.flatten(part.node);
             let within = self.builder.node(part.node).as_object().map_or(&[][..], |object| object.fields());
-            fields.extend(within.iter().map(|field| Field { inlined: Some(at as u16), ..field.clone() }));
+            let mut places: Vec<u32> = within.iter().map(|field| field.place).collect();
+            places.sort_unstable();
+            fields.extend(within.iter().map(|field| {
+                let rank = places.partition_point(|place| *place < field.place) as u32;
+                Field { inlined: Some(at as u16), place: part.place + rank, ..field.clone() }
+            }));
         }
         self.builder.node_mut(id).shape = Shape::Object(Object::from_fields(fields, object.inlined));
     }

@@ -10,6 +10,7 @@ mod escalation;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
+mod pod_resize;
 mod pod_security;
 pub mod policy;
 mod priority;
@@ -144,6 +145,7 @@ impl Chain {
             Box::new(certificates::CertificateSubjectRestriction),
             Box::new(defaults::DefaultIngressClass),
             Box::new(defaults::PodTopologyLabels),
+            Box::new(pod_resize::PodResizeValidator),
             Box::new(escalation::Escalation::new(authorizer, rbac)),
             Box::new(policy::MutatingPolicies::default()),
             Box::new(webhook::MutatingWebhooks::new()),

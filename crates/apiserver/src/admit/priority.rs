@@ -19,8 +19,11 @@ impl Plugin for Priority {
     }
 
     fn handles(&self, write: &Write<'_>) -> bool {
-        matches!(write.operation, Operation::Create | Operation::Update)
-            && (write.is("", "pods") || write.is(GROUP, "priorityclasses"))
+        match write.operation {
+            Operation::Create | Operation::Update => write.is("", "pods") || write.is(GROUP, "priorityclasses"),
+            Operation::Delete => write.is(GROUP, "priorityclasses"),
+            Operation::Connect => false,
+        }
     }
 
     async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
@@ -41,6 +44,14 @@ impl Plugin for Priority {
     }
 
     async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+        if write.operation == Operation::Delete {
+            return match write.known_name() {
+                "system-node-critical" | "system-cluster-critical" => {
+                    Err(write.forbidden("this is a system priority class and cannot be deleted"))
+                }
+                _ => Ok(()),
+            };
+        }
         if !write.is(GROUP, "priorityclasses") || write.object.flag(&["globalDefault"]) != Some(true) {
             return Ok(());
         }

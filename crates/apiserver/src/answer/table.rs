@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use knarr_api::status::Status;
-use knarr_rules::{Column, Description, Rank};
+use knarr_rules::{Column, Description, KindRules, Rank};
 use serde_json::{Value, json};
 
 use crate::custom::ColumnDescription;
@@ -72,6 +72,19 @@ impl<'a> Tables<'a> {
         })
     }
 
+    /// A table of one object of another kind than the resource's own.
+    pub fn of_rules(
+        &self,
+        rules: &dyn KindRules,
+        describe: &dyn Fn(&str, &str) -> Option<String>,
+        object: Value,
+    ) -> Value {
+        let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+        let mut table = self.with_cells(metadata, [object], |object| rules.cells(object, self.now));
+        table["columnDefinitions"] = rule_columns(rules, describe);
+        table
+    }
+
     fn row(&self, cells: Vec<Value>, object: Value) -> Value {
         let mut row = json!({ "cells": cells });
         if let Some(conditions) = self.conditions(&object) {
@@ -105,13 +118,8 @@ impl<'a> Tables<'a> {
 
 /// The definitions of a resource's columns.
 pub fn columns(resource: &Resource, describe: &dyn Fn(&str, &str) -> Option<String>) -> Value {
-    let text = |description: &Description| match description {
-        Description::Text(text) => (*text).to_owned(),
-        Description::Field(type_name, field) => describe(type_name, field).unwrap_or_default(),
-    };
-    let Some(custom) = &resource.custom else {
-        return resource.rules.columns().iter().map(|own| column(own, text(&own.description))).collect();
-    };
+    let Some(custom) = &resource.custom else { return rule_columns(resource.rules, describe) };
+    let text = |description: &Description| described(description, describe);
     let name = Description::Field("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", "name");
     let first = json!({"name": "Name", "type": "string", "format": "name", "description": text(&name), "priority": 0});
     let rest = custom.columns().iter().map(|own| {
@@ -125,6 +133,17 @@ pub fn columns(resource: &Resource, describe: &dyn Fn(&str, &str) -> Option<Stri
         })
     });
     std::iter::once(first).chain(rest).collect()
+}
+
+fn rule_columns(rules: &dyn KindRules, describe: &dyn Fn(&str, &str) -> Option<String>) -> Value {
+    rules.columns().iter().map(|own| column(own, described(&own.description, describe))).collect()
+}
+
+fn described(description: &Description, describe: &dyn Fn(&str, &str) -> Option<String>) -> String {
+    match description {
+        Description::Text(text) => (*text).to_owned(),
+        Description::Field(type_name, field) => describe(type_name, field).unwrap_or_default(),
+    }
 }
 
 fn column(column: &Column, description: String) -> Value {

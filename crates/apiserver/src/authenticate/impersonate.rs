@@ -38,13 +38,25 @@ fn read(headers: &HeaderMap) -> Result<Option<User>, Status> {
         if wanted.groups.is_empty() && wanted.uid.is_empty() && wanted.extra.is_empty() {
             return Ok(None);
         }
-        let shown = format!(
-            "requested [{}] without impersonating a user",
-            wanted.groups.iter().map(|group| format!("Group {group}")).collect::<Vec<_>>().join(" ")
-        );
-        return Err(Status::internal(shown));
+        return Err(Status::bad_request(format!("requested {} without impersonating a user name", shown(&wanted))));
     }
     Ok(Some(wanted))
+}
+
+/// What was asked for, in the form clients know.
+fn shown(wanted: &User) -> String {
+    let list = |texts: &[String]| match texts {
+        [] => "[]string(nil)".to_owned(),
+        texts => format!("[]string{{{}}}", texts.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(", ")),
+    };
+    let extra = if wanted.extra.is_empty() {
+        "map[string][]string(nil)".to_owned()
+    } else {
+        let pairs: Vec<String> = wanted.extra.iter().map(|(key, values)| format!("{key:?}:{}", list(values))).collect();
+        format!("map[string][]string{{{}}}", pairs.join(", "))
+    };
+    let groups = list(&wanted.groups);
+    format!("&user.DefaultInfo{{Name:\"\", UID:{:?}, Groups:{groups}, Extra:{extra}}}", wanted.uid)
 }
 
 /// What the acting user must be allowed to impersonate, one by one.

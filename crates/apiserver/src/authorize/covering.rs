@@ -78,7 +78,7 @@ fn resource_covers(own: &str, wanted: &str) -> bool {
 impl std::fmt::Display for Rule {
     /// The compact form in which refusals list what is not held.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let quoted = |list: &[String]| list.iter().map(|item| format!("{item:?}")).collect::<Vec<_>>().join(", ");
+        let quoted = |list: &[String]| list.iter().map(|item| format!("{item:?}")).collect::<Vec<_>>().join(" ");
         let mut parts = Vec::new();
         for (title, list) in [
             ("NonResourceURLs", &self.paths),
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_rule_is_shown_in_compact_form() {
-        let shown = rule(&["get"], &[""], &["pods"], &[]).to_string();
-        assert_eq!(shown, r#"{APIGroups:[""], Resources:["pods"], Verbs:["get"]}"#);
+        let shown = rule(&["get", "list"], &[""], &["pods"], &[]).to_string();
+        assert_eq!(shown, r#"{APIGroups:[""], Resources:["pods"], Verbs:["get" "list"]}"#);
     }
 }

@@ -4,18 +4,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, Response, StatusCode};
 use knarr_api::catalogue::Catalogue;
-use knarr_api::discovery;
 use knarr_api::status::Status;
+use knarr_api::{discovery, protobuf};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::aggregate::discovery::{merge_aggregated, merge_group, merge_group_list};
 use crate::answer::{self, Body, served_bytes};
-use crate::route::accept::Encoding;
+use crate::route::accept::{self, Encoding};
 use crate::server::{Admitted, Server};
+
+/// The one version of the aggregated form there is.
+const AGGREGATED_VERSION: &str = "v2";
 
 /// Encoded documents of the newest catalogue.
 #[derive(Default)]
@@ -30,13 +33,12 @@ struct Encoded {
 /// Answers `/api…` and `/apis…` where they name no resource.
 pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
     let catalogue = server.kinds.load().catalogue.clone();
-    let aggregated = aggregated_version(&request.parts.headers);
-    let format = if aggregated.is_some() { crate::route::accept::Format::JSON } else { super::format_of(request)? };
     let remotes = server.aggregation.remotes();
+    let aggregated = if parts.len() == 1 { aggregated_encoding(&request.parts.headers) } else { None };
     let document = match (parts, aggregated) {
-        (["api"], Some(version)) => Some(discovery::aggregated_core(&catalogue, version)),
-        (["apis"], Some(version)) => {
-            let mut document = discovery::aggregated_groups(&catalogue, version);
+        (["api"], Some(_)) => Some(discovery::aggregated_core(&catalogue, AGGREGATED_VERSION)),
+        (["apis"], Some(_)) => {
+            let mut document = discovery::aggregated_groups(&catalogue, AGGREGATED_VERSION);
             merge_aggregated(&mut document, &catalogue, &remotes);
             Some(document)
         }
@@ -51,10 +53,21 @@ pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<
         (["apis", group, version], _) => discovery::resource_list(&catalogue, group, version),
         _ => None,
     };
-    let Some(document) = document else { return Ok(answer::page_not_found()) };
-    match aggregated.filter(|_| parts.len() == 1) {
-        Some(version) => Ok(aggregated_answer(server, request, &catalogue, parts[0], version, &document)),
+    let Some(document) = document else {
+        // Below a group that is there, or the core one, it is a resource that is not found.
+        return match parts {
+            ["api", _] => Err(Status::no_such_resource()),
+            ["apis", group, _] if catalogue.group(group).is_some() => Err(Status::no_such_resource()),
+            _ => Ok(answer::page_not_found()),
+        };
+    };
+    match aggregated {
+        Some(encoding) => aggregated_answer(server, request, &catalogue, parts[0], encoding, &document),
         None => {
+            let format = match parts {
+                ["apis"] | ["apis", _] => super::format_of(request).map_err(|_| accept::none_of_three())?,
+                _ => super::format_of(request)?,
+            };
             let mut response = answer::value(&document, 200, &format);
             response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
             Ok(response)
@@ -62,23 +75,22 @@ pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<
     }
 }
 
-/// The version of the aggregated form, when the client prefers it.
-fn aggregated_version(headers: &HeaderMap) -> Option<&'static str> {
+/// The encoding of the aggregated form, when the client prefers that form.
+fn aggregated_encoding(headers: &HeaderMap) -> Option<Encoding> {
     let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     for clause in accept.flat_map(|value| value.split(',')) {
         let mut parts = clause.split(';').map(str::trim);
         let media_type = parts.next().unwrap_or_default();
         let parameters: Vec<&str> = parts.collect();
-        let has = |text: &str| parameters.contains(&text);
-        if media_type == "application/json" && has("g=apidiscovery.k8s.io") && has("as=APIGroupDiscoveryList") {
-            if has("v=v2") {
-                return Some("v2");
-            }
-            if has("v=v2beta1") {
-                return Some("v2beta1");
+        let aggregated = ["g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"];
+        if aggregated.iter().all(|parameter| parameters.contains(parameter)) {
+            match media_type {
+                accept::JSON => return Some(Encoding::Json),
+                accept::PROTOBUF => return Some(Encoding::Protobuf),
+                _ => {}
             }
         }
-        if matches!(media_type, "application/json" | "*/*" | "application/*")
+        if matches!(media_type, accept::JSON | accept::YAML | accept::PROTOBUF | "*/*" | "application/*")
             && parameters.iter().all(|p| p.starts_with("q="))
         {
             return None;
@@ -92,43 +104,50 @@ fn aggregated_answer(
     request: &Admitted<'_>,
     catalogue: &Catalogue,
     root: &str,
-    version: &str,
+    encoding: Encoding,
     document: &Value,
-) -> Response<Body> {
-    let encoded = server.documents.discovery.get(
-        catalogue,
-        &format!("{root} {version} {}", server.aggregation.remotes().generation),
-        document,
-    );
+) -> Result<Response<Body>, Status> {
+    let generation = server.aggregation.remotes().generation;
+    let name = format!("{root} {encoding:?} {generation}");
+    let encoded = server.documents.discovery.get(catalogue, &name, encoding, document)?;
     let known = request.parts.headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == encoded.etag.as_bytes());
-    let mut response = answer::with_type(200, "application/json", Body::full(encoded.bytes));
+    let mut response = answer::with_type(200, accept::JSON, Body::full(encoded.bytes));
     if known {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         *response.body_mut() = Body::Empty;
     }
     let headers = response.headers_mut();
-    let media_type = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
+    let media_type = format!(
+        "{};g=apidiscovery.k8s.io;v={AGGREGATED_VERSION};as=APIGroupDiscoveryList",
+        if encoding == Encoding::Protobuf { accept::PROTOBUF } else { accept::JSON }
+    );
     if let (Ok(media_type), Ok(etag)) = (HeaderValue::from_str(&media_type), HeaderValue::from_str(&encoded.etag)) {
         headers.insert(CONTENT_TYPE, media_type);
         headers.insert(ETAG, etag);
     }
     headers.insert(VARY, HeaderValue::from_static("Accept"));
-    response
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
+    Ok(response)
 }
 
 impl Cache {
-    fn get(&self, catalogue: &Catalogue, name: &str, document: &Value) -> Encoded {
+    fn get(&self, catalogue: &Catalogue, name: &str, encoding: Encoding, document: &Value) -> Result<Encoded, Status> {
         let mut cache = self.0.lock();
         let documents = match &mut *cache {
             Some((own, documents)) if own.same(catalogue) => documents,
             other => &mut other.insert((catalogue.clone(), HashMap::new())).1,
         };
-        let make = || {
-            let format =
-                crate::route::accept::Format { encoding: Encoding::Json, ..crate::route::accept::Format::JSON };
-            let bytes = served_bytes(document, &format);
-            Encoded { etag: discovery::etag(&bytes).into(), bytes: bytes.into() }
+        if let Some(known) = documents.get(name) {
+            return Ok(known.clone());
+        }
+        let json = served_bytes(document, &accept::Format::JSON);
+        let etag = discovery::etag(&json).into();
+        let bytes = match encoding {
+            Encoding::Protobuf => protobuf::encode(document).map_err(|error| Status::internal(error.to_string()))?,
+            _ => json,
         };
-        documents.entry(name.to_owned()).or_insert_with(make).clone()
+        let made = Encoded { etag, bytes: bytes.into() };
+        documents.insert(name.to_owned(), made.clone());
+        Ok(made)
     }
 }

@@ -6,39 +6,89 @@ use crate::answer::{self, Body};
 use crate::route::query::Query;
 use crate::server::Server;
 
-/// What is checked. Both health endpoints name their checks in this order.
+/// What is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Check {
     Ping,
     Log,
+    Certificate,
     Store,
     StoreReady,
-    Bootstrap,
+    Informers,
+    /// Something that is set up at the start, by the name under which clients know it.
+    Started(&'static str),
     Shutdown,
 }
 
+/// What a server sets up before it is ready, in the order it is told in.
+const STARTED: [&str; 30] = [
+    "poststarthook/start-apiserver-admission-initializer",
+    "poststarthook/generic-apiserver-start-informers",
+    "poststarthook/priority-and-fairness-config-consumer",
+    "poststarthook/priority-and-fairness-filter",
+    "poststarthook/storage-object-count-tracker-hook",
+    "poststarthook/start-apiextensions-informers",
+    "poststarthook/start-apiextensions-controllers",
+    "poststarthook/crd-informer-synced",
+    "poststarthook/start-system-namespaces-controller",
+    "poststarthook/peer-endpoint-reconciler-controller",
+    "poststarthook/start-cluster-authentication-info-controller",
+    "poststarthook/start-kube-apiserver-identity-lease-controller",
+    "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",
+    "poststarthook/storage-readiness",
+    "poststarthook/start-legacy-token-tracking-controller",
+    "poststarthook/start-service-ip-repair-controllers",
+    "poststarthook/rbac/bootstrap-roles",
+    "poststarthook/scheduling/bootstrap-system-priority-classes",
+    "poststarthook/priority-and-fairness-config-producer",
+    "poststarthook/bootstrap-controller",
+    "poststarthook/start-kubernetes-service-cidr-controller",
+    "poststarthook/start-kube-aggregator-informers",
+    "poststarthook/apiservice-status-local-available-controller",
+    "poststarthook/apiservice-status-remote-available-controller",
+    "poststarthook/apiservice-registration-controller",
+    "poststarthook/apiservice-discovery-controller",
+    "poststarthook/kube-apiserver-autoregistration",
+    "autoregister-completion",
+    "poststarthook/apiservice-openapi-controller",
+    "poststarthook/apiservice-openapiv3-controller",
+];
+
 impl Check {
-    const LIVE: [Check; 4] = [Check::Ping, Check::Log, Check::Store, Check::Bootstrap];
-    const READY: [Check; 6] =
-        [Check::Ping, Check::Log, Check::Store, Check::StoreReady, Check::Bootstrap, Check::Shutdown];
+    /// The checks of an endpoint, in their order.
+    fn of(endpoint: &str) -> Vec<Check> {
+        let mut checks = vec![Check::Ping, Check::Log];
+        if endpoint == "readyz" {
+            checks.extend([Check::Store, Check::StoreReady, Check::Informers]);
+        } else {
+            checks.extend([Check::Certificate, Check::Store]);
+        }
+        checks.extend(STARTED.map(Check::Started));
+        if endpoint == "readyz" {
+            checks.push(Check::Shutdown);
+        }
+        checks
+    }
 
     fn name(self) -> &'static str {
         match self {
             Check::Ping => "ping",
             Check::Log => "log",
+            Check::Certificate => "loopback-serving-certificate",
             Check::Store => "etcd",
             Check::StoreReady => "etcd-readiness",
-            Check::Bootstrap => "poststarthook/rbac/bootstrap-roles",
+            Check::Informers => "informer-sync",
+            Check::Started(name) => name,
             Check::Shutdown => "shutdown",
         }
     }
 
     async fn passes(self, server: &Server, live: bool) -> bool {
         match self {
-            Check::Ping | Check::Log => true,
+            Check::Ping | Check::Log | Check::Certificate => true,
             Check::Store | Check::StoreReady => server.store.sync().await.is_ok(),
             // A server that is still setting up lives, though it is not ready.
-            Check::Bootstrap => live || *server.ready.borrow(),
+            Check::Informers | Check::Started(_) => live || *server.ready.borrow(),
             Check::Shutdown => !*server.stopping.borrow(),
         }
     }
@@ -48,7 +98,7 @@ impl Check {
 pub async fn serve(server: &Server, parts: &[&str], query: &Query) -> Response<Body> {
     let endpoint = parts[0];
     let live = endpoint == "livez";
-    let checks: &[Check] = if endpoint == "readyz" { &Check::READY } else { &Check::LIVE };
+    let checks = Check::of(endpoint);
     if parts.len() > 1 {
         let name = parts[1..].join("/");
         return match checks.iter().find(|check| check.name() == name) {
@@ -60,7 +110,7 @@ pub async fn serve(server: &Server, parts: &[&str], query: &Query) -> Response<B
     let excluded: Vec<&str> = query.all("exclude").collect();
     let mut lines = String::new();
     let mut failed = Vec::new();
-    for check in checks {
+    for check in &checks {
         let name = check.name();
         if excluded.contains(&name) {
             lines.push_str(&format!("[+]{name} excluded: ok\n"));

@@ -62,6 +62,13 @@ impl Metrics {
     }
 }
 
+impl Metrics {
+    /// Forgets what was counted; what runs goes on being known.
+    pub fn reset(&self) {
+        self.requests.lock().clear();
+    }
+}
+
 impl Running<'_> {
     pub fn end(self, code: u16, took: Duration) {
         let seconds = took.as_secs_f64();

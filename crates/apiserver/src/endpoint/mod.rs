@@ -40,28 +40,52 @@ pub async fn serve(server: &Arc<Server>, request: &mut Admitted<'_>) -> Result<A
         return Ok(page.serve(&request.parts.method, request.query, &request.body).await.into());
     }
     let reads = matches!(request.parts.method, Method::GET | Method::HEAD);
-    if !reads {
-        return Ok(answer::page_not_found().into());
+    if !reads && only_read(&parts) {
+        return Err(Status::method_not_allowed());
     }
     let response = match parts.as_slice() {
         [] => root(server),
-        ["version"] => version::serve(),
-        ["healthz" | "livez" | "readyz", ..] => health::serve(server, &parts, request.query).await,
+        ["version"] => {
+            accept::only(&request.parts.headers, "application/json")?;
+            version::serve()
+        }
+        ["healthz" | "livez" | "readyz", ..] if !path.ends_with('/') => {
+            health::serve(server, &parts, request.query).await
+        }
+        ["metrics"] if request.parts.method == Method::DELETE => {
+            server.metrics.reset();
+            answer::text(200, "metrics reset\n")
+        }
         ["metrics"] => metrics::serve(server),
         ["api" | "apis", ..] => return discovery::serve(server, request, &parts).map(Answer::from),
         ["openapi", ..] => return openapi::serve(server, request, &parts).map(Answer::from),
         [".well-known", "openid-configuration"] => {
+            accept::only(&request.parts.headers, "application/json")?;
             let keys_uri = format!("{}/openid/v1/jwks", server.service_accounts.issuer());
             let document = server.service_accounts.discovery(&keys_uri);
             cached(answer::value(&document, 200, &Format::JSON))
         }
         ["openid", "v1", "jwks"] => {
+            accept::only(&request.parts.headers, "application/jwk-set+json")?;
             let body = serde_json::to_vec(&server.service_accounts.keys()).unwrap_or_default();
             cached(answer::with_type(200, "application/jwk-set+json", Body::full(body)))
         }
         _ => answer::page_not_found(),
     };
     Ok(response.into())
+}
+
+/// Whether a path knows no method but reading; others answer alike whatever they are asked with.
+fn only_read(parts: &[&str]) -> bool {
+    matches!(
+        parts,
+        ["version"]
+            | ["api"]
+            | ["api", _]
+            | ["apis", _, _]
+            | [".well-known", "openid-configuration"]
+            | ["openid", "v1", "jwks"]
+    )
 }
 
 fn cached(mut response: http::Response<Body>) -> http::Response<Body> {

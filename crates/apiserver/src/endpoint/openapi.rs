@@ -22,6 +22,9 @@ use crate::answer::{self, Body};
 use crate::kinds::Kinds;
 use crate::server::{Admitted, Server};
 
+/// The index is served as a file whose type nobody looked at.
+const INDEX_TYPE: &str = "text/plain; charset=utf-8";
+
 /// Packed documents of the newest catalogue.
 #[derive(Default)]
 pub struct Cache(Mutex<Option<(Catalogue, HashMap<String, Packed>)>>);
@@ -38,18 +41,20 @@ pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<
     let kinds = server.kinds.load_full();
     let (path, protobuf) = match parts {
         ["openapi", "v2"] => ("v2".to_owned(), wants(headers, V2_PROTOBUF)),
-        ["openapi", "v3"] => ("v3".to_owned(), false),
+        ["openapi", "v3"] => ("v3".to_owned(), Some(false)),
         ["openapi", "v3", name @ ..] => (format!("v3/{}", name.join("/")), wants(headers, V3_PROTOBUF)),
         _ => return Ok(answer::page_not_found()),
     };
     let remotes = server.aggregation.remotes();
     if path == "v3" && !remotes.all.is_empty() {
-        return Ok(respond(headers, &merged_index(&kinds, &remotes), "application/json"));
+        return Ok(respond(headers, &merged_index(&kinds, &remotes), INDEX_TYPE));
     }
-    let Some(packed) = server.documents.openapi.get(&kinds, &path, protobuf) else {
-        return Ok(answer::page_not_found());
+    let Some(packed) = server.documents.openapi.get(&kinds, &path, protobuf == Some(true)) else {
+        return Ok(without_body(StatusCode::NOT_FOUND));
     };
+    let Some(protobuf) = protobuf else { return Ok(without_body(StatusCode::NOT_ACCEPTABLE)) };
     let media_type = match (path.as_str(), protobuf) {
+        ("v3", _) => INDEX_TYPE,
         (_, false) => "application/json",
         ("v2", true) => V2_PROTOBUF,
         (_, true) => V3_PROTOBUF,
@@ -65,11 +70,26 @@ fn merged_index(kinds: &Kinds, remotes: &Remotes) -> Packed {
     pack(index.to_string().as_bytes())
 }
 
-fn wants(headers: &HeaderMap, media_type: &str) -> bool {
+/// Whether the first representation that the client takes is protobuf; `None` when it takes none there is.
+fn wants(headers: &HeaderMap, protobuf: &str) -> Option<bool> {
     let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    // Older clients write the version after an at sign.
-    let first = accept.flat_map(|value| value.split(',')).next().map(|first| first.trim().replace('@', "."));
-    first.is_some_and(|first| first.starts_with(media_type))
+    let mut clauses = accept.flat_map(|value| value.split(',')).map(str::trim).filter(|clause| !clause.is_empty());
+    let Some(first) = clauses.next() else { return Some(false) };
+    [first].into_iter().chain(clauses).find_map(|clause| {
+        // Older clients write the version after an at sign.
+        let clause = clause.replace('@', ".");
+        match clause.split(';').next().unwrap_or_default().trim() {
+            media_type if media_type == protobuf => Some(true),
+            "application/json" | "application/*" | "*/*" | "*" => Some(false),
+            _ => None,
+        }
+    })
+}
+
+fn without_body(code: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = code;
+    response
 }
 
 fn respond(headers: &HeaderMap, packed: &Packed, media_type: &'static str) -> Response<Body> {
@@ -150,10 +170,11 @@ mod tests {
     #[test]
     fn clients_of_all_ages_ask_for_protobuf() {
         for (accept, expected) in [
-            ("application/com.github.proto-openapi.spec.v2.v1.0+protobuf", true),
-            ("application/com.github.proto-openapi.spec.v2@v1.0+protobuf", true),
-            ("application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf", false),
-            ("*/*", false),
+            ("application/com.github.proto-openapi.spec.v2.v1.0+protobuf", Some(true)),
+            ("application/com.github.proto-openapi.spec.v2@v1.0+protobuf", Some(true)),
+            ("application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf", Some(false)),
+            ("*/*", Some(false)),
+            ("text/html", None),
         ] {
             let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
             assert_eq!(wants(&headers, V2_PROTOBUF), expected, "{accept}");

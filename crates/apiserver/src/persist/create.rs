@@ -67,9 +67,6 @@ async fn insert_once(call: &Call<'_>, mut object: Value, options: &WriteOptions)
     pipeline::prepare_create(call, &mut object);
     pipeline::validate_create(call, &object)?;
     call.admit(Phase::Validate, Operation::Create, &mut object, None, options.dry_run).await?;
-    if object.has(&["metadata", "resourceVersion"]) && !object.text(&["metadata", "resourceVersion"]).is_empty() {
-        return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
-    }
     let object_name = object.text(&["metadata", "name"]).to_owned();
     let key = resource.key(object.text(&["metadata", "namespace"]), &object_name);
     if options.dry_run {
@@ -77,6 +74,10 @@ async fn insert_once(call: &Call<'_>, mut object: Value, options: &WriteOptions)
             return Err(exists(call, &key, &object_name));
         }
         return Ok(Outcome::Made(object));
+    }
+    // What is no number was no version either, and is passed over.
+    if object.text(&["metadata", "resourceVersion"]).parse::<u64>().is_ok_and(|version| version != 0) {
+        return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
     let value = stored::encode(resource, &object);
     let storing = Instant::now();

@@ -37,6 +37,12 @@ pub enum Answer {
 pub async fn delete(call: &Call<'_>, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
     let key = call.resource.key(&call.target.namespace, name);
     let missing = || Status::not_found(call.resource.named(), name);
+    if options.propagation.is_none()
+        && options.orphan_dependents.is_none()
+        && let Some(warning) = call.resource.rules.orphans_by_default().filter(|_| call.resource.custom.is_none())
+    {
+        call.warn(warning);
+    }
     let mut current = match call.server.store.peek(&key) {
         Some(entry) => entry,
         None => {
@@ -44,12 +50,6 @@ pub async fn delete(call: &Call<'_>, name: &str, options: &DeleteOptions) -> Res
             call.server.store.peek(&key).ok_or_else(missing)?
         }
     };
-    if options.propagation.is_none()
-        && options.orphan_dependents.is_none()
-        && let Some(warning) = call.resource.rules.orphans_by_default().filter(|_| call.resource.custom.is_none())
-    {
-        call.warn(warning);
-    }
     let mut fresh = false;
     let mut admitted = false;
     loop {

@@ -23,14 +23,14 @@ pub fn record(call: &Call<'_>, live: Option<&Value>, object: &mut Value, options
         tracker.update(live, object, &options.manager);
         Ok(())
     })?;
-    if call.target.subresource == "scale" && call.resource.custom.is_some() {
+    if call.target.subresource == "scale" {
         forget_times_of_scale(object);
     }
     settle(call.resource, object);
     Ok(())
 }
 
-/// Who wrote the scale of a custom resource is told without the time.
+/// Who wrote a scale is told without the time.
 fn forget_times_of_scale(object: &mut Value) {
     let entries = object.find(&["metadata", "managedFields"]).and_then(Value::as_array_mut);
     for entry in entries.into_iter().flatten().filter(|entry| entry.text(&["subresource"]) == "scale") {
@@ -146,7 +146,9 @@ impl Configuration {
             })
         })?;
         self.judge(call, options)?;
-        self.finished(call, &applied, Some(live))
+        let mut object = self.finished(call, &applied, Some(live))?;
+        forget_times_of_scale(&mut object);
+        Ok(object)
     }
 
     /// Acts on keys that are given twice; a configuration that cannot be applied is told first.
@@ -178,6 +180,21 @@ fn apply_status(error: ApplyError) -> Status {
         ApplyError::BadRequest(_) => Status::bad_request(text),
         ApplyError::Internal(_) => Status::new(500, "", text),
     }
+}
+
+/// Records the fields of an object that is made of a subresource and is of a kind of its own.
+pub fn record_as(call: &Call<'_>, expected: &Expected<'_>, object: &mut Value, options: &WriteOptions) {
+    let (api_version, now) = (expected.kind.api_version(), time::seconds(call.now));
+    let tracker = Tracker {
+        node: expected.node,
+        api_version: &api_version,
+        kind: &expected.kind.kind,
+        subresource: &call.target.subresource,
+        ignored: None,
+        versions: &OneVersion,
+        now: &now,
+    };
+    tracker.update(None, object, &options.manager);
 }
 
 /// Records what the server itself writes to a stored object's status.

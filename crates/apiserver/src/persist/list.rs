@@ -28,7 +28,8 @@ pub async fn list(call: &Call<'_>, options: &ListOptions, selection: &Selection)
     {
         return one(call, name, selection).await;
     }
-    let page_size = if selection.is_everything() { options.limit } else { 0 };
+    let limit = if reads_any_state(options) { 0 } else { options.limit };
+    let page_size = if selection.is_everything() { limit } else { 0 };
     let page = call
         .server
         .store
@@ -44,11 +45,11 @@ pub async fn list(call: &Call<'_>, options: &ListOptions, selection: &Selection)
             if selection.matches(call.resource, &entry) {
                 kept.push(entry);
             }
-            if options.limit > 0 && kept.len() == options.limit {
+            if limit > 0 && kept.len() == limit {
                 break;
             }
         }
-        more = options.limit > 0 && entries.len() > 0;
+        more = limit > 0 && entries.len() > 0;
         listed.entries = kept;
     } else if more {
         listed.remaining = Some(page.remaining);
@@ -59,6 +60,11 @@ pub async fn list(call: &Call<'_>, options: &ListOptions, selection: &Selection)
         listed.continue_token = Token { revision: revision.or(Some(listed.revision)), after }.encode();
     }
     Ok(listed)
+}
+
+/// Whoever is content with any state gets all of it at once, whatever the limit says.
+fn reads_any_state(options: &ListOptions) -> bool {
+    options.resource_version == Some(0) && !options.exact && options.continue_token.is_empty()
 }
 
 struct Start {
@@ -81,7 +87,7 @@ async fn start(call: &Call<'_>, options: &ListOptions, prefix: &str) -> Result<S
     }
     let at = match options.resource_version {
         Some(revision) if options.exact => {
-            reach(call.server, revision).await?;
+            reach(call.server, revision).await.map_err(Status::without_retry)?;
             Some(revision)
         }
         Some(0) => None,

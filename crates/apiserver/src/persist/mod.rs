@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Response};
 use jiff::Timestamp;
+use knarr_api::decode::Emptied;
 use knarr_api::status::Status;
 use knarr_store::{Entry, Error};
 use parking_lot::Mutex;
@@ -53,6 +54,8 @@ pub struct Call<'a> {
     pub annotations: Mutex<Vec<Annotation>>,
     /// The options of a delete, where its body has some.
     pub delete_options: OnceLock<Value>,
+    /// Empty lists and maps of the body, which messages about it show.
+    pub emptied: Mutex<Vec<Emptied>>,
 }
 
 /// A note about a request.
@@ -190,6 +193,9 @@ pub fn store_error(error: Error) -> Status {
             Status::expired(format!("too old resource version: {requested} ({oldest})"))
         }
         Error::Future { requested, newest } => too_large(requested, newest),
+        error @ Error::TooLarge { .. } => {
+            Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: {error}"))
+        }
         Error::Unavailable(why) => {
             tracing::error!(%why, "the store cannot write");
             Status::unavailable(format!("the store cannot write: {why}"))

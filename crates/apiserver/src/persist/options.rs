@@ -235,7 +235,10 @@ impl ListOptions {
         Ok(ListOptions {
             label_selector: query.text("labelSelector").to_owned(),
             field_selector: query.text("fieldSelector").to_owned(),
-            resource_version: parse_revision(resource_version)?,
+            resource_version: match parse_revision(resource_version) {
+                Err(_) if watch => return Err(unwatchable_revision(resource_version)),
+                other => other?,
+            },
             exact: matching == "Exact",
             not_older: matching == "NotOlderThan",
             limit: usize::try_from(limit).unwrap_or(0),
@@ -258,6 +261,12 @@ pub fn parse_revision(text: &str) -> Result<Option<u64>, Status> {
              invalid syntax"
         ))
     })
+}
+
+/// A watch finds out later than a list that its resource version is none.
+fn unwatchable_revision(text: &str) -> Status {
+    let why = format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax");
+    Status::new(500, "", why)
 }
 
 /// A delete's body, where it has one.

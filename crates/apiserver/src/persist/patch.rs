@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use knarr_api::field::{Errors, Path};
-use knarr_api::patch::{JsonPatch, PatchError, cannot_restore, merge, read_merge_patch, strategic_merge};
+use knarr_api::patch::{
+    self, JsonPatch, PatchError, Touched, cannot_restore, merge, read_merge_patch, strategic_merge,
+};
 use knarr_api::status::{Named, Status};
 use knarr_api::value::Read;
 use serde_json::{Map, Value};
@@ -141,7 +143,7 @@ impl Patch {
                 changed = strategic_merge(changed, patch.clone(), expected.node).map_err(patch_status)?;
             }
         }
-        let refused = |why: &str| self.refused(&changed, why);
+        let refused = |why: &str| self.refused(expected, current, &changed, why);
         self.check_type(expected, &changed).map_err(|why| refused(&why))?;
         let decoded = expected.decode_value(&changed).map_err(|error| refused(&error.to_string()))?;
         let mut problems = self.problems.clone();
@@ -156,6 +158,7 @@ impl Patch {
         if let Some(status) = expected.custom.and_then(|_| expected.not_this_kind(&changed)) {
             return Err(status);
         }
+        call.emptied.lock().clone_from(&decoded.emptied);
         let mut object = decoded.value;
         object["kind"] = expected.kind.kind.as_str().into();
         object["apiVersion"] = expected.kind.api_version().into();
@@ -171,10 +174,12 @@ impl Patch {
     }
 
     /// The refusal of what the patch made. It shows a strategic patch, or the whole object that another one made.
-    fn refused(&self, changed: &Value, why: &str) -> Status {
+    fn refused(&self, expected: &Expected<'_>, current: &Value, changed: &Value, why: &str) -> Status {
+        let node = expected.custom.is_none().then_some(expected.node);
         let shown = match &self.change {
-            Change::Strategic(patch) => knarr_api::patch::shown(patch).to_string(),
-            _ => changed.to_string(),
+            Change::Strategic(patch) => patch::shown(patch).to_string(),
+            Change::Merge(patch) => patch::text(changed, node, &Touched::by_merge(current, patch)),
+            Change::Json(patch) => patch::text(changed, node, &Touched::by_pointers(patch.pointers())),
         };
         let mut errors = Errors::new();
         errors.invalid(&Path::root("patch"), shown, why);

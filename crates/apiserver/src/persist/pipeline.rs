@@ -160,12 +160,15 @@ pub fn prepare_create(call: &Call<'_>, object: &mut Value) {
 pub fn validate_create(call: &Call<'_>, object: &Value) -> Result<(), Status> {
     let resource = call.resource;
     let context = call.rules_context();
-    let namespaced = resource.kind.namespaced;
-    let mut errors = metadata::validate_create(object, namespaced, resource.rules);
-    match &resource.custom {
-        Some(custom) => errors = custom.validate(object, None, "", errors),
-        None => errors.extend(resource.rules.validate(object, None, &context)),
-    }
+    let wrong_with = |object: &Value| {
+        let mut errors = metadata::validate_create(object, resource.kind.namespaced, resource.rules);
+        match &resource.custom {
+            Some(custom) => errors = custom.validate(object, None, "", errors),
+            None => errors.extend(resource.rules.validate(object, None, &context)),
+        }
+        errors
+    };
+    let errors = as_given(call, object, wrong_with(object), wrong_with);
     refuse(resource, object.text(&["metadata", "name"]), errors)?;
     if resource.custom.is_none() {
         call.warnings.lock().extend(resource.rules.warnings(object, None, &context));
@@ -215,19 +218,37 @@ fn keep_identity(object: &mut Value, old: &Value) {
 pub fn validate_update(call: &Call<'_>, object: &Value, old: &Value) -> Result<(), Status> {
     let resource = call.resource;
     let context = call.rules_context();
-    let mut errors = metadata::validate_update(object, old, resource.kind.namespaced, resource.rules);
-    match &resource.custom {
-        Some(custom) => errors = custom.validate(object, Some(old), &call.target.subresource, errors),
-        None => {
-            errors.extend(resource.rules.validate(object, Some(old), &context));
-            errors.extend(resource.rules.validate_update(object, old, &context));
+    let wrong_with = |object: &Value| {
+        let mut errors = metadata::validate_update(object, old, resource.kind.namespaced, resource.rules);
+        match &resource.custom {
+            Some(custom) => errors = custom.validate(object, Some(old), &call.target.subresource, errors),
+            None => {
+                errors.extend(resource.rules.validate(object, Some(old), &context));
+                errors.extend(resource.rules.validate_update(object, old, &context));
+            }
         }
-    }
+        errors
+    };
+    let errors = as_given(call, object, wrong_with(object), wrong_with);
     refuse(resource, object.text(&["metadata", "name"]), errors)?;
     if resource.custom.is_none() {
         call.warnings.lock().extend(resource.rules.warnings(object, Some(old), &context));
     }
     Ok(())
+}
+
+/// What is wrong with an object, in the words for the object as it was given: with its empty lists and maps.
+fn as_given(call: &Call<'_>, object: &Value, errors: Errors, wrong_with: impl Fn(&Value) -> Errors) -> Errors {
+    let emptied = call.emptied.lock();
+    if errors.is_empty() || emptied.is_empty() {
+        return errors;
+    }
+    let mut given = object.clone();
+    emptied.iter().for_each(|empty| empty.put_back(&mut given));
+    let told = wrong_with(&given);
+    let alike = told.0.len() == errors.0.len()
+        && told.0.iter().zip(&errors.0).all(|(told, own)| (&told.field, told.fault) == (&own.field, own.fault));
+    if alike { told } else { errors }
 }
 
 fn refuse(resource: &Resource, name: &str, errors: Errors) -> Result<(), Status> {

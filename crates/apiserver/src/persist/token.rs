@@ -2,6 +2,7 @@
 
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::{DecodeError, Engine};
+use knarr_api::decode;
 use knarr_api::status::Status;
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +35,7 @@ impl Token {
     }
 
     pub fn decode(text: &str) -> Result<Token, Status> {
-        let refuse = |why: &str| Status::bad_request(format!("continue key is not valid{why}"));
+        let refuse = |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid{why}"));
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| {
             let at = match error {
                 DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => at,
@@ -42,6 +43,7 @@ impl Token {
             };
             refuse(&format!(": illegal base64 data at input byte {at}"))
         })?;
+        decode::untyped_json(&bytes).map_err(|error| refuse(&format!(": {error}")))?;
         let wire: Wire = serde_json::from_slice(&bytes).map_err(|error| refuse(&format!(": {error}")))?;
         if wire.v != VERSION {
             return Err(refuse(&format!(": server does not recognize this encoded version {}", wire.v)));

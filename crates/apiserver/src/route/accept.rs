@@ -89,6 +89,32 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, offer: Offer) -> Result<For
     Err(not_acceptable(offer, known_type))
 }
 
+/// Refuses a client that does not take the one representation there is.
+pub fn only(headers: &HeaderMap, media_type: &str) -> Result<(), Status> {
+    let mut accepted = headers
+        .get_all(ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|clause| clause.split(';').next().unwrap_or_default().trim())
+        .filter(|clause| !clause.is_empty())
+        .peekable();
+    if accepted.peek().is_none() || accepted.any(|clause| clause == "*/*" || clause == media_type) {
+        return Ok(());
+    }
+    let text = format!("406: Not Acceptable\n\nAvailable representations: {media_type}");
+    Err(Status::new(406, "NotAcceptable", text).with_empty_details())
+}
+
+/// The refusal of a path whose answers are chosen without a list of what else there is.
+pub fn none_of_three() -> Status {
+    Status::new(
+        406,
+        "NotAcceptable",
+        format!("only the following media types are accepted: {JSON}, {YAML}, {PROTOBUF}"),
+    )
+}
+
 /// Humans' programs get indented answers unless they say otherwise.
 fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
     if let Some(text) = query.get("pretty").filter(|text| !text.is_empty()) {
@@ -100,10 +126,10 @@ fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
 }
 
 fn not_acceptable(offer: Offer, known_type: bool) -> Status {
-    let types = format!("{JSON}, {YAML}, {PROTOBUF}");
     if offer.custom || known_type {
-        return Status::new(406, "NotAcceptable", format!("only the following media types are accepted: {types}"));
+        return none_of_three();
     }
+    let types = format!("{JSON}, {YAML}, {PROTOBUF}");
     let streams = if offer.list { format!(", {JSON};stream=watch, {PROTOBUF};stream=watch") } else { String::new() };
     let text = format!("406: Not Acceptable\n\nAvailable representations: {types}{streams}");
     Status::new(406, "NotAcceptable", text).with_empty_details()
@@ -180,7 +206,7 @@ impl<'a> Clause<'a> {
 
 /// The encoding of a request's body.
 pub fn body_encoding(headers: &HeaderMap, custom: bool) -> Result<Encoding, Status> {
-    match media_type(headers) {
+    match media_type(headers).to_ascii_lowercase().as_str() {
         "" | JSON => Ok(Encoding::Json),
         YAML => Ok(Encoding::Yaml),
         PROTOBUF if !custom => Ok(Encoding::Protobuf),

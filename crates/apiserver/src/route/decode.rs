@@ -142,6 +142,7 @@ pub fn body_as(
 ) -> Result<Value, Status> {
     let encoding = accept::body_encoding(call.headers, expected.custom.is_some())?;
     let decoded = typed(call.headers, encoding, expected, body)?;
+    call.emptied.lock().clone_from(&decoded.emptied);
     let mut object = decoded.value;
     judge(call, expected, &expected.kind, decoded.problems, validation)?;
     object["kind"] = expected.kind.kind.as_str().into();
@@ -160,11 +161,11 @@ fn typed(_headers: &HeaderMap, encoding: Encoding, expected: &Expected<'_>, body
             };
             check_kind(expected, &meta)?;
             decode::normalize(&mut value, expected.node);
-            Ok(Decoded { value, problems: Vec::new() })
+            Ok(Decoded { value, problems: Vec::new(), emptied: Vec::new() })
         }
         Encoding::Json => {
             let meta = read_type(expected, body, body)?;
-            check_kind(expected, &meta)?;
+            check_kind(expected, &meta).map_err(|refusal| other_kind(expected, &meta, body).unwrap_or(refusal))?;
             check_custom_kind(expected, &meta, || decode::untyped_json(body).map(|it| it.value).unwrap_or_default())?;
             expected.decode_json(body).map_err(|error| cannot_handle(expected, &meta, &error.to_string()))
         }
@@ -218,6 +219,14 @@ fn check_kind(expected: &Expected<'_>, meta: &TypeMeta) -> Result<(), Status> {
     }
     let why = if known { no_conversion(&given, own) } else { unregistered(&given) };
     Err(cannot_handle(expected, meta, &why))
+}
+
+/// An object of another kind is read as what it says to be before it is refused: what cannot be read is refused for that.
+fn other_kind(expected: &Expected<'_>, meta: &TypeMeta, body: &[u8]) -> Option<Status> {
+    let given = with_defaults(expected, meta);
+    let node = builtin().kind(&given.group, &given.version, &given.kind).filter(|_| expected.custom.is_none())?;
+    let error = decode::json(body, node).err()?;
+    Some(cannot_handle(expected, meta, &error.to_string()))
 }
 
 fn no_conversion(given: &GroupVersionKind, own: &GroupVersionKind) -> String {

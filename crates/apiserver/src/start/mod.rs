@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt};
 use http::Method;
+use jiff::Timestamp;
 use knarr_api::catalogue::Catalogue;
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
@@ -27,7 +28,7 @@ use crate::endpoint::page::Pages;
 use crate::kinds::{Kinds, OpenDescriptions};
 use crate::objects::Objects;
 use crate::persist::objects::StoreObjects;
-use crate::persist::{store_error, stored};
+use crate::persist::{fields, store_error, stored};
 use crate::provided::{Provided, ProvidedKind, resource_metrics};
 use crate::request::{Target, User};
 use crate::server::Server;
@@ -193,6 +194,7 @@ impl QuotaWriter for StoredQuotas {
         let revision = quota.text(&["metadata", "resourceVersion"]).parse().map_err(Status::internal)?;
         let mut charged = quota.clone();
         charged.set(&["status", "used"], used);
+        fields::record_status(resource, quota, &mut charged, Timestamp::now());
         let value = stored::encode(resource, &charged);
         match self.store.update(&resource.key(namespace, name), value, revision, None).await {
             Ok(_) => Ok(true),

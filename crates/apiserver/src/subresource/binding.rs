@@ -33,10 +33,8 @@ pub async fn serve(
     let pods = kinds.resource("", "v1", "pods").ok_or_else(Status::no_such_resource)?;
     let missing = || Status::not_found(pods.named(), name);
     let now = time::seconds(call.now);
-    change_stored(call, pods, &pods.key(&call.target.namespace, name), missing, options.dry_run, |pod| {
-        assign(pod, &binding, &now)
-    })
-    .await?;
+    let key = pods.key(&call.target.namespace, name);
+    change_stored(call, pods, &key, missing, options.dry_run, |pod| assign(pod, &key, &binding, &now)).await?;
     Ok(success(201, format))
 }
 
@@ -61,13 +59,16 @@ fn check(binding: &Value) -> Result<(), Status> {
 }
 
 /// Puts the node into the pod, which must not have one yet.
-fn assign(pod: &mut Value, binding: &Value, now: &str) -> Result<(), Status> {
+fn assign(pod: &mut Value, key: &str, binding: &Value, now: &str) -> Result<(), Status> {
     let name = pod.text(&["metadata", "name"]).to_owned();
     let refuse = |why: String| Err(Status::conflict(BINDING, &name, &why));
     for (field, what) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
         let (given, own) = (binding.text(&["metadata", field]), pod.text(&["metadata", field]));
         if !given.is_empty() && given != own {
-            let why = format!("Precondition failed: {what} in precondition: {given}, {what} in object meta: {own}");
+            let why = format!(
+                "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition \
+                 failed: {what} in precondition: {given}, {what} in object meta: {own}"
+            );
             return Err(Status::conflict(Named { group: "", name: "pods" }, &name, &why));
         }
     }
@@ -123,14 +124,14 @@ mod tests {
     fn a_pod_gets_one_node() {
         let binding = json!({"metadata": {"name": "p", "annotations": {"a": "b"}}, "target": {"name": "n1"}});
         let mut pod = json!({"metadata": {"name": "p", "uid": "1"}, "spec": {}, "status": {"phase": "Pending"}});
-        assign(&mut pod, &binding, "now").unwrap();
+        assign(&mut pod, "/registry/pods/n/p", &binding, "now").unwrap();
         assert_eq!(pod["spec"]["nodeName"], "n1");
         assert_eq!(pod["metadata"]["annotations"], json!({"a": "b"}));
         assert_eq!(
             pod["status"]["conditions"],
             json!([{"type": "PodScheduled", "status": "True", "lastTransitionTime": "now"}])
         );
-        let again = assign(&mut pod, &binding, "later").unwrap_err();
+        let again = assign(&mut pod, "/registry/pods/n/p", &binding, "later").unwrap_err();
         assert_eq!(
             again.message,
             "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n1\""

@@ -12,7 +12,7 @@ use super::{admit, change_stored, created, success};
 use crate::answer::Body;
 use crate::persist::options::DeleteOptions;
 use crate::persist::pipeline::Phase;
-use crate::persist::{Call, delete, stored};
+use crate::persist::{Call, delete, fields, stored};
 use crate::route::accept::Format;
 use crate::route::query::Query;
 use crate::server::Admitted;
@@ -96,7 +96,13 @@ async fn charge(call: &Call<'_>, name: &str, dry_run: bool) -> Result<(), Status
     let missing = || Status::not_found(budgets.named(), name);
     let key = budgets.key(&call.target.namespace, name);
     let now = time::seconds(call.now);
-    change_stored(call, budgets, &key, missing, dry_run, |budget| take(budget, &call.target.name, &now)).await?;
+    change_stored(call, budgets, &key, missing, dry_run, |budget| {
+        let before = budget.clone();
+        take(budget, &call.target.name, &now)?;
+        fields::record_status(budgets, &before, budget, call.now);
+        Ok(())
+    })
+    .await?;
     Ok(())
 }
 
@@ -105,7 +111,8 @@ fn take(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let of = Named { group: "policy", name: "poddisruptionbudget" };
     let number = |field: &str| budget.integer(&["status", field]).unwrap_or(0);
     if number("observedGeneration") < budget.integer(&["metadata", "generation"]).unwrap_or(0) {
-        return Err(violates(format!("The disruption budget {name} is still being processed by the server.")));
+        let why = format!("The disruption budget {name} is still being processed by the server.");
+        return Err(violates(why, RETRY_AFTER));
     }
     let allowed = number("disruptionsAllowed");
     if allowed < 0 {
@@ -116,39 +123,54 @@ fn take(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
         return Err(Status::forbidden(of, &name, why));
     }
     if allowed == 0 {
-        let condition = budget.items(&["status", "conditions"]).iter().find(|condition| {
-            condition.text(&["type"]) == "DisruptionAllowed" && condition.text(&["reason"]) == "SyncFailed"
-        });
-        let failed = condition.map(|condition| {
-            format!(
-                "The disruption budget {name} does not allow evicting pods currently because it failed sync: {}",
-                condition.text(&["message"])
-            )
-        });
-        return Err(violates(failed.unwrap_or_else(|| {
-            format!(
-                "The disruption budget {name} needs {} healthy pods and has {} currently",
-                number("desiredHealthy"),
-                number("currentHealthy")
-            )
-        })));
+        return Err(violates(why_exhausted(budget), 0));
     }
     budget.set(&["status", "disruptionsAllowed"], allowed - 1);
     budget.set(&["status", "disruptedPods", pod], now);
     if allowed == 1 {
-        for condition in budget.items_mut(&["status", "conditions"]) {
-            if condition["type"] == "DisruptionAllowed" && condition["status"] != "False" {
-                condition["status"] = "False".into();
-                condition["reason"] = "InsufficientPods".into();
-                condition["lastTransitionTime"] = now.into();
-            }
+        let mut condition = json!({
+            "type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
+        });
+        if let Some(generation) = budget.integer(&["status", "observedGeneration"]).filter(|seen| *seen != 0) {
+            condition["observedGeneration"] = generation.into();
         }
+        set_condition(budget, condition, now);
     }
     Ok(())
 }
 
-fn violates(why: String) -> Status {
-    Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", RETRY_AFTER)
+/// Why a budget that allows no disruption allows none.
+fn why_exhausted(budget: &Value) -> String {
+    let name = budget.text(&["metadata", "name"]);
+    let number = |field: &str| budget.integer(&["status", field]).unwrap_or(0);
+    let refusing = budget.items(&["status", "conditions"]).iter().find(|condition| {
+        condition.text(&["type"]) == "DisruptionAllowed"
+            && condition.text(&["status"]) == "False"
+            && !condition.text(&["message"]).is_empty()
+    });
+    let part = |field: &str| refusing.map_or("", |condition| condition.text(&[field]));
+    match refusing {
+        // Where the budget could not be looked after, its numbers mean nothing.
+        Some(_) if part("reason") == "SyncFailed" => format!(
+            "The disruption budget {name} does not allow evicting pods currently because it failed sync: {}",
+            part("message")
+        ),
+        _ if number("currentHealthy") <= number("desiredHealthy") => format!(
+            "The disruption budget {name} needs {} healthy pods and has {} currently",
+            number("desiredHealthy"),
+            number("currentHealthy")
+        ),
+        Some(_) => format!(
+            "The disruption budget {name} does not allow evicting pods currently ({}): {}",
+            part("reason"),
+            part("message")
+        ),
+        None => format!("The disruption budget {name} does not allow evicting pods currently"),
+    }
+}
+
+fn violates(why: String, retry_after: u32) -> Status {
+    Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", retry_after)
         .with_cause("DisruptionBudget", why, "")
 }
 
@@ -206,6 +228,13 @@ mod tests {
         let refusal = take(&mut budget, "q", "now").unwrap_err();
         assert_eq!(refusal.code, 429);
         let cause = &refusal.details.unwrap().causes[0];
-        assert_eq!(cause.message, "The disruption budget b needs 2 healthy pods and has 3 currently");
+        assert_eq!(cause.message, "The disruption budget b does not allow evicting pods currently");
+        assert_eq!(budget["status"]["conditions"][0]["reason"], "InsufficientPods");
+        budget["status"]["currentHealthy"] = 2.into();
+        let wanting = "The disruption budget b needs 2 healthy pods and has 2 currently";
+        assert_eq!(why_exhausted(&budget), wanting);
+        budget["status"]["conditions"][0]["message"] = "m".into();
+        budget["status"]["conditions"][0]["reason"] = "SyncFailed".into();
+        assert!(why_exhausted(&budget).ends_with("because it failed sync: m"));
     }
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use http::Response;
 use knarr_api::catalogue::{GroupVersionKind, Verb};
-use knarr_api::status::Status;
+use knarr_api::status::{Named, Status};
 use knarr_api::value::Read;
 use knarr_store::Error;
 use serde_json::{Value, json};
@@ -186,7 +186,8 @@ async fn component_statuses(call: &Call<'_>, format: &Format) -> Response<Body> 
 async fn component_status(call: &Call<'_>, format: &Format) -> Result<Response<Body>, Status> {
     let all = component_values(call).await;
     let found = all.into_iter().find(|value| value.text(&["metadata", "name"]) == call.target.name);
-    Ok(shaped(call, found.ok_or_else(|| call.not_found())?, format, false))
+    let missing = || Status::not_found(Named { group: "", name: "componentstatus" }, &call.target.name);
+    Ok(shaped(call, found.ok_or_else(missing)?, format, false))
 }
 
 fn shaped(call: &Call<'_>, value: Value, format: &Format, list: bool) -> Response<Body> {

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use crate::answer::{self, Body};
 use crate::authorize::Decision;
-use crate::persist::Call;
 use crate::persist::options::{WriteKind, WriteOptions};
 use crate::persist::pipeline::{self, Phase};
+use crate::persist::{Call, fields};
 use crate::request::{GROUP_AUTHENTICATED, Target, User};
 use crate::route::accept::Format;
 use crate::route::decode;
@@ -19,6 +19,7 @@ pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> 
     let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
     let mut review = decode::object(call, &request.body, options.field_validation)?;
     pipeline::match_namespace(call, &mut review)?;
+    fields::record(call, None, &mut review, &options)?;
     for phase in [Phase::Mutate, Phase::Validate] {
         call.admit(phase, crate::admit::Operation::Create, &mut review, None, options.dry_run).await?;
     }

@@ -9,12 +9,12 @@ use knarr_api::status::{Named, Status};
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Map, Value, json};
 
-use crate::answer::{self, Body};
+use crate::answer::{self, Body, IncludeObject};
 use crate::persist::options::{WriteKind, WriteOptions};
 use crate::persist::patch::{Patch, PatchKind};
 use crate::persist::update::update;
 use crate::persist::{self, Call, fields, stored};
-use crate::route::accept::Format;
+use crate::route::accept::{Format, Shape};
 use crate::route::decode::{self, Expected};
 use crate::server::Admitted;
 
@@ -74,7 +74,27 @@ pub async fn serve(
         }
         _ => return Err(Status::method_not_allowed()),
     };
-    Ok(answer::value(&scale_of(&scaled, &paths, call)?, 200, format))
+    shown(call, scale_of(&scaled, &paths, call)?, format)
+}
+
+/// A scale in the representation that is asked for.
+fn shown(call: &Call<'_>, scale: Value, format: &Format) -> Result<Response<Body>, Status> {
+    let shaped = match format.shape {
+        Shape::Whole => scale,
+        Shape::Partial => answer::partial(call.resource, &scale, format.meta_version),
+        Shape::PartialList => {
+            let why =
+                "you requested PartialObjectMetadataList, but the requested object is not a list (*autoscaling.Scale)";
+            return Err(Status::new(406, "NotAcceptable", why));
+        }
+        Shape::Table => {
+            let include = IncludeObject::of(format, call.query)?;
+            let describe = (call.server.kinds.load().descriptions)();
+            let rules = knarr_rules::rules_of("autoscaling", "Scale");
+            answer::Tables::new(call.resource, format.meta_version, include).of_rules(rules, &*describe, scale)
+        }
+    };
+    Ok(answer::value(&shaped, 200, format))
 }
 
 /// Objects as their scales, which is what admission sees of a write to a scale.

@@ -1,6 +1,7 @@
 //! Tokens for service accounts.
 
 use http::Response;
+use knarr_api::catalogue::GroupVersionKind;
 use knarr_api::field::{Errors, Path};
 use knarr_api::status::{Named, Status};
 use knarr_api::time;
@@ -11,8 +12,9 @@ use super::{admit, created};
 use crate::answer::{self, Body};
 use crate::authenticate::{Bound, TokenRequest};
 use crate::persist::pipeline::Phase;
-use crate::persist::{Call, stored};
+use crate::persist::{Call, fields, stored};
 use crate::route::accept::Format;
+use crate::route::decode::Expected;
 use crate::server::Admitted;
 
 const REQUEST: Named<'static> = Named { group: "authentication.k8s.io", name: "TokenRequest" };
@@ -22,6 +24,8 @@ const DEFAULT: i64 = 60 * 60;
 
 pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> Result<Response<Body>, Status> {
     let (mut asked, options) = created(call, request).await?;
+    let kind = GroupVersionKind::new("authentication.k8s.io/v1", "TokenRequest");
+    fields::record_as(call, &Expected::built_in(kind.clone())?, &mut asked, &options);
     let name = &call.target.name;
     for (field, own, what) in [("name", name, "name"), ("namespace", &call.target.namespace, "namespace")] {
         let given = asked.text(&["metadata", field]);
@@ -51,7 +55,6 @@ pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> 
     asked.set(&["metadata", "uid"], uid);
     asked.set(&["metadata", "creationTimestamp"], time::seconds(call.now));
     check(&asked)?;
-    let kind = knarr_api::catalogue::GroupVersionKind::new("authentication.k8s.io/v1", "TokenRequest");
     admit(call, &kind, Phase::Validate, &mut asked, options.dry_run).await?;
     let (bound, node) = bound(call, &asked)?;
     let audiences = asked.items(&["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_owned).collect();

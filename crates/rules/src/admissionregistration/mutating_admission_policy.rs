@@ -15,6 +15,10 @@ use crate::kind::{Column, Context, KindRules, MetadataRounds};
 pub struct MutatingAdmissionPolicy;
 
 impl KindRules for MutatingAdmissionPolicy {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+
     fn set_defaults(&self, object: &mut Value, _version: &str) {
         policy::set_defaults(object);
     }

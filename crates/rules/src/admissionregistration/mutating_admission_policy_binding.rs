@@ -11,6 +11,10 @@ use crate::kind::{Column, Context, KindRules, MetadataRounds};
 pub struct MutatingAdmissionPolicyBinding;
 
 impl KindRules for MutatingAdmissionPolicyBinding {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+
     fn set_defaults(&self, object: &mut Value, _version: &str) {
         binding::set_defaults(object);
     }

@@ -10,6 +10,10 @@ use crate::kind::{Column, Context, KindRules, MetadataRounds};
 pub struct MutatingWebhookConfiguration;
 
 impl KindRules for MutatingWebhookConfiguration {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+
     fn set_defaults(&self, object: &mut Value, _version: &str) {
         webhooks::set_defaults(object, true);
     }

@@ -21,6 +21,10 @@ const LONGEST_VALUE: usize = 5 * 1024;
 pub struct ValidatingAdmissionPolicy;
 
 impl KindRules for ValidatingAdmissionPolicy {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+
     fn status_keeps_metadata(&self) -> bool {
         true
     }

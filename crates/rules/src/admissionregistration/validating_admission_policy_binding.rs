@@ -12,6 +12,10 @@ use crate::kind::{Column, Context, KindRules, MetadataRounds};
 pub struct ValidatingAdmissionPolicyBinding;
 
 impl KindRules for ValidatingAdmissionPolicyBinding {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+
     fn set_defaults(&self, object: &mut Value, _version: &str) {
         binding::set_defaults(object);
     }

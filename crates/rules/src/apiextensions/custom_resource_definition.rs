@@ -49,6 +49,10 @@ const STRING_FORMATS: [&str; 24] = [
 pub struct CustomResourceDefinition;
 
 impl KindRules for CustomResourceDefinition {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+
     fn set_defaults(&self, object: &mut Value, _version: &str) {
         let kind = object.text(&["spec", "names", "kind"]).to_owned();
         if object.text(&["spec", "names", "singular"]).is_empty() {

@@ -14,6 +14,10 @@ use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
 pub struct ApiService;
 
 impl KindRules for ApiService {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+
     fn set_defaults(&self, object: &mut Value, _version: &str) {
         if object.has(&["spec", "service"]) {
             object.set_default(&["spec", "service", "port"], 443);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::common::checks::shown_struct;
 
 pub const DEFAULT_CPU: i64 = 80;
-const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
+pub const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";

@@ -23,6 +23,9 @@ impl KindRules for HorizontalPodAutoscaler {
     fn set_defaults(&self, object: &mut Value, version: &str) {
         object.set_default(&["spec", "minReplicas"], 1);
         if version == "v1" {
+            if !object.at(&["metadata", "annotations"]).has(&[conversion::METRICS]) {
+                object.set_default(&["spec", "targetCPUUtilizationPercentage"], conversion::DEFAULT_CPU);
+            }
             return;
         }
         if object.items(&["spec", "metrics"]).is_empty() {

@@ -15,6 +15,10 @@ const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
 pub struct Lease;
 
 impl KindRules for Lease {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         for field in COORDINATED {
             object.remove(&["spec", field]);

@@ -31,6 +31,10 @@ const COLUMNS: &[Column] = &[
 pub struct Event;
 
 impl KindRules for Event {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+
     fn metadata_rounds(&self) -> MetadataRounds {
         MetadataRounds { as_change: 0, as_new: 0 }
     }
@@ -66,6 +70,10 @@ impl KindRules for Event {
 pub struct GroupedEvent;
 
 impl KindRules for GroupedEvent {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+
     fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         let mut event = object.clone();

@@ -190,7 +190,9 @@ fn changes(errors: &mut Errors, claim: &Value, old: &Value) {
         }
         keep(&mut new_spec, &old_spec, "volumeAttributesClassName");
     }
-    if !same(&new_spec, &old_spec) {
+    // For these an empty name and none are not the same.
+    let named = |spec: &Value| ["storageClassName", "volumeAttributesClassName"].map(|field| spec.has(&[field]));
+    if !same(&new_spec, &old_spec) || named(&new_spec) != named(&old_spec) {
         let difference = difference::of_claim_specs(&old_spec, &new_spec);
         let detail = format!(
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound \

@@ -98,7 +98,8 @@ impl KindRules for ReplicationController {
             Some(old) if old.at(&["spec"]) == object.at(&["spec"]) => return warnings,
             Some(_) => {}
         }
-        let template = object.at(&["spec", "template"]);
+        // An update is warned of the template it replaces, not of the new one.
+        let template = old.unwrap_or(object).at(&["spec", "template"]);
         if !template.is_null() {
             warnings.extend(pod::warnings::of_template(template, &spec.child("template")));
         }

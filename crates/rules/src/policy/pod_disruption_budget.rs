@@ -15,6 +15,10 @@ const COUNTERS: [&str; 4] = ["disruptionsAllowed", "currentHealthy", "desiredHea
 pub struct PodDisruptionBudget;
 
 impl KindRules for PodDisruptionBudget {
+    fn knows_finalizers(&self) -> bool {
+        false
+    }
+
     fn metadata_rounds(&self) -> MetadataRounds {
         MetadataRounds { as_change: 0, as_new: 1 }
     }

@@ -2,60 +2,26 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use http::Request;
-use http_body_util::Full;
 use knarr_api::catalogue::GroupVersionKind;
 use knarr_api::cel::Type;
 use knarr_api::value::Read;
 use knarr_rules::admissionregistration::expressions::Scope;
-use knarr_store::Notice;
 use serde_json::{Value, json};
 
 use crate::kinds::Kinds;
-use crate::request::{GROUP_MASTERS, User};
-use crate::server::{Sender, Server};
+use crate::own_status;
+use crate::server::Server;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 const PLURAL: &str = "validatingadmissionpolicies";
 const MANAGER: &str = "validatingadmissionpolicy-status";
 /// Kinds beyond these are not looked at.
 const MOST_KINDS: usize = 10;
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Follows policies until the server stops.
 pub async fn follow(server: Arc<Server>) {
-    let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
-    let mut stopping = server.stopping.clone();
-    let mut ready = server.ready.clone();
-    tokio::select! {
-        ready = ready.wait_for(|ready| *ready) => if ready.is_err() { return },
-        _ = stopping.wait_for(|stopping| *stopping) => return,
-    }
-    loop {
-        let mut watch = match server.store.watch(&resource.range(""), server.store.revision()) {
-            Ok(watch) => watch,
-            Err(error) => {
-                tracing::warn!(%error, "cannot follow admission policies");
-                tokio::time::sleep(RETRY).await;
-                continue;
-            }
-        };
-        loop {
-            let settled = check_all(&server).await;
-            tokio::select! {
-                notice = watch.next() => match notice {
-                    Some(Notice::Events(_) | Notice::Progress(_)) => {}
-                    Some(Notice::Compacted) => break,
-                    None => return,
-                },
-                () = tokio::time::sleep(RETRY), if !settled => {}
-                _ = stopping.wait_for(|stopping| *stopping) => return,
-            }
-        }
-    }
+    own_status::follow(server, GROUP, PLURAL, |server| async move { check_all(&server).await }).await;
 }
 
 /// Checks every policy whose newest generation was not looked at; false when a status could not be written.
@@ -82,15 +48,9 @@ async fn write(server: &Arc<Server>, name: &str, status: Value) -> bool {
         "apiVersion": format!("{GROUP}/v1"), "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name},
         "status": status,
     });
-    let request = Request::patch(format!("/apis/{GROUP}/v1/{PLURAL}/{name}/status?fieldManager={MANAGER}&force=true"))
-        .header("content-type", "application/apply-patch+yaml")
-        .body(Full::new(Bytes::from(configuration.to_string())));
-    let Ok(request) = request else { return true };
     let account = "system:serviceaccount:kube-system:validatingadmissionpolicy-status-controller";
-    let sender = Sender::Trusted(Arc::new(User::named(account, &[GROUP_MASTERS])));
-    let code = server.handle(request, &sender).await.status().as_u16();
-    // One that is gone, or newer by now, comes back by the watch.
-    matches!(code, 200..=299 | 404 | 409)
+    let path = format!("/apis/{GROUP}/v1/{PLURAL}/{name}");
+    own_status::apply(server, &path, account, MANAGER, &configuration).await
 }
 
 /// What is wrong with a policy's expressions, kind by kind, as its status tells it.

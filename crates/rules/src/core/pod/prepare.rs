@@ -126,11 +126,7 @@ fn resized(new: &Value, old: &Value) -> Value {
 }
 
 fn keep_whole_metadata(pod: &mut Value, old: &Value) {
-    keep_metadata(
-        pod,
-        old,
-        &["deletionTimestamp", "labels", "annotations", "finalizers", "ownerReferences", "managedFields"],
-    );
+    keep_metadata(pod, old, &["deletionTimestamp", "labels", "annotations", "finalizers", "ownerReferences"]);
 }
 
 fn keep_metadata(pod: &mut Value, old: &Value, fields: &[&str]) {

@@ -1,0 +1,120 @@
+//! What a patch made of an object, as messages show it.
+//!
+//! Kubernetes applies JSON and merge patches to the text of an object: what a patch goes through is taken apart and put
+//! together again with its names in alphabetical order, the rest stays as it was printed, field after field as its type
+//! declares them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::schema::{NodeRef, Shape};
+
+/// What a patch goes through, by name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Touched(BTreeMap<String, Touched>);
+
+impl Touched {
+    /// What a merge patch goes through: wherever it and the object both have an object.
+    pub fn by_merge(current: &Value, patch: &Value) -> Touched {
+        let (Value::Object(current), Value::Object(patch)) = (current, patch) else { return Touched::default() };
+        let within = patch.iter().filter_map(|(name, patch)| {
+            let current = current.get(name).filter(|current| current.is_object())?;
+            patch.is_object().then(|| (name.clone(), Touched::by_merge(current, patch)))
+        });
+        Touched(within.collect())
+    }
+
+    /// What JSON patches with these pointers go through: all that holds what they point to.
+    pub fn by_pointers<'a>(pointers: impl Iterator<Item = &'a [String]>) -> Touched {
+        let mut touched = Touched::default();
+        for pointer in pointers {
+            let holders = pointer.split_last().map_or(&[][..], |(_, holders)| holders);
+            let mut at = &mut touched;
+            for part in holders {
+                at = at.0.entry(part.clone()).or_default();
+            }
+        }
+        touched
+    }
+}
+
+/// The text of a patched object. A custom resource has no declared order: it is given without a schema.
+pub fn text(object: &Value, node: Option<NodeRef<'_>>, touched: &Touched) -> String {
+    let mut out = String::new();
+    write(&mut out, object, node, Some(touched));
+    out
+}
+
+fn write(out: &mut String, value: &Value, node: Option<NodeRef<'_>>, touched: Option<&Touched>) {
+    let shape = node.map(|node| (node, &node.get().shape));
+    match value {
+        Value::Object(fields) => {
+            let mut names: Vec<&String> = fields.keys().collect();
+            if let (None, Some((_, Shape::Object(object)))) = (touched, shape) {
+                names.sort_by_key(|name| object.field(name).map_or(u32::MAX, |field| field.place));
+            }
+            out.push('{');
+            for (at, name) in names.into_iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                push_escaped(out, &Value::from(name.as_str()));
+                out.push(':');
+                let within = match shape {
+                    Some((node, Shape::Object(object))) => object.field(name).map(|field| node.at(field.node)),
+                    Some((node, Shape::Map(element))) => Some(node.at(*element)),
+                    _ => None,
+                };
+                write(out, &fields[name], within, touched.and_then(|touched| touched.0.get(name)));
+            }
+            out.push('}');
+        }
+        Value::Array(items) => {
+            let element = match shape {
+                Some((node, Shape::List(list))) => Some(node.at(list.element)),
+                _ => None,
+            };
+            out.push('[');
+            for (at, item) in items.iter().enumerate() {
+                if at > 0 {
+                    out.push(',');
+                }
+                write(out, item, element, touched.and_then(|touched| touched.0.get(&at.to_string())));
+            }
+            out.push(']');
+        }
+        leaf => push_escaped(out, leaf),
+    }
+}
+
+/// Characters that mean something in HTML are escaped, as Go's JSON does.
+fn push_escaped(out: &mut String, leaf: &Value) {
+    for character in leaf.to_string().chars() {
+        match character {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => out.push_str(&format!("\\u{:04x}", character as u32)),
+            other => out.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::builtin;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_not_touched_keeps_its_order() {
+        let node = builtin().kind("", "v1", "Pod").expect("kind");
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"b": "<", "a": "1"}, "name": "x"},
+            "spec": {"containers": [{"image": "i", "name": "c"}], "volumes": []}});
+        let plain = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","labels":{"a":"1","b":"\u003c"}},"spec":{"volumes":[],"containers":[{"name":"c","image":"i"}]}}"#;
+        assert_eq!(text(&pod, Some(node), &Touched::default()), plain);
+        let merged = Touched::by_merge(&pod, &json!({"metadata": {"labels": {"a": "1"}}, "status": {}}));
+        let pointer = ["metadata", "labels", "a"].map(str::to_owned);
+        assert_eq!(merged, Touched::by_pointers([&pointer[..]].into_iter()));
+        let touched = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"a":"1","b":"\u003c"},"name":"x"},"spec":{"volumes":[],"containers":[{"name":"c","image":"i"}]}}"#;
+        assert_eq!(text(&pod, Some(node), &merged), touched);
+    }
+}

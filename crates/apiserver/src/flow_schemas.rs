@@ -1,0 +1,79 @@
+//! Whether the flow schemas lead somewhere, told in their status.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use knarr_api::time;
+use knarr_api::value::Read;
+use serde_json::{Value, json};
+
+use crate::own_status;
+use crate::server::Server;
+
+const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+const SCHEMAS: &str = "flowschemas";
+const LEVELS: &str = "prioritylevelconfigurations";
+const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
+
+/// Follows flow schemas and what they refer to until the server stops.
+pub async fn follow(server: Arc<Server>) {
+    let step = |server| async move { look(&server).await };
+    tokio::join!(
+        own_status::follow(server.clone(), GROUP, SCHEMAS, step),
+        own_status::follow(server.clone(), GROUP, LEVELS, step),
+    );
+}
+
+async fn look(server: &Arc<Server>) -> bool {
+    let mut settled = true;
+    for schema in server.objects.list(GROUP, SCHEMAS, "") {
+        let level = schema.text(&["spec", "priorityLevelConfiguration", "name"]);
+        let exists = server.objects.get(GROUP, LEVELS, "", level).is_some();
+        let Some(condition) = dangling(&schema, exists, Timestamp::now()) else { continue };
+        let name = schema.text(&["metadata", "name"]);
+        let configuration = json!({
+            "apiVersion": format!("{GROUP}/v1"), "kind": "FlowSchema", "metadata": {"name": name},
+            "status": {"conditions": [condition]},
+        });
+        let path = format!("/apis/{GROUP}/v1/{SCHEMAS}/{name}");
+        settled &= own_status::apply(server, &path, "system:apiserver", MANAGER, &configuration).await;
+    }
+    settled
+}
+
+/// The condition that a schema should have, where it has another or none.
+fn dangling(schema: &Value, exists: bool, now: Timestamp) -> Option<Value> {
+    let level = schema.text(&["spec", "priorityLevelConfiguration", "name"]);
+    let (status, reason, what) =
+        if exists { ("False", "Found", "and it exists") } else { ("True", "NotFound", "but there is no such object") };
+    let message = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} {what}");
+    let wanted = (status, reason, message.as_str());
+    let told = schema.items(&["status", "conditions"]).iter().any(|own| {
+        own.text(&["type"]) == "Dangling"
+            && (own.text(&["status"]), own.text(&["reason"]), own.text(&["message"])) == wanted
+    });
+    let condition = || {
+        json!({"type": "Dangling", "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": time::seconds(now)})
+    };
+    (!told).then(condition)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemas_without_a_level_dangle() {
+        let mut schema = json!({"spec": {"priorityLevelConfiguration": {"name": "low"}}});
+        let condition = dangling(&schema, false, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!((&condition["status"], &condition["reason"]), (&json!("True"), &json!("NotFound")));
+        schema["status"] = json!({"conditions": [condition]});
+        assert_eq!(dangling(&schema, false, Timestamp::UNIX_EPOCH), None);
+        let found = dangling(&schema, true, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(
+            found["message"],
+            "This FlowSchema references the PriorityLevelConfiguration object named \"low\" and it exists"
+        );
+    }
+}
