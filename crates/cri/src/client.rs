@@ -1,7 +1,8 @@
 //! One method a CRI call, over a channel that connects again by itself.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
@@ -41,6 +42,12 @@ impl CallError {
         matches!(self, Self::Refused { status, .. } if status.code() == Code::Unimplemented)
     }
 
+    /// The call took longer than it was given.
+    pub fn is_late(&self) -> bool {
+        let late = |status: &tonic::Status| matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled);
+        matches!(self, Self::Refused { status, .. } if late(status))
+    }
+
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Refused { status, .. } => status.code() == Code::Unavailable,
@@ -75,7 +82,11 @@ type Result<T> = std::result::Result<T, CallError>;
 pub struct Runtime {
     channel: Channel,
     socket: PathBuf,
+    observer: Option<Observer>,
 }
+
+/// Told of every call: its method, how long it took, and whether it succeeded.
+pub type Observer = Arc<dyn Fn(&'static str, Duration, bool) + Send + Sync>;
 
 impl Runtime {
     /// `endpoint` is a path or a `unix://` address. Nothing is sent until the first call.
@@ -92,7 +103,14 @@ impl Runtime {
                 async move { UnixStream::connect(target).await.map(TokioIo::new) }
             },
         ));
-        Ok(Self { channel, socket })
+        Ok(Self { channel, socket, observer: None })
+    }
+
+    /// The same runtime, with somebody told of every call.
+    #[must_use]
+    pub fn observed(mut self, observer: Observer) -> Self {
+        self.observer = Some(observer);
+        self
     }
 
     pub fn socket(&self) -> &Path {
@@ -104,6 +122,19 @@ impl Runtime {
     }
 
     async fn call<Q, A>(&self, method: &'static str, path: &'static str, request: Q, limit: Duration) -> Result<A>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let begun = Instant::now();
+        let answer = self.send(method, path, request, limit).await;
+        if let Some(observer) = &self.observer {
+            observer(method, begun.elapsed(), answer.is_ok());
+        }
+        answer
+    }
+
+    async fn send<Q, A>(&self, method: &'static str, path: &'static str, request: Q, limit: Duration) -> Result<A>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,

@@ -11,4 +11,4 @@ pub mod messages;
 
 mod client;
 
-pub use client::{CallError, Runtime};
+pub use client::{CallError, Observer, Runtime};

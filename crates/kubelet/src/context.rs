@@ -41,7 +41,7 @@ pub struct Context {
     pub node_dns: DnsConfig,
     pub addresses: Vec<String>,
     pub allocatable: RwLock<BTreeMap<String, Quantity>>,
-    pub metrics: crate::server::metrics::Counters,
+    pub metrics: Arc<crate::counters::Counters>,
     pub starts: StartQueue,
     /// What containers have for themselves.
     pub resources: Arc<crate::resources::Resources>,

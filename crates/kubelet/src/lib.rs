@@ -10,6 +10,7 @@
 mod cgroup;
 mod container;
 mod context;
+mod counters;
 mod images;
 pub mod inotify;
 mod node;
@@ -152,6 +153,8 @@ async fn assemble(
     runtime: Runtime,
 ) -> Result<(Arc<Context>, Arc<knarr_client::Informer<Pod>>), NodeError> {
     let version = runtime.version().await?;
+    let metrics = Arc::new(counters::Counters::default());
+    let runtime = runtime.observed(server::metrics::runtime_observer(metrics.clone()));
     let informers = Informers::new(client.clone());
     let machine = node::machine::read();
     let allocatable = node::allocatable(&settings, &machine);
@@ -171,7 +174,7 @@ async fn assemble(
         addresses: node::node_addresses(&settings),
         node_dns: container::dns::parse_resolv_conf(&resolv_conf.unwrap_or_default()),
         allocatable: RwLock::new(allocatable),
-        metrics: Default::default(),
+        metrics,
         starts: context::StartQueue::new(machine.cpus),
         runtime_name: version.runtime_name,
         runtime_version: version.runtime_version,

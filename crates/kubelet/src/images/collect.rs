@@ -34,7 +34,10 @@ pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String
     let mut freed = 0;
     for image in choose(images, &used, |id| context.images.last_used(id), Timestamp::now(), wanted) {
         match context.runtime.remove_image(&image.id).await {
-            Ok(()) => freed += image.size,
+            Ok(()) => {
+                freed += image.size;
+                context.metrics.count("kubelet_image_garbage_collected_total", &[("reason", "space")]);
+            }
             Err(error) => tracing::warn!(%error, image = image.id, "an image can't be removed"),
         }
     }

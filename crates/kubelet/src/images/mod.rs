@@ -125,6 +125,8 @@ impl Images {
             Ok((image, pulling, whole)) => {
                 self.0.failures.lock().remove(&key);
                 self.note_use(&image.id);
+                let labels = [("image_size_in_bytes", size_label(image.size))];
+                context.metrics.observe("kubelet_image_pull_duration_seconds", &labels, pulling);
                 step.record("found", "pulled");
                 let message = format!(
                     "Successfully pulled image \"{asked}\" in {} ({} including waiting). Image size: {} bytes.",
@@ -234,6 +236,28 @@ async fn find(context: &Context, name: &str) -> Result<Option<Image>, String> {
             return Ok(found);
         }
     }
+}
+
+/// The sizes by which pulls are told apart.
+fn size_label(size: u64) -> &'static str {
+    const GIGABYTE: u64 = 1 << 30;
+    const BOUNDS: [(u64, &str); 11] = [
+        (10 << 20, "0-10MB"),
+        (100 << 20, "10MB-100MB"),
+        (500 << 20, "100MB-500MB"),
+        (GIGABYTE, "500MB-1GB"),
+        (5 * GIGABYTE, "1GB-5GB"),
+        (10 * GIGABYTE, "5GB-10GB"),
+        (20 * GIGABYTE, "10GB-20GB"),
+        (30 * GIGABYTE, "20GB-30GB"),
+        (40 * GIGABYTE, "30GB-40GB"),
+        (60 * GIGABYTE, "40GB-60GB"),
+        (100 * GIGABYTE, "60GB-100GB"),
+    ];
+    if size == 0 {
+        return "N/A";
+    }
+    BOUNDS.iter().find(|(bound, _)| size < *bound).map_or("GT100GB", |(_, label)| label)
 }
 
 fn rounded(duration: Duration) -> String {

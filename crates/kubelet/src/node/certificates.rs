@@ -117,6 +117,14 @@ fn read(certificate: &Path) -> Result<x509_parser::pem::Pem, CertificateError> {
     x509_parser::pem::Pem::iter_from_buffer(&content).next().ok_or_else(unreadable)?.map_err(|_| unreadable())
 }
 
+/// When a certificate expires.
+pub fn good_until(certificate: &Path) -> Result<Timestamp, CertificateError> {
+    let unreadable = || CertificateError::Unreadable(certificate.to_path_buf());
+    let pem = read(certificate)?;
+    let parsed = pem.parse_x509().map_err(|_| unreadable())?;
+    Timestamp::from_second(parsed.validity().not_after.timestamp()).map_err(|_| unreadable())
+}
+
 /// When a certificate should be renewed: at four fifths of its life.
 pub fn renew_at(certificate: &Path) -> Result<Timestamp, CertificateError> {
     let unreadable = || CertificateError::Unreadable(certificate.to_path_buf());

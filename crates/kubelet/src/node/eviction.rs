@@ -114,31 +114,37 @@ pub fn judge(thresholds: &Thresholds, signals: &Signals) -> Pressure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
     pub resource: &'static str,
+    /// What was measured, by the name thresholds have.
+    pub signal: &'static str,
     pub threshold: i64,
     pub available: i64,
 }
 
 /// What pods are ended for, memory first.
 pub fn shortage(thresholds: &Thresholds, pressure: Pressure, signals: &Signals) -> Option<Shortage> {
-    let found = |resource, threshold: Threshold, available: u64, whole: u64| {
+    let found = |resource, signal, threshold: Threshold, available: u64, whole: u64| {
         let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
         let threshold = threshold.amount(signed(whole));
-        let short = Shortage { resource, threshold, available: signed(available) };
+        let short = Shortage { resource, signal, threshold, available: signed(available) };
         (short.available < threshold).then_some(short)
     };
-    let Signals { nodefs, imagefs, .. } = signals;
+    let Signals { nodefs, imagefs, memory_available, memory_total, .. } = *signals;
     if pressure.memory {
-        return found("memory", thresholds.memory_available, signals.memory_available, signals.memory_total);
+        return found("memory", "memory.available", thresholds.memory_available, memory_available, memory_total);
     }
     if pressure.disk {
-        let disk =
-            |threshold, usage: &FilesystemUsage| found("ephemeral-storage", threshold, usage.available, usage.capacity);
-        return disk(thresholds.nodefs_available, nodefs)
-            .or_else(|| disk(thresholds.imagefs_available, imagefs))
-            .or_else(|| found("inodes", thresholds.nodefs_inodes_free, nodefs.inodes_free, nodefs.inodes));
+        let disk = |signal, threshold, usage: FilesystemUsage| {
+            found("ephemeral-storage", signal, threshold, usage.available, usage.capacity)
+        };
+        let inodes =
+            || found("inodes", "nodefs.inodesFree", thresholds.nodefs_inodes_free, nodefs.inodes_free, nodefs.inodes);
+        return disk("nodefs.available", thresholds.nodefs_available, nodefs)
+            .or_else(|| disk("imagefs.available", thresholds.imagefs_available, imagefs))
+            .or_else(inodes);
     }
     let free = signals.processes_total.saturating_sub(signals.processes);
-    found("pids", thresholds.processes_available, free, signals.processes_total).filter(|_| pressure.processes)
+    let processes = found("pids", "pid.available", thresholds.processes_available, free, signals.processes_total);
+    processes.filter(|_| pressure.processes)
 }
 
 /// Pressure as it is reported: it begins at once and ends only after it has been gone for a while.

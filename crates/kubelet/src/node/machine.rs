@@ -33,7 +33,10 @@ pub fn read() -> Machine {
         operating_system: pretty_name(&line("/etc/os-release")),
         machine_id: line("/etc/machine-id"),
         boot_id: line("/proc/sys/kernel/random/boot_id"),
-        system_uuid: line("/sys/class/dmi/id/product_uuid").to_lowercase(),
+        // Machines without such a table are known by the system's own name for itself.
+        system_uuid: Some(line("/sys/class/dmi/id/product_uuid"))
+            .filter(|uuid| !uuid.is_empty())
+            .unwrap_or_else(|| line("/etc/machine-id")),
         architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
         booted_at: booted_at(&line("/proc/stat")),
     }

@@ -22,6 +22,9 @@ use crate::settings::Settings;
 const MOST_IMAGES: usize = 50;
 const MOST_NAMES: usize = 5;
 
+/// What a control plane may count on where it depends on the node.
+const DECLARED_FEATURES: [&str; 2] = ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"];
+
 type Amounts = BTreeMap<String, Quantity>;
 
 fn binary(bytes: u64) -> Quantity {
@@ -76,7 +79,10 @@ pub fn allocatable(settings: &Settings, machine: &Machine) -> Amounts {
         if rest.is_negative() {
             rest = Amount::ZERO;
         }
-        *amount = if name == "ephemeral-storage" { Quantity(rest.value().to_string()) } else { rest.to_api() };
+        *amount = match name.as_str() {
+            "ephemeral-storage" if rest.value() != whole.value() => Quantity(rest.value().to_string()),
+            _ => rest.to_api(),
+        };
     }
     amounts
 }
@@ -118,7 +124,11 @@ pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeSta
         node_info: Some(NodeSystemInfo {
             architecture: machine.architecture.to_string(),
             boot_id: machine.boot_id.clone(),
-            container_runtime_version: format!("{}://{}", context.runtime_name, context.runtime_version),
+            container_runtime_version: format!(
+                "{}://{}",
+                context.runtime_name,
+                plain_version(&context.runtime_version)
+            ),
             kernel_version: machine.kernel.clone(),
             kube_proxy_version: String::new(),
             kubelet_version: "v1.36.4".to_string(),
@@ -128,9 +138,21 @@ pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeSta
             system_uuid: machine.system_uuid.clone(),
             swap: Some(NodeSwapStatus { capacity: i64::try_from(machine.swap).ok() }).filter(|_| machine.swap > 0),
         }),
+        declared_features: Some(DECLARED_FEATURES.map(str::to_string).to_vec()),
         runtime_handlers: observed.runtime.as_ref().map(handlers).filter(|list| !list.is_empty()),
         ..NodeStatus::default()
     }
+}
+
+/// A version as the API shows it: whole where it is a semantic version, else only its numbers.
+fn plain_version(version: &str) -> &str {
+    let version = version.strip_prefix('v').unwrap_or(version);
+    let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
+    let (numbers, rest) = version.split_at(end);
+    let is_semantic = numbers.split('.').count() == 3
+        && (rest.is_empty() || rest.starts_with(['-', '+']))
+        && rest.chars().all(|c| c.is_ascii_alphanumeric() || "-+.".contains(c));
+    if is_semantic { version } else { numbers.trim_end_matches('.') }
 }
 
 fn handlers(runtime: &StatusResponse) -> Vec<NodeRuntimeHandler> {
@@ -249,5 +271,18 @@ mod tests {
         assert_eq!(amounts["cpu"].0, "1500m");
         assert_eq!(amounts["memory"].0, "924Mi");
         assert_eq!(amounts["pods"].0, "110");
+    }
+
+    #[test]
+    fn versions_are_shown_as_numbers_unless_they_are_semantic() {
+        for (version, expected) in [
+            ("1.6.20~ds1", "1.6.20"),
+            ("v1.7.13", "1.7.13"),
+            ("2.0.0-rc.1+k3s1", "2.0.0-rc.1+k3s1"),
+            ("1.2", "1.2"),
+            ("1.2.3.4", "1.2.3.4"),
+        ] {
+            assert_eq!(plain_version(version), expected, "{version}");
+        }
     }
 }

@@ -63,6 +63,7 @@ pub async fn evict_one(context: &Context, pods: &Pods, pressure: Pressure, signa
     let logs = |name: &str| log_usage(context, &chosen.pod, name);
     let message = low_message(&short, &chosen.pod, of_pod(&chosen.pod), logs);
     let condition = Some(("TerminationByKubelet".to_string(), message.clone()));
+    context.metrics.count("kubelet_evictions", &[("eviction_signal", short.signal)]);
     evict(context, pods, &chosen.pod, message, condition);
 }
 
@@ -169,7 +170,8 @@ pub async fn enforce_storage_limits(context: &Context, pods: &Pods) {
     };
     for pod in limited {
         let own = uses.get(pod::uid(&pod)).map(Vec::as_slice).unwrap_or_default();
-        if let Some(message) = exceeded(context, &pod, own) {
+        if let Some((signal, message)) = exceeded(context, &pod, own) {
+            context.metrics.count("kubelet_evictions", &[("eviction_signal", signal)]);
             evict(context, pods, &pod, message, None);
         }
     }
@@ -187,27 +189,32 @@ fn storage_limit(pod: &Pod) -> Option<i64> {
     limits.reduce(|sum, limit| sum + limit).filter(|limit| *limit > 0)
 }
 
-fn exceeded(context: &Context, pod: &Pod, uses: &[ContainerUse]) -> Option<String> {
+/// What was exceeded, by the name metrics know it by, and the words for it.
+fn exceeded(context: &Context, pod: &Pod, uses: &[ContainerUse]) -> Option<(&'static str, String)> {
     let beyond = |used: u64, limit: i64| i64::try_from(used).unwrap_or(i64::MAX) > limit;
     let folder = context.settings.pod_directory(pod::uid(pod)).join("volumes/kubernetes.io~empty-dir");
     for volume in pod::spec(pod).volumes.iter().flatten() {
         let Some(source) = &volume.empty_dir else { continue };
         let Some(limit) = source.size_limit.as_ref().filter(|limit| value(limit) > 0) else { continue };
         if beyond(folder_usage(&folder.join(&volume.name)).0, value(limit)) {
-            return Some(format!("Usage of EmptyDir volume \"{}\" exceeds the limit \"{}\". ", volume.name, limit.0));
+            let message = format!("Usage of EmptyDir volume \"{}\" exceeds the limit \"{}\". ", volume.name, limit.0);
+            return Some(("emptydirfs.limit", message));
         }
     }
     let limit = storage_limit(pod)?;
     if beyond(disk_usage(context, pod, uses), limit) {
         let limit = bytes(limit);
-        return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "));
+        let message = format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
+        return Some(("ephemeralpodfs.limit", message));
     }
     uses.iter().find_map(|container| {
         let found = pod::find(pod, &container.name)?;
         let limit = pod::limits(&found.container).as_ref()?.get("ephemeral-storage").cloned()?;
         let used = container.layer + log_usage(context, pod, &container.name);
         (value(&limit) > 0 && beyond(used, value(&limit))).then(|| {
-            format!("Container {} exceeded its local ephemeral storage limit \"{}\". ", container.name, limit.0)
+            let name = &container.name;
+            let message = format!("Container {name} exceeded its local ephemeral storage limit \"{}\". ", limit.0);
+            ("ephemeralcontainerfs.limit", message)
         })
     })
 }
@@ -245,7 +252,8 @@ mod tests {
             { "name": "a", "resources": { "requests": { "memory": "64Mi" } } }, { "name": "b" } ] } }))
         .expect("a pod");
         let uses = |name: &str, working_set| ContainerUse { name: name.into(), layer: 0, working_set };
-        let short = Shortage { resource: "memory", threshold: 100 << 20, available: 90 << 20 };
+        let short =
+            Shortage { resource: "memory", signal: "memory.available", threshold: 100 << 20, available: 90 << 20 };
         let message = low_message(&short, &pod, &[uses("a", 32 << 20), uses("b", 1 << 30)], |_| 0);
         assert_eq!(
             message,

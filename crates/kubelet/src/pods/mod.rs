@@ -73,6 +73,7 @@ impl Pods {
         if let Some(refusal) = refused {
             trail::refused(&pod, &refusal.message);
             self.context.pod_event(&pod, true, &refusal.reason, refusal.message.clone());
+            self.context.metrics.count("kubelet_admission_rejections_total", &[("reason", &refusal.reason)]);
             let ending = Ending::Rejected { reason: refusal.reason, message: refusal.message };
             let _ = worker.sender.send(Message::Stop(ending));
         }

@@ -2,14 +2,19 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Pods;
+use crate::context::Context;
 use crate::runtime::PodName;
 use crate::volumes;
-use crate::worker::Message;
+use crate::worker::{Message, clean};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// To be called when every wanted pod has been seen: containers in the runtime, folders and cgroups without a pod go.
 pub fn clear_leftovers(pods: &Arc<Pods>, names: &HashMap<String, PodName>) {
@@ -28,14 +33,20 @@ pub fn clear_leftovers(pods: &Arc<Pods>, names: &HashMap<String, PodName>) {
     without_pod.dedup();
     without_pod.retain(|uid| !pods.knows(uid));
     for uid in without_pod {
-        if let Some(cgroups) = &context.cgroups
-            && let Err(error) = cgroups.remove(&uid)
-        {
-            tracing::warn!(%error, uid, "a cgroup left behind can't be removed");
+        tokio::spawn(release_surely(context.clone(), uid));
+    }
+}
+
+/// A process that has just been killed holds its cgroup for a moment.
+async fn release_surely(context: Arc<Context>, uid: String) {
+    let mut pause = FIRST_PAUSE;
+    while let Err(error) = clean::release(&context, &uid).await {
+        if pause > LONGEST_PAUSE {
+            tracing::warn!(error, uid, "what a pod left behind can't be cleared away");
+            return;
         }
-        if let Err(error) = volumes::remove_all(&context.settings, &uid) {
-            tracing::warn!(%error, uid, "volumes left behind can't be removed");
-        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
     }
 }
 

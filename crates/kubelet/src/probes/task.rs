@@ -103,6 +103,8 @@ enum Outcome {
     /// Success with a word of doubt, which an event tells.
     Warning(String),
     Failure(String),
+    /// The container could not be asked.
+    Unknown(String),
 }
 
 impl Task {
@@ -128,11 +130,18 @@ impl Task {
                 Ok(outcome) => outcome,
                 Err(_) => Outcome::Failure(self.late(limit)),
             };
+            if let Outcome::Unknown(message) = &outcome {
+                // Who could not ask knows nothing: neither a success nor a failure.
+                self.count("unknown");
+                let kind = self.kind.as_str();
+                self.event("Unhealthy", format!("{kind} probe errored and resulted in unknown state: {message}"));
+                continue;
+            }
             let success = !matches!(outcome, Outcome::Failure(_));
             let why = if let Outcome::Failure(message) = &outcome { message.clone() } else { String::new() };
-            self.context.metrics.probe(self.kind.as_str(), success);
+            self.count(if success { "successful" } else { "failed" });
             match outcome {
-                Outcome::Success => {}
+                Outcome::Success | Outcome::Unknown(_) => {}
                 Outcome::Warning(message) => {
                     self.event("ProbeWarning", format!("{} probe warning: {message}", self.kind.as_str()))
                 }
@@ -153,6 +162,18 @@ impl Task {
                 return;
             }
         }
+    }
+
+    fn count(&self, result: &str) {
+        let labels = [
+            ("container", self.container.name.as_str()),
+            ("namespace", pod::namespace(&self.pod)),
+            ("pod", pod::name(&self.pod)),
+            ("pod_uid", pod::uid(&self.pod)),
+            ("probe_type", self.kind.as_str()),
+            ("result", result),
+        ];
+        self.context.metrics.count("prober_probe_total", &labels);
     }
 
     fn event(&self, reason: &str, message: String) {
@@ -203,7 +224,8 @@ impl Task {
                 output.truncate(10 << 10);
                 Outcome::Failure(String::from_utf8_lossy(&output).into_owned())
             }
-            Err(error) => Outcome::Failure(error.rpc_text()),
+            Err(error) if error.is_late() => Outcome::Failure(self.late(limit)),
+            Err(error) => Outcome::Unknown(error.rpc_text()),
         }
     }
 

@@ -9,6 +9,7 @@ pub mod metrics;
 mod route;
 mod stats;
 mod streams;
+mod system_logs;
 mod tls;
 
 pub use auth::Access;
@@ -28,6 +29,9 @@ use tokio::net::TcpListener;
 
 use crate::context::Context;
 use crate::pods::Pods;
+
+/// How long a connection may be silent before its peer is asked whether it is still there.
+const SILENCE: std::time::Duration = std::time::Duration::from_secs(15);
 
 pub type Body = BoxBody<Bytes, std::io::Error>;
 
@@ -75,8 +79,11 @@ async fn accept(listener: TcpListener, acceptor: tokio_rustls::TlsAcceptor, serv
         };
         let (acceptor, server) = (acceptor.clone(), server.clone());
         tokio::spawn(async move {
-            // Keystrokes of a terminal must not wait for more of them.
+            // Keystrokes of a terminal must not wait for more of them, and a peer that is gone without a word must not be
+            // waited for by a stream that has nothing to send.
             let _ = stream.set_nodelay(true);
+            let probes = socket2::TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE);
+            let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&probes);
             let handshake = tokio::time::timeout(std::time::Duration::from_secs(10), acceptor.accept(stream)).await;
             let Ok(Ok(stream)) = handshake else { return };
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).cloned();
@@ -101,10 +108,22 @@ async fn answer(
     request: Request<Incoming>,
     certificate: Option<&rustls_pki_types::CertificateDer<'static>>,
 ) -> Response<Body> {
-    match server.access.check(&request, certificate).await {
+    let begun = std::time::Instant::now();
+    let (method, path) = (request.method().as_str().to_string(), route::family(request.uri().path()));
+    let answer = match server.access.check(&request, certificate).await {
         Ok(()) => route::route(server, request).await,
         Err(denied) => denied,
-    }
+    };
+    let lasts = matches!(path, "exec" | "attach" | "portForward" | "containerLogs");
+    let labels = [
+        ("long_running", if lasts { "true" } else { "false" }),
+        ("method", method.as_str()),
+        ("path", path),
+        ("server_type", "readwrite"),
+    ];
+    server.context.metrics.count("kubelet_http_requests_total", &labels);
+    server.context.metrics.observe("kubelet_http_requests_duration_seconds", &labels, begun.elapsed());
+    answer
 }
 
 pub fn text(status: StatusCode, body: impl Into<String>) -> Response<Body> {

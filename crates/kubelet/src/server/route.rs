@@ -1,5 +1,6 @@
 //! From a path to what serves it.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use http::{Method, Request, Response, StatusCode};
@@ -12,9 +13,13 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::logs::{LogOptions, send};
-use super::{Body, Server, cadvisor, json, metrics, stats, streams, text};
+use super::{Body, Server, cadvisor, json, metrics, stats, streams, system_logs, text};
+use crate::pod;
 use crate::runtime::{ContainerView, State};
 use crate::worker::Handle;
+
+/// Where the machine keeps its own logs.
+const SYSTEM_LOGS: &str = "/var/log";
 
 /// The parameters of a query; a name may come more than once.
 pub struct Query(Vec<(String, String)>);
@@ -71,13 +76,15 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
     match (request.method(), parts.as_slice()) {
         (&Method::GET, ["healthz"]) | (&Method::GET, ["healthz", _]) => text(StatusCode::OK, "ok"),
         (&Method::GET, ["pods"]) => pods(server),
-        (&Method::GET, ["runningpods"]) => pods(server),
+        (&Method::GET, ["runningpods"]) => running_pods(server),
         (&Method::GET, ["stats", "summary"]) => json(&stats::summary(server).await),
         (&Method::GET, ["metrics"]) => metrics::own(server),
         (&Method::GET, ["metrics", "resource"]) => metrics::resource(server).await,
         (&Method::GET, ["metrics", "cadvisor"]) => cadvisor::page(server).await,
         (&Method::GET, ["metrics", "probes"]) => metrics::probes(server),
+        (&Method::GET, ["metrics", "slis"]) => metrics::indicators(),
         (&Method::GET, ["configz"]) => configz(server),
+        (&Method::GET, ["logs", rest @ ..]) => system_logs::answer(Path::new(SYSTEM_LOGS), rest).await,
         (&Method::GET, ["containerLogs", namespace, pod, container]) => {
             logs(server, namespace, pod, container, &query).await
         }
@@ -119,9 +126,84 @@ fn pods(server: &Server) -> Response<Body> {
     json(&serde_json::json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items }))
 }
 
+/// The part of a path by which requests are counted: its first words, without the names of anybody's objects.
+pub fn family(path: &str) -> &'static str {
+    const KNOWN: [&str; 15] = [
+        "attach",
+        "checkpoint",
+        "configz",
+        "containerLogs",
+        "exec",
+        "healthz",
+        "logs",
+        "metrics",
+        "metrics/cadvisor",
+        "metrics/probes",
+        "metrics/resource",
+        "pods",
+        "portForward",
+        "runningpods",
+        "stats/summary",
+    ];
+    let path = path.trim_matches('/');
+    let fits = |known: &&&str| path == **known || path.strip_prefix(**known).is_some_and(|rest| rest.starts_with('/'));
+    // The longer names come later.
+    KNOWN.iter().rev().find(fits).copied().unwrap_or("other")
+}
+
+/// What the runtime has, as far as a pod can be told from it.
+fn running_pods(server: &Server) -> Response<Body> {
+    let one = |worker: &Handle| {
+        let (pod, runtime) = (worker.pod.lock().clone(), worker.runtime.lock().clone());
+        let containers: Vec<_> = runtime
+            .running()
+            .map(|view| serde_json::json!({ "name": view.name, "image": view.image_id, "resources": {} }))
+            .collect();
+        (!containers.is_empty()).then(|| {
+            serde_json::json!({
+                "metadata": { "name": pod::name(&pod), "namespace": pod::namespace(&pod), "uid": pod::uid(&pod) },
+                "spec": { "containers": containers },
+                "status": {},
+            })
+        })
+    };
+    let items: Vec<_> = server.pods.all().iter().filter_map(one).collect();
+    json(&serde_json::json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items }))
+}
+
 fn configz(server: &Server) -> Response<Body> {
     let settings = &server.context.settings;
     json(&serde_json::json!({ "kubeletconfig": {
+        "kind": "KubeletConfiguration",
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "enableServer": true,
+        "address": settings.serving.ip().to_string(),
+        "port": settings.serving.port(),
+        "rotateCertificates": true,
+        "serverTLSBootstrap": settings.request_serving_certificate,
+        "authentication": {
+            "x509": { "clientCAFile": settings.client_ca },
+            "webhook": { "enabled": true, "cacheTTL": "2m0s" },
+            "anonymous": { "enabled": false },
+        },
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": { "cacheAuthorizedTTL": "2m0s", "cacheUnauthorizedTTL": "30s" },
+        },
+        "registerNode": settings.register,
+        "containerRuntimeEndpoint": settings.runtime_endpoint,
+        "podLogsDir": settings.log_root,
+        "resolvConf": settings.resolv_conf,
+        "cgroupsPerQOS": true,
+        "podPidsLimit": settings.pod_pids_limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX)),
+        "seccompDefault": settings.seccomp_default,
+        "allowedUnsafeSysctls": settings.allowed_unsafe_sysctls,
+        "shutdownGracePeriod": format!("{}s", settings.shutdown_grace.as_secs()),
+        "shutdownGracePeriodCriticalPods": format!("{}s", settings.shutdown_grace_critical.as_secs()),
+        "imageMinimumGCAge": "2m0s",
+        "evictionPressureTransitionPeriod": format!("{}s", settings.eviction.transition.as_secs()),
+        "crashLoopBackOff": { "maxContainerRestartPeriod": "5m0s" },
+        "localStorageCapacityIsolation": true,
         "maxPods": settings.max_pods,
         "clusterDomain": settings.cluster_domain,
         "clusterDNS": settings.cluster_dns.iter().map(ToString::to_string).collect::<Vec<_>>(),

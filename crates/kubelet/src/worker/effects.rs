@@ -342,7 +342,13 @@ impl Worker {
             return;
         }
         let (client, old, new) = (self.context.client.clone(), self.reported.clone(), self.status.clone());
-        self.launch(Operation::Status, async move { Outcome::Status(write_status(client, &target, &old, new).await) });
+        let context = self.context.clone();
+        self.launch(Operation::Status, async move {
+            let begun = std::time::Instant::now();
+            let written = write_status(client, &target, &old, new).await;
+            context.metrics.observe("kubelet_pod_status_sync_duration_seconds", &[], begun.elapsed());
+            Outcome::Status(written)
+        });
     }
 
     /// What remains to be done when nothing of the pod runs any more.
@@ -401,6 +407,7 @@ impl Worker {
         let uid = pod::uid(&self.pod);
         self.context.tokens.forget(uid);
         self.context.images.forget_pod(uid);
+        self.context.metrics.forget("prober_probe_total", "pod_uid", uid);
         clean::remove_logs(&self.context, &self.pod);
     }
 }
@@ -453,7 +460,12 @@ async fn mount(
         context.pod_event(pod, true, "FailedCreatePodContainer", message.clone());
         return Err(message);
     }
-    volumes::mount_all(context, pod, surroundings, objects).await.map_err(|(name, error)| {
+    let begun = std::time::Instant::now();
+    let mounted = volumes::mount_all(context, pod, surroundings, objects).await;
+    let status = if mounted.is_ok() { "success" } else { "fail-unknown" };
+    let labels = [("operation_name", "volume_mount"), ("status", status)];
+    context.metrics.observe("storage_operation_duration_seconds", &labels, begun.elapsed());
+    mounted.map_err(|(name, error)| {
         let message = format!("MountVolume.SetUp failed for volume \"{name}\" : {error}");
         context.pod_event(pod, true, "FailedMount", message.clone());
         message
@@ -484,16 +496,22 @@ async fn create_sandbox(
     std::fs::create_dir_all(&config.log_directory).map_err(|error| failed(error.to_string()))?;
     let _turn = context.starts.turn().await;
     let step = trail::sandbox(pod);
+    context.metrics.count("kubelet_started_pods_total", &[]);
+    let begun = std::time::Instant::now();
     let id = match context.runtime.run_pod_sandbox(config, &handler).await {
         Ok(id) => id,
         Err(error) => match found_sandbox(context, pod, attempt).await {
             Some(id) => id,
             None => {
+                context.metrics.count("kubelet_started_pods_errors_total", &[]);
+                context.metrics.count("kubelet_run_podsandbox_errors_total", &[("runtime_handler", &handler)]);
                 step.record("failed", error.rpc_text());
                 return Err(failed(error.rpc_text()));
             }
         },
     };
+    let labels = [("runtime_handler", handler.as_str())];
+    context.metrics.observe("kubelet_run_podsandbox_duration_seconds", &labels, begun.elapsed());
     context.index.insert(&id, worker);
     let sandbox = observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_text()))?;
     step.record("address", sandbox.addresses.join(", "));

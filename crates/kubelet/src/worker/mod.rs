@@ -1,7 +1,7 @@
 //! One task a pod. It looks at what is wanted, what the runtime holds and what it remembers, lets [`plan`] say what to do,
 //! starts that beside itself, and reports the status. Nothing here waits for another pod, and nothing slow runs inline.
 
-mod clean;
+pub mod clean;
 mod effects;
 mod hooks;
 pub mod memory;
@@ -100,6 +100,7 @@ pub struct Handle {
     /// The status as the node knows it, ahead of the API's.
     pub status: Arc<parking_lot::Mutex<PodStatus>>,
     pub runtime: Arc<parking_lot::Mutex<RuntimePod>>,
+    pub volumes: Arc<parking_lot::Mutex<Arc<MountedVolumes>>>,
 }
 
 /// How often a change of resources that found no room is tried again.
@@ -135,6 +136,7 @@ impl Worker {
             pod: Arc::new(parking_lot::Mutex::new(pod.clone())),
             status: Arc::new(parking_lot::Mutex::new(status.clone())),
             runtime: Arc::new(parking_lot::Mutex::new(runtime.clone())),
+            volumes: Arc::default(),
         };
         let probes = known_results(&runtime, &status, &context.runtime_name);
         let memory = Memory {
@@ -181,6 +183,7 @@ impl Worker {
             let wake_at = self.step();
             *shared.runtime.lock() = self.runtime.clone();
             *shared.pod.lock() = self.pod.clone();
+            *shared.volumes.lock() = self.volumes.clone();
             if self.is_gone() {
                 self.forget();
                 return;
@@ -438,6 +441,17 @@ impl Worker {
         }
     }
 
+    /// How long the pod took until it ran.
+    fn measure_start(&self, now: Timestamp) {
+        let metrics = &self.context.metrics;
+        if let Some(seen) = self.memory.first_seen {
+            metrics.observe("kubelet_pod_start_duration_seconds", &[], until(seen, now));
+        }
+        if let Some(created) = &self.pod.metadata.creation_timestamp {
+            metrics.observe("kubelet_pod_start_total_duration_seconds", &[], until(created.0, now));
+        }
+    }
+
     fn reason_to_end(&self, now: Timestamp) -> Option<Ending> {
         if self.pod.metadata.deletion_timestamp.is_some() {
             return Some(Ending::Deleted);
@@ -472,6 +486,10 @@ impl Worker {
         let mut previous = self.status.clone();
         carry_foreign(&self.pod, &mut previous);
         let status = status::compute(&status::Input { previous: &previous, ..input });
+        let runs = status.phase.as_deref() == Some("Running");
+        if runs && matches!(self.status.phase.as_deref(), None | Some("Pending")) {
+            self.measure_start(now);
+        }
         self.status = status;
         *self.shared_status.lock() = self.status.clone();
         self.send_status(now);

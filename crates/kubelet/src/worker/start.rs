@@ -21,7 +21,7 @@ use crate::container::sandbox::sandbox_config;
 use crate::container::security::container_security;
 use crate::context::Context;
 use crate::objects::Interest;
-use crate::pod::{self, Found};
+use crate::pod::{self, Found, Role};
 use crate::runtime::{ContainerView, Sandbox, label, observe_container};
 use crate::trail;
 use crate::volumes::MountedVolumes;
@@ -52,6 +52,15 @@ pub struct Start {
 }
 
 const RETRY: SignedDuration = SignedDuration::from_secs(10);
+/// A runtime that is slow or being started again is asked again until it tells.
+const OBSERVE_AGAIN: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// A container by its id.
+enum Made {
+    New(String),
+    /// It was started by an attempt whose answer never reached us.
+    Before(String),
+}
 
 impl Start {
     pub async fn run(self) -> Result<ContainerView, StartFailure> {
@@ -88,15 +97,33 @@ impl Start {
             context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
             self.failed("CreateContainerConfigError", message)
         })?;
+        let labels = [("container_type", self.container_type())];
+        context.metrics.count("kubelet_started_containers_total", &labels);
         let turn = context.starts.turn().await;
-        let id = self.create(config, sandbox_config).await?;
-        self.start(&id).await?;
+        let id = match self.create(config, sandbox_config).await? {
+            Made::New(id) => {
+                self.start(&id).await?;
+                id
+            }
+            Made::Before(id) => id,
+        };
         drop(turn);
         let view = self.observe(&id).await?;
         self.post_start(&found, &id, view).await
     }
 
+    /// What metrics call the container's part in its pod.
+    fn container_type(&self) -> &'static str {
+        match pod::roles(&self.pod).find(|(_, name)| *name == self.name).map(|(role, _)| role) {
+            Some(Role::Init | Role::Sidecar) => "init_container",
+            Some(Role::Ephemeral) => "ephemeral_container",
+            _ => "container",
+        }
+    }
+
     fn failed(&self, reason: &str, message: String) -> StartFailure {
+        let labels = [("container_type", self.container_type()), ("code", reason)];
+        self.context.metrics.count("kubelet_started_containers_errors_total", &labels);
         let now = Timestamp::now();
         let retry_at = now.saturating_add(RETRY).unwrap_or(now);
         StartFailure { reason: reason.to_string(), message, retry_at, remains: None }
@@ -177,7 +204,7 @@ impl Start {
         &self,
         config: knarr_cri::messages::ContainerConfig,
         sandbox: PodSandboxConfig,
-    ) -> Result<String, StartFailure> {
+    ) -> Result<Made, StartFailure> {
         let context = &self.context;
         let step = trail::container_created(&self.pod, &self.name);
         let created = context.runtime.create_container(&self.sandbox.id, config, sandbox).await;
@@ -187,10 +214,13 @@ impl Start {
             Ok(id) => {
                 context.index.insert(&id, self.worker.clone());
                 context.container_event(&self.pod, &self.name, false, "Created", "Container created".to_string());
-                Ok(id)
+                Ok(Made::New(id))
             }
             Err(error) => {
-                self.clear_name().await;
+                if let Some(id) = self.find_or_clear().await {
+                    context.index.insert(&id, self.worker.clone());
+                    return Ok(Made::Before(id));
+                }
                 let message = error.message();
                 context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
                 Err(self.failed("CreateContainerError", message))
@@ -198,9 +228,9 @@ impl Start {
         }
     }
 
-    /// A container an earlier life of the node asked for and never started holds the name of ours: it goes, and the next
-    /// try finds the name free.
-    async fn clear_name(&self) {
+    /// A container that was asked for before, by an earlier life of the node or in a call whose answer was lost, holds the
+    /// name of ours. If it was started it is the one we want; if not it goes, and the next try finds the name free.
+    async fn find_or_clear(&self) -> Option<String> {
         let filter = ContainerFilter {
             pod_sandbox_id: self.sandbox.id.clone(),
             label_selector: [(label::CONTAINER_NAME.to_string(), self.name.clone())].into(),
@@ -208,11 +238,16 @@ impl Start {
         };
         for known in self.context.runtime.list_containers(filter).await.unwrap_or_default() {
             let same = known.metadata.as_ref().is_some_and(|metadata| metadata.attempt == self.attempt);
-            if same && known.state == ContainerState::Created as i32 {
-                // What can't be removed now will be in the way again, and tried again, at the next start.
-                let _ = self.context.runtime.remove_container(&known.id).await;
+            match ContainerState::try_from(known.state) {
+                Ok(ContainerState::Running | ContainerState::Exited) if same => return Some(known.id),
+                Ok(ContainerState::Created) if same => {
+                    // What can't be removed now will be in the way again, and tried again, at the next start.
+                    let _ = self.context.runtime.remove_container(&known.id).await;
+                }
+                _ => {}
             }
         }
+        None
     }
 
     async fn start(&self, id: &str) -> Result<(), StartFailure> {
@@ -238,10 +273,21 @@ impl Start {
         }
     }
 
+    /// What became of a container that the runtime has. To give up here would leave it running unknown to us, so only the
+    /// word that it is gone, or the end of the pod, is taken for an answer.
     async fn observe(&self, id: &str) -> Result<ContainerView, StartFailure> {
-        observe_container(&self.context.runtime, id, &self.sandbox.id)
-            .await
-            .map_err(|error| self.failed("RunContainerError", error.message()))
+        loop {
+            match observe_container(&self.context.runtime, id, &self.sandbox.id).await {
+                Ok(view) => return Ok(view),
+                Err(error) if error.is_not_found() || self.ends.is_cancelled() => {
+                    return Err(self.failed("RunContainerError", error.message()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, pod = pod::title(&self.pod), "a container just started can't be read yet");
+                    tokio::time::sleep(OBSERVE_AGAIN).await;
+                }
+            }
+        }
     }
 
     async fn post_start(&self, found: &Found, id: &str, view: ContainerView) -> Result<ContainerView, StartFailure> {
