@@ -4,6 +4,7 @@ mod check;
 mod cluster;
 mod commands;
 mod configuration;
+mod footprint;
 mod join;
 mod journal;
 mod manifests;

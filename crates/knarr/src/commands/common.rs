@@ -64,7 +64,9 @@ where
 
 /// Runs a command to its end on a runtime with a thread for each processor.
 pub fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(command)
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.spawn(crate::footprint::keep_small());
+    runtime.block_on(command)
 }
 
 /// The name a node goes by: the given one, or the machine's.
