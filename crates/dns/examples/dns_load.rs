@@ -37,7 +37,7 @@ async fn main() {
     let settings = knarr_dns::Settings {
         listen: vec![listen],
         domain: "cluster.local".into(),
-        forwarders: vec![SocketAddr::from(([127, 0, 0, 1], 1))],
+        forwarders: vec![knarr_dns::Upstream(SocketAddr::from(([127, 0, 0, 1], 1)))],
         stub_domains: vec![],
     };
     knarr_dns::run(Informers::new(client), settings).await.expect("an address that is free");

@@ -1,6 +1,7 @@
 //! What changes in a request's and an answer's head on the way through.
 
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -15,45 +16,66 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 /// Whence the requests of a connection come, in the words that pods are told.
 #[derive(Clone, Debug)]
 pub struct Origin {
+    client: IpAddr,
+    is_secure: bool,
+    port: u16,
+    /// All of it as lines of a head.
+    lines: String,
+    /// The same as values, for those who need them.
+    values: OnceLock<Values>,
+}
+
+#[derive(Clone, Debug)]
+struct Values {
     client: HeaderValue,
     protocol: HeaderValue,
     port: HeaderValue,
-    /// The same as lines of a head.
-    lines: Vec<u8>,
 }
 
 impl Origin {
     pub fn new(client: IpAddr, is_secure: bool, port: u16) -> Self {
-        let text = client.to_canonical().to_string();
-        let word = if is_secure { "https" } else { "http" };
+        let client = client.to_canonical();
+        let word = protocol(is_secure);
         let lines = format!(
-            "{REAL_IP}: {text}\r\n{FORWARDED_FOR}: {text}\r\n{FORWARDED_PROTO}: {word}\r\n{FORWARDED_PORT}: {port}\r\n"
+            "{REAL_IP}: {client}\r\n{FORWARDED_FOR}: {client}\r\n{FORWARDED_PROTO}: {word}\r\n{FORWARDED_PORT}: {port}\r\n"
         );
-        Self {
-            // An address is always a valid value.
-            client: HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("unknown")),
-            protocol: HeaderValue::from_static(word),
-            port: HeaderValue::from(port),
-            lines: lines.into_bytes(),
-        }
+        Self { client, is_secure, port, lines, values: OnceLock::new() }
     }
 
     /// Writes all but the host's name into a head.
     pub fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.lines);
+        out.extend_from_slice(self.lines.as_bytes());
     }
 
-    pub fn client(&self) -> &str {
-        self.client.to_str().unwrap_or_default()
+    pub fn client(&self) -> IpAddr {
+        self.client
     }
+
+    pub fn is_secure(&self) -> bool {
+        self.is_secure
+    }
+
+    fn values(&self) -> &Values {
+        self.values.get_or_init(|| Values {
+            // An address is always a valid value.
+            client: HeaderValue::from_str(&self.client.to_string()).unwrap_or(HeaderValue::from_static("unknown")),
+            protocol: HeaderValue::from_static(protocol(self.is_secure)),
+            port: HeaderValue::from(self.port),
+        })
+    }
+}
+
+fn protocol(is_secure: bool) -> &'static str {
+    if is_secure { "https" } else { "http" }
 }
 
 /// Says who asked. What the client claims of itself is not passed on: pods trust these fields.
 pub fn set(headers: &mut HeaderMap, origin: &Origin, host: Option<HeaderValue>) {
-    headers.insert(REAL_IP, origin.client.clone());
-    headers.insert(FORWARDED_FOR, origin.client.clone());
-    headers.insert(FORWARDED_PROTO, origin.protocol.clone());
-    headers.insert(FORWARDED_PORT, origin.port.clone());
+    let values = origin.values();
+    headers.insert(REAL_IP, values.client.clone());
+    headers.insert(FORWARDED_FOR, values.client.clone());
+    headers.insert(FORWARDED_PROTO, values.protocol.clone());
+    headers.insert(FORWARDED_PORT, values.port.clone());
     match host {
         Some(host) => headers.insert(FORWARDED_HOST, host),
         None => headers.remove(FORWARDED_HOST),

@@ -52,6 +52,8 @@ fn bind_one(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     // Workers listen on the same address, and so may a new process before the old one is gone.
     socket.set_reuse_port(true)?;
     socket.set_nonblocking(true)?;
+    // Connections have it from their listener.
+    socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
@@ -128,21 +130,29 @@ async fn connection(
     proxy: Arc<Proxy>,
     timeouts: Timeouts,
 ) {
-    let _ = stream.set_nodelay(true);
     let ended = match acceptor {
         None => serve_stream(stream, &origin, &proxy, timeouts).await,
-        Some(acceptor) => match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
-            Err(_) => Err("the handshake takes too long".to_owned()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
-                Box::pin(serve_http(stream, &origin, &proxy, timeouts)).await
-            }
-            Ok(Ok(stream)) => serve_stream(stream, &origin, &proxy, timeouts).await,
-        },
+        // A plain connection need not be as large as a secure one.
+        Some(acceptor) => Box::pin(serve_secure(stream, acceptor, &origin, &proxy, timeouts)).await,
     };
     if let Err(error) = ended {
-        tracing::trace!(client = origin.client(), error, "a client's connection ended");
+        tracing::trace!(client = %origin.client(), error, "a client's connection ended");
     }
+}
+
+async fn serve_secure(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    origin: &Arc<Origin>,
+    proxy: &Arc<Proxy>,
+    timeouts: Timeouts,
+) -> Result<(), String> {
+    let accepted = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await;
+    let stream = accepted.map_err(|_| "the handshake takes too long")?.map_err(|error| error.to_string())?;
+    if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+        return Box::pin(serve_http(stream, origin, proxy, timeouts)).await;
+    }
+    serve_stream(stream, origin, proxy, timeouts).await
 }
 
 /// The quick way while requests are plain, then the way for all.

@@ -32,7 +32,8 @@ impl Unit {
         if self.role == "agent" { "knarr-agent.service" } else { "knarr.service" }
     }
 
-    /// Pods and their runtime outlive the service: only Knarr's own process is ended with it.
+    /// Pods and their runtime outlive the service: only Knarr's own process is ended with it. One that crashed is back
+    /// before clients notice; one that keeps crashing is given more and more time.
     pub fn text(&self) -> String {
         let mut command = format!("{} {}", quote(&self.program.to_string_lossy()), self.role);
         for flag in &self.flags {
@@ -43,6 +44,7 @@ impl Unit {
              Description=Knarr, Kubernetes as one program ({role})\n\
              After=network-online.target\n\
              Wants=network-online.target\n\
+             StartLimitIntervalSec=0\n\
              \n\
              [Service]\n\
              Type=notify\n\
@@ -56,7 +58,9 @@ impl Unit {
              OOMScoreAdjust=-999\n\
              TimeoutStartSec=0\n\
              Restart=always\n\
-             RestartSec=2\n\
+             RestartSec=100ms\n\
+             RestartSteps=8\n\
+             RestartMaxDelaySec=5\n\
              \n\
              [Install]\n\
              WantedBy=multi-user.target\n\

@@ -69,7 +69,10 @@ where
         drop(under_way);
         metrics::answered(status, started.elapsed());
         if !goes_on || !plain.keeps_alive {
-            let _ = client.stream.shutdown().await;
+            // Closing says goodbye, but for TLS, where it must be said.
+            if origin.is_secure() {
+                let _ = client.stream.shutdown().await;
+            }
             return None;
         }
         client.take(plain.length);
