@@ -4,6 +4,7 @@
 //! losing an event is better than slowing the work it speaks of.
 
 mod correlator;
+mod lanes;
 mod recent;
 mod recorder;
 mod series;

@@ -26,6 +26,8 @@ impl<T: Clone + Eq + Hash + Ord + Debug + Send + 'static> Key for T {}
 pub struct WorkQueue<T> {
     state: Mutex<State<T>>,
     wake: Notify,
+    first_retry: Duration,
+    longest_retry: Duration,
 }
 
 struct State<T> {
@@ -42,6 +44,12 @@ struct State<T> {
 
 impl<T: Key> Default for WorkQueue<T> {
     fn default() -> Self {
+        Self::with_back_off(FIRST_RETRY, LONGEST_RETRY)
+    }
+}
+
+impl<T: Key> WorkQueue<T> {
+    fn with_back_off(first_retry: Duration, longest_retry: Duration) -> Self {
         let state = State {
             ready: VecDeque::new(),
             dirty: HashSet::new(),
@@ -51,13 +59,16 @@ impl<T: Key> Default for WorkQueue<T> {
             failures: HashMap::new(),
             stopped: false,
         };
-        Self { state: Mutex::new(state), wake: Notify::new() }
+        Self { state: Mutex::new(state), wake: Notify::new(), first_retry, longest_retry }
     }
-}
 
-impl<T: Key> WorkQueue<T> {
     pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
+    }
+
+    /// One whose keys wait that long after the first failure, and no longer than the other after many.
+    pub fn backing_off(first_retry: Duration, longest_retry: Duration) -> Arc<Self> {
+        Arc::new(Self::with_back_off(first_retry, longest_retry))
     }
 
     pub fn add(&self, key: T) {
@@ -82,7 +93,8 @@ impl<T: Key> WorkQueue<T> {
         self.wake.notify_one();
     }
 
-    /// Adds the key after its back-off: 5 ms at first, twice as long with each failure, up to 1000 s.
+    /// Adds the key after its back-off: 5 ms at first unless the queue has its own, twice as long with each failure, up to
+    /// 1000 s.
     pub fn add_rate_limited(&self, key: T) {
         let failures = {
             let mut state = self.state.lock();
@@ -90,7 +102,8 @@ impl<T: Key> WorkQueue<T> {
             *failures = failures.saturating_add(1);
             *failures
         };
-        let delay = FIRST_RETRY.saturating_mul(1u32.checked_shl(failures - 1).unwrap_or(u32::MAX)).min(LONGEST_RETRY);
+        let delay =
+            self.first_retry.saturating_mul(1u32.checked_shl(failures - 1).unwrap_or(u32::MAX)).min(self.longest_retry);
         self.add_after(key, delay);
     }
 

@@ -132,7 +132,8 @@ impl Controller {
                 let new = change.latest();
                 old.metadata.labels == new.metadata.labels && taints(old) == taints(new)
             });
-            if !same {
+            // A node that is gone takes its pods with it in time, and they are heard of.
+            if !same && !matches!(change, Change::Deleted(_)) {
                 controller.sets.for_each(|set| controller.queue.add_after(Key::of(&**set), Duration::from_millis(20)));
             }
         });

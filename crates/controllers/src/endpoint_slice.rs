@@ -6,13 +6,15 @@
 mod desired;
 pub mod mirroring;
 mod plan;
+mod topology;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use knarr_client::events::{EventType, reference};
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers};
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -22,10 +24,12 @@ use crate::Context;
 use crate::common::key::{namespace, uid};
 use crate::common::requests::{delete, replace};
 use crate::common::service_pods::{TriggerTimes, index_pods_by_label, index_services, pods_labelled, services_touched};
+use crate::common::written::Written;
 use crate::common::{Expectations, Key, trail, wording};
 use crate::error::{Error, Result, namespace_terminating};
 
 use plan::Changes;
+use topology::{Shares, Zones};
 
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -46,9 +50,10 @@ pub async fn run(context: Context) {
     let controller = Arc::new(Controller {
         recorder: context.recorder("endpoint-slice-controller"),
         queue: WorkQueue::new(),
-        written: Expectations::default(),
+        written: Writes::default(),
         trigger_times: TriggerTimes::default(),
         waits_for_nodes: Mutex::default(),
+        shares: Mutex::default(),
         context,
         services,
         pods,
@@ -75,10 +80,12 @@ struct Controller {
     nodes: Arc<Informer<Node>>,
     slices: Arc<Informer<EndpointSlice>>,
     queue: Arc<WorkQueue<Key>>,
-    written: Expectations,
+    written: Writes,
     trigger_times: TriggerTimes,
     /// How often in a row a service had pods on nodes that are not known.
     waits_for_nodes: Mutex<HashMap<Key, u32>>,
+    /// How many endpoints are meant for each zone, by service that asks for that and by family.
+    shares: Mutex<HashMap<Key, BTreeMap<&'static str, Shares>>>,
     recorder: EventRecorder,
 }
 
@@ -95,6 +102,14 @@ impl Controller {
             }
         });
         let weak = Arc::downgrade(self);
+        self.nodes.on_change(move |change| {
+            if let Some(controller) = weak.upgrade()
+                && topology::concerns(change.previous().map(|old| &**old), change.latest())
+            {
+                controller.zones_changed();
+            }
+        });
+        let weak = Arc::downgrade(self);
         self.slices.on_change(move |change| {
             if let Some(controller) = weak.upgrade() {
                 slice_changed(change, CONTROLLER, &controller.written, &controller.queue);
@@ -102,29 +117,55 @@ impl Controller {
         });
     }
 
+    /// Looks again at services whose endpoints are now too few for some zone.
+    fn zones_changed(&self) {
+        let shares = self.shares.lock();
+        if shares.is_empty() {
+            return;
+        }
+        let zones = self.zones();
+        for (key, families) in &*shares {
+            if families.values().any(|shares| zones.overload(shares)) {
+                self.queue.add(key.clone());
+            }
+        }
+    }
+
+    fn zones(&self) -> Zones {
+        let nodes = self.nodes.list();
+        Zones::of(nodes.iter().map(|node| &**node))
+    }
+
     async fn reconcile(&self, key: Key) -> Result<()> {
         let _step = trail::seen("endpointslice", "services", &key);
         let Some(service) = self.services.get(&key.namespace, &key.name) else {
-            self.written.forget(&key);
+            self.written.expected.forget(&key);
             self.trigger_times.forget(&key);
             self.waits_for_nodes.lock().remove(&key);
+            self.shares.lock().remove(&key);
             return Ok(());
         };
         let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() != Some("ExternalName")) else {
             return Ok(());
         };
         let Some(selector) = &spec.selector else { return Ok(()) };
-        if !self.written.are_satisfied(&key) {
-            return Err(Error::Later("the cache does not hold the slices written last".to_owned()));
-        }
         let pods = pods_labelled(&self.pods, &key.namespace, selector);
         let existing = slices_of(&self.slices, &key, CONTROLLER);
+        self.written.are_seen(&key, &existing)?;
         let trigger_time = self.trigger_times.earliest(&service, &pods);
-        let desired = desired::of_service(&service, spec, &pods, |node| self.nodes.get("", node));
+        let mut desired = desired::of_service(&service, spec, &pods, |node| self.nodes.get("", node));
+        let by_zone = topology::is_asked_for(&service);
+        if by_zone {
+            topology::keep_hints(&mut desired.endpoints, &existing);
+        }
         let parent = desired::parent_of(&service, spec, trigger_time);
         let max = self.context.settings.max_endpoints_per_slice;
-        let changes = plan::plan(&parent, &desired.families, desired.endpoints, &existing, max, true);
+        let mut changes = plan::plan(&parent, &desired.families, desired.endpoints, &existing, max, true);
+        let told = self.share_out(&key, by_zone, &desired.families, &mut changes, &existing);
         let outcome = carry_out(&self.context.client, &key, &self.written, changes).await;
+        for (kind, reason, message) in told {
+            self.recorder.about(reference(&*service), kind, reason, message);
+        }
         let failed = match &outcome {
             Err(error) => Some(error.to_string()),
             Ok(()) if desired.skipped.is_empty() => None,
@@ -149,6 +190,50 @@ impl Controller {
     }
 }
 
+type Told = (EventType, &'static str, String);
+
+impl Controller {
+    /// Hints which zones endpoints are for, where the service asks for that. Answers what people are to be told.
+    fn share_out(
+        &self,
+        key: &Key,
+        is_asked_for: bool,
+        families: &[&'static str],
+        changes: &mut Changes,
+        existing: &[Arc<EndpointSlice>],
+    ) -> Vec<Told> {
+        const DISABLED: &str = "TopologyAwareHintsDisabled";
+        let mut all = self.shares.lock();
+        if !is_asked_for {
+            let ended = all.remove(key).into_iter().flat_map(BTreeMap::into_keys);
+            let message = |family| format!("Topology Aware Hints has been disabled, addressType: {family}");
+            return ended.map(|family| (EventType::Warning, DISABLED, message(family))).collect();
+        }
+        let zones = self.zones();
+        let mut told = Vec::new();
+        for family in families {
+            let was_shared = all.contains_key(key);
+            match topology::share_out(changes, family, existing, &zones) {
+                Ok(shares) => {
+                    all.entry(key.clone()).or_default().insert(family, shares);
+                    if !was_shared {
+                        let message = format!("Topology Aware Hints has been enabled, addressType: {family}");
+                        told.push((EventType::Normal, "TopologyAwareHintsEnabled", message));
+                    }
+                }
+                Err(problem) => {
+                    if let Some(shares) = all.get_mut(key) {
+                        shares.remove(family);
+                    }
+                    all.retain(|_, families| !families.is_empty());
+                    told.push((EventType::Warning, DISABLED, problem));
+                }
+            }
+        }
+        told
+    }
+}
+
 /// A node that is not known may never be: each look at it waits twice as long as the one before.
 fn node_wait(times: u32) -> Duration {
     const LONGEST: Duration = Duration::from_secs(1000);
@@ -170,8 +255,26 @@ fn slices_of(slices: &Informer<EndpointSlice>, key: &Key, manager: &str) -> Vec<
     found
 }
 
+/// What was written and may not be in the cache yet.
+#[derive(Default)]
+struct Writes {
+    expected: Expectations,
+    versions: Written,
+}
+
+impl Writes {
+    /// To decide on older slices than were written last would be to write them again, in vain.
+    fn are_seen(&self, key: &Key, slices: &[Arc<EndpointSlice>]) -> Result<()> {
+        let is_behind = |slice: &Arc<EndpointSlice>| self.versions.is_newer_than(&Key::of(&**slice), &slice.metadata);
+        if self.expected.are_satisfied(key) && !slices.iter().any(is_behind) {
+            return Ok(());
+        }
+        Err(Error::Later("the cache does not hold the slices written last".to_owned()))
+    }
+}
+
 /// Crosses off what was written, and looks again at what somebody else changed.
-fn slice_changed(change: &Change<EndpointSlice>, manager: &str, written: &Expectations, queue: &WorkQueue<Key>) {
+fn slice_changed(change: &Change<EndpointSlice>, manager: &str, written: &Writes, queue: &WorkQueue<Key>) {
     const SETTLING: Duration = Duration::from_secs(1);
     let slice = change.latest();
     let labels = slice.metadata.labels.as_ref();
@@ -181,31 +284,35 @@ fn slice_changed(change: &Change<EndpointSlice>, manager: &str, written: &Expect
     let Some(service) = labels.and_then(|labels| labels.get(SERVICE_NAME)) else { return };
     let key = Key::new(namespace(&**slice), service);
     match change {
-        Change::Added(_) => written.created(&key),
-        Change::Deleted(slice) => written.deleted(&key, uid(&**slice)),
+        Change::Added(_) => written.expected.created(&key),
+        Change::Deleted(slice) => {
+            written.expected.deleted(&key, uid(&**slice));
+            written.versions.forget(&Key::of(&**slice));
+        }
         Change::Updated { .. } => {}
     }
     queue.add_after(key, SETTLING);
 }
 
-async fn carry_out(client: &Client, key: &Key, written: &Expectations, changes: Changes) -> Result<()> {
+async fn carry_out(client: &Client, key: &Key, written: &Writes, changes: Changes) -> Result<()> {
     for slice in &changes.create {
         let api: Api<EndpointSlice> = Api::namespaced(client.clone(), &key.namespace);
-        written.expect_creations(key, 1);
+        written.expected.expect_creations(key, 1);
         if let Err(error) = api.create(&PostParams::default(), slice).await {
-            written.created(key);
+            written.expected.created(key);
             return if namespace_terminating(&error) { Ok(()) } else { Err(error.into()) };
         }
     }
     for slice in &changes.update {
-        replace(client, slice).await?;
+        let now = replace(client, slice).await?;
+        written.versions.note(&Key::of(&now), &now.metadata);
     }
     trail::published(key, &changes.create);
     trail::published(key, &changes.update);
     for slice in &changes.delete {
-        written.expect_deletions(key, [uid(&**slice).to_owned()]);
+        written.expected.expect_deletions(key, [uid(&**slice).to_owned()]);
         if let Err(error) = delete(client, &**slice, None).await {
-            written.deleted(key, uid(&**slice));
+            written.expected.deleted(key, uid(&**slice));
             return Err(error);
         }
     }

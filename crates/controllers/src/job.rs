@@ -44,6 +44,9 @@ pub(crate) use plan::{COMPLETE, FAILED, condition as true_condition, is_finished
 
 /// Changes of pods come in bursts.
 const GATHERING: Duration = Duration::from_millis(50);
+/// What the API server refuses, it will refuse again for a while.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 const CONTROLLER_NAME: &str = "kubernetes.io/job-controller";
 
 pub async fn run(context: Context) {
@@ -55,7 +58,7 @@ pub async fn run(context: Context) {
         context,
         jobs,
         pods,
-        queue: WorkQueue::new(),
+        queue: WorkQueue::backing_off(FIRST_RETRY, LONGEST_RETRY),
         orphans: WorkQueue::new(),
         expectations: Expectations::default(),
         released: Released::default(),

@@ -175,15 +175,18 @@ impl Controller {
         if let Some(wanted) = taints::for_readiness(node, &ready.status, now) {
             self.write_taints(node, wanted).await?;
         }
-        let turned = {
-            let mut all = self.health.lock();
-            all.get_mut(key).is_some_and(|health| health.turn(is_ready))
-        };
-        if turned && !is_ready {
-            if was_ready {
-                self.tell(key, uid(node), "NodeNotReady", format!("Node {key} status is now: NodeNotReady"));
-            }
+        // A node that says itself that it is not ready says so of its pods, too.
+        let fell_silent = was_ready && !is_ready;
+        if fell_silent {
+            self.tell(key, uid(node), "NodeNotReady", format!("Node {key} status is now: NodeNotReady"));
+        }
+        let has_to_mark =
+            self.health.lock().get_mut(key).is_some_and(|health| health.has_to_mark(fell_silent, is_ready));
+        if has_to_mark {
             self.mark_pods_not_ready(key, now).await?;
+            if let Some(health) = self.health.lock().get_mut(key) {
+                health.marked();
+            }
         }
         Ok(())
     }

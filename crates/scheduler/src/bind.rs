@@ -164,7 +164,8 @@ pub async fn explain(
     if let Some(generation) = pod.object.metadata.generation {
         condition["observedGeneration"] = generation.into();
     }
-    let mut patch = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [condition]}});
+    let mut patch = condition_patch(&pod, condition);
+    patch["metadata"] = json!({"uid": pod.uid()});
     match new_node {
         Some("") => patch["status"]["nominatedNodeName"] = Value::Null,
         Some(node) => patch["status"]["nominatedNodeName"] = node.into(),
@@ -173,6 +174,16 @@ pub async fn explain(
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
     pods.patch_status(pod.name(), &PatchParams::default(), &Patch::Strategic(patch)).await?;
     Ok(())
+}
+
+/// Sets one condition; a new one comes after those that the pod has.
+fn condition_patch(pod: &PodState, condition: Value) -> Value {
+    let known = pod.object.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut order: Vec<Value> = known.map(|known| json!({"type": known.type_})).collect();
+    if !order.iter().any(|known| known["type"] == condition["type"]) {
+        order.push(json!({"type": condition["type"]}));
+    }
+    json!({"status": {"$setElementOrder/conditions": order, "conditions": [condition]}})
 }
 
 /// Takes a promise back: the pod is no longer awaited on a node.
@@ -201,7 +212,7 @@ pub async fn evict(
     if let Some(generation) = victim.object.metadata.generation {
         condition["observedGeneration"] = generation.into();
     }
-    let patch = json!({"status": {"conditions": [condition]}});
+    let patch = condition_patch(&victim, condition);
     pods.patch_status(victim.name(), &PatchParams::default(), &Patch::Strategic(patch)).await?;
     let uid = Some(victim.uid().to_owned());
     let same =

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, Pod};
 use knarr_client::pod::{is_terminal, node_name};
 
+use crate::cluster::node::NodeState;
 use crate::cluster::pod::{PodState, pod_key};
 use crate::cluster::resources::pod_requests;
 use crate::handlers;
@@ -30,14 +31,9 @@ impl Scheduler {
                 let key = pod_key(pod);
                 self.queue.remove(&key);
                 self.nominations.remove(&key);
-                let relabelled = old.is_some_and(|old| old.metadata.labels != pod.metadata.labels);
                 self.cluster.set_pod(pod, node_name(pod).unwrap_or_default());
-                if !was_placed {
-                    self.queue.happened(Happened::PodAdded, now);
-                } else if relabelled {
-                    self.queue.happened(Happened::PodLabels, now);
-                } else if old.is_some_and(|old| asks_for_less(old, pod)) {
-                    self.queue.happened(Happened::PodRemoved, now);
+                if self.queue.has_unschedulable() {
+                    self.placed_pod_changed(old.filter(|_| was_placed), pod, now);
                 }
             }
             Some(pod) if is_terminal(pod) || node_name(pod).is_some_and(|name| !name.is_empty()) => {
@@ -49,6 +45,28 @@ impl Scheduler {
                     self.pod_gone(pod, was_placed);
                 }
             }
+        }
+    }
+
+    /// Tells the pods that wait of a pod on a node that came or changed.
+    fn placed_pod_changed(&mut self, old: Option<&Arc<Pod>>, pod: &Arc<Pod>, now: Timestamp) {
+        let namespaces = &self.cluster.namespaces;
+        let new = PodState::new(Arc::clone(pod));
+        let Some(was) = old else {
+            self.queue.happened(&Happened::PodAdded(&new), namespaces, now);
+            return;
+        };
+        let relabelled = was.metadata.labels != pod.metadata.labels;
+        let shrank = asks_for_less(was, pod);
+        if !relabelled && !shrank {
+            return;
+        }
+        let old = PodState::new(Arc::clone(was));
+        if relabelled {
+            self.queue.happened(&Happened::PodRelabelled { old: &old, new: &new }, namespaces, now);
+        }
+        if shrank {
+            self.queue.happened(&Happened::PodShrank { old: &old, new: &new }, namespaces, now);
         }
     }
 
@@ -65,59 +83,69 @@ impl Scheduler {
             return;
         }
         let nominated = pod.status.as_ref().and_then(|status| status.nominated_node_name.clone());
-        match nominated.filter(|node| !node.is_empty()) {
+        let nominated = nominated.filter(|node| !node.is_empty());
+        let was_nominated = self.nominations.node_of(&key).is_some_and(|node| Some(node) != nominated.as_deref());
+        match nominated {
             Some(node) => self.nominations.set(Arc::clone(&state), &node),
             None => self.nominations.remove(&key),
+        }
+        if was_nominated {
+            self.promise_ended(&state, now);
         }
         let is_gated = handlers::is_gated(&state, &self.cluster.resource_claims);
         if !self.queue.is_same(&state.key, state.uid()) {
             tracing::info!(target: "journey", step = "queued", object = format!("pods/{}", state.key));
         }
-        self.queue.set(state, is_gated, now);
+        self.queue.set(state, is_gated, &self.cluster.namespaces, now);
     }
 
     fn pod_gone(&mut self, pod: &Arc<Pod>, was_placed: bool) {
-        let key = pod_key(pod);
+        let (key, now) = (pod_key(pod), (self.now)());
         self.queue.remove(&key);
+        let was_nominated = self.nominations.node_of(&key).is_some();
         self.nominations.remove(&key);
         let assumed = self.cluster.is_placed(&key);
         self.cluster.remove_pod(&key);
-        if was_placed || assumed {
-            self.queue.happened(Happened::PodRemoved, (self.now)());
+        if !self.queue.has_unschedulable() || !(was_placed || assumed || was_nominated) {
+            return;
         }
+        let gone = PodState::new(Arc::clone(pod));
+        if was_placed || assumed {
+            self.queue.happened(&Happened::PodRemoved(&gone), &self.cluster.namespaces, now);
+        } else {
+            self.promise_ended(&gone, now);
+        }
+    }
+
+    /// Room that was promised to a pod is free again, for pods that are not more important.
+    fn promise_ended(&mut self, pod: &PodState, now: Timestamp) {
+        let no_more_important = |other: &PodState| other.key != pod.key && other.priority() <= pod.priority();
+        self.queue.happened_to(&Happened::PodRemoved(pod), &self.cluster.namespaces, no_more_important, now);
     }
 
     pub(crate) fn node_changed(&mut self, old: Option<&Arc<Node>>, new: Option<Arc<Node>>) {
         let now = (self.now)();
+        let tells = self.queue.has_unschedulable();
+        let before = old.filter(|_| tells).map(|old| NodeState::new(Arc::clone(old)));
         let Some(node) = new else {
             if let Some(old) = old {
                 self.cluster.remove_node(old.metadata.name.as_deref().unwrap_or_default());
             }
+            if let Some(old) = before {
+                self.queue.happened(&Happened::NodeRemoved(&old), &self.cluster.namespaces, now);
+            }
             return;
         };
-        let mut events = Vec::new();
-        match old {
-            None => events.push(Happened::NodeAdded),
-            Some(old) => {
-                let allocatable = |node: &Node| node.status.as_ref().and_then(|status| status.allocatable.clone());
-                let taints = |node: &Node| {
-                    node.spec.as_ref().map(|spec| (spec.taints.clone(), spec.unschedulable.unwrap_or(false)))
-                };
-                if allocatable(old) != allocatable(&node) {
-                    events.push(Happened::NodeAllocatable);
-                }
-                if old.metadata.labels != node.metadata.labels {
-                    events.push(Happened::NodeLabels);
-                }
-                if taints(old) != taints(&node) {
-                    events.push(Happened::NodeTaints);
-                }
-            }
+        self.cluster.set_node(Arc::clone(&node));
+        if !tells {
+            return;
         }
-        self.cluster.set_node(node);
-        for event in events {
-            self.queue.happened(event, now);
-        }
+        let new = NodeState::new(node);
+        let event = match &before {
+            None => Happened::NodeAdded(&new),
+            Some(old) => Happened::NodeChanged { old, new: &new },
+        };
+        self.queue.happened(&event, &self.cluster.namespaces, now);
     }
 }
 

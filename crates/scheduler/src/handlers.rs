@@ -10,16 +10,17 @@ use k8s_openapi::api::core::v1::{
     Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use knarr_client::informer::Object;
-use knarr_client::{Change, Informers};
+use knarr_client::{Change, Informers, quantity};
 use kube::Resource;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::cluster::Cluster;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
+use crate::plugins::{volume_limits, volume_zone};
 use crate::queue::{Happened, Queue};
 
 /// A change, or the end of something that was in flight.
@@ -86,39 +87,79 @@ fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> V
                 }
                 (None, None) => {}
             }
-            queue.happened(Happened::Namespace, now);
+            // A new namespace has no pods yet.
+            if let (Some(old), Some(new)) = (old, new)
+                && old.metadata.labels != new.metadata.labels
+            {
+                queue.happened(&Happened::NamespaceRelabelled, &cluster.namespaces, now);
+            }
         }),
         watch_kind::<PersistentVolumeClaim>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_claim(old, new);
             if let Some(claim) = new {
                 let key = object_key(&claim.metadata);
-                queue.happened_to(Happened::Claims, |pod| pod.claims.iter().any(|used| used.key == key), now);
+                let event = Happened::Claim { is_new: old.is_none() };
+                let uses_it = |pod: &PodState| pod.claims.iter().any(|used| used.key == key);
+                queue.happened_to(&event, &cluster.namespaces, uses_it, now);
             }
         }),
         watch_kind::<PersistentVolume>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_volume(old, new);
-            storage_changed(new.is_some(), queue, now);
+            if let Some(volume) = new {
+                let labels = |volume: &PersistentVolume, keys: [&str; 4]| {
+                    keys.map(|key| volume.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned())
+                };
+                let zones = |volume: &PersistentVolume| labels(volume, volume_zone::LABELS);
+                let moved = old.is_none_or(|old| zones(old) != zones(volume));
+                queue.happened(&Happened::Volume { moved }, &cluster.namespaces, now);
+            }
         }),
         watch_kind::<StorageClass>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_class(old, new);
-            storage_changed(new.is_some(), queue, now);
+            if let Some(class) = new {
+                let event = Happened::StorageClass {
+                    is_new: old.is_none(),
+                    waits_for_consumer: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
+                    topologies_changed: old.is_some_and(|old| old.allowed_topologies != class.allowed_topologies),
+                };
+                queue.happened(&event, &cluster.namespaces, now);
+            }
         }),
         watch_kind::<CSINode>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_csi_node(old, new);
-            storage_changed(new.is_some(), queue, now);
+            if let Some(node) = new {
+                let event = Happened::CsiNode {
+                    is_new: old.is_none(),
+                    limit_grew: old.is_some_and(|old| volume_limits::is_raised(old, node)),
+                };
+                queue.happened(&event, &cluster.namespaces, now);
+            }
         }),
         watch_kind::<CSIDriver>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_csi_driver(old, new);
-            storage_changed(new.is_some(), queue, now);
+            let counts = |driver: &CSIDriver| driver.spec.storage_capacity == Some(true);
+            if let (Some(old), Some(new)) = (old, new)
+                && counts(old)
+                && !counts(new)
+            {
+                queue.happened(&Happened::CsiDriver, &cluster.namespaces, now);
+            }
         }),
         watch_kind::<CSIStorageCapacity>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_capacity(old, new);
-            storage_changed(new.is_some(), queue, now);
+            if let Some(new) = new {
+                let size = |capacity: &CSIStorageCapacity| {
+                    capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref()).map(quantity::value)
+                };
+                let event = Happened::StorageCapacity { grew: old.is_none_or(|old| size(new) > size(old)) };
+                queue.happened(&event, &cluster.namespaces, now);
+            }
         }),
         watch_kind::<VolumeAttachment>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_attachment(old, new);
-            // Only a volume that is let go makes room.
-            storage_changed(new.is_none(), queue, now);
+            if new.is_none() {
+                queue.happened(&Happened::AttachmentRemoved, &cluster.namespaces, now);
+            }
         }),
         watch_kind::<Service>(informers, messages, |old, new, cluster, _, _| cluster.workloads.set_service(old, new)),
         watch_kind::<ReplicaSet>(informers, messages, |old, new, cluster, _, _| {
@@ -130,11 +171,18 @@ fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> V
         watch_kind::<ReplicationController>(informers, messages, |old, new, cluster, _, _| {
             cluster.workloads.set_replication_controller(old, new);
         }),
+        watch_kind::<DeviceClass>(informers, messages, |old, new, cluster, queue, now| {
+            if let Some(class) = new.or(old) {
+                let name = class.metadata.name.as_deref().unwrap_or_default();
+                cluster.resource_claims.set_class(name, new.is_some());
+                queue.happened(&Happened::ResourceClaims, &cluster.namespaces, now);
+            }
+        }),
         watch_kind::<ResourceClaim>(informers, messages, |old, new, cluster, queue, now| {
             cluster.resource_claims.set(old, new);
             let claims = &cluster.resource_claims;
             queue.reconsider_gated(|pod| is_gated(pod, claims), now);
-            queue.happened(Happened::ResourceClaims, now);
+            queue.happened(&Happened::ResourceClaims, &cluster.namespaces, now);
         }),
     ]
 }
@@ -182,12 +230,6 @@ pub fn is_gated(pod: &PodState, claims: &crate::cluster::claims::ResourceClaims)
     spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty())
         || spec.resource_claims.as_ref().is_some_and(|claimed| !claimed.is_empty())
             && claims.of_pod(&pod.object).is_err()
-}
-
-fn storage_changed(helps: bool, queue: &mut Queue, now: Timestamp) {
-    if helps {
-        queue.happened(Happened::Storage, now);
-    }
 }
 
 /// Takes a change (what was, what is) into the cluster's state, and tells the queue.

@@ -152,7 +152,7 @@ fn victims_on(
         return Err(rejection);
     }
     // The most important come back first; those a budget protects before the others.
-    lower.sort_by_key(|pod| Reverse(importance(pod)));
+    by_importance(&mut lower);
     let (protected, free) = split_by_budget(&lower, budgets);
     let mut removed = lower;
     let mut victims = Vec::new();
@@ -169,13 +169,19 @@ fn victims_on(
             }
         }
     }
-    victims.sort_by_key(|pod| Reverse(importance(pod)));
+    victims.sort_by_key(|pod| (Reverse(pod.priority()), started(pod)));
     Ok(Victims { node: index, pods: victims, violations })
 }
 
-/// Higher priority first, then the longer running.
-fn importance(pod: &PodState) -> (i32, Reverse<Timestamp>) {
-    (pod.priority(), Reverse(started(pod)))
+/// Higher priority first, then the longer running. Of those that no node has started yet, the newest come first.
+fn by_importance(pods: &mut Vec<Arc<PodState>>) {
+    let count = pods.len();
+    let mut ranked: Vec<(usize, Arc<PodState>)> = pods.drain(..).enumerate().collect();
+    ranked.sort_by_key(|(place, pod)| {
+        let since = started(pod);
+        (Reverse(pod.priority()), since, if since == Timestamp::MAX { count - place } else { *place })
+    });
+    pods.extend(ranked.into_iter().map(|(_, pod)| pod));
 }
 
 fn started(pod: &PodState) -> Timestamp {

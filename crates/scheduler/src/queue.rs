@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::cluster::labels::Namespaces;
 use crate::cluster::pod::PodState;
 
 pub use happened::Happened;
@@ -101,7 +102,7 @@ impl Queue {
     }
 
     /// Takes in an unbound pod, new or changed. A gated one is kept but not decided.
-    pub fn set(&mut self, pod: Arc<PodState>, is_gated: bool, now: Timestamp) {
+    pub fn set(&mut self, pod: Arc<PodState>, is_gated: bool, namespaces: &Namespaces, now: Timestamp) {
         let key = Arc::clone(&pod.key);
         let Some(queued) = self.pods.get(&key) else {
             self.counter += 1;
@@ -114,11 +115,13 @@ impl Queue {
             }
             return;
         };
-        let changed = pod_changed(&queued.pod, &pod);
         let wakes = match &queued.state {
             State::InFlight => false,
             State::Gated => !is_gated,
-            State::Unschedulable { .. } => changed,
+            State::Unschedulable { plugins, .. } => {
+                let event = Happened::Itself { old: &queued.pod, new: &pod };
+                plugins.iter().any(|plugin| helps(plugin, &pod, &event, namespaces))
+            }
             // It may have got another priority.
             State::Active => true,
             State::BackingOff { .. } => false,
@@ -211,20 +214,31 @@ impl Queue {
         self.error_back_off.insert((until, Arc::clone(&queued.pod.key)));
     }
 
+    /// Whether some pod waits for something to happen.
+    pub fn has_unschedulable(&self) -> bool {
+        !self.unschedulable.is_empty()
+    }
+
     /// Wakes the pods that the event can help.
-    pub fn happened(&mut self, event: Happened, now: Timestamp) {
-        self.happened_to(event, |_| true, now);
+    pub fn happened(&mut self, event: &Happened<'_>, namespaces: &Namespaces, now: Timestamp) {
+        self.happened_to(event, namespaces, |_| true, now);
     }
 
     /// Wakes the pods that the event can help, of those that it concerns.
-    pub fn happened_to(&mut self, event: Happened, concerns: impl Fn(&PodState) -> bool, now: Timestamp) {
-        if self.unschedulable.is_empty() {
-            return;
-        }
+    pub fn happened_to(
+        &mut self,
+        event: &Happened<'_>,
+        namespaces: &Namespaces,
+        concerns: impl Fn(&PodState) -> bool,
+        now: Timestamp,
+    ) {
         let mut woken: Vec<Arc<str>> = Vec::new();
-        for (_, keys) in self.rejected_by.iter().filter(|(plugin, _)| helps(plugin, event)) {
-            let concerned = |key: &&Arc<str>| self.pods.get(*key).is_some_and(|queued| concerns(&queued.pod));
-            woken.extend(keys.iter().filter(concerned).cloned());
+        for (plugin, keys) in &self.rejected_by {
+            let helped = |key: &&Arc<str>| {
+                let pod = self.pods.get(*key).map(|queued| &queued.pod);
+                pod.is_some_and(|pod| concerns(pod) && helps(plugin, pod, event, namespaces))
+            };
+            woken.extend(keys.iter().filter(helped).cloned());
         }
         for key in woken {
             if matches!(self.pods.get(&key).map(|queued| &queued.state), Some(State::Unschedulable { .. })) {
@@ -336,14 +350,10 @@ fn rank(queued: &Queued) -> Rank {
     Rank { priority: queued.pod.priority(), since: queued.since, order: queued.order }
 }
 
-/// Whether a change of the pod itself may help it: its status is the scheduler's own writing.
-fn pod_changed(old: &PodState, new: &PodState) -> bool {
-    old.object.spec != new.object.spec || old.object.metadata.labels != new.object.metadata.labels
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::node::NodeState;
     use serde_json::json;
 
     fn pod(name: &str, priority: i32) -> Arc<PodState> {
@@ -360,6 +370,15 @@ mod tests {
         Queue::new(Duration::from_secs(1), Duration::from_secs(10))
     }
 
+    fn set(queue: &mut Queue, pod: Arc<PodState>, is_gated: bool, now: Timestamp) {
+        queue.set(pod, is_gated, &Namespaces::default(), now);
+    }
+
+    fn node() -> NodeState {
+        let object = json!({"metadata": {"name": "n"}, "status": {"allocatable": {"pods": "1"}}});
+        NodeState::new(Arc::new(serde_json::from_value(object).unwrap()))
+    }
+
     fn next(queue: &mut Queue) -> Option<String> {
         queue.pop().map(|pod| pod.name().to_owned())
     }
@@ -367,9 +386,9 @@ mod tests {
     #[test]
     fn the_more_important_then_the_older_comes_first() {
         let mut queue = queue();
-        queue.set(pod("old", 0), false, at(1));
-        queue.set(pod("young", 0), false, at(2));
-        queue.set(pod("high", 5), false, at(3));
+        set(&mut queue, pod("old", 0), false, at(1));
+        set(&mut queue, pod("young", 0), false, at(2));
+        set(&mut queue, pod("high", 5), false, at(3));
         let order: Vec<Option<String>> = (0..4).map(|_| next(&mut queue)).collect();
         assert_eq!(order, [Some("high".into()), Some("old".into()), Some("young".into()), None]);
     }
@@ -377,13 +396,13 @@ mod tests {
     #[test]
     fn only_events_that_help_wake_a_waiting_pod() {
         let mut queue = queue();
-        queue.set(pod("a", 0), false, at(1));
+        set(&mut queue, pod("a", 0), false, at(1));
         next(&mut queue);
         queue.unschedulable("n/a", vec!["TaintToleration"], at(1));
-        queue.happened(Happened::PodRemoved, at(5));
+        queue.happened(&Happened::PodRemoved(&pod("b", 0)), &Namespaces::default(), at(5));
         queue.advance(at(5));
         assert_eq!(next(&mut queue), None);
-        queue.happened(Happened::NodeTaints, at(5));
+        queue.happened(&Happened::NodeAdded(&node()), &Namespaces::default(), at(5));
         queue.advance(at(5));
         assert_eq!(next(&mut queue), Some("a".into()));
     }
@@ -391,12 +410,12 @@ mod tests {
     #[test]
     fn a_woken_pod_backs_off_unless_nobody_else_waits() {
         let mut queue = queue();
-        queue.set(pod("a", 0), false, at(1));
+        set(&mut queue, pod("a", 0), false, at(1));
         next(&mut queue);
         queue.unschedulable("n/a", vec!["NodeResourcesFit"], at(1));
-        queue.happened(Happened::NodeAdded, at(1));
+        queue.happened(&Happened::NodeAdded(&node()), &Namespaces::default(), at(1));
         assert_eq!(queue.advance(at(1)), Some(at(2)), "it waits out its back-off");
-        queue.set(pod("b", 0), false, at(1));
+        set(&mut queue, pod("b", 0), false, at(1));
         assert_eq!(next(&mut queue), Some("b".into()), "others are ready");
         assert_eq!(next(&mut queue), Some("a".into()), "nobody else is");
     }
@@ -404,7 +423,7 @@ mod tests {
     #[test]
     fn errors_are_waited_out() {
         let mut queue = queue();
-        queue.set(pod("a", 0), false, at(0));
+        set(&mut queue, pod("a", 0), false, at(0));
         let mut now = at(0);
         for seconds in [1, 2, 4, 8, 10, 10] {
             assert!(next(&mut queue).is_some());
@@ -420,7 +439,7 @@ mod tests {
     #[test]
     fn nothing_helps_for_five_minutes_then_it_is_tried_again() {
         let mut queue = queue();
-        queue.set(pod("a", 0), false, at(0));
+        set(&mut queue, pod("a", 0), false, at(0));
         next(&mut queue);
         queue.unschedulable("n/a", vec!["NodeName"], at(0));
         assert_eq!(queue.advance(at(299)), Some(at(300)));
@@ -431,26 +450,26 @@ mod tests {
     #[test]
     fn gates_hold_a_pod_until_they_open() {
         let mut queue = queue();
-        queue.set(pod("a", 0), true, at(0));
+        set(&mut queue, pod("a", 0), true, at(0));
         assert_eq!(next(&mut queue), None);
         queue.reconsider_gated(|_| true, at(1));
         assert_eq!(next(&mut queue), None);
         queue.reconsider_gated(|_| false, at(1));
         assert_eq!(next(&mut queue), Some("a".into()));
-        queue.set(pod("b", 0), true, at(2));
-        queue.set(pod("b", 0), false, at(3));
+        set(&mut queue, pod("b", 0), true, at(2));
+        set(&mut queue, pod("b", 0), false, at(3));
         assert_eq!(next(&mut queue), Some("b".into()));
     }
 
     #[test]
     fn a_change_of_the_pod_moves_it_in_the_queue() {
         let mut queue = queue();
-        queue.set(pod("a", 0), false, at(0));
-        queue.set(pod("b", 1), false, at(0));
-        queue.set(pod("a", 2), false, at(1));
+        set(&mut queue, pod("a", 0), false, at(0));
+        set(&mut queue, pod("b", 1), false, at(0));
+        set(&mut queue, pod("a", 2), false, at(1));
         assert_eq!(next(&mut queue), Some("a".into()));
-        queue.unschedulable("n/a", vec!["NodeName"], at(1));
-        queue.set(pod("a", 3), false, at(9));
+        queue.unschedulable("n/a", vec!["PluginOfOthers"], at(1));
+        set(&mut queue, pod("a", 3), false, at(9));
         assert_eq!(next(&mut queue), Some("a".into()));
         assert_eq!(next(&mut queue), Some("b".into()));
         assert_eq!(next(&mut queue), None);
@@ -459,7 +478,7 @@ mod tests {
     #[test]
     fn a_pod_of_the_same_name_is_another() {
         let mut queue = queue();
-        queue.set(pod("a", 0), false, at(0));
+        set(&mut queue, pod("a", 0), false, at(0));
         queue.remove_same("n/a", "other");
         assert!(queue.is_waiting("n/a"));
         queue.remove_same("n/a", "");

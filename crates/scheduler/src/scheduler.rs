@@ -167,7 +167,8 @@ impl Scheduler {
             }
             self.write_reason(Arc::clone(pod), Reason::SchedulerError, error, Nomination::Cleared);
         }
-        self.queue.happened(Happened::PodRemoved, now);
+        let is_another = |other: &PodState| other.uid() != pod.uid();
+        self.queue.happened_to(&Happened::PodRemoved(pod), &self.cluster.namespaces, is_another, now);
     }
 
     fn end_promises(&mut self, pod: &PodState) {

@@ -1,5 +1,8 @@
 //! Events of core/v1, as controllers and the kubelet write them: repeats raise a count.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
@@ -9,6 +12,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::correlator::{Correlator, Outcome};
+use super::lanes::{Lane, Lanes};
 use super::writer::{Writer, is_missing};
 use super::{EventType, QUEUED, name_for, namespace_of, reference};
 use crate::time::truncated;
@@ -79,19 +83,32 @@ impl EventRecorder {
 async fn write(client: Client, mut events: mpsc::Receiver<Event>) {
     let mut correlator = Correlator::new();
     let writer = Writer::new();
+    let lanes = Lanes::default();
     while let Some(event) = events.recv().await {
         let (event, repeated) = match correlator.observe(event, Timestamp::now()) {
-            Outcome::Create(event) => (event, false),
-            Outcome::Repeat(event) => (event, true),
+            Outcome::Create(event) => (*event, false),
+            Outcome::Repeat(event) => (*event, true),
             Outcome::Skip => continue,
         };
-        let api: Api<Event> = Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or("default"));
-        let event = std::sync::Arc::new(*event);
-        writer.spawn(move || send(api.clone(), event.clone(), repeated)).await;
+        let namespace = event.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let lane = format!("{namespace}/{}", event.metadata.name.as_deref().unwrap_or_default());
+        let Some(lane) = lanes.enter(lane, event) else { continue };
+        let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
+        let (lane, is_repeat) = (Arc::new(lane), AtomicBool::new(repeated));
+        writer.spawn(move || send_all(api.clone(), lane.clone(), is_repeat.swap(true, Ordering::Relaxed))).await;
     }
 }
 
-async fn send(api: Api<Event>, event: std::sync::Arc<Event>, repeated: bool) -> Result<(), kube::Error> {
+/// Writes the event, and then what was said of it meanwhile.
+async fn send_all(api: Api<Event>, lane: Arc<Lane<Event>>, mut repeated: bool) -> Result<(), kube::Error> {
+    while let Some(event) = lane.next() {
+        send(&api, &event, repeated).await.inspect_err(|_| lane.put_back(event))?;
+        repeated = true;
+    }
+    Ok(())
+}
+
+async fn send(api: &Api<Event>, event: &Event, repeated: bool) -> Result<(), kube::Error> {
     if repeated {
         let changes = json!({"count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message});
         let name = event.metadata.name.as_deref().unwrap_or_default();
@@ -101,5 +118,5 @@ async fn send(api: Api<Event>, event: std::sync::Arc<Event>, repeated: bool) -> 
             answer => return answer.map(drop),
         }
     }
-    api.create(&PostParams::default(), &event).await.map(drop)
+    api.create(&PostParams::default(), event).await.map(drop)
 }

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::key::{name, namespace, uid};
 use crate::error::{Result, ignore_not_found};
@@ -33,7 +33,13 @@ pub async fn mark_disrupted(
         observed_generation: pod.metadata.generation,
         ..PodCondition::default()
     };
-    let mut status = json!({"conditions": [condition]});
+    // A new condition comes after those that the pod has.
+    let known = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut order: Vec<Value> = known.map(|known| json!({"type": known.type_})).collect();
+    if !order.iter().any(|known| known["type"] == condition.type_.as_str()) {
+        order.push(json!({"type": condition.type_}));
+    }
+    let mut status = json!({"$setElementOrder/conditions": order, "conditions": [condition]});
     if let Some(phase) = phase {
         status["phase"] = json!(phase);
         status["observedGeneration"] = json!(pod.metadata.generation);

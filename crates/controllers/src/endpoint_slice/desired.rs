@@ -9,6 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use knarr_client::{owner, pod};
 
 use super::plan::{Desired, Parent};
+use super::topology;
 use super::{CONTROLLER, MANAGED_BY, SERVICE_NAME};
 use crate::common::key::{name, namespace};
 use crate::common::service_pods::{
@@ -99,7 +100,9 @@ fn endpoint(pod: &Pod, node: Option<&Node>, service: &Service, spec: &ServiceSpe
             serving: Some(serving),
             terminating: Some(terminating),
         }),
-        hints: ready.then(|| hints(spec, zone.as_deref(), node_name.as_deref())).flatten(),
+        hints: (ready && !topology::is_asked_for(service))
+            .then(|| hints(spec, zone.as_deref(), node_name.as_deref()))
+            .flatten(),
         hostname: hostname_for(pod, service),
         target_ref: Some(ObjectReference {
             kind: Some("Pod".to_owned()),

@@ -9,14 +9,14 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort
 use knarr_client::{EventRecorder, Informer, WorkQueue, owner, run_workers};
 
 use super::plan::{Desired, Parent, plan};
-use super::{MANAGED_BY, SERVICE_NAME, carry_out, index_slices, slice_changed, slices_of};
+use super::{MANAGED_BY, SERVICE_NAME, Writes, carry_out, index_slices, slice_changed, slices_of};
 use crate::Context;
+use crate::common::Key;
 use crate::common::key::{name, namespace};
 use crate::common::requests::delete;
 use crate::common::service_pods::TRIGGER_TIME;
-use crate::common::{Expectations, Key};
 use crate::endpoints::repack;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 const CONTROLLER: &str = "endpointslicemirroring-controller.k8s.io";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -27,7 +27,7 @@ pub async fn run(context: Context) {
     let slices = context.informers.of::<EndpointSlice>();
     index_slices(&slices);
     let queue: Arc<WorkQueue<Key>> = WorkQueue::new();
-    let written = Arc::new(Expectations::default());
+    let written = Arc::new(Writes::default());
     let on_service = queue.clone();
     services.on_change(move |change| on_service.add(Key::of(&**change.latest())));
     let on_endpoints = queue.clone();
@@ -52,7 +52,7 @@ struct Controller {
     services: Arc<Informer<Service>>,
     endpoints: Arc<Informer<Endpoints>>,
     slices: Arc<Informer<EndpointSlice>>,
-    written: Arc<Expectations>,
+    written: Arc<Writes>,
     recorder: EventRecorder,
 }
 
@@ -68,12 +68,10 @@ impl Controller {
             for slice in existing {
                 delete(client, &*slice, None).await?;
             }
-            self.written.forget(&key);
+            self.written.expected.forget(&key);
             return Ok(());
         };
-        if !self.written.are_satisfied(&key) {
-            return Err(Error::Later("the cache does not hold the slices written last".to_owned()));
-        }
+        self.written.are_seen(&key, &existing)?;
         let settings = &self.context.settings;
         let mirrored = mirrored(&endpoints, settings.mirroring_max_endpoints_per_subset);
         if mirrored.invalid > 0 {

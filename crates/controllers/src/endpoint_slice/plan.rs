@@ -74,7 +74,7 @@ pub(super) fn plan(
 type Ports = Vec<(String, i32, String, String)>;
 
 /// What tells endpoints apart: addresses, name and target.
-type Identity = (Vec<String>, String, String, String);
+pub(super) type Identity = (Vec<String>, String, String, String);
 
 fn plan_family<'a>(
     parent: &Parent,
@@ -257,7 +257,7 @@ fn ports_key(ports: &[EndpointPort]) -> Ports {
     key
 }
 
-fn identity(endpoint: &Endpoint) -> Identity {
+pub(super) fn identity(endpoint: &Endpoint) -> Identity {
     let mut addresses = endpoint.addresses.clone();
     addresses.sort();
     let target = endpoint.target_ref.as_ref();

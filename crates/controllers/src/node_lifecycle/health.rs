@@ -18,7 +18,8 @@ pub(super) struct Health {
     heartbeat: Option<Timestamp>,
     renewed: Option<Timestamp>,
     heard: Timestamp,
-    ready: Option<bool>,
+    /// It fell silent, and its pods are not marked yet.
+    owes_marks: bool,
 }
 
 #[derive(Debug, PartialEq)]
@@ -40,7 +41,7 @@ impl Health {
             Some(_) => now,
             None => node.metadata.creation_timestamp.as_ref().map_or(now, |at| at.0),
         };
-        Self { uid: uid(node).to_owned(), heartbeat, renewed: None, heard, ready: None }
+        Self { uid: uid(node).to_owned(), heartbeat, renewed: None, heard, owes_marks: false }
     }
 
     pub fn observe(&mut self, node: &Node, renewed: Option<Timestamp>, now: Timestamp) {
@@ -84,11 +85,14 @@ impl Health {
         Verdict::Silent(conditions)
     }
 
-    /// Notes readiness; whether it turned since it was last noted.
-    pub fn turn(&mut self, ready: bool) -> bool {
-        let turned = self.ready.is_some_and(|before| before != ready);
-        self.ready = Some(ready);
-        turned
+    /// Whether the node's pods have to be marked as not ready, because it fell silent now or was not done with then.
+    pub fn has_to_mark(&mut self, fell_silent: bool, is_ready: bool) -> bool {
+        self.owes_marks = (self.owes_marks || fell_silent) && !is_ready;
+        self.owes_marks
+    }
+
+    pub fn marked(&mut self) {
+        self.owes_marks = false;
     }
 }
 
@@ -139,8 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn turns() {
+    fn pods_of_a_silent_node_are_marked_until_it_worked() {
         let mut health = Health::new(&node(None), at(0));
-        assert_eq!([true, true, false, false, true].map(|ready| health.turn(ready)), [false, false, true, false, true]);
+        assert!(!health.has_to_mark(false, true) && !health.has_to_mark(false, false));
+        assert!(health.has_to_mark(true, false) && health.has_to_mark(false, false));
+        health.marked();
+        assert!(!health.has_to_mark(false, false));
+        assert!(health.has_to_mark(true, false) && !health.has_to_mark(false, true));
     }
 }

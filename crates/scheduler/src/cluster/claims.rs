@@ -1,6 +1,6 @@
 //! Claims to devices (resource claims) that pods wait for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -9,19 +9,45 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use super::storage::object_key;
 
 #[derive(Default)]
-pub struct ResourceClaims(HashMap<String, Arc<ResourceClaim>>);
+pub struct ResourceClaims {
+    claims: HashMap<String, Arc<ResourceClaim>>,
+    /// Names of the device classes there are.
+    classes: HashSet<String>,
+}
 
 impl ResourceClaims {
     pub fn set(&mut self, old: Option<&Arc<ResourceClaim>>, new: Option<&Arc<ResourceClaim>>) {
         match (old, new) {
             (_, Some(new)) => {
-                self.0.insert(object_key(&new.metadata), Arc::clone(new));
+                self.claims.insert(object_key(&new.metadata), Arc::clone(new));
             }
             (Some(old), None) => {
-                self.0.remove(&object_key(&old.metadata));
+                self.claims.remove(&object_key(&old.metadata));
             }
             (None, None) => {}
         }
+    }
+
+    pub fn set_class(&mut self, name: &str, exists: bool) {
+        if exists {
+            self.classes.insert(name.to_owned());
+        } else {
+            self.classes.remove(name);
+        }
+    }
+
+    /// Why nothing can be allocated for a claim, wherever its pod goes.
+    pub fn obstacle(&self, claim: &ResourceClaim) -> Option<String> {
+        let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
+        let wanted = requests.flat_map(|request| {
+            let exact = request.exactly.iter().map(|exact| (request.name.clone(), &exact.device_class_name));
+            let choices = request.first_available.iter().flatten();
+            let choices =
+                choices.map(|choice| (format!("{}/{}", request.name, choice.name), &choice.device_class_name));
+            exact.chain(choices).collect::<Vec<_>>()
+        });
+        let mut missing = wanted.filter(|(_, class)| !self.classes.contains(*class));
+        missing.next().map(|(request, class)| format!("request {request}: device class {class} does not exist"))
     }
 
     /// The claims of a pod, or why it has to wait for them.
@@ -42,7 +68,7 @@ impl ResourceClaims {
                     (name, true)
                 }
             };
-            let Some(claim) = self.0.get(&format!("{namespace}/{name}")) else {
+            let Some(claim) = self.claims.get(&format!("{namespace}/{name}")) else {
                 return Err(format!("resourceclaim.resource.k8s.io \"{name}\" not found"));
             };
             if claim.metadata.deletion_timestamp.is_some() {

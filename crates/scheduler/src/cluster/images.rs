@@ -1,42 +1,56 @@
-//! Which images are on how many nodes.
+//! Which images are on how many nodes, and how large they are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::Node;
 
 use super::node::NodeState;
 
-/// How many nodes have an image, by any of its names.
+/// What is known of images, by any of their names.
 #[derive(Default)]
-pub struct Images(HashMap<String, usize>);
+pub struct Images(HashMap<String, Known>);
+
+#[derive(Clone, Copy)]
+pub struct Known {
+    /// How many nodes have it.
+    pub nodes: usize,
+    /// As told by the first of them: they may differ.
+    pub size: i64,
+}
 
 impl Images {
-    pub fn nodes_with(&self, name: &str) -> usize {
-        self.0.get(name).copied().unwrap_or(0)
+    pub fn get(&self, name: &str) -> Option<Known> {
+        self.0.get(name).copied()
     }
 
     pub fn replace(&mut self, old: Option<&NodeState>, new: Option<&Node>) {
-        for name in old.iter().flat_map(|node| node.image_sizes().keys()) {
-            if let Some(count) = self.0.get_mut(name) {
-                *count -= 1;
-                if *count == 0 {
+        for name in old.iter().flat_map(|node| node.images()) {
+            if let Some(known) = self.0.get_mut(name) {
+                known.nodes -= 1;
+                if known.nodes == 0 {
                     self.0.remove(name);
                 }
             }
         }
-        for name in new.map(image_sizes).unwrap_or_default().into_keys() {
-            *self.0.entry(name).or_default() += 1;
+        for (name, size) in new.map(sizes).unwrap_or_default() {
+            self.0.entry(name.to_owned()).or_insert(Known { nodes: 0, size }).nodes += 1;
         }
     }
 }
 
-pub fn image_sizes(node: &Node) -> HashMap<String, i64> {
-    let images = node.status.iter().flat_map(|status| status.images.iter().flatten());
-    let named = images.flat_map(|image| {
-        let size = image.size_bytes.unwrap_or(0);
-        image.names.iter().flatten().map(move |name| (name.clone(), size))
-    });
-    named.collect()
+/// The names of the images that a node has.
+pub fn names(node: &Node) -> HashSet<String> {
+    sizes(node).into_keys().map(str::to_owned).collect()
+}
+
+fn sizes(node: &Node) -> HashMap<&str, i64> {
+    let mut sizes = HashMap::new();
+    for image in node.status.iter().flat_map(|status| status.images.iter().flatten()) {
+        for name in image.names.iter().flatten() {
+            sizes.entry(name.as_str()).or_insert(image.size_bytes.unwrap_or(0));
+        }
+    }
+    sizes
 }
 
 /// The name by which a node lists an image: with its tag.
@@ -46,7 +60,11 @@ pub fn normalized(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::normalized;
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn a_name_without_a_tag_means_latest() {
@@ -58,5 +76,22 @@ mod tests {
         ] {
             assert_eq!(normalized(name), normal);
         }
+    }
+
+    #[test]
+    fn the_first_node_tells_an_images_size() {
+        let node = |size: i64| -> Node {
+            serde_json::from_value(json!({"status": {"images": [{"names": ["a:1"], "sizeBytes": size}]}})).unwrap()
+        };
+        let (small, large) = (node(10), node(20));
+        let mut images = Images::default();
+        let known = |images: &Images| images.get("a:1").map(|known| (known.nodes, known.size));
+        images.replace(None, Some(&small));
+        images.replace(None, Some(&large));
+        assert_eq!(known(&images), Some((2, 10)));
+        images.replace(Some(&NodeState::new(Arc::new(small))), None);
+        assert_eq!(known(&images), Some((1, 10)));
+        images.replace(Some(&NodeState::new(Arc::new(large))), None);
+        assert_eq!(known(&images), None);
     }
 }

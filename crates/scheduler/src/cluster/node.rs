@@ -1,11 +1,11 @@
 //! A node and what the pods on it use.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 
-use super::images::image_sizes;
+use super::images;
 use super::labels::Labels;
 use super::pod::PodState;
 use super::ports::UsedPorts;
@@ -25,7 +25,7 @@ pub struct NodeState {
     /// Copied from the object, since every decision asks many nodes for it.
     is_unschedulable: bool,
     is_tainted: bool,
-    image_sizes: HashMap<String, i64>,
+    images: HashSet<String>,
 }
 
 impl NodeState {
@@ -39,7 +39,7 @@ impl NodeState {
             pods: Vec::new(),
             is_unschedulable: false,
             is_tainted: false,
-            image_sizes: HashMap::new(),
+            images: HashSet::new(),
         };
         state.set(object);
         state
@@ -48,7 +48,7 @@ impl NodeState {
     pub fn set(&mut self, object: Arc<Node>) {
         let status = object.status.as_ref();
         self.allocatable = Resources::of(status.and_then(|status| status.allocatable.as_ref()));
-        self.image_sizes = image_sizes(&object);
+        self.images = images::names(&object);
         let spec = object.spec.as_ref();
         self.is_unschedulable = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
         self.is_tainted = spec.and_then(|spec| spec.taints.as_ref()).is_some_and(|taints| !taints.is_empty());
@@ -78,8 +78,9 @@ impl NodeState {
         self.is_unschedulable
     }
 
-    pub fn image_sizes(&self) -> &HashMap<String, i64> {
-        &self.image_sizes
+    /// The names of the images it has.
+    pub fn images(&self) -> &HashSet<String> {
+        &self.images
     }
 
     pub fn topology_changes(&self, other: &Node) -> bool {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, TopologySpreadConstraint};
+use k8s_openapi::api::core::v1::{Pod, Toleration, TopologySpreadConstraint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use knarr_client::selector::Selector;
 
@@ -110,6 +110,10 @@ impl PodState {
 
     pub fn labels(&self) -> Option<&Labels> {
         self.object.metadata.labels.as_ref()
+    }
+
+    pub fn tolerations(&self) -> &[Toleration] {
+        self.object.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default()
     }
 
     pub fn priority(&self) -> i32 {

@@ -15,7 +15,7 @@ pub struct HostPort {
 
 impl HostPort {
     /// Two ports conflict when one of them is on all addresses or both are on the same.
-    fn conflicts(&self, other: &HostPort) -> bool {
+    pub fn conflicts(&self, other: &HostPort) -> bool {
         let overlap = self.address == ANY_ADDRESS || other.address == ANY_ADDRESS || self.address == other.address;
         self.port == other.port && self.protocol == other.protocol && overlap
     }

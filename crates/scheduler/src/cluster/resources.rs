@@ -47,6 +47,13 @@ impl Resources {
         }
     }
 
+    /// Whether the test holds for the name of something that is asked for.
+    pub fn any(&self, test: impl Fn(&str) -> bool) -> bool {
+        let plain = [("cpu", self.milli_cpu), ("memory", self.memory), ("ephemeral-storage", self.ephemeral_storage)];
+        let others = self.others.iter().map(|(name, amount)| (name.as_str(), *amount));
+        plain.into_iter().chain(others).any(|(name, amount)| amount > 0 && test(name))
+    }
+
     /// Whether anything is less than in the other.
     pub fn is_less_somewhere(&self, other: &Resources) -> bool {
         self.milli_cpu < other.milli_cpu

@@ -183,8 +183,8 @@ fn check_sums(cluster: &Cluster) {
         assert_eq!(node.requested, requested, "{}", node.name());
     }
     for image in ["image-0", "image-1", "image-2"] {
-        let with = cluster.nodes().filter(|(_, node)| node.image_sizes().contains_key(image)).count();
-        assert_eq!(cluster.images.nodes_with(image), with);
+        let with = cluster.nodes().filter(|(_, node)| node.images().contains(image)).count();
+        assert_eq!(cluster.images.get(image).map_or(0, |known| known.nodes), with);
     }
 }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::NodeSelector;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use crate::cluster::Cluster;
 use crate::cluster::affinity::term_matches;
@@ -31,6 +32,12 @@ impl Plugin for DynamicResources {
             Ok(claims) => claims,
             Err(reason) => return Prepared::Reject(Rejection::unresolvable(NAME, reason)),
         };
+        let is_allocated =
+            |claim: &ResourceClaim| claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
+        let mut waiting = claims.iter().filter(|claim| !is_allocated(claim));
+        if let Some(reason) = waiting.find_map(|claim| cluster.resource_claims.obstacle(claim)) {
+            return Prepared::Reject(Rejection::unresolvable(NAME, reason));
+        }
         let allocations =
             claims.iter().map(|claim| claim.status.as_ref().and_then(|status| status.allocation.as_ref()));
         let mut claimed = Claimed { allocated: Vec::new(), has_unallocated: false };

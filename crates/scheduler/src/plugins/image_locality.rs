@@ -1,6 +1,5 @@
 //! ImageLocality: prefers nodes that have the pod's images, the larger the better, unless few nodes have them.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cluster::images::normalized;
@@ -16,8 +15,8 @@ const MOST_PER_CONTAINER: i64 = 1000 * MEGABYTE;
 pub struct ImageLocality;
 
 struct Locality {
-    /// The pod's images and which part of all nodes has each.
-    images: Vec<(String, f64)>,
+    /// The pod's images with what each is worth to a node that has it: its size, the less the fewer nodes have it.
+    images: Vec<(String, i64)>,
     most: i64,
 }
 
@@ -34,14 +33,13 @@ impl Plugin for ImageLocality {
         let of_volumes =
             volumes.filter_map(|volume| volume.image.as_ref().and_then(|image| image.reference.as_deref()));
         let all = cluster.node_count() as f64;
-        let images: Vec<(String, f64)> = of_containers
+        let images: Vec<(String, i64)> = of_containers
             .chain(of_volumes)
             .map(normalized)
-            .map(|name| {
-                let spread = cluster.images.nodes_with(&name) as f64 / all;
-                (name, spread)
+            .filter_map(|name| {
+                let known = cluster.images.get(&name)?;
+                Some((name, (known.size as f64 * (known.nodes as f64 / all)) as i64))
             })
-            .filter(|(_, spread)| *spread > 0.0)
             .collect();
         if images.is_empty() {
             // No node has any of them: all would score the same.
@@ -54,12 +52,8 @@ impl Plugin for ImageLocality {
 
 impl Scorer for Locality {
     fn score(&self, _index: NodeIndex, node: &NodeState) -> i64 {
-        let sizes: &HashMap<String, i64> = node.image_sizes();
-        let sum: i64 = self
-            .images
-            .iter()
-            .filter_map(|(name, spread)| sizes.get(name).map(|size| (*size as f64 * spread) as i64))
-            .sum();
+        let images = node.images();
+        let sum: i64 = self.images.iter().filter(|(name, _)| images.contains(name)).map(|(_, worth)| worth).sum();
         MAX_SCORE * (sum.clamp(LEAST, self.most) - LEAST) / (self.most - LEAST)
     }
 }

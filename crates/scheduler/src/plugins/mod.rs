@@ -12,9 +12,9 @@ mod resources_fit;
 mod taint_toleration;
 mod topology_spread;
 pub mod volume_binding;
-mod volume_limits;
-mod volume_restrictions;
-mod volume_zone;
+pub mod volume_limits;
+pub mod volume_restrictions;
+pub mod volume_zone;
 
 use crate::config::Profile;
 use crate::framework::Plugin;

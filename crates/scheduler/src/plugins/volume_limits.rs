@@ -56,6 +56,15 @@ fn attachable(key: &str, storage: &Storage) -> Option<Attachable> {
     Some(Attachable { driver: class.provisioner.clone(), handle: format!("not bound yet: {key}") })
 }
 
+/// Whether the node takes more volumes of some driver than before.
+pub fn is_raised(old: &CSINode, new: &CSINode) -> bool {
+    let count = |node: &CSINode, name: &str| {
+        let driver = node.spec.drivers.iter().find(|driver| driver.name == name);
+        driver.and_then(|driver| driver.allocatable.as_ref()?.count).unwrap_or(0)
+    };
+    new.spec.drivers.iter().any(|driver| count(new, &driver.name) > count(old, &driver.name))
+}
+
 fn limits(node: Option<&Arc<CSINode>>) -> HashMap<&str, i64> {
     let drivers = node.into_iter().flat_map(|node| &node.spec.drivers);
     drivers

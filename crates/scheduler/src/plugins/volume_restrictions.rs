@@ -52,6 +52,19 @@ fn volumes(pod: &PodState) -> impl Iterator<Item = &Volume> {
     pod.object.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
 }
 
+/// Whether a placed pod holds a disk or a claim that the waiting one wants for itself.
+pub fn held_back_by(waiting: &PodState, placed: &PodState) -> bool {
+    let shares_disk = || {
+        let wanted = volumes(waiting).filter(|volume| is_disk(volume));
+        wanted.into_iter().any(|volume| volumes(placed).any(|other| conflict(volume, other)))
+    };
+    let shares_claim = || {
+        let named = waiting.claims.iter().filter(|claim| !claim.is_ephemeral);
+        named.into_iter().any(|claim| placed.claims.contains(claim))
+    };
+    waiting.namespace() == placed.namespace() && (shares_disk() || shares_claim())
+}
+
 fn is_disk(volume: &Volume) -> bool {
     volume.gce_persistent_disk.is_some()
         || volume.aws_elastic_block_store.is_some()

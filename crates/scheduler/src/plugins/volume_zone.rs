@@ -14,7 +14,8 @@ use crate::framework::{Filter, Plugin, Prepared, Rejection, View};
 const NAME: &str = "VolumeZone";
 const OLD_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
 const OLD_REGION: &str = "failure-domain.beta.kubernetes.io/region";
-const LABELS: [&str; 4] = [OLD_ZONE, OLD_REGION, ZONE, REGION];
+/// The labels that tell where a volume is.
+pub const LABELS: [&str; 4] = [OLD_ZONE, OLD_REGION, ZONE, REGION];
 
 pub struct VolumeZone;
 

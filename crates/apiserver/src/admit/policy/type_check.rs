@@ -72,7 +72,7 @@ fn warnings(kinds: &Kinds, policy: &Value) -> Vec<Value> {
             if let Err(error) = scope.compile(text) {
                 let shown = format!("{}, Kind={}", kind.api_version(), kind.kind);
                 let shown = if kind.group.is_empty() { format!("/{shown}") } else { shown };
-                found.push(format!("{shown}: compilation failed: {error}\n"));
+                found.push(format!("{shown}: {error}\n"));
             }
         }
         found.join("\n")
