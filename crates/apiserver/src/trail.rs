@@ -4,6 +4,8 @@
 use std::time::Instant;
 
 use http::header::USER_AGENT;
+use jiff::Timestamp;
+use knarr_api::catalogue::Catalogue;
 use knarr_api::value::Read;
 use serde_json::Value;
 
@@ -45,6 +47,7 @@ pub fn leave(call: &Call<'_>, written: &Written<'_>) {
     let passage = call.passage;
     let namespace = object.text(&["metadata", "namespace"]);
     let plural = resource.kind.plural.as_str();
+    let owner = if verb == "create" { owner(&call.server.kinds.load().catalogue, namespace, object) } else { None };
     tracing::info!(
         target: "journey",
         step = "request",
@@ -59,8 +62,9 @@ pub fn leave(call: &Call<'_>, written: &Written<'_>) {
         admitted_us = micros(passage.authorized, storing),
         stored_us = micros(storing, Instant::now()),
         revision,
-        owner = if verb == "create" { owner(namespace, object) } else { String::new() },
-        state = if plural == "pods" { state(object) } else { String::new() },
+        owner = owner.unwrap_or_default(),
+        state = state(resource, object, call.now),
+        held = held(object),
     );
 }
 
@@ -83,56 +87,110 @@ fn agent<'a>(call: &'a Call<'_>) -> &'a str {
     whole.split(['/', ' ']).next().unwrap_or_default()
 }
 
-/// The object that controls this one. Its kind is written as resources are named: in lower case and in the plural.
-fn owner(namespace: &str, object: &Value) -> String {
-    let owners = object.items(&["metadata", "ownerReferences"]).iter();
-    let controller = owners.into_iter().find(|owner| owner.flag(&["controller"]) == Some(true));
-    let Some(controller) = controller else { return String::new() };
-    let kind = controller.text(&["kind"]).to_lowercase();
-    let plural = match kind.strip_suffix('y') {
-        Some(stem) => format!("{stem}ies"),
-        None if kind.ends_with('s') => format!("{kind}es"),
-        None => format!("{kind}s"),
+/// The object that controls this one, as the catalogue names its kind. One of a kind that is not served has no story.
+fn owner(catalogue: &Catalogue, namespace: &str, object: &Value) -> Option<String> {
+    let mut owners = object.items(&["metadata", "ownerReferences"]).iter();
+    let controller = owners.find(|owner| owner.flag(&["controller"]) == Some(true))?;
+    let (group, version) = match controller.text(&["apiVersion"]) {
+        core if !core.contains('/') => ("", core),
+        full => full.split_once('/')?,
     };
-    // Nodes own their mirror pods, and have no namespace.
-    let namespace = if kind == "node" { "" } else { namespace };
-    path(&plural, namespace, controller.text(&["name"]))
+    let kind = catalogue.kind(group, version, controller.text(&["kind"]))?;
+    let namespace = if kind.namespaced { namespace } else { "" };
+    Some(path(&kind.plural, namespace, controller.text(&["name"])))
 }
 
-/// A pod's phase, and whether it is ready.
-fn state(pod: &Value) -> String {
-    let phase = pod.text(&["status", "phase"]);
-    let conditions = pod.items(&["status", "conditions"]).iter();
-    let ready = conditions
-        .into_iter()
-        .any(|condition| condition.text(&["type"]) == "Ready" && condition.text(&["status"]) == "True");
-    if ready { format!("{phase}, ready") } else { phase.to_owned() }
+/// How an object is, in the words of the table that shows it: its status, or how much of it is ready.
+fn state(resource: &Resource, object: &Value, now: Timestamp) -> String {
+    if resource.custom.is_some() {
+        return String::new();
+    }
+    let columns = resource.rules.columns();
+    let find = |name: &str| columns.iter().position(|column| column.name == name);
+    let (status, ready) = (find("Status"), find("Ready"));
+    if status.is_none() && ready.is_none() {
+        return String::new();
+    }
+    let cells = resource.rules.cells(object, now);
+    let cell = |place: Option<usize>| match place.and_then(|place| cells.get(place)) {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Number(number)) => Some(number.to_string()),
+        _ => None,
+    };
+    match (cell(status), cell(ready)) {
+        (Some(status), _) if is_ready(object) => format!("{status}, ready"),
+        (Some(status), _) => status,
+        (None, Some(ready)) => match cell(find("Desired")) {
+            Some(desired) => format!("{ready}/{desired} ready"),
+            None => format!("{ready} ready"),
+        },
+        (None, None) => String::new(),
+    }
+}
+
+fn is_ready(object: &Value) -> bool {
+    let mut conditions = object.items(&["status", "conditions"]).iter();
+    conditions.any(|condition| condition.text(&["type"]) == "Ready" && condition.text(&["status"]) == "True")
+}
+
+/// The finalizers that keep an object which is to go.
+fn held(object: &Value) -> String {
+    if !object.has(&["metadata", "deletionTimestamp"]) {
+        return String::new();
+    }
+    let finalizers: Vec<&str> = object.items(&["metadata", "finalizers"]).iter().filter_map(Value::as_str).collect();
+    finalizers.join(", ")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use serde_json::json;
 
     use super::*;
+    use crate::kinds::{Kinds, no_descriptions};
 
     #[test]
-    fn owners_are_named_as_resources_are() {
-        for (kind, name, expected) in [
-            ("ReplicaSet", "web-1", "replicasets/a/web-1"),
-            ("NetworkPolicy", "p", "networkpolicies/a/p"),
-            ("Ingress", "i", "ingresses/a/i"),
-            ("Node", "n", "nodes/n"),
+    fn owners_are_named_as_the_catalogue_does() {
+        let catalogue = Catalogue::built_in();
+        let named = |version: &str, kind: &str, controls: bool| {
+            let reference = json!({"apiVersion": version, "kind": kind, "name": "x", "controller": controls});
+            owner(&catalogue, "a", &json!({"metadata": {"ownerReferences": [reference]}}))
+        };
+        for (version, kind, expected) in [
+            ("apps/v1", "ReplicaSet", "replicasets/a/x"),
+            ("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies/a/x"),
+            ("v1", "Endpoints", "endpoints/a/x"),
+            ("v1", "Node", "nodes/x"),
         ] {
-            let reference = json!({"kind": kind, "name": name, "controller": true});
-            assert_eq!(owner("a", &json!({"metadata": {"ownerReferences": [reference]}})), expected);
+            assert_eq!(named(version, kind, true).as_deref(), Some(expected));
         }
-        assert_eq!(owner("a", &json!({"metadata": {"ownerReferences": [{"kind": "Node", "name": "n"}]}})), "");
+        assert_eq!(named("v1", "Node", false), None);
+        assert_eq!(named("example.com/v1", "Unknown", true), None);
     }
 
     #[test]
-    fn a_pod_says_how_it_is() {
-        let pod = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
-        assert_eq!(state(&pod), "Running, ready");
-        assert_eq!(state(&json!({"status": {"phase": "Pending"}})), "Pending");
+    fn objects_say_how_they_are() {
+        let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new(), no_descriptions());
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        for (group, plural, object, expected) in [
+            ("", "pods", json!({"status": {"phase": "Running", "conditions": ready}}), "Running, ready"),
+            ("", "pods", json!({"status": {"phase": "Pending"}}), "Pending"),
+            ("apps", "deployments", json!({"spec": {"replicas": 3}, "status": {"readyReplicas": 1}}), "1/3 ready"),
+            ("apps", "replicasets", json!({"spec": {"replicas": 3}, "status": {"readyReplicas": 1}}), "1/3 ready"),
+            ("", "configmaps", json!({}), ""),
+        ] {
+            let resource = kinds.resource(group, "v1", plural).unwrap();
+            assert_eq!(state(resource, &object, Timestamp::UNIX_EPOCH), expected, "{plural}");
+        }
+    }
+
+    #[test]
+    fn what_keeps_an_object_is_told_once_it_is_to_go() {
+        let kept = json!({"metadata": {"finalizers": ["a/b", "c"]}});
+        assert_eq!(held(&kept), "");
+        let going = json!({"metadata": {"finalizers": ["a/b", "c"], "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert_eq!(held(&going), "a/b, c");
     }
 }

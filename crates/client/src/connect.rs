@@ -4,19 +4,23 @@
 //! last, and a server lets only so many streams through one connection.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use http::{Request, Response};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::{self, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt, retry::RetryPolicy};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::retry::RetryLayer;
 use tower::{BoxError, Service, ServiceBuilder};
+
+use crate::reach::Reach;
 
 /// How long a connection may be silent before it is asked whether it still stands.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -71,6 +75,7 @@ fn client_of(config: Config) -> Result<Client, ConnectError> {
             .pool_idle_timeout(None)
             .build(connector(&config, true)?),
         watches: legacy::Client::builder(TokioExecutor::new()).build(connector(&config, false)?),
+        reach: Arc::default(),
     };
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
@@ -106,12 +111,13 @@ type Connection = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 struct Connections {
     requests: Connection,
     watches: Connection,
+    reach: Arc<Reach>,
 }
 
 impl Service<Request<Body>> for Connections {
     type Response = Response<hyper::body::Incoming>;
     type Error = legacy::Error;
-    type Future = ResponseFuture;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
@@ -119,7 +125,12 @@ impl Service<Request<Body>> for Connections {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let connection = if lasts(request.uri().query()) { &self.watches } else { &self.requests };
-        connection.request(request)
+        let (answer, reach) = (connection.request(request), self.reach.clone());
+        Box::pin(async move {
+            let answer = answer.await;
+            reach.learn(answer.as_ref().err().map(|error| error as &dyn std::error::Error));
+            answer
+        })
     }
 }
 

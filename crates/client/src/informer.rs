@@ -20,6 +20,7 @@ use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
+use crate::reach::is_unreachable;
 use cache::Cache;
 
 /// Name and ownership of an object of any kind, without labels, annotations and content.
@@ -231,12 +232,15 @@ fn report<K>(error: &watcher::Error) {
         watcher::Error::WatchError(status) if status.code == 410 => {
             tracing::debug!(kind, "the watch fell behind; listing")
         }
+        watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) if is_unreachable(error) => {
+            tracing::debug!(kind, %error, "cannot follow a kind while the API server is away");
+        }
         error => tracing::warn!(kind, error = %chain(error), "cannot follow a kind; will try again"),
     }
 }
 
 /// An error with everything that caused it.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

@@ -6,6 +6,7 @@
 //! - [`WorkQueue`] and [`run_workers`]: deduplicated, delayed and rate-limited keys, one worker per key at a time;
 //! - [`LeaderElection`]: leadership on a Lease, whose loser stops before the lease can be taken over;
 //! - [`EventRecorder`] (core/v1) and [`SeriesRecorder`] (events.k8s.io/v1): events that aggregate;
+//! - [`Reach`]: one line in the log when the API server goes, one when it is back;
 //! - small helpers on the typed API: [`owner`], [`selector`], [`quantity`], [`pod`], [`time`].
 //!
 //! Start reading at [`informers::Informers`].
@@ -20,6 +21,7 @@ pub mod leader;
 pub mod owner;
 pub mod pod;
 pub mod quantity;
+pub mod reach;
 pub mod selector;
 pub mod time;
 pub mod work_queue;
@@ -29,4 +31,5 @@ pub use events::{EventRecorder, SeriesRecorder};
 pub use informer::{Change, Informer, Metadata};
 pub use informers::Informers;
 pub use leader::{LeaderElection, LeaderError};
+pub use reach::{Reach, is_unreachable};
 pub use work_queue::{WorkQueue, run_workers};

@@ -24,9 +24,9 @@ use kube::api::{DynamicObject, PostParams};
 use parking_lot::Mutex;
 
 use crate::Context;
-use crate::common::Key;
 use crate::common::discovery::discover;
 use crate::common::requests::{replace_status, unless_zero};
+use crate::common::{Key, trail};
 use crate::error::{Error, Result, ignore_not_found, is_conflict, message};
 
 use limits::{Bounds, History};
@@ -90,6 +90,7 @@ struct Controller {
 
 impl Controller {
     async fn reconcile(&self, key: &Key) -> Result<()> {
+        let _step = trail::seen("autoscaler", "horizontalpodautoscalers", key);
         let Some(autoscaler) = self.autoscalers.get(&key.namespace, &key.name) else {
             self.histories.lock().remove(key);
             self.selectors.lock().remove(key);

@@ -16,6 +16,7 @@ use kube::{Api, Client};
 use crate::Context;
 use crate::common::discovery::{Kind, discover};
 use crate::common::key::name;
+use crate::common::{Key, trail};
 use crate::error::{Error, Result, has_code, ignore_not_found, is_conflict, is_not_found, message};
 
 use conditions::{Outcome, updated};
@@ -47,6 +48,7 @@ pub async fn run(context: Context) {
     run_workers(queue, workers, move |key: String| {
         let (context, pods, again) = (context.clone(), pods.clone(), again.clone());
         async move {
+            let _step = trail::seen("namespace", "namespaces", &Key::new("", &*key));
             match empty(&context, &pods, &key).await {
                 Ok(None) => {}
                 Ok(Some(wait)) => again.add_after(key, wait),

@@ -18,9 +18,9 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 
 use crate::Context;
-use crate::common::Key;
 use crate::common::key::{name, namespace, uid};
 use crate::common::requests::{replace, replace_status};
+use crate::common::{Key, trail};
 use crate::error::{Result, ignore_not_found};
 
 use claim::ClaimStep;
@@ -131,6 +131,7 @@ impl Binder {
     }
 
     async fn reconcile_claim(&self, key: Key) -> Result<()> {
+        let _step = trail::seen("volume", "persistentvolumeclaims", &key);
         let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Ok(()) };
         let class = matching::claim_class(&claim).to_owned();
         let mut candidates = self.volumes.by_index(BY_CLASS, &class);
@@ -218,6 +219,7 @@ impl Binder {
     }
 
     async fn reconcile_volume(&self, key: String) -> Result<()> {
+        let _step = trail::seen("volume", "persistentvolumes", &Key::new("", &*key));
         let Some(volume) = self.volumes.get("", &key) else { return Ok(()) };
         let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
         let claim = match reference

@@ -1,64 +1,121 @@
-//! A story as one page that needs nothing else: a table whose rows carry their place on a time axis.
+//! A story as one page that needs nothing else: no script, no font, no other file. Each step is a row with its place on the
+//! time axis; which parts are shown is chosen with the boxes at the top.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use jiff::Timestamp;
+
 use crate::story::{Chapter, Moment, Story};
+use crate::text::times;
 use crate::words::duration;
 
-const STYLE: &str = "
-:root { color-scheme: light dark; --line: color-mix(in srgb, currentColor 15%, transparent); }
-body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; }
-h1 { font-size: 1.3rem; } h2 { font-size: 1.05rem; margin-top: 2rem; } h2 small { font-weight: normal; opacity: .7; }
-table { border-collapse: collapse; width: 100%; } td { padding: .15rem .5rem; border-top: 1px solid var(--line); vertical-align: top; }
-td.time { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; opacity: .75; }
-td.chart { width: 40%; } .axis { position: relative; height: 1.2em; }
-.bar { position: absolute; top: .2em; height: .8em; min-width: 3px; border-radius: 2px; background: var(--part); }
-.object { opacity: .6; font-size: .85em; } .part { color: var(--part); font-weight: 600; white-space: nowrap; }
-.api { --part: #3b6fd4; } .controllers { --part: #9a4fc0; } .scheduler { --part: #c07a1c; } .kubelet { --part: #2f8f4e; }
-.proxy, .dns, .other { --part: #178a99; }";
+const STYLE: &str = include_str!("page.css");
 
 /// The whole page.
 pub fn page(story: &Story) -> String {
     let title = escape(&story.object);
+    let parts: BTreeSet<&str> =
+        story.chapters.iter().flat_map(|chapter| &chapter.moments).map(|moment| moment.part).collect();
     let mut text = format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
-         <title>The journey of {title}</title>\n<style>{STYLE}\n</style>\n<h1>The journey of {title}</h1>\n"
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>The journey of {title}</title>\n<style>\n{STYLE}{}</style>\n<main>\n<h1>{title}</h1>\n",
+        parts.iter().map(|part| hiding(part)).collect::<String>()
     );
+    if let Some(first) = story.chapters.first() {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "<p class=\"when\">{}</p>", when(first.began));
+    }
+    text.push_str("<div class=\"legend\">\n");
+    for part in parts {
+        let _ = writeln!(
+            text,
+            "<label class=\"{part}\"><input type=\"checkbox\" id=\"show-{part}\" checked>{part}</label>"
+        );
+    }
+    text.push_str("</div>\n");
     for part in &story.chapters {
         chapter(&mut text, story, part);
     }
-    text.push_str("</html>\n");
+    text.push_str("<footer>Told by <code>knarr journey</code>.</footer>\n</main>\n</html>\n");
     text
 }
 
+/// The rule by which a part's rows go when its box is not checked.
+fn hiding(part: &str) -> String {
+    format!("main:has(#show-{part}:not(:checked)) li.{part} {{ display: none; }}\n")
+}
+
+fn when(micros: u64) -> String {
+    let at = i64::try_from(micros).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok());
+    at.map(|at| at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()).unwrap_or_default()
+}
+
 fn chapter(text: &mut String, story: &Story, chapter: &Chapter) {
-    let ready = chapter.ready.map(|ready| format!("ready after {}, ", duration(ready))).unwrap_or_default();
-    // Writing to a string does not fail.
-    let _ = write!(
-        text,
-        "<h2>{} <small>{ready}{} in all</small></h2>\n<table>\n",
-        escape(chapter.title),
-        duration(chapter.took)
-    );
+    let _ = writeln!(text, "<section>\n<h2>{}: <b>{}</b></h2>", escape(chapter.title), escape(&chapter.in_words()));
+    phases(text, story, chapter);
+    let _ = writeln!(text, "<h3>step by step</h3>\n<ol class=\"way\">\n{}", axis(chapter));
     for moment in &chapter.moments {
         row(text, story, chapter, moment);
     }
-    text.push_str("</table>\n");
+    text.push_str("</ol>\n</section>\n");
+}
+
+fn phases(text: &mut String, story: &Story, chapter: &Chapter) {
+    let phases = chapter.phases();
+    if phases.is_empty() {
+        return;
+    }
+    let slowest = &chapter.outcome.slowest;
+    let of = if *slowest == story.object { String::new() } else { format!(" of {}, the last", story.short(slowest)) };
+    let _ = writeln!(text, "<h3>where the time{} went</h3>\n<div class=\"phases\">", escape(&of));
+    for phase in phases {
+        let (name, took) = (phase.name, duration(phase.took));
+        let _ = writeln!(
+            text,
+            "<div class=\"{}\" style=\"flex: {} 1 0\" title=\"{name}: {took}\"></div>",
+            phase.part, phase.took
+        );
+    }
+    text.push_str("</div>\n<ul class=\"spent\">\n");
+    for phase in phases {
+        let _ = writeln!(
+            text,
+            "<li class=\"phase-{part} {part}\"><span>{}</span><b>{}</b></li>",
+            phase.name,
+            duration(phase.took),
+            part = phase.part
+        );
+    }
+    text.push_str("</ul>\n");
+}
+
+/// Times along the chart, a quarter of the chapter apart.
+fn axis(chapter: &Chapter) -> String {
+    let ticks: String =
+        (0..=4).map(|quarter| format!("<span>{}</span>", duration(chapter.took * quarter / 4))).collect();
+    format!("<li class=\"axis\"><div class=\"ticks\">{ticks}</div></li>")
 }
 
 fn row(text: &mut String, story: &Story, chapter: &Chapter, moment: &Moment) {
     let took = if moment.took == 0 { String::new() } else { duration(moment.took) };
-    let times = if moment.times > 1 { format!(" ×{}", moment.times) } else { String::new() };
-    let object = if moment.object == story.object {
-        String::new()
-    } else {
-        format!(" <span class=\"object\">{}</span>", escape(&moment.object))
-    };
+    let kind = if moment.took == 0 { " class=\"moment\"" } else { "" };
+    let mut more = String::new();
+    if moment.repeated > 0 {
+        let _ = write!(more, "<small>and {} more</small>", times(moment.repeated));
+    }
+    if moment.object != story.object {
+        let _ = write!(more, "<small>{}</small>", escape(&story.short(&moment.object)));
+    }
+    if !moment.detail.is_empty() {
+        let _ = write!(more, "<small class=\"detail\">{}</small>", escape(&moment.detail));
+    }
     let _ = writeln!(
         text,
-        "<tr class=\"{part}\"><td class=\"time\">+{after}<td class=\"time\">{took}<td class=\"chart\"><div class=\"axis\">\
-         <div class=\"bar\" style=\"left:{left}%;width:{width}%\" title=\"{process}\"></div></div>\
-         <td class=\"part\">{part}<td>{what}{times}{object}",
+        "<li class=\"{part}\"><span class=\"time\">+{after}</span><span class=\"time took\">{took}</span>\
+         <span class=\"chart\"><i{kind} style=\"left:{left}%;width:{width}%\" title=\"{process}\"></i></span>\
+         <span class=\"part\">{part}</span><span class=\"what\">{what}{more}</span></li>",
         part = moment.part,
         after = duration(moment.after),
         left = percent(moment.after, chapter.took),
@@ -81,22 +138,43 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::Outcome;
 
-    #[test]
-    fn what_comes_from_outside_stays_text() {
+    fn page_of(what: &str, process: &str) -> String {
         let moment = Moment {
             after: 50,
             took: 25,
             part: "kubelet",
             object: "pods/a/b".to_owned(),
-            what: "image <script>alert(1)</script>".to_owned(),
-            process: "a\"b".to_owned(),
-            times: 1,
+            what: what.to_owned(),
+            process: process.to_owned(),
+            ..Moment::default()
         };
-        let chapter = Chapter { title: "how it came to be", began: 0, took: 100, ready: None, moments: vec![moment] };
-        let page = page(&Story { object: "pods/a/b".to_owned(), chapters: vec![chapter] });
+        let outcome = Outcome::default();
+        let chapter = Chapter {
+            title: "how it came to be",
+            began: 1_700_000_000_000_000,
+            took: 100,
+            outcome,
+            moments: vec![moment],
+        };
+        page(&Story { object: "pods/a/b".to_owned(), chapters: vec![chapter] })
+    }
+
+    #[test]
+    fn what_comes_from_outside_stays_text() {
+        let page = page_of("image <script>alert(1)</script>", "a\"b");
         assert!(!page.contains("<script>"));
         assert!(page.contains("image &lt;script&gt;"));
         assert!(page.contains("left:50.00%;width:25.00%\" title=\"a&quot;b\""));
+        assert!(page.contains("2023-11-14 22:13:20 UTC"), "{page}");
+    }
+
+    #[test]
+    fn the_page_needs_nothing_else() {
+        let page = page_of("created", "");
+        for outside in ["http://", "https://", "src=", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
     }
 }

@@ -11,6 +11,8 @@
 mod html;
 mod journal;
 mod otlp;
+mod outcome;
+mod phases;
 mod record;
 mod step;
 mod story;
@@ -20,10 +22,12 @@ mod words;
 pub use html::page;
 pub use journal::{Follower, Journal};
 pub use otlp::traces;
+pub use outcome::Outcome;
+pub use phases::Phase;
 pub use record::Recorder;
 pub use step::Step;
-pub use story::{Chapter, Moment, Story, tell};
-pub use text::{Style, lines, print};
+pub use story::{Chapter, Moment, Story, Telling, tell};
+pub use text::{Style, heading, news, print};
 
 /// The `tracing` target of everything that belongs to a journey.
 pub const TARGET: &str = "journey";

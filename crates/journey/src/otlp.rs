@@ -23,12 +23,13 @@ fn trace(story: &Story, chapter: &Chapter) -> Vec<Value> {
     let mut spans = vec![span(&trace, &root, None, &name, chapter.began, chapter.took, &[])];
     for (number, moment) in chapter.moments.iter().enumerate() {
         let id = format!("{:016x}", hash(&(identity, number)));
-        let Moment { after, took, part, object, what, process, times } = moment;
+        let Moment { after, took, part, object, what, detail, process, repeated } = moment;
         let attributes = [
             attribute("knarr.part", part),
             attribute("knarr.object", object),
             attribute("knarr.process", process),
-            attribute("knarr.times", &times.to_string()),
+            attribute("knarr.detail", detail),
+            attribute("knarr.repeated", &repeated.to_string()),
         ];
         spans.push(span(&trace, &id, Some(&root), what, chapter.began + after, *took, &attributes));
     }
@@ -65,6 +66,7 @@ fn hash(value: &impl Hash) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::Outcome;
 
     #[test]
     fn moments_are_children_of_their_chapter() {
@@ -74,11 +76,10 @@ mod tests {
             part: "api",
             object: "pods/a/b".into(),
             what: "created".into(),
-            process: String::new(),
-            times: 1,
+            ..Moment::default()
         };
-        let chapter =
-            Chapter { title: "how it came to be", began: 1_000, took: 100, ready: None, moments: vec![moment] };
+        let outcome = Outcome::default();
+        let chapter = Chapter { title: "how it came to be", began: 1_000, took: 100, outcome, moments: vec![moment] };
         let traces = traces(&Story { object: "pods/a/b".into(), chapters: vec![chapter] });
         let spans = traces["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap();
         assert_eq!(spans.len(), 2);

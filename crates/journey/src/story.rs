@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use crate::outcome::{self, Outcome};
+use crate::phases::Phase;
 use crate::step::Step;
 use crate::words;
 
@@ -22,14 +24,13 @@ pub struct Chapter {
     pub began: u64,
     /// From the first step's beginning to the last one's end, in microseconds.
     pub took: u64,
-    /// After how many microseconds everything in it was ready for the first time, where that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ready: Option<u64>,
+    #[serde(flatten)]
+    pub outcome: Outcome,
     pub moments: Vec<Moment>,
 }
 
 /// A step, in words.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Moment {
     /// Microseconds after the chapter began.
     pub after: u64,
@@ -38,26 +39,39 @@ pub struct Moment {
     pub part: &'static str,
     pub object: String,
     pub what: String,
+    /// More of it, for those who want to know.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub detail: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub process: String,
-    /// How often the same happened in a row.
-    #[serde(skip_serializing_if = "is_one")]
-    pub times: u32,
+    /// How often the same was said of it again, with nothing new in between.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub repeated: u32,
 }
 
-fn is_one(number: &u32) -> bool {
-    *number == 1
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+/// How much is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Telling {
+    /// What is said again with nothing new in between is counted.
+    #[default]
+    News,
+    /// Every step.
+    Everything,
 }
 
 pub const COMING: &str = "how it came to be";
 pub const GOING: &str = "how it went";
 
 /// Tells the story of an object; `None` when nothing is known of it.
-pub fn tell(steps: &[Step], object: &str) -> Option<Story> {
+pub fn tell(steps: &[Step], object: &str, telling: Telling) -> Option<Story> {
     let since = created(steps, object);
     let family = family(steps, object, since);
-    let mut own: Vec<&Step> =
-        steps.iter().filter(|step| family.contains(step.object.as_str()) && step.ended() >= since).collect();
+    let mut own: Vec<Step> =
+        steps.iter().filter(|step| family.contains(step.object.as_str()) && step.ended() >= since).cloned().collect();
     own.extend(reachable(steps, &own));
     own.sort_by_key(|step| (step.began, step.ended()));
     if own.is_empty() {
@@ -66,11 +80,12 @@ pub fn tell(steps: &[Step], object: &str) -> Option<Story> {
     let end = own.iter().find(|step| step.object == object && is_request(step, "delete")).map(|step| step.began);
     let split = own.partition_point(|step| end.is_none_or(|end| step.began < end));
     let (coming, going) = own.split_at(split);
-    let chapters = [chapter(COMING, coming), chapter(GOING, going)].into_iter().flatten().collect();
-    Some(Story { object: object.to_owned(), chapters })
+    let coming = chapter(COMING, coming, telling, |began| outcome::of_coming(coming, began));
+    let going = chapter(GOING, going, telling, |began| outcome::of_going(going, object, began));
+    Some(Story { object: object.to_owned(), chapters: [coming, going].into_iter().flatten().collect() })
 }
 
-fn is_request(step: &Step, verb: &str) -> bool {
+pub(crate) fn is_request(step: &Step, verb: &str) -> bool {
     step.step == "request" && step.field("verb") == verb && step.field("subresource").is_empty()
 }
 
@@ -98,14 +113,24 @@ fn family<'s>(steps: &'s [Step], object: &'s str, since: u64) -> BTreeSet<&'s st
     family
 }
 
-/// For each Service that a pod joined or left: when each node's proxy and DNS had learnt of it.
-fn reachable<'s>(steps: &'s [Step], own: &[&Step]) -> Vec<&'s Step> {
-    let mut found: Vec<&Step> = Vec::new();
+/// When each node's proxy and DNS had learnt that a pod is ready in a Service, or no longer is: a step of the Service that
+/// follows the endpoint's is the first to know of it. Told as the pod's own.
+fn reachable(steps: &[Step], own: &[Step]) -> Vec<Step> {
+    let mut found = Vec::new();
+    let mut told = BTreeSet::new();
     for joined in own.iter().filter(|step| !step.field("service").is_empty()) {
+        let (service, condition) = (joined.field("service"), joined.field("condition"));
+        // The addresses of pods that are not ready are used by nobody.
+        if condition == "not ready" || !told.insert((&joined.object, service, condition)) {
+            continue;
+        }
         let mut heard = BTreeSet::new();
-        let after = steps.iter().filter(|step| step.object == joined.field("service") && step.ended() > joined.began);
+        let after = steps.iter().filter(|step| step.object == service && step.ended() > joined.began);
         for step in after.filter(|step| words::tells_reach(&step.step)) {
-            if heard.insert((&step.step, &step.process)) && !found.iter().any(|known| std::ptr::eq(*known, step)) {
+            if heard.insert((&step.step, &step.process)) {
+                let mut step = step.clone();
+                step.object.clone_from(&joined.object);
+                step.fields.insert("for".into(), service.to_owned());
                 found.push(step);
             }
         }
@@ -113,51 +138,74 @@ fn reachable<'s>(steps: &'s [Step], own: &[&Step]) -> Vec<&'s Step> {
     found
 }
 
-fn chapter(title: &'static str, steps: &[&Step]) -> Option<Chapter> {
+fn chapter(
+    title: &'static str,
+    steps: &[Step],
+    telling: Telling,
+    outcome: impl FnOnce(u64) -> Outcome,
+) -> Option<Chapter> {
     let began = steps.first()?.began;
-    let ended = steps.iter().map(|step| step.ended()).max()?;
+    let ended = steps.iter().map(Step::ended).max()?;
     let mut moments: Vec<Moment> = Vec::new();
+    // What was said last of a matter of an object, as its place among the moments.
+    let mut last: BTreeMap<(&str, String), usize> = BTreeMap::new();
     for step in steps {
-        let moment = Moment {
+        let (what, detail) = words::what(step);
+        let matter = (step.object.as_str(), words::matter(step));
+        if let Some(place) = last.get(&matter)
+            && telling == Telling::News
+            && moments[*place].what == what
+        {
+            moments[*place].repeated += 1;
+            continue;
+        }
+        last.insert(matter, moments.len());
+        moments.push(Moment {
             after: step.began - began,
             took: step.took,
             part: words::part(step),
             object: step.object.clone(),
-            what: words::what(step),
+            what,
+            detail,
             process: step.process.clone(),
-            times: 1,
-        };
-        match moments.last_mut() {
-            Some(last) if (last.part, &last.object, &last.what) == (moment.part, &moment.object, &moment.what) => {
-                last.times += 1;
-                last.took += moment.took;
-            }
-            _ => moments.push(moment),
-        }
+            repeated: 0,
+        });
     }
-    let ready = if title == COMING { ready(steps, began) } else { None };
-    Some(Chapter { title, began, took: ended - began, ready, moments })
+    Some(Chapter { title, began, took: ended - began, outcome: outcome(began), moments })
 }
 
-/// When the last of the pods was reported ready for the first time.
-fn ready(steps: &[&Step], began: u64) -> Option<u64> {
-    let mut pods: BTreeMap<&str, Option<u64>> = BTreeMap::new();
-    for step in steps.iter().filter(|step| step.object.starts_with("pods/")) {
-        let first = pods.entry(&step.object).or_default();
-        if first.is_none() && step.field("state").ends_with("ready") {
-            *first = Some(step.ended() - began);
+impl Chapter {
+    /// What came of it, in words.
+    pub fn in_words(&self) -> String {
+        let all = words::duration(self.took);
+        match self.outcome.words.as_str() {
+            "" => format!("{all} in all"),
+            words => words.to_owned(),
         }
     }
-    let all: Option<Vec<u64>> = pods.into_values().collect();
-    all?.into_iter().max()
+
+    pub fn phases(&self) -> &[Phase] {
+        &self.outcome.phases
+    }
+}
+
+impl Story {
+    /// An object's name as it is told beside the story's own: without the namespace they share.
+    pub fn short<'a>(&self, object: &'a str) -> std::borrow::Cow<'a, str> {
+        let namespace = |path: &str| path.split('/').nth(1).map(str::to_owned).filter(|_| path.split('/').count() == 3);
+        match (namespace(&self.object), namespace(object)) {
+            (Some(own), Some(other)) if own == other => object.replacen(&format!("/{own}/"), "/", 1).into(),
+            _ => object.into(),
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    /// Steps as `time step object field=value…`.
-    fn steps(text: &str) -> Vec<Step> {
+    /// Steps as `time step object field=value…`, each of 5 µs.
+    pub fn steps(text: &str) -> Vec<Step> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         lines
             .map(|line| {
@@ -171,17 +219,16 @@ mod tests {
                     step: step.into(),
                     object,
                     process: "one".to_owned(),
-                    fields: fields.map(|(name, value)| (name.to_owned().into(), value.to_owned())).collect(),
+                    fields: fields.map(|(name, value)| (name.to_owned().into(), value.replace('_', " "))).collect(),
                 }
             })
             .collect()
     }
 
     fn told(text: &str, object: &str) -> Vec<(&'static str, u64, String)> {
-        let story = tell(&steps(text), object).unwrap();
+        let story = tell(&steps(text), object, Telling::News).unwrap();
         let of = |chapter: &Chapter| {
-            let title = chapter.title;
-            let began = chapter.began;
+            let (title, began) = (chapter.title, chapter.began);
             chapter.moments.iter().map(|moment| (title, began + moment.after, moment.object.clone())).collect()
         };
         story.chapters.iter().flat_map(|chapter| -> Vec<_> { of(chapter) }).collect()
@@ -193,9 +240,10 @@ mod tests {
         30 request pods/a/web-1-x verb=create owner=replicasets/a/web-1
         31 request pods/a/other verb=create
         40 bound pods/a/web-1-x node=n
-        50 request pods/a/web-1-x verb=patch subresource=status state=Running,ready
-        60 endpoint pods/a/web-1-x service=services/a/web
+        50 request pods/a/web-1-x verb=patch subresource=status state=Running,_ready
+        54 endpoint pods/a/web-1-x service=services/a/web condition=not_ready
         55 proxied services/a/web
+        60 endpoint pods/a/web-1-x service=services/a/web condition=ready
         70 proxied services/a/web
         80 proxied services/a/web
         90 request deployments/a/web verb=delete
@@ -204,15 +252,22 @@ mod tests {
     #[test]
     fn a_deployment_is_told_with_all_it_made() {
         let objects: Vec<u64> = told(ROLLOUT, "deployments/a/web").iter().map(|moment| moment.1).collect();
-        assert_eq!(objects, [10, 20, 30, 40, 50, 60, 70, 90, 95]);
+        assert_eq!(objects, [10, 20, 30, 40, 50, 54, 60, 70, 90, 95]);
+    }
+
+    #[test]
+    fn reach_is_told_of_the_pod_once_it_is_ready() {
+        let told = told(ROLLOUT, "pods/a/web-1-x");
+        assert!(told.contains(&(COMING, 70, "pods/a/web-1-x".to_owned())), "{told:?}");
+        assert!(!told.iter().any(|(_, at, _)| *at == 55), "{told:?}");
     }
 
     #[test]
     fn its_end_is_a_chapter_of_its_own() {
-        let story = tell(&steps(ROLLOUT), "deployments/a/web").unwrap();
-        let chapters: Vec<(&str, usize, Option<u64>)> =
-            story.chapters.iter().map(|chapter| (chapter.title, chapter.moments.len(), chapter.ready)).collect();
-        assert_eq!(chapters, [(COMING, 7, Some(45)), (GOING, 2, None)]);
+        let story = tell(&steps(ROLLOUT), "deployments/a/web", Telling::News).unwrap();
+        let chapters: Vec<(&str, usize)> =
+            story.chapters.iter().map(|chapter| (chapter.title, chapter.moments.len())).collect();
+        assert_eq!(chapters, [(COMING, 8), (GOING, 2)]);
     }
 
     #[test]
@@ -224,14 +279,31 @@ mod tests {
 
     #[test]
     fn what_is_unknown_has_no_story() {
-        assert_eq!(tell(&steps(ROLLOUT), "pods/a/nobody"), None);
+        assert_eq!(tell(&steps(ROLLOUT), "pods/a/nobody", Telling::News), None);
     }
 
     #[test]
-    fn the_same_in_a_row_is_told_once() {
-        let text = "1 reconciled deployments/a/web controller=deployment\n 9 reconciled deployments/a/web controller=deployment";
-        let story = tell(&steps(text), "deployments/a/web").unwrap();
-        assert_eq!(story.chapters[0].moments.len(), 1);
-        assert_eq!((story.chapters[0].moments[0].times, story.chapters[0].moments[0].took), (2, 10));
+    fn what_is_said_again_is_counted() {
+        let text = "
+            1 reconciled jobs/a/j controller=job
+            2 probe jobs/a/j probe=Readiness container=c result=passed
+            3 reconciled jobs/a/j controller=job
+            4 probe jobs/a/j probe=Readiness container=c result=failed
+            5 probe jobs/a/j probe=Readiness container=c result=passed
+            6 reconciled jobs/a/j controller=job";
+        let count = |telling| {
+            let story = tell(&steps(text), "jobs/a/j", telling).unwrap();
+            story.chapters[0].moments.iter().map(|moment| (moment.after, moment.repeated)).collect::<Vec<_>>()
+        };
+        assert_eq!(count(Telling::News), [(0, 2), (1, 0), (3, 0), (4, 0)]);
+        assert_eq!(count(Telling::Everything).len(), 6);
+    }
+
+    #[test]
+    fn names_are_told_without_the_namespace_they_share() {
+        let story = Story { object: "deployments/a/web".into(), chapters: Vec::new() };
+        for (object, expected) in [("pods/a/x", "pods/x"), ("pods/b/x", "pods/b/x"), ("nodes/n", "nodes/n")] {
+            assert_eq!(story.short(object), expected);
+        }
     }
 }

@@ -34,7 +34,12 @@ pub struct Chosen {
     pub node: NodeIndex,
     pub evaluated: usize,
     pub feasible: usize,
+    /// The points of the best, the chosen first; none where there was no choice.
+    pub scores: Vec<(NodeIndex, i64)>,
 }
+
+/// How many nodes' points are remembered.
+const REMEMBERED_SCORES: usize = 3;
 
 /// Nodes that fit, at least one; and what was found on the way, should none of them be left.
 pub struct Candidates {
@@ -108,11 +113,11 @@ impl Ready {
         rotation: &mut Rotation,
     ) -> Chosen {
         let feasible = &candidates.feasible;
-        let node = match feasible.as_slice() {
-            [one] => *one,
+        let (node, scores) = match feasible.as_slice() {
+            [one] => (*one, Vec::new()),
             many => self.best(pod, cluster, many, points, rotation),
         };
-        Chosen { node, evaluated: candidates.evaluated, feasible: feasible.len() }
+        Chosen { node, evaluated: candidates.evaluated, feasible: feasible.len(), scores }
     }
 
     fn prepare(&self, pod: &Arc<PodState>, cluster: &mut Cluster) -> Result<Wanted, Rejection> {
@@ -194,7 +199,7 @@ impl Ready {
         feasible: &[NodeIndex],
         points: &HashMap<NodeIndex, i64>,
         rotation: &mut Rotation,
-    ) -> NodeIndex {
+    ) -> (NodeIndex, Vec<(NodeIndex, i64)>) {
         let mut totals: Vec<i64> = feasible.iter().map(|index| points.get(index).copied().unwrap_or(0)).collect();
         let mut scores = vec![0i64; feasible.len()];
         for enabled in self.plugins.iter().filter(|enabled| enabled.weight > 0) {
@@ -211,8 +216,23 @@ impl Ready {
         let most = totals.iter().copied().max().unwrap_or(0);
         let best: Vec<NodeIndex> =
             feasible.iter().zip(&totals).filter(|(_, total)| **total == most).map(|(index, _)| *index).collect();
-        best[rotation.pick(best.len())]
+        let chosen = best[rotation.pick(best.len())];
+        let scored = feasible.iter().copied().zip(totals.iter().copied());
+        (chosen, leading(chosen, most, scored))
     }
+}
+
+/// The chosen node and those that came next, with their points.
+fn leading(chosen: NodeIndex, most: i64, scored: impl Iterator<Item = (NodeIndex, i64)>) -> Vec<(NodeIndex, i64)> {
+    let mut leading = vec![(chosen, most)];
+    for (index, points) in scored.filter(|(index, _)| *index != chosen) {
+        let place = 1 + leading[1..].partition_point(|(_, other)| *other >= points);
+        if place < REMEMBERED_SCORES {
+            leading.insert(place, (index, points));
+            leading.truncate(REMEMBERED_SCORES);
+        }
+    }
+    leading
 }
 
 impl Rotation {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tracing::field::Empty;
 
 use crate::bind::{self, Nomination, Reason};
+use crate::cluster::Cluster;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
-use crate::cycle::NoFit;
+use crate::cycle::{Chosen, NoFit};
 use crate::extender::Extender;
 use crate::extender::rounds::{extenders_filter, extenders_score};
 use crate::handlers::Message;
@@ -26,7 +27,11 @@ impl Scheduler {
         let found = ready.candidates(&pod, &mut self.cluster, &self.nominations, &mut self.rotation);
         let mut candidates = match found {
             Ok(candidates) => candidates,
-            Err(no_fit) => return self.explain(pod, no_fit).await,
+            Err(no_fit) => {
+                note_misfits(&step, &no_fit);
+                drop(step);
+                return self.explain(pod, no_fit).await;
+            }
         };
         let asked: Vec<&Extender> = self.extenders.iter().filter(|extender| extender.is_interested(&pod)).collect();
         let mut points = HashMap::new();
@@ -35,11 +40,15 @@ impl Scheduler {
                 return self.decision_failed(&pod, error.to_string(), false);
             }
             if candidates.feasible.is_empty() {
+                note_misfits(&step, &candidates.no_fit);
+                drop(step);
                 return self.explain(pod, candidates.no_fit).await;
             }
             points = extenders_score(&asked, &pod, &self.cluster, &candidates).await;
         }
         let chosen = ready.choose(&pod, &mut self.cluster, &candidates, &points, &mut self.rotation);
+        note_misfits(&step, &candidates.no_fit);
+        step.record("detail", scores(&chosen, &self.cluster));
         // The filters share counts with the cluster, which is about to change.
         drop(candidates);
         let node = self.cluster.node(chosen.node).name().to_owned();
@@ -189,6 +198,8 @@ impl Scheduler {
             tokio::spawn(async move {
                 match bind::evict(client, Arc::clone(&victim), &preemptor, now).await {
                     Ok(()) => {
+                        let (object, by) = (format!("pods/{}", victim.key), &*preemptor.key);
+                        tracing::info!(target: "journey", step = "preempted", object, by, node);
                         if let Some(recorder) = recorder {
                             let text = format!("Preempted by pod {} on node {node}", preemptor.uid());
                             record(&recorder, &victim, false, "Preempted", "Preempting", text);
@@ -206,7 +217,31 @@ impl Scheduler {
 /// The step of a pod's journey in which its node is sought.
 fn filtering(pod: &PodState, nodes: usize) -> tracing::Span {
     let object = format!("pods/{}", pod.key);
-    tracing::info_span!(target: "journey", "filtered", object, nodes, feasible = Empty, chosen = Empty)
+    tracing::info_span!(
+        target: "journey",
+        "filtered",
+        object,
+        nodes,
+        feasible = Empty,
+        chosen = Empty,
+        others = Empty,
+        detail = Empty
+    )
+}
+
+/// Adds to that step why nodes did not fit.
+fn note_misfits(step: &tracing::Span, no_fit: &NoFit) {
+    if !step.is_disabled() {
+        let diagnosis = &no_fit.diagnosis;
+        step.record("others", diagnosis.rejected.clone().unwrap_or_else(|| diagnosis.in_short()));
+    }
+}
+
+/// The best of the nodes that fit, with their points.
+fn scores(chosen: &Chosen, cluster: &Cluster) -> String {
+    let best = chosen.scores.iter().map(|(index, points)| format!("{} {points}", cluster.node(*index).name()));
+    let best: Vec<String> = best.collect();
+    if best.is_empty() { String::new() } else { format!("points: {}", best.join(", ")) }
 }
 
 /// What making room for a pod came to.

@@ -48,6 +48,19 @@ impl Diagnosis {
         }
     }
 
+    /// Why nodes did not fit, what holds for most first; a few reasons say enough.
+    pub fn in_short(&self) -> String {
+        const TOLD: usize = 4;
+        let mut reasons: Vec<(&String, &usize)> = self.reasons.iter().collect();
+        reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        let mut parts: Vec<String> =
+            reasons.iter().take(TOLD).map(|(reason, count)| format!("{count} {reason}")).collect();
+        if reasons.len() > TOLD {
+            parts.push(format!("and {} more reasons", reasons.len() - TOLD));
+        }
+        parts.join(", ")
+    }
+
     pub fn message(&self) -> String {
         if self.all_nodes == 0 {
             return "no nodes available to schedule pods".to_owned();
@@ -93,6 +106,11 @@ mod tests {
             diagnosis.message(),
             "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: none"
         );
+        assert_eq!(diagnosis.in_short(), "2 Insufficient cpu, 1 node(s) had untolerated taint(s)");
+        for reason in ["a", "b", "c"] {
+            diagnosis.add_reason(reason, 1);
+        }
+        assert!(diagnosis.in_short().ends_with(", and 1 more reasons"), "{}", diagnosis.in_short());
         assert_eq!(Diagnosis::new(0).message(), "no nodes available to schedule pods");
     }
 }

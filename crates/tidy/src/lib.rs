@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("scheduler", &["client"]),
     ("store", &[]),
     ("tidy", &[]),
-    ("why", &["api"]),
+    ("why", &["api", "rules"]),
 ];
 
 /// The typed API takes half a minute to compile: these crates do without.

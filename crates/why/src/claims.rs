@@ -4,8 +4,8 @@ use knarr_api::quantity::Quantity;
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use crate::Finding;
 use crate::evidence::{Evidence, quote};
+use crate::{Finding, near_name};
 
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     let namespace = pod.text(&["metadata", "namespace"]);
@@ -15,9 +15,39 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     names.filter_map(|name| claim(evidence, namespace, name)).collect()
 }
 
+/// Why a claim is not as it should be.
+pub fn of_claim(evidence: &Evidence) -> Vec<Finding> {
+    let object = &evidence.object;
+    let (namespace, name) = (object.text(&["metadata", "namespace"]), object.text(&["metadata", "name"]));
+    let users = users(evidence, namespace, name);
+    if object.text(&["status", "phase"]) == "Bound" {
+        return Vec::new();
+    }
+    let found = claim(evidence, namespace, name).or_else(|| {
+        users.is_empty().then(|| {
+            Finding::new(
+                "it waits for a pod: its storage class makes a volume only where one is needed",
+                vec![format!("no pod of {namespace} uses the claim {name}")],
+                "nothing is wrong; make the pod that uses it",
+            )
+        })
+    });
+    found.into_iter().collect()
+}
+
+/// The pods that use a claim.
+pub fn users<'a>(evidence: &'a Evidence, namespace: &'a str, claim: &'a str) -> Vec<&'a str> {
+    let uses = |pod: &&Value| {
+        let mut volumes = pod.items(&["spec", "volumes"]).iter();
+        volumes.any(|volume| volume.text(&["persistentVolumeClaim", "claimName"]) == claim)
+    };
+    let pods = evidence.within("pods", namespace).filter(uses);
+    pods.map(|pod| pod.text(&["metadata", "name"])).collect()
+}
+
 fn claim(evidence: &Evidence, namespace: &str, name: &str) -> Option<Finding> {
     if evidence.lacks("persistentvolumeclaims", namespace, name) {
-        let existing = nearest(name, evidence.within("persistentvolumeclaims", namespace));
+        let existing = near_name(name, evidence.within("persistentvolumeclaims", namespace));
         let hint = existing.map(|near| format!(", or use {near}, which exists")).unwrap_or_default();
         return Some(Finding::new(
             format!("it uses the claim {name}, which does not exist"),
@@ -42,7 +72,7 @@ fn unbound(evidence: &Evidence, claim: &Value, name: &str) -> Option<Finding> {
     let known = evidence.all("storageclasses");
     let found = known.iter().find(|object| object.text(&["metadata", "name"]) == class);
     if !class.is_empty() && found.is_none() && evidence.lists.contains_key("storageclasses") {
-        let near = nearest(class, known.iter()).map(|near| format!(" (there is {near})")).unwrap_or_default();
+        let near = near_name(class, known.iter()).map(|near| format!(" (there is {near})")).unwrap_or_default();
         // A class that exists only by name still binds volumes that carry it.
         if fitting(evidence, claim).is_some() {
             return Some(Finding::new(
@@ -72,11 +102,30 @@ fn unbound(evidence: &Evidence, claim: &Value, name: &str) -> Option<Finding> {
         });
     }
     let reasons = fitting(evidence, claim)?;
+    let default = known.iter().any(is_default);
+    if class.is_empty() && !claim.has(&["spec", "storageClassName"]) && !default && !known.is_empty() {
+        return Some(Finding::new(
+            format!("the claim {name} names no storage class, and none is the default"),
+            vec![format!("there are {}; none has the annotation {DEFAULT_CLASS}", names(known))],
+            "name one of them in storageClassName, or make one the default",
+        ));
+    }
     Some(Finding::new(
         format!("no PersistentVolume fits the claim {name}"),
         if reasons.is_empty() { vec!["there is no free PersistentVolume".to_owned()] } else { reasons },
         "make a PersistentVolume that fits, or ask for less",
     ))
+}
+
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+
+fn is_default(class: &Value) -> bool {
+    class.text(&["metadata", "annotations", DEFAULT_CLASS]) == "true"
+}
+
+fn names(objects: &[Value]) -> String {
+    let names: Vec<&str> = objects.iter().map(|object| object.text(&["metadata", "name"])).collect();
+    names.join(", ")
 }
 
 /// Why each free volume does not fit; `None` if one does.
@@ -113,27 +162,4 @@ fn misfit(volume: &Value, claim: &Value) -> Option<String> {
     let offered = volume.items(&["spec", "accessModes"]);
     let missing = claim.items(&["spec", "accessModes"]).iter().find(|mode| !offered.contains(mode));
     missing.and_then(Value::as_str).map(|mode| format!("it does not offer {mode}"))
-}
-
-/// The name of the object whose name is most like the given one, if one is.
-pub fn nearest<'a>(name: &str, objects: impl Iterator<Item = &'a Value>) -> Option<&'a str> {
-    let names = objects.map(|object| object.text(&["metadata", "name"]));
-    let (distance, best) = names.map(|other| (distance(name, other), other)).min()?;
-    (distance <= name.len().max(4) / 2).then_some(best)
-}
-
-/// How many letters must be added, removed or changed to make one word the other.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (line, letter) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = line + 1;
-        for (column, own) in other.iter().enumerate() {
-            let changed = diagonal + usize::from(letter != *own);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
 }

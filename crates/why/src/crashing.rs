@@ -16,13 +16,27 @@ fn crash(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) ->
     let last = last_end(status)?;
     let code = last.integer(&["exitCode"]).unwrap_or_default();
     let restarts = status.integer(&["restartCount"]).unwrap_or_default();
-    let mut told =
-        vec![format!("container {name} ended {restarts} times, last with {code} ({})", last.text(&["reason"]))];
+    let mut told = vec![match restarts {
+        0 => format!("container {name} ended with {code} ({})", last.text(&["reason"])),
+        1 => format!("container {name} was restarted once, and ended with {code} ({}) last", last.text(&["reason"])),
+        _ => format!(
+            "container {name} was restarted {restarts} times, and ended with {code} ({}) last",
+            last.text(&["reason"])
+        ),
+    }];
     let message = last.text(&["message"]).trim();
     if !message.is_empty() {
         told.push(format!("it said: {message}"));
     }
-    let logs = format!("`kubectl logs {} -c {name} --previous`", pod.text(&["metadata", "name"]));
+    let log = evidence.log(pod, name);
+    told.extend(log.iter().map(|line| format!("its log: {line}")));
+    // A container that runs again has begun a log of its own.
+    let previous = if status.has(&["state", "running"]) { " --previous" } else { "" };
+    let logs = format!(
+        "`kubectl logs -n {} {} -c {name}{previous}`",
+        pod.text(&["metadata", "namespace"]),
+        pod.text(&["metadata", "name"])
+    );
     if last.text(&["reason"]) == "OOMKilled" {
         let limit = container.text(&["resources", "limits", "memory"]);
         let cause = if limit.is_empty() {
@@ -72,6 +86,18 @@ fn crash(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) ->
         code => (format!("{name} ends with the error {code}"), format!("see what it says: {logs}")),
     };
     Some(Finding::new(cause, told, fix))
+}
+
+/// The containers of a pod whose last end is worth explaining, and whether they run again by now.
+pub fn ended(pod: &Value) -> Vec<(String, String, String, bool)> {
+    let (namespace, name) = (pod.text(&["metadata", "namespace"]), pod.text(&["metadata", "name"]));
+    statuses(pod)
+        .filter(|(_, status)| last_end(status).is_some())
+        .map(|(container, status)| {
+            let container = container.text(&["name"]).to_owned();
+            (namespace.to_owned(), name.to_owned(), container, status.has(&["state", "running"]))
+        })
+        .collect()
 }
 
 /// How a container ended that is down now, or is between two ends.

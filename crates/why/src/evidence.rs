@@ -13,6 +13,8 @@ pub struct Evidence {
     pub object: Value,
     pub now: Timestamp,
     pub lists: BTreeMap<String, Vec<Value>>,
+    /// The last lines that containers wrote before they ended, by namespace, pod and container.
+    pub logs: BTreeMap<(String, String, String), Vec<String>>,
 }
 
 /// The kinds that are looked at, with the path of all of them in the cluster.
@@ -32,6 +34,7 @@ pub const NEEDED: &[(&str, &str)] = &[
     ("storageclasses", "/apis/storage.k8s.io/v1/storageclasses"),
     ("endpointslices", "/apis/discovery.k8s.io/v1/endpointslices"),
     ("networkpolicies", "/apis/networking.k8s.io/v1/networkpolicies"),
+    ("ingressclasses", "/apis/networking.k8s.io/v1/ingressclasses"),
 ];
 
 impl Evidence {
@@ -63,6 +66,13 @@ impl Evidence {
     /// Whether an object is known not to exist: its kind was listed, and it was not there.
     pub(crate) fn lacks(&self, plural: &str, namespace: &str, name: &str) -> bool {
         self.lists.contains_key(plural) && self.find(plural, namespace, name).is_none()
+    }
+
+    /// What a container wrote last.
+    pub(crate) fn log(&self, pod: &Value, container: &str) -> &[String] {
+        let key = (pod.text(&["metadata", "namespace"]), pod.text(&["metadata", "name"]), container);
+        let key = (key.0.to_owned(), key.1.to_owned(), key.2.to_owned());
+        self.logs.get(&key).map_or(&[], Vec::as_slice)
     }
 
     /// The newest event with one of these reasons about an object.

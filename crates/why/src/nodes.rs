@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use knarr_api::quantity::Quantity;
 use knarr_api::selector::LabelSelector;
 use knarr_api::value::Read;
+use knarr_rules::common::resources::{self, ResourceList, Side};
 use serde_json::{Value, json};
 
 use crate::Finding;
@@ -244,8 +245,8 @@ fn lacking(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
         };
         let mut taken = Quantity::new(0, all.format());
         for other in on_node(evidence, node) {
-            if let Some((_, amount)) = requests(other).into_iter().find(|(name, _)| *name == resource) {
-                taken.add(&amount);
+            if let Some(amount) = requests(other).get(&resource) {
+                taken.add(amount);
             }
         }
         let mut left = all.clone();
@@ -265,27 +266,12 @@ fn lacking(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
     None
 }
 
-/// What a pod asks for: the sum of its containers, or what its largest init container needs.
-fn requests(pod: &Value) -> Vec<(String, Quantity)> {
-    let mut sums: BTreeMap<String, Quantity> = BTreeMap::new();
-    let each = |container: &Value| -> Vec<(String, Quantity)> {
-        let requests = container.fields(&["resources", "requests"]).into_iter().flatten();
-        requests.filter_map(|(name, amount)| Some((name.clone(), Quantity::parse(amount.as_str()?).ok()?))).collect()
-    };
-    for container in pod.items(&["spec", "containers"]) {
-        for (name, amount) in each(container) {
-            sums.entry(name).and_modify(|sum| sum.add(&amount)).or_insert(amount);
-        }
-    }
-    for container in pod.items(&["spec", "initContainers"]) {
-        for (name, amount) in each(container) {
-            let sum = sums.entry(name).or_insert_with(|| amount.clone());
-            if *sum < amount {
-                *sum = amount;
-            }
-        }
-    }
-    sums.into_iter().collect()
+/// What a pod asks for: its containers together or what is given for it as a whole, and what its runtime needs.
+fn requests(pod: &Value) -> ResourceList {
+    let mut sums = resources::of_containers(pod.at(&["spec"]), Side::Requests);
+    sums.extend(resources::list(pod.at(&["spec", "resources", "requests"])));
+    resources::add(&mut sums, &resources::list(pod.at(&["spec", "overhead"])));
+    sums
 }
 
 /// Rules about other pods: where an affinity finds nobody, or an anti-affinity somebody.

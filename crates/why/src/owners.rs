@@ -110,10 +110,11 @@ fn refused(evidence: &Evidence, maker: &Value) -> Option<Finding> {
     Some(Finding::new(cause, told, fix))
 }
 
-fn pods(evidence: &Evidence) -> Vec<&Value> {
+/// The pods that an object made, or leads to.
+pub fn pods(evidence: &Evidence) -> Vec<&Value> {
     let object = &evidence.object;
     let selector = match object.text(&["kind"]) {
-        "ReplicationController" => {
+        "ReplicationController" | "Service" => {
             let labels = object.fields(&["spec", "selector"]).into_iter().flatten();
             Ok(LabelSelector::from_labels(
                 labels.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or_default())),
@@ -131,7 +132,20 @@ fn pods(evidence: &Evidence) -> Vec<&Value> {
 fn failed(object: &Value) -> Option<Finding> {
     let bad = object.items(&["status", "conditions"]).iter().find(|condition| {
         let (kind, status) = (condition.text(&["type"]), condition.text(&["status"]));
-        matches!((kind, status), ("Failed" | "ReplicaFailure", "True") | ("Progressing", "False"))
+        matches!(
+            (kind, status),
+            ("Failed" | "ReplicaFailure", "True")
+                | (
+                    "Progressing"
+                        | "Ready"
+                        | "AbleToScale"
+                        | "ScalingActive"
+                        | "Established"
+                        | "NamesAccepted"
+                        | "Available",
+                    "False"
+                )
+        )
     })?;
     let (cause, fix) = match bad.text(&["reason"]) {
         "BackoffLimitExceeded" => (
@@ -145,6 +159,9 @@ fn failed(object: &Value) -> Option<Finding> {
             "its rollout made no progress for longer than progressDeadlineSeconds",
             "see why its newest pods are not ready: `knarr why pod/NAME`",
         ),
+        _ if bad.text(&["status"]) == "False" => {
+            ("it says of itself that it is not as it should be", "mend what the message names")
+        }
         _ => ("it failed", "mend what the message names"),
     };
     let told = format!("condition {}: {}: {}", bad.text(&["type"]), bad.text(&["reason"]), bad.text(&["message"]));

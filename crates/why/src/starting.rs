@@ -3,9 +3,8 @@
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use crate::Finding;
-use crate::claims::nearest;
 use crate::evidence::{Evidence, quote};
+use crate::{Finding, near_name};
 
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     if let Some(finding) = node_is_away(evidence, pod) {
@@ -87,7 +86,9 @@ fn waiting(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) 
 }
 
 fn image_not_pulled(evidence: &Evidence, pod: &Value, image: &str, mut told: Vec<String>) -> Finding {
-    told.extend(evidence.event(pod, &["Failed"]).map(quote));
+    // What the runtime said is in the state, or was in an event before the kubelet began to wait.
+    let failed = evidence.events(pod, &["Failed"]).into_iter().rev();
+    told.extend(failed.map(quote).find(|event| !told[0].contains("desc =") && event.contains("Failed to pull")));
     let all = told.join(" ").to_lowercase();
     let missing_secret = pod
         .items(&["spec", "imagePullSecrets"])
@@ -135,7 +136,7 @@ fn configuration(evidence: &Evidence, pod: &Value, container: &Value, message: &
         let Some(missing) = message.strip_prefix(&format!("{word} \"")).and_then(|rest| rest.split('"').next()) else {
             continue;
         };
-        let near = nearest(missing, evidence.within(plural, namespace)).map(|near| format!("; there is {near}"));
+        let near = near_name(missing, evidence.within(plural, namespace)).map(|near| format!("; there is {near}"));
         return Finding::new(
             format!("{name} takes its environment from the {word} {missing}, which does not exist"),
             told,
@@ -198,7 +199,7 @@ fn mounts(evidence: &Evidence, pod: &Value) -> Option<Finding> {
             let name = volume.text(&path);
             let optional = volume.flag(&[path[0], "optional"]) == Some(true);
             if !name.is_empty() && !optional && evidence.lacks(plural, namespace, name) {
-                let near = nearest(name, evidence.within(plural, namespace)).map(|near| format!("; there is {near}"));
+                let near = near_name(name, evidence.within(plural, namespace)).map(|near| format!("; there is {near}"));
                 return Some(Finding::new(
                     format!("its volume {} needs the {word} {name}, which does not exist", volume.text(&["name"])),
                     told,

@@ -4,8 +4,97 @@ use jiff::{SignedDuration, Timestamp};
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use crate::Finding;
 use crate::evidence::Evidence;
+use crate::{Finding, claims};
+
+/// Why an object that is no pod is still there.
+pub fn of_any(evidence: &Evidence) -> Vec<Finding> {
+    let object = &evidence.object;
+    if object.text(&["kind"]) == "Namespace" {
+        return vec![of_namespace(object)];
+    }
+    let finalizers: Vec<&str> = object.items(&["metadata", "finalizers"]).iter().filter_map(Value::as_str).collect();
+    let (namespace, name) = (object.text(&["metadata", "namespace"]), object.text(&["metadata", "name"]));
+    let finding = match finalizers.as_slice() {
+        ["kubernetes.io/pvc-protection"] => {
+            let users = claims::users(evidence, namespace, name);
+            let told = match users.as_slice() {
+                [] => "no pod uses it any more".to_owned(),
+                users => format!("it is used by {}", users.join(", ")),
+            };
+            Finding::new("it goes when no pod uses it any more", vec![told], "delete the pods that use it")
+        }
+        ["kubernetes.io/pv-protection"] => {
+            let claim = object.at(&["spec", "claimRef"]);
+            let told = format!("it is bound to the claim {}/{}", claim.text(&["namespace"]), claim.text(&["name"]));
+            Finding::new("it goes when its claim has gone", vec![told], "delete the claim")
+        }
+        ["foregroundDeletion"] => Finding::new(
+            "it goes when what it made has gone",
+            vec!["metadata.finalizers holds foregroundDeletion".to_owned()],
+            "see what is left of it, such as its pods: `knarr why` tells of each",
+        ),
+        [] => Finding::new("it is about to go", vec!["no finalizer holds it".to_owned()], "look again"),
+        held => kept(held),
+    };
+    vec![finding]
+}
+
+fn of_namespace(namespace: &Value) -> Finding {
+    const TELLING: [&str; 5] = [
+        "NamespaceFinalizersRemaining",
+        "NamespaceContentRemaining",
+        "NamespaceDeletionContentFailure",
+        "NamespaceDeletionDiscoveryFailure",
+        "NamespaceDeletionGroupVersionParsingFailure",
+    ];
+    let conditions = TELLING.iter().filter_map(|kind| crate::condition(namespace, kind));
+    let told: Vec<String> = conditions
+        .filter(|condition| condition.text(&["status"]) == "True")
+        .map(|condition| condition.text(&["message"]).to_owned())
+        .collect();
+    let says = |word: &str| told.iter().any(|line| line.contains(word));
+    if says("finalizers") {
+        return Finding::new(
+            "something in it is kept by a finalizer",
+            told,
+            "see that the controllers that set these finalizers run; they take them away when their work is done",
+        );
+    }
+    if says("Discovery failed") {
+        return Finding::new(
+            "not all kinds of the cluster can be listed, so nobody knows whether it is empty",
+            told,
+            "see `kubectl get apiservices`: one that is not available must be mended or deleted",
+        );
+    }
+    if told.is_empty() {
+        let finalizers =
+            namespace.items(&["spec", "finalizers"]).iter().chain(namespace.items(&["metadata", "finalizers"]));
+        let held: Vec<&str> = finalizers.filter_map(Value::as_str).collect();
+        return match held.as_slice() {
+            ["kubernetes"] | [] => Finding::new(
+                "it is being emptied",
+                vec!["status.conditions name nothing that is left".to_owned()],
+                "wait a moment, and look again",
+            ),
+            held => kept(held),
+        };
+    }
+    Finding::new(
+        "not everything in it has gone yet",
+        told,
+        "wait; pods have their grace period. `knarr why` tells of each that stays",
+    )
+}
+
+fn kept(finalizers: &[&str]) -> Finding {
+    Finding::new(
+        format!("it is kept by the finalizer {}", finalizers.join(", ")),
+        vec![format!("metadata.finalizers holds {}", finalizers.join(", "))],
+        "the controller that set the finalizer takes it away when its work is done; see that it runs. Removing it by hand skips that work",
+    )
+}
 
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     let finding = by_finalizer(pod)
@@ -19,13 +108,8 @@ fn by_finalizer(pod: &Value) -> Option<Finding> {
     let finalizers: Vec<&str> = pod.items(&["metadata", "finalizers"]).iter().filter_map(Value::as_str).collect();
     let ended =
         pod.text(&["spec", "nodeName"]).is_empty() || matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed");
-    (!finalizers.is_empty() && (ended || pod.integer(&["metadata", "deletionGracePeriodSeconds"]) == Some(0))).then(|| {
-        Finding::new(
-            format!("it is kept by the finalizer {}", finalizers.join(", ")),
-            vec![format!("metadata.finalizers holds {}", finalizers.join(", "))],
-            "the controller that set the finalizer takes it away when its work is done; see that it runs. Removing it by hand skips that work",
-        )
-    })
+    (!finalizers.is_empty() && (ended || pod.integer(&["metadata", "deletionGracePeriodSeconds"]) == Some(0)))
+        .then(|| kept(&finalizers))
 }
 
 fn by_node(evidence: &Evidence, pod: &Value) -> Option<Finding> {

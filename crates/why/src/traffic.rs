@@ -22,14 +22,14 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     findings
 }
 
-fn selects(service: &Value, pod: &Value) -> bool {
+pub fn selects(service: &Value, pod: &Value) -> bool {
     service
         .fields(&["spec", "selector"])
         .is_some_and(|selector| !selector.is_empty() && differing(selector, pod).is_empty())
 }
 
 /// The labels that a selector asks for and a pod does not have.
-fn differing<'a>(selector: &'a Map<String, Value>, pod: &Value) -> Vec<(&'a String, &'a Value)> {
+pub fn differing<'a>(selector: &'a Map<String, Value>, pod: &Value) -> Vec<(&'a String, &'a Value)> {
     selector.iter().filter(|(key, value)| pod.at(&["metadata", "labels"]).get(*key) != Some(*value)).collect()
 }
 
@@ -58,7 +58,7 @@ fn almost(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     })
 }
 
-fn wrong_port(pod: &Value, service: &Value) -> Option<Finding> {
+pub fn wrong_port(pod: &Value, service: &Value) -> Option<Finding> {
     let name = service.text(&["metadata", "name"]);
     let declared: Vec<&Value> =
         pod.items(&["spec", "containers"]).iter().flat_map(|container| container.items(&["ports"])).collect();
@@ -122,7 +122,7 @@ fn unpublished(evidence: &Evidence, pod: &Value, service: &Value) -> Option<Find
 }
 
 /// A policy that lets nobody in.
-fn isolated(evidence: &Evidence, pod: &Value) -> Option<Finding> {
+pub fn isolated(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     let namespace = pod.text(&["metadata", "namespace"]);
     let covers = |policy: &&Value| {
         let types = policy.items(&["spec", "policyTypes"]);

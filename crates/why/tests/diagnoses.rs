@@ -26,7 +26,7 @@ fn complete(kind: &str, object: &Value) -> Value {
 }
 
 fn is_cluster_wide(kind: &str) -> bool {
-    matches!(kind, "Node" | "PersistentVolume" | "StorageClass")
+    matches!(kind, "Node" | "PersistentVolume" | "StorageClass" | "IngressClass" | "Namespace")
 }
 
 fn kind_of(plural: &str) -> &'static str {
@@ -44,6 +44,7 @@ fn kind_of(plural: &str) -> &'static str {
         "jobs" => "Job",
         "endpointslices" => "EndpointSlice",
         "networkpolicies" => "NetworkPolicy",
+        "ingressclasses" => "IngressClass",
         other => panic!("{other} is not in the table of kinds"),
     }
 }
@@ -65,8 +66,8 @@ fn evidence(case: &Value) -> Evidence {
     for (plural, items) in case["with"].as_object().into_iter().flatten() {
         lists.insert(plural.clone(), items.clone());
     }
-    if kind == "Pod" {
-        lists["pods"].as_array_mut().unwrap().push(object.clone());
+    if let Some(own) = ["Pod", "Service", "PersistentVolumeClaim"].iter().find(|one| *one == kind) {
+        lists[&format!("{}s", own.to_lowercase())].as_array_mut().unwrap().push(object.clone());
     }
     let about = object["metadata"].clone();
     let lists = lists.into_iter().map(|(plural, items)| {
@@ -84,7 +85,11 @@ fn evidence(case: &Value) -> Evidence {
         (plural, items.collect())
     });
     let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
-    Evidence { object, now, lists: lists.collect() }
+    let logs = case["logs"].as_object().into_iter().flatten().map(|(container, lines)| {
+        let lines = lines.as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect();
+        (("default".to_owned(), "web".to_owned(), container.clone()), lines)
+    });
+    Evidence { object, now, lists: lists.collect(), logs: logs.collect() }
 }
 
 #[test]

@@ -79,7 +79,9 @@ impl Correlator {
         similar.last = Some(now);
         similar.messages.insert(message.clone());
         if similar.messages.len() < SIMILAR {
-            return (event, format!("{group}\0{message}"));
+            // Two containers of a pod may have the same to tell.
+            let part = event.involved_object.field_path.clone().unwrap_or_default();
+            return (event, format!("{group}\0{message}\0{part}"));
         }
         // The set grows no further; one place stays free for the next message.
         if let Some(any) = similar.messages.iter().next().cloned() {
@@ -182,6 +184,9 @@ mod tests {
         assert_eq!(repeated.metadata.name.as_deref(), Some("web.1"));
         assert_eq!(repeated.first_timestamp, Some(Time(at(1))));
         assert!(matches!(correlator.observe(event("other", 3), at(3)), Outcome::Create(_)));
+        let mut of_part = event("no", 4);
+        of_part.involved_object.field_path = Some("spec.containers{b}".into());
+        assert!(matches!(correlator.observe(of_part, at(4)), Outcome::Create(_)), "of another part");
     }
 
     #[test]

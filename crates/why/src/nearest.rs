@@ -1,0 +1,62 @@
+//! Which known word somebody may have meant.
+
+/// The known word that takes the fewest changes to reach, if those are few for its length.
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (changes, candidate) = known.map(|candidate| (distance(word, candidate), candidate)).min()?;
+    (changes <= word.chars().count().max(3) / 3).then_some(candidate)
+}
+
+/// How many letters must be put in, taken out, exchanged or swapped with their neighbour to make one word of the other.
+fn distance(left: &str, right: &str) -> usize {
+    let left: Vec<char> = left.chars().collect();
+    let right: Vec<char> = right.chars().collect();
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=right.len()).collect();
+    for (line, letter) in left.iter().enumerate() {
+        let mut row = vec![line + 1];
+        for (column, other) in right.iter().enumerate() {
+            let exchanged = above[column] + usize::from(letter != other);
+            let mut least = exchanged.min(row[column] + 1).min(above[column + 1] + 1);
+            let is_swapped = line > 0 && column > 0 && *letter == right[column - 1] && left[line - 1] == *other;
+            if is_swapped {
+                least = least.min(before[column - 1] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut above, row);
+    }
+    above[right.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_counted() {
+        for (left, right, expected) in [
+            ("", "", 0),
+            ("abc", "abc", 0),
+            ("abc", "ab", 1),
+            ("wbe", "web", 1),
+            ("kitten", "sitting", 3),
+            ("", "abc", 3),
+        ] {
+            assert_eq!(distance(left, right), expected, "{left} {right}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_near_is_meant() {
+        let known = ["web", "database", "cluster-cidr"];
+        for (word, expected) in [
+            ("wbe", Some("web")),
+            ("clustercidr", Some("cluster-cidr")),
+            ("datbase", Some("database")),
+            ("x", None),
+            ("colour", None),
+        ] {
+            assert_eq!(nearest(word, known.into_iter()), expected, "{word}");
+        }
+    }
+}
