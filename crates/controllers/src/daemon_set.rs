@@ -141,7 +141,8 @@ impl Controller {
         self.revisions.on_change(move |change| {
             let Some(controller) = weak.upgrade() else { return };
             let reference = owner::controller_of(&change.latest().metadata).filter(|owner| owner.kind == "DaemonSet");
-            if let Some(reference) = reference {
+            // A new revision is this controller's own, or that of somebody who will say what it is for.
+            if let Some(reference) = reference.filter(|_| !matches!(change, Change::Added(_))) {
                 controller.queue.add(Key::new(namespace(&**change.latest()), reference.name.clone()));
             }
         });
