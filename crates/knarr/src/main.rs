@@ -3,6 +3,7 @@
 mod check;
 mod cluster;
 mod commands;
+mod complaint;
 mod configuration;
 mod footprint;
 mod join;
@@ -30,8 +31,7 @@ fn main() -> anyhow::Result<ExitCode> {
     match commands::run(std::env::args_os().collect()) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            // What failed, then why, in one line.
-            eprintln!("knarr: {error:#}");
+            eprintln!("knarr: {}", complaint::complaint(&error));
             Ok(ExitCode::FAILURE)
         }
     }

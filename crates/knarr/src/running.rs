@@ -47,6 +47,11 @@ pub fn take(data: &Path) -> anyhow::Result<Running> {
     Ok(Running { _lock: lock })
 }
 
+/// Whether a process has ever run on a data directory.
+pub fn was_here(data: &Path) -> bool {
+    lock_path(data).exists()
+}
+
 /// The process that runs on a data directory, if one does.
 pub fn find(data: &Path) -> anyhow::Result<Option<Pid>> {
     let path = lock_path(data);
@@ -96,6 +101,7 @@ mod tests {
     fn one_process_at_a_time_has_a_directory() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(find(folder.path()).unwrap(), None);
+        assert!(!was_here(folder.path()));
         let running = take(folder.path()).unwrap();
         assert_eq!(find(folder.path()).unwrap(), Some(Pid::this()));
         let refused = take(folder.path()).err().unwrap().to_string();
@@ -103,5 +109,6 @@ mod tests {
         drop(running);
         assert_eq!(find(folder.path()).unwrap(), None);
         assert!(take(folder.path()).is_ok());
+        assert!(was_here(folder.path()));
     }
 }

@@ -19,10 +19,13 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Logs go to standard error; `KNARR_LOG` chooses what is logged. Little is when nothing is wrong.
-pub fn start_logging() {
-    let filter =
-        EnvFilter::try_from_env("KNARR_LOG").unwrap_or_else(|_| EnvFilter::new("warn,knarr::=info,kube_runtime=error"));
+/// What is logged when nothing else is said. Requests that fail are told by those who made them.
+const QUIET: &str = "warn,knarr::=info,kube_runtime=error,kube_client=off";
+
+/// Logs go to standard error; `KNARR_LOG` chooses what is logged. Little is when nothing is wrong. What happens to objects
+/// is recorded under the name of this node.
+pub fn start_logging(node: Option<&str>) {
+    let filter = EnvFilter::try_from_env("KNARR_LOG").unwrap_or_else(|_| EnvFilter::new(QUIET));
     let for_log = filter.and(filter_fn(|metadata| !Recorder::wants(metadata)));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     // The journal has its own time for each line.
@@ -30,8 +33,8 @@ pub fn start_logging() {
         Some(_) => log.with_ansi(false).event_format(JournalLine).with_filter(for_log).boxed(),
         None => log.with_ansi(std::io::stderr().is_terminal()).with_filter(for_log).boxed(),
     };
-    let machine = node_name(None).unwrap_or_default();
-    let recorder = Recorder::new(crate::journal::own(), machine).with_filter(filter_fn(Recorder::wants));
+    let node = node_name(node).unwrap_or_default();
+    let recorder = Recorder::new(crate::journal::own(), node).with_filter(filter_fn(Recorder::wants));
     // A second call finds a log that works already.
     let _ = tracing_subscriber::registry().with(log).with(recorder).try_init();
 }
@@ -62,9 +65,13 @@ where
     }
 }
 
+/// Work on files goes to threads of its own. Few of them do, and each keeps memory for a while after its work.
+const FILE_THREADS: usize = 16;
+
 /// Runs a command to its end on a runtime with a thread for each processor.
 pub fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().max_blocking_threads(FILE_THREADS).enable_all().build()?;
     runtime.spawn(crate::footprint::keep_small());
     runtime.block_on(command)
 }
@@ -91,7 +98,25 @@ pub fn kubeconfig(data: &Path) -> PathBuf {
 /// A client as a kubeconfig says.
 pub async fn connect(kubeconfig: &Path) -> anyhow::Result<Client> {
     let client = knarr_client::connect(Some(kubeconfig), "knarr").await;
-    client.with_context(|| format!("the cluster cannot be reached as {} says", kubeconfig.display()))
+    client.with_context(|| {
+        format!("{} cannot be used: name another with --kubeconfig or in KUBECONFIG", kubeconfig.display())
+    })
+}
+
+/// The result of writing to standard output, where it is no failure that nobody reads on.
+pub fn unless_closed(written: std::io::Result<()>) -> anyhow::Result<()> {
+    match written {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("cannot write to standard output"),
+    }
+}
+
+/// How many columns the terminal has, where standard output is one.
+pub fn terminal_width() -> Option<usize> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the call writes into `size` alone, which lives until it returns.
+    let answer = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    (answer == 0 && size.ws_col > 0).then_some(size.ws_col.into())
 }
 
 /// Rows under their headings, each column as wide as it needs to be.

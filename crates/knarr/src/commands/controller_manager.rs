@@ -8,6 +8,7 @@ use knarr_client::connect;
 use knarr_controllers::{Context, Settings, SigningAuthority};
 
 use super::leadership::{self, LeaderArguments};
+use crate::journal;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -40,6 +41,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let client = connect(arguments.kubeconfig.as_deref(), "kube-controller-manager").await?;
     let context = Context::new(client.clone(), settings(&arguments)?);
     let work = || knarr_controllers::run(context);
+    tokio::spawn(journal::hand_over(client.clone()));
     leadership::lead(client, "kube-controller-manager", &arguments.leader, work).await
 }
 

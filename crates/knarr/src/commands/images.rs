@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 
 #[derive(Args, Clone, Debug)]
@@ -29,6 +29,16 @@ enum Images {
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let Images::Import { file } = arguments.command;
     let socket = arguments.containerd.unwrap_or_else(|| arguments.data_dir.join("containerd/containerd.sock"));
+    if let Err(error) = std::fs::File::open(&file) {
+        bail!("cannot read {}: {error}", file.display());
+    }
+    if !socket.exists() {
+        bail!(
+            "no containerd is at {}: does Knarr run here, and is --data-dir right? Archives in the folder images of the data \
+             directory are imported at the start",
+            socket.display()
+        );
+    }
     let names = knarr_cri::containerd::import(&socket, &file)
         .await
         .with_context(|| format!("{} cannot be imported", file.display()))?;

@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments, file: Option<PathBuf>) -> anyhow::Result<()> {
     typed.extend([OsString::from("--config"), file.clone().into_os_string()]);
     let command = super::command();
     if file.exists() {
-        typed = configuration::with_file(typed, &command)?;
+        typed = configuration::with_file(typed, &command)?.words;
     }
     // Whatever is wrong is said now, not by a service that cannot start.
     let matches = command.clone().try_get_matches_from(typed).unwrap_or_else(|error| error.exit());

@@ -1,29 +1,36 @@
 //! `knarr journey`: an object's way through the system, as a timeline.
 
+use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use futures::AsyncBufReadExt as _;
-use futures::TryStreamExt as _;
+use futures::{AsyncBufReadExt as _, StreamExt as _};
 use http::Request;
 use knarr_client::kube::Client;
-use knarr_journey::{Step, Story, Style, lines, page, print, tell, traces};
+use knarr_journey::{Step, Story, Style, Telling, heading, news, page, print, tell, traces};
 
-use super::common;
+use super::{common, kinds};
 use crate::journal;
+
+/// How many steps are remembered while following; as many as a journal holds, and some more.
+const REMEMBERED: usize = 10_000;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// What to tell of: pod/web, deployment/web, job/import, node/a, …
-    #[arg(value_name = "KIND/NAME")]
-    object: String,
-    #[arg(long, short, default_value = "default")]
-    namespace: String,
-    /// Go on telling what happens.
+    /// What to tell of: pod/web, deployment/web, job/import, service/web, node/a, …
+    #[arg(value_name = "KIND/NAME", required = true, num_args = 1..=2)]
+    object: Vec<String>,
+    /// Its namespace; that of the kubeconfig when not given.
     #[arg(long, short)]
+    namespace: Option<String>,
+    /// Go on telling what happens; also of what does not exist yet.
+    #[arg(long, short, conflicts_with_all = ["output", "otlp"])]
     follow: bool,
+    /// Tell what repeats, too: each look of each controller, each status that changed nothing.
+    #[arg(long, short)]
+    all: bool,
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
     /// Send the story to an OpenTelemetry collector too, such as http://127.0.0.1:4318.
@@ -32,128 +39,147 @@ pub struct Arguments {
     /// How to reach the cluster; the server's own kubeconfig when not given.
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
+    /// Where the server keeps its files.
+    #[arg(long, default_value = common::DATA)]
+    data_dir: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
+    /// Lines for a terminal.
     Text,
     Json,
+    /// One page that needs nothing else.
     Html,
     /// The JSON form of the OpenTelemetry protocol.
     Otlp,
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let object = path(&arguments.object, &arguments.namespace)?;
-    let kubeconfig = arguments.kubeconfig.clone().unwrap_or_else(|| common::kubeconfig(common::DATA.as_ref()));
+    let kubeconfig = arguments.kubeconfig.clone().unwrap_or_else(|| common::kubeconfig(&arguments.data_dir));
     let client = common::connect(&kubeconfig).await?;
+    let named = kinds::find(&client, &arguments.object, arguments.namespace.as_deref()).await?;
+    let object = named.in_journal();
+    let telling = if arguments.all { Telling::Everything } else { Telling::News };
     if arguments.follow {
-        return follow(&client, &object).await;
+        return follow(&client, &object, telling).await;
     }
     let request = Request::get(journal::PATH).body(Vec::new())?;
     let text = client.request_text(request).await.context("the journal cannot be read from the API server")?;
-    let story = told(&journal::steps(text.as_bytes())?, &object)?;
+    let steps = journal::steps(text.as_bytes()).context("the journal is not understood")?;
+    let story = tell(&steps, &object, telling).with_context(|| {
+        format!(
+            "nothing is known of {object}: does it exist (`kubectl get`)? The journal holds the newest steps of the cluster \
+             since the server started, and none is of this object"
+        )
+    })?;
     if let Some(collector) = &arguments.otlp {
         crate::otlp::send(collector, &traces(&story)).await?;
     }
+    show(&story, arguments.output)
+}
+
+fn show(story: &Story, output: Output) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    match arguments.output {
-        Output::Text => out.write_all(print(&story, style()).as_bytes())?,
-        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&story)?)?,
-        Output::Html => out.write_all(page(&story).as_bytes())?,
-        Output::Otlp => writeln!(out, "{}", serde_json::to_string(&traces(&story))?)?,
-    }
-    Ok(())
+    let written = match output {
+        Output::Text => out.write_all(print(story, style()).as_bytes()),
+        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(story)?),
+        Output::Html => out.write_all(page(story).as_bytes()),
+        Output::Otlp => writeln!(out, "{}", serde_json::to_string(&traces(story))?),
+    };
+    common::unless_closed(written)
 }
 
 fn style() -> Style {
-    Style { colour: std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() }
-}
-
-fn told(steps: &[Step], object: &str) -> anyhow::Result<Story> {
-    tell(steps, object).with_context(|| {
-        format!("nothing is known of {object}: the journal holds the newest steps only, and none of this object")
-    })
+    let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    Style { colour, width: common::terminal_width() }
 }
 
 /// Tells what is known, and then each step as it happens.
-async fn follow(client: &Client, object: &str) -> anyhow::Result<()> {
+async fn follow(client: &Client, object: &str, telling: Telling) -> anyhow::Result<()> {
     let request = Request::get(format!("{}?follow=true", journal::PATH)).body(Vec::new())?;
     let stream = client.request_stream(request).await.context("the journal cannot be read from the API server")?;
-    let mut incoming = stream.lines();
+    // What has come together is told together.
+    let mut incoming = stream.lines().ready_chunks(REMEMBERED);
     let mut steps: Vec<Step> = Vec::new();
-    let mut shown: Vec<usize> = Vec::new();
-    while let Some(line) = incoming.try_next().await? {
-        steps.push(serde_json::from_str(&line).context("the journal is not understood")?);
-        if let Some(story) = tell(&steps, object) {
-            show_new(&story, &mut shown)?;
+    let mut teller = Teller::default();
+    while let Some(lines) = incoming.next().await {
+        for line in lines {
+            let line = line.context("the API server has ended the journal")?;
+            steps.push(serde_json::from_str(&line).context("the journal is not understood")?);
+        }
+        steps.drain(..steps.len().saturating_sub(REMEMBERED));
+        match tell(&steps, object, telling) {
+            Some(story) => common::unless_closed(teller.tell(&story, &mut std::io::stdout().lock(), style()))?,
+            None => teller.wait(object),
         }
     }
     Ok(())
 }
 
-/// Prints the lines of each chapter that were not there before.
-fn show_new(story: &Story, shown: &mut Vec<usize>) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    for (number, chapter) in story.chapters.iter().enumerate() {
-        if shown.len() <= number {
-            shown.push(0);
-            writeln!(out, "{}, {}", story.object, chapter.title)?;
-        }
-        for line in lines(story, chapter, style()).iter().skip(shown[number]) {
-            writeln!(out, "{line}")?;
-        }
-        shown[number] = chapter.moments.len();
-    }
-    out.flush()
+/// Tells what was not told yet. Steps of other nodes may come late; they are told when they come.
+#[derive(Default)]
+struct Teller {
+    told: BTreeSet<(u64, String, String)>,
+    titles: BTreeSet<(u64, &'static str)>,
+    waits: bool,
 }
 
-/// Kinds by the names people call them, with what paths call them and whether they are in a namespace.
-const KINDS: &[(&[&str], &str, bool)] = &[
-    (&["po", "pod"], "pods", true),
-    (&["deploy", "deployment"], "deployments", true),
-    (&["rs", "replicaset"], "replicasets", true),
-    (&["sts", "statefulset"], "statefulsets", true),
-    (&["ds", "daemonset"], "daemonsets", true),
-    (&["rc", "replicationcontroller"], "replicationcontrollers", true),
-    (&["job"], "jobs", true),
-    (&["cj", "cronjob"], "cronjobs", true),
-    (&["svc", "service"], "services", true),
-    (&["cm", "configmap"], "configmaps", true),
-    (&["secret"], "secrets", true),
-    (&["pvc", "persistentvolumeclaim"], "persistentvolumeclaims", true),
-    (&["pv", "persistentvolume"], "persistentvolumes", false),
-    (&["ing", "ingress"], "ingresses", true),
-    (&["no", "node"], "nodes", false),
-    (&["ns", "namespace"], "namespaces", false),
-];
+impl Teller {
+    fn tell(&mut self, story: &Story, out: &mut impl std::io::Write, style: Style) -> std::io::Result<()> {
+        for chapter in &story.chapters {
+            for moment in &chapter.moments {
+                if !self.told.insert((chapter.began + moment.after, moment.object.clone(), moment.what.clone())) {
+                    continue;
+                }
+                if self.titles.insert((chapter.began, chapter.title)) {
+                    writeln!(out, "{}, {}", story.object, heading(chapter, style).trim_end())?;
+                }
+                writeln!(out, "{}", news(story, moment, style))?;
+            }
+        }
+        out.flush()
+    }
 
-/// `pod/web` as the journal names it. A kind that is not in the table is taken for the plural it may be.
-fn path(object: &str, namespace: &str) -> anyhow::Result<String> {
-    let Some((kind, name)) = object.split_once('/').filter(|(kind, name)| !kind.is_empty() && !name.is_empty()) else {
-        bail!("{object} is not of the form KIND/NAME, such as pod/web");
-    };
-    let kind = kind.to_lowercase();
-    let known = KINDS.iter().find(|(names, plural, _)| *plural == kind || names.contains(&kind.as_str()));
-    let (plural, namespaced) = known.map_or((kind.as_str(), true), |(_, plural, namespaced)| (*plural, *namespaced));
-    Ok(if namespaced { format!("{plural}/{namespace}/{name}") } else { format!("{plural}/{name}") })
+    fn wait(&mut self, object: &str) {
+        if !std::mem::replace(&mut self.waits, true) {
+            eprintln!("nothing is known of {object} yet; waiting for it");
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn objects_are_named_as_people_do() {
-        for (given, expected) in [
-            ("pod/web", "pods/a/web"),
-            ("Deploy/web", "deployments/a/web"),
-            ("no/n1", "nodes/n1"),
-            ("widgets/w", "widgets/a/w"),
-        ] {
-            assert_eq!(path(given, "a").unwrap(), expected);
+    fn step(began: u64, name: &'static str) -> Step {
+        Step {
+            began,
+            took: 1,
+            step: name.into(),
+            object: "pods/a/b".into(),
+            process: String::new(),
+            fields: Default::default(),
         }
-        assert!(path("web", "a").is_err());
-        assert!(path("/web", "a").is_err());
+    }
+
+    #[test]
+    fn each_step_is_told_once_even_if_it_comes_late() {
+        let mut teller = Teller::default();
+        let mut told = |steps: &[Step]| {
+            let mut out = Vec::new();
+            let story = tell(steps, "pods/a/b", Telling::News).unwrap();
+            teller.tell(&story, &mut out, Style::default()).unwrap();
+            String::from_utf8(out).unwrap().lines().map(|line| line.trim_start().to_owned()).collect::<Vec<_>>()
+        };
+        let queued = step(10, "queued");
+        let first = told(&[queued.clone()]);
+        assert_eq!(first.len(), 2, "{first:?}");
+        assert!(first[0].starts_with("pods/a/b, how it came to be"), "{first:?}");
+        let second = told(&[queued.clone(), step(30, "sandbox")]);
+        assert_eq!(second.len(), 1, "{second:?}");
+        let late = told(&[queued, step(20, "accepted"), step(30, "sandbox")]);
+        assert_eq!(late.len(), 1, "{late:?}");
+        assert!(late[0].contains("seen by the kubelet"), "{late:?}");
     }
 }

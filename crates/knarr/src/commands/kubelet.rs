@@ -11,6 +11,7 @@ use knarr_kubelet::CertificateFiles;
 use super::common;
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
 use crate::join::{Identity, until_reached};
+use crate::journal;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -51,6 +52,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             tracing::error!(%error, "cannot listen for signals");
         }
     };
+    tokio::spawn(journal::hand_over(client.clone()));
     let runtime = Runtime::start(&arguments.node, &arguments.data_dir);
     node::run(client, &arguments.node, &arguments.data_dir, files, runtime, shutdown).await
 }

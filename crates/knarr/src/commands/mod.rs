@@ -12,6 +12,7 @@ mod eviction;
 mod images;
 mod install;
 mod journey;
+mod kinds;
 mod kubelet;
 mod leadership;
 pub mod network;
@@ -39,9 +40,29 @@ use crate::configuration;
 /// Parts of Kubernetes that run alone are listed after the commands for everyday.
 const PART: usize = 100;
 
+const FIRST_STEPS: &str = "\
+First steps:
+  knarr check                    see what this machine lacks, if anything
+  knarr server                   run a cluster here; it says how to use it
+  knarr journey deployment/web   see how something came to run
+  knarr why pod/web              see why something does not
+  knarr uninstall                leave the machine as it was";
+
+const JOURNEYS: &str = "\
+Examples:
+  knarr journey deployment/web                    all that happened until its pods could be reached
+  knarr journey pod web -n shop -f                the same as it happens; also of what does not exist yet
+  knarr journey deployment/web -o html > web.html a page with a chart, in one file";
+
+const REASONS: &str = "\
+Examples:
+  knarr why pod/web           Pending, crashing, not ready, Terminating, or not reached?
+  knarr why service/web       does anybody answer behind it?
+  knarr why pvc/data -n shop  why has it no volume?";
+
 /// Kubernetes as one program.
 #[derive(Parser)]
-#[command(name = "knarr", version, about)]
+#[command(name = "knarr", version, about, after_help = FIRST_STEPS)]
 pub enum Command {
     /// Run everything on this machine.
     Server(server::Arguments),
@@ -51,6 +72,12 @@ pub enum Command {
     Token(token::Arguments),
     /// See whether this machine has what it needs, and how to get what it lacks.
     Check(check::Arguments),
+    /// Tell an object's way through the system as a timeline.
+    #[command(after_help = JOURNEYS)]
+    Journey(journey::Arguments),
+    /// Say why something is not as it should be, and what to do.
+    #[command(after_help = REASONS)]
+    Why(why::Arguments),
     /// Show the settings in force.
     Config(config::Arguments),
     /// Run the API server and its store.
@@ -76,10 +103,6 @@ pub enum Command {
     DrainAndStop(drain_and_stop::Arguments),
     /// Remove everything of Knarr from this machine: pods, runtime, network, files.
     Uninstall(uninstall::Arguments),
-    /// Tell an object's way through the system as a timeline.
-    Journey(journey::Arguments),
-    /// Say why something is not as it should be, and what to do.
-    Why(why::Arguments),
     /// Bring container images onto this node.
     Images(images::Arguments),
     /// Save or restore the store.
@@ -96,16 +119,32 @@ pub fn command() -> clap::Command {
 /// Does what was typed.
 pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
     let command = command();
-    let typed = configuration::with_file(typed, &command)?;
-    let matches = command.get_matches_from(typed);
+    let merged = configuration::with_file(typed, &command)?;
+    let matches = command.try_get_matches_from(&merged.words).unwrap_or_else(|error| {
+        if let Some(origin) = merged.origin_of(&error) {
+            eprintln!("{origin}");
+        }
+        error.exit()
+    });
     let file = matches.subcommand().and_then(|(_, inner)| inner.try_get_one::<String>("config").ok().flatten());
     let file = file.map(PathBuf::from);
     Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).run(file)
 }
 
 impl Command {
+    /// The node this process is on, where it is given another name than the machine's.
+    fn node_name(&self) -> Option<&str> {
+        match self {
+            Command::Server(arguments) => arguments.node.node_name.as_deref(),
+            Command::Agent(arguments) => arguments.node.node_name.as_deref(),
+            Command::Kubelet(arguments) => arguments.node.node_name.as_deref(),
+            Command::Proxy(arguments) => arguments.hostname_override.as_deref(),
+            _ => None,
+        }
+    }
+
     fn run(self, file: Option<PathBuf>) -> anyhow::Result<()> {
-        common::start_logging();
+        common::start_logging(self.node_name());
         match self {
             Command::Apiserver(arguments) => common::block_on(apiserver::run(arguments)),
             Command::ControllerManager(arguments) => common::block_on(controller_manager::run(arguments)),

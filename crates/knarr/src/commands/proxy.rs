@@ -8,6 +8,7 @@ use knarr_client::{Informers, connect};
 use knarr_network::proxy::{Settings, StatusSettings};
 
 use super::common;
+use crate::journal;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -42,6 +43,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             metrics: Some(arguments.metrics_bind_address),
         },
     };
+    tokio::spawn(journal::hand_over(client.clone()));
     tokio::select! {
         () = knarr_network::proxy::run(Informers::new(client), settings, || tracing::info!("the service proxy is ready")) => {}
         stopped = common::stopped() => stopped?,

@@ -8,6 +8,7 @@ use knarr_client::{Informers, connect};
 use knarr_scheduler::{Configuration, Settings};
 
 use super::leadership::{self, LeaderArguments};
+use crate::journal;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -35,5 +36,6 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         let client = client.clone();
         || knarr_scheduler::run(client.clone(), Informers::new(client), settings)
     };
+    tokio::spawn(journal::hand_over(client.clone()));
     leadership::lead(client, "kube-scheduler", &arguments.leader, work).await
 }

@@ -55,9 +55,6 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let running = apiserver::begin(&arguments.apiserver).await?;
     let parts = Parts { server: running.started.server.clone(), arguments: arguments.clone() };
     parts.cluster().save(&data)?;
-    join::ensure_objects(&parts.component("knarr"), &parts.cluster())
-        .await
-        .context("the cluster cannot be prepared")?;
     let (stop, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
     tasks.spawn(parts.controllers(&running.pki));
@@ -69,6 +66,10 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     }
     let central = parts.component("knarr-network");
     network::start_central(&central, &arguments.node, &arguments.network, parts.node_addresses(), &mut tasks);
+    // Others wait for this; what serves already running pods does not.
+    join::ensure_objects(&parts.component("knarr"), &parts.cluster())
+        .await
+        .context("the cluster cannot be prepared")?;
     tasks.spawn(manifests::run(
         parts.component("knarr-manifests"),
         data.join("manifests"),

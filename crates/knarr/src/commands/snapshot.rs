@@ -39,6 +39,12 @@ pub fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 fn save(file: &Path, store: &Path) -> anyhow::Result<()> {
+    if !store.exists() {
+        bail!(
+            "there is no store in {}: --data-dir names where the server keeps its files (a store in etcd is saved with etcdctl)",
+            store.display()
+        );
+    }
     let beside = file.with_extension("partial");
     // It holds secrets.
     let mut options = File::options();

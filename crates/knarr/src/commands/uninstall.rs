@@ -33,6 +33,9 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if data.parent().is_none() {
         bail!("{} is no data directory", data.display());
     }
+    if is_foreign(&data) {
+        bail!("{} holds files, but Knarr has never run on it: nothing is removed", data.display());
+    }
     if !arguments.yes && !is_confirmed(&data, arguments.keep_data)? {
         bail!("nothing was removed");
     }
@@ -49,6 +52,12 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     println!("Knarr is removed{}", if arguments.keep_data { "; its data are kept" } else { "" });
     Ok(())
+}
+
+/// Whether a folder is somebody else's. One that Knarr has run on holds its lock.
+fn is_foreign(data: &Path) -> bool {
+    let is_empty = std::fs::read_dir(data).map_or(true, |mut entries| entries.next().is_none());
+    !is_empty && !running::was_here(data)
 }
 
 fn is_confirmed(data: &Path, keeps_data: bool) -> anyhow::Result<bool> {

@@ -1,31 +1,40 @@
 //! `knarr why`: why something is not as it should be, in plain words.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use futures::future::try_join_all;
 use http::Request;
 use jiff::Timestamp;
 use knarr_client::kube::{self, Client};
-use knarr_why::{Evidence, Finding, explain};
+use knarr_why::{Evidence, Finding, explain, worth_reading};
 use serde_json::Value;
 
-use super::common;
+use super::{common, kinds};
+
+/// How many containers' logs are read, and how many lines of each.
+const LOGS: usize = 5;
+const LINES: usize = 3;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// What to explain: pod/web, deployment/web, statefulset/db, job/import, …
-    #[arg(value_name = "KIND/NAME")]
-    object: String,
-    #[arg(long, short, default_value = "default")]
-    namespace: String,
+    /// What to explain: pod/web, deployment/web, service/web, job/import, pvc/data, ingress/web, node/a, …
+    #[arg(value_name = "KIND/NAME", required = true, num_args = 1..=2)]
+    object: Vec<String>,
+    /// Its namespace; that of the kubeconfig when not given.
+    #[arg(long, short)]
+    namespace: Option<String>,
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
     /// How to reach the cluster; the server's own kubeconfig when not given.
     #[arg(long, env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
+    /// Where the server keeps its files.
+    #[arg(long, default_value = common::DATA)]
+    data_dir: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,42 +43,23 @@ enum Output {
     Json,
 }
 
-/// Kinds that can be explained: the names people call them, and where they are.
-const KINDS: &[(&[&str], &str)] = &[
-    (&["pod", "po", "pods"], "/api/v1/namespaces/{}/pods"),
-    (&["deployment", "deploy", "deployments"], "/apis/apps/v1/namespaces/{}/deployments"),
-    (&["replicaset", "rs", "replicasets"], "/apis/apps/v1/namespaces/{}/replicasets"),
-    (&["statefulset", "sts", "statefulsets"], "/apis/apps/v1/namespaces/{}/statefulsets"),
-    (&["daemonset", "ds", "daemonsets"], "/apis/apps/v1/namespaces/{}/daemonsets"),
-    (&["replicationcontroller", "rc", "replicationcontrollers"], "/api/v1/namespaces/{}/replicationcontrollers"),
-    (&["job", "jobs"], "/apis/batch/v1/namespaces/{}/jobs"),
-    (&["cronjob", "cj", "cronjobs"], "/apis/batch/v1/namespaces/{}/cronjobs"),
-];
-
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let path = path(&arguments.object, &arguments.namespace)?;
-    let kubeconfig = arguments.kubeconfig.clone().unwrap_or_else(|| common::kubeconfig(common::DATA.as_ref()));
+    let kubeconfig = arguments.kubeconfig.clone().unwrap_or_else(|| common::kubeconfig(&arguments.data_dir));
     let client = common::connect(&kubeconfig).await?;
-    let object = get(&client, &path).await.with_context(|| format!("cannot read {}", arguments.object))?;
-    let findings = explain(&Evidence { object, now: Timestamp::now(), lists: lists(&client).await? });
+    let named = kinds::find(&client, &arguments.object, arguments.namespace.as_deref()).await?;
+    let object = get(&client, &named.path()).await.with_context(|| format!("cannot read {}", named.in_journal()))?;
+    let lists = lists(&client).await?;
+    let mut evidence = Evidence { object, now: Timestamp::now(), lists, logs: BTreeMap::new() };
+    evidence.logs = logs(&client, &evidence).await;
+    let findings = explain(&evidence);
     let mut out = std::io::stdout().lock();
-    match arguments.output {
-        Output::Text => out.write_all(text(&arguments.object, &findings).as_bytes())?,
-        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&findings)?)?,
-    }
-    Ok(())
-}
-
-fn path(object: &str, namespace: &str) -> anyhow::Result<String> {
-    let Some((kind, name)) = object.split_once('/').filter(|(kind, name)| !kind.is_empty() && !name.is_empty()) else {
-        bail!("{object} is not of the form KIND/NAME, such as pod/web");
-    };
-    let kind = kind.to_lowercase();
-    let Some((_, place)) = KINDS.iter().find(|(names, _)| names.contains(&kind.as_str())) else {
-        let known: Vec<&str> = KINDS.iter().map(|(names, _)| names[0]).collect();
-        bail!("{kind} cannot be explained; these can: {}", known.join(", "));
-    };
-    Ok(format!("{}/{name}", place.replace("{}", namespace)))
+    common::unless_closed(match arguments.output {
+        Output::Text => {
+            let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+            out.write_all(text(&arguments.object.join("/"), &findings, colour).as_bytes())
+        }
+        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&findings)?),
+    })
 }
 
 async fn get(client: &Client, path: &str) -> Result<Value, kube::Error> {
@@ -79,33 +69,53 @@ async fn get(client: &Client, path: &str) -> Result<Value, kube::Error> {
 
 /// All that may tell something. What the user may not read is left out.
 async fn lists(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<Value>>> {
-    let mut lists = BTreeMap::new();
-    for (plural, path) in Evidence::needed() {
+    let all = Evidence::needed().iter().map(|(plural, path)| async move {
         match get(client, path).await {
             Ok(mut list) => {
                 let items = list.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take);
-                lists.insert((*plural).to_owned(), items.unwrap_or_default());
+                Ok(Some(((*plural).to_owned(), items.unwrap_or_default())))
             }
-            Err(kube::Error::Api(status)) if status.code == 403 => {
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
                 tracing::warn!(kind = plural, "may not be read, and is left out");
+                Ok(None)
             }
-            Err(error) => return Err(error).with_context(|| format!("cannot read {plural}")),
+            Err(error) => Err(error).with_context(|| format!("cannot read {plural}")),
         }
-    }
-    Ok(lists)
+    });
+    Ok(try_join_all(all).await?.into_iter().flatten().collect())
 }
 
-fn text(object: &str, findings: &[Finding]) -> String {
+/// What containers wrote before they ended. A log that is not there any more tells nothing.
+async fn logs(client: &Client, evidence: &Evidence) -> BTreeMap<(String, String, String), Vec<String>> {
+    let mut logs = BTreeMap::new();
+    for (namespace, pod, container, runs_again) in worth_reading(evidence).into_iter().take(LOGS) {
+        let path = format!(
+            "/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&tailLines={LINES}&previous={runs_again}"
+        );
+        let Ok(request) = Request::get(path).body(Vec::new()) else { continue };
+        match client.request_text(request).await {
+            Ok(text) => {
+                let lines = text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
+                logs.insert((namespace, pod, container), lines);
+            }
+            Err(error) => tracing::debug!(%error, pod, container, "its log cannot be read"),
+        }
+    }
+    logs
+}
+
+fn text(object: &str, findings: &[Finding], colour: bool) -> String {
+    let paint = |code: &str, text: &str| if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() };
     if findings.is_empty() {
-        return format!("{object}: nothing wrong was found\n");
+        return format!("{object}: {}\n", paint("32", "nothing wrong was found"));
     }
     let mut text = String::new();
     for finding in findings {
-        text += &format!("{object}: {}\n", finding.cause);
+        text += &format!("{object}: {}\n", paint("1", &finding.cause));
         for line in &finding.evidence {
-            text += &format!("    seen: {line}\n");
+            text += &format!("    {} {line}\n", paint("2", "seen:"));
         }
-        text += &format!("    do:   {}\n", finding.fix);
+        text += &format!("    {}   {}\n", paint("36", "do:"), finding.fix);
     }
     text
 }
@@ -115,10 +125,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_explained() {
-        assert_eq!(path("po/web", "a").unwrap(), "/api/v1/namespaces/a/pods/web");
-        assert_eq!(path("Deployment/web", "a").unwrap(), "/apis/apps/v1/namespaces/a/deployments/web");
-        assert!(path("node/n", "a").unwrap_err().to_string().contains("these can: pod, deployment"));
-        assert!(path("web", "a").is_err());
+    fn findings_as_text() {
+        let finding = Finding { cause: "c".into(), evidence: vec!["e".into()], fix: "f".into() };
+        assert_eq!(text("pod/web", &[finding], false), "pod/web: c\n    seen: e\n    do:   f\n");
+        assert_eq!(text("pod/web", &[], false), "pod/web: nothing wrong was found\n");
     }
 }

@@ -4,14 +4,15 @@
 //! In: what was typed, and the file. Out: arguments as if the file's had been typed, too. Knarr's own commands read it;
 //! commands that stand for a part of Kubernetes take what they are told.
 
-mod nearest;
 mod show;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, Command};
+use knarr_why::nearest;
 use serde_yaml_ng::Value;
 
 pub use show::show;
@@ -20,7 +21,7 @@ pub const FILE: &str = "/etc/knarr/config.yaml";
 const VARIABLE: &str = "KNARR_CONFIG";
 
 /// The commands that read the file.
-const READERS: [&str; 11] = [
+const READERS: [&str; 13] = [
     "server",
     "agent",
     "token",
@@ -32,6 +33,8 @@ const READERS: [&str; 11] = [
     "install",
     "uninstall",
     "config",
+    "journey",
+    "why",
 ];
 
 /// Adds the flag that names the file to the commands that read it.
@@ -60,13 +63,34 @@ pub struct Setting {
     pub values: Vec<String>,
 }
 
-/// What was typed, with what the file says and neither the command line nor the environment does.
-pub fn with_file(typed: Vec<OsString>, command: &Command) -> anyhow::Result<Vec<OsString>> {
+/// What is to be parsed: what was typed, and what the file says and neither the command line nor the environment does.
+pub struct Merged {
+    pub words: Vec<OsString>,
+    path: PathBuf,
+    from_file: Vec<OsString>,
+}
+
+impl Merged {
+    /// Where a wrong value came from, if it came from the file.
+    pub fn origin_of(&self, error: &clap::Error) -> Option<String> {
+        let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+        let flag = argument.split(' ').next()?;
+        let is_own = |word: &OsString| word.to_string_lossy().split('=').next() == Some(flag);
+        self.from_file.iter().any(is_own).then(|| format!("{flag} is set in {}", self.path.display()))
+    }
+}
+
+/// Adds the file's settings to what was typed.
+pub fn with_file(typed: Vec<OsString>, command: &Command) -> anyhow::Result<Merged> {
     let name = typed.get(1).and_then(|name| name.to_str()).unwrap_or_default();
-    let Some(reader) = command.find_subcommand(name).filter(|_| READERS.contains(&name)) else { return Ok(typed) };
     let (path, is_named) = path(&typed);
+    let Some(reader) = command.find_subcommand(name).filter(|_| READERS.contains(&name)) else {
+        return Ok(Merged { words: typed, path, from_file: Vec::new() });
+    };
     let settings = read(&path, is_named, command)?;
-    Ok(merge(typed, &settings, reader, |variable| std::env::var_os(variable).is_some()))
+    let count = typed.len();
+    let words = merge(typed, &settings, reader, |variable| std::env::var_os(variable).is_some());
+    Ok(Merged { from_file: words[count..].to_vec(), words, path })
 }
 
 /// The file, and whether somebody named it: then it must be there.
@@ -105,7 +129,7 @@ fn parse(text: &str, command: &Command) -> anyhow::Result<Vec<Setting>> {
     for (key, value) in mapping {
         let Some(key) = key.as_str() else { bail!("{key:?} is not a flag's name") };
         if !known.iter().any(|name| name == key) {
-            match nearest::nearest(key, &known) {
+            match nearest(key, known.iter().map(String::as_str)) {
                 Some(near) => bail!("there is no setting {key:?}; did you mean {near:?}?"),
                 None => bail!("there is no setting {key:?}; `knarr config show` lists them all"),
             }
@@ -215,6 +239,19 @@ mod tests {
             let merged = merge(typed.clone(), &settings, reader, |_| variable);
             assert_eq!(merged[typed.len()..].iter().collect::<Vec<_>>(), expected, "{typed:?}");
         }
+    }
+
+    #[test]
+    fn a_wrong_value_of_the_file_is_told_with_the_file() {
+        let command = Command::new("knarr").subcommand(
+            Command::new("server").arg(Arg::new("max_pods").long("max-pods").value_parser(clap::value_parser!(u32))),
+        );
+        let words: Vec<OsString> = ["knarr", "server", "--max-pods=many"].map(OsString::from).into();
+        let merged = |from_file| Merged { words: words.clone(), path: FILE.into(), from_file };
+        let error = command.clone().try_get_matches_from(&words).unwrap_err();
+        let told = merged(vec!["--max-pods=many".into()]).origin_of(&error);
+        assert_eq!(told.as_deref(), Some("--max-pods is set in /etc/knarr/config.yaml"));
+        assert_eq!(merged(Vec::new()).origin_of(&error), None);
     }
 
     #[test]

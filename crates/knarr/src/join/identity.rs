@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
+use knarr_client::Reach;
 use knarr_client::kube::client::Body;
 use knarr_client::kube::config::{AuthInfo, Config, KubeConfigOptions, Kubeconfig};
 use knarr_client::kube::{self, Client};
@@ -23,6 +24,7 @@ pub struct Identity {
     node: String,
     folder: PathBuf,
     current: Arc<ArcSwap<Client>>,
+    reach: Arc<Reach>,
 }
 
 impl Way {
@@ -99,7 +101,7 @@ impl Identity {
 
     fn known(way: Way, node: &str, folder: &Path) -> anyhow::Result<Self> {
         let current = Arc::new(ArcSwap::from_pointee(way.client(folder)?));
-        Ok(Identity { way, node: node.to_owned(), folder: folder.to_owned(), current })
+        Ok(Identity { way, node: node.to_owned(), folder: folder.to_owned(), current, reach: Arc::default() })
     }
 
     /// A kubeconfig by which other programs on the node speak for it. It names the files of the certificate, so that it
@@ -135,10 +137,14 @@ impl Identity {
 
     /// A client that always shows the newest certificate.
     pub fn client(&self) -> Client {
-        let current = Arc::clone(&self.current);
+        let (current, reach) = (Arc::clone(&self.current), Arc::clone(&self.reach));
         let send = service_fn(move |request: http::Request<Body>| {
-            let client = current.load_full();
-            async move { client.as_ref().clone().send(request).await }
+            let (client, reach) = (current.load_full(), reach.clone());
+            async move {
+                let answer = client.as_ref().clone().send(request).await;
+                reach.learn(answer.as_ref().err().map(|error| error as &dyn std::error::Error));
+                answer
+            }
         });
         Client::new(send, "default")
     }

@@ -15,7 +15,7 @@ const MANAGER: &str = "knarr";
 pub const NODES: &str = "system:nodes";
 
 /// Role, and the group that gets it in the whole cluster.
-const BINDINGS: [(&str, &str, &str); 5] = [
+const BINDINGS: [(&str, &str, &str); 4] = [
     ("knarr:kubelet-bootstrap", "system:node-bootstrapper", GROUP),
     ("knarr:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", GROUP),
     (
@@ -24,8 +24,10 @@ const BINDINGS: [(&str, &str, &str); 5] = [
         NODES,
     ),
     ("knarr:node-network", "knarr:node-network", NODES),
-    ("knarr:journal", "knarr:journal", NODES),
 ];
+
+/// The users of parts that run alone; like nodes they tell what they did.
+const PARTS: [&str; 3] = ["system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy"];
 
 /// Makes them all, or brings them back to what they should be.
 pub async fn ensure(client: &Client, cluster: &Cluster) -> Result<(), kube::Error> {
@@ -34,14 +36,17 @@ pub async fn ensure(client: &Client, cluster: &Cluster) -> Result<(), kube::Erro
     for (name, role, group) in BINDINGS {
         apply::<ClusterRoleBinding>(
             Api::all(client.clone()),
-            binding("ClusterRoleBinding", name, "ClusterRole", role, group),
+            binding("ClusterRoleBinding", name, "ClusterRole", role, &[("Group", group)]),
         )
         .await?;
     }
+    let tellers: Vec<(&str, &str)> = [("Group", NODES)].into_iter().chain(PARTS.map(|part| ("User", part))).collect();
+    let bound = binding("ClusterRoleBinding", "knarr:journal", "ClusterRole", "knarr:journal", &tellers);
+    apply::<ClusterRoleBinding>(Api::all(client.clone()), bound).await?;
     let namespaced = |client: &Client| Api::namespaced(client.clone(), cluster::NAMESPACE);
     apply::<Role>(namespaced(client), settings_role()).await?;
     let name = "knarr:node-settings";
-    let bound = binding("RoleBinding", name, "Role", name, NODES);
+    let bound = binding("RoleBinding", name, "Role", name, &[("Group", NODES)]);
     apply::<RoleBinding>(Api::namespaced(client.clone(), cluster::NAMESPACE), bound).await?;
     let settings = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": cluster::NAME}, "data": cluster.to_data(),
@@ -67,12 +72,12 @@ fn node_network_role() -> Value {
         "rules": [
             {"apiGroups": [""], "resources": ["namespaces", "nodes", "pods", "services"], "verbs": read},
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
-            {"apiGroups": ["networking.k8s.io"], "resources": ["ingressclasses", "ingresses", "networkpolicies"], "verbs": read},
+            {"apiGroups": ["networking.k8s.io"], "resources": ["ingressclasses", "ingresses", "networkpolicies", "servicecidrs"], "verbs": read},
         ],
     })
 }
 
-/// Nodes tell what happened to their pods.
+/// Nodes, and parts that run alone, tell what they did.
 fn journal_role() -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
@@ -91,10 +96,12 @@ fn settings_role() -> Value {
     })
 }
 
-fn binding(kind: &str, name: &str, role_kind: &str, role: &str, group: &str) -> Value {
+fn binding(kind: &str, name: &str, role_kind: &str, role: &str, subjects: &[(&str, &str)]) -> Value {
+    let subject =
+        |(kind, name): &(&str, &str)| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}],
+        "subjects": subjects.iter().map(subject).collect::<Vec<_>>(),
     })
 }

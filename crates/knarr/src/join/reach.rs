@@ -9,11 +9,15 @@ pub async fn until_reached<T, F>(mut attempt: impl FnMut() -> F) -> anyhow::Resu
 where
     F: Future<Output = anyhow::Result<T>>,
 {
+    let mut is_told = false;
     loop {
         match attempt().await {
             Ok(value) => return Ok(value),
             Err(error) if is_unreachable(&error) => {
-                tracing::warn!(error = format!("{error:#}"), "the server cannot be reached yet; trying again");
+                if !std::mem::replace(&mut is_told, true) {
+                    let error = format!("{error:#}");
+                    tracing::warn!(error, "the server cannot be reached yet; trying again until it answers");
+                }
                 tokio::time::sleep(RETRY).await;
             }
             Err(error) => return Err(error),

@@ -7,8 +7,9 @@ use std::process::{Child, Command, Stdio};
 use super::harness::{self, Machine, Switch};
 
 /// In the order in which a newcomer would read them.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 10] = [
     "quick-start",
+    "understanding",
     "adding-nodes",
     "networking",
     "configuration",

@@ -10,3 +10,4 @@ mod pod_network;
 mod removal;
 mod resources;
 mod settings;
+mod story;

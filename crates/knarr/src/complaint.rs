@@ -1,0 +1,61 @@
+//! What failed, then why, in one line: without what libraries print for their own authors.
+
+use knarr_client::kube;
+
+/// An error for whoever typed the command.
+pub fn complaint(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let words = words(cause);
+        // Many errors print their cause themselves.
+        if words.is_empty() || text.contains(&words) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&words);
+        if matches!(as_api(cause), Some(kube::Error::Api(_))) {
+            break;
+        }
+    }
+    text
+}
+
+fn as_api<'e>(cause: &'e (dyn std::error::Error + 'static)) -> Option<&'e kube::Error> {
+    cause.downcast_ref::<kube::Error>().or_else(|| Some(cause.downcast_ref::<Box<kube::Error>>()?.as_ref()))
+}
+
+fn words(cause: &(dyn std::error::Error + 'static)) -> String {
+    match as_api(cause) {
+        Some(kube::Error::Api(status)) if status.code == 401 => {
+            "the API server does not know who asks: the token or certificate is wrong or has expired".to_owned()
+        }
+        Some(kube::Error::Api(status)) => status.message.clone(),
+        Some(kube::Error::Service(_) | kube::Error::HyperError(_)) => {
+            "the API server cannot be reached: does it run (`knarr server`), and is the address right?".to_owned()
+        }
+        _ => cause.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn what_the_server_said_is_told_as_it_said_it() {
+        let status = kube::core::Status { message: "pods \"x\" not found".to_owned(), code: 404, ..Default::default() };
+        let error = Err::<(), _>(kube::Error::Api(Box::new(status))).context("cannot read pods/a/x").unwrap_err();
+        assert_eq!(complaint(&error), "cannot read pods/a/x: pods \"x\" not found");
+    }
+
+    #[test]
+    fn nothing_is_said_twice() {
+        let inner = std::io::Error::other("disk full");
+        let error = anyhow::Error::new(inner).context("cannot write a: disk full").context("no snapshot");
+        assert_eq!(complaint(&error), "no snapshot: cannot write a: disk full");
+    }
+}
