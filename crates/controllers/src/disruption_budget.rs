@@ -114,12 +114,22 @@ impl Controller {
         if !relevant {
             return;
         }
+        let mut protecting = Vec::new();
         for budget in self.budgets.in_namespace(namespace(&**pod)) {
             let selector = selector_of(&budget);
             let before = change.previous().is_some_and(|old| selector.matches(old.metadata.labels.as_ref()));
-            if before || selector.matches(pod.metadata.labels.as_ref()) {
+            let protects = selector.matches(pod.metadata.labels.as_ref());
+            if before || protects {
                 self.queue.add_after(Key::of(&*budget), GATHERING);
             }
+            protecting.extend(protects.then(|| name(&*budget).to_owned()));
+        }
+        if let [first, _, ..] = protecting.as_slice() {
+            let (namespace, pod_name) = (namespace(&**pod), name(&**pod));
+            let message = format!(
+                "Pod \"{namespace}\"/\"{pod_name}\" matches multiple PodDisruptionBudgets.  Chose \"{first}\" arbitrarily."
+            );
+            self.recorder.warning(&**pod, "MultiplePodDisruptionBudgets", message);
         }
     }
 

@@ -20,6 +20,7 @@ pub mod cluster_role_aggregation;
 pub mod cron_job;
 pub mod daemon_set;
 pub mod deployment;
+pub mod device_taint_eviction;
 pub mod disruption_budget;
 pub mod endpoint_slice;
 pub mod endpoints;

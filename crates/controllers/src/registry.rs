@@ -54,6 +54,7 @@ pub const CONTROLLERS: &[Controller] = controllers![
     "statefulset-controller" => stateful_set::run,
     "node-ipam-controller" => node_ipam::run,
     "node-lifecycle-controller" => node_lifecycle::run,
+    "device-taint-eviction-controller" => device_taint_eviction::run,
     "taint-eviction-controller" => taint_eviction::run,
     "pod-garbage-collector-controller" => pod_gc::run,
     "replicationcontroller-controller" => replica_set::run_replication_controllers,

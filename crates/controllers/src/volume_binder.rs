@@ -6,8 +6,10 @@
 
 mod claim;
 mod matching;
+mod recycler;
 mod volume;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -15,7 +17,8 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use knarr_client::events::EventType;
 use knarr_client::{EventRecorder, Informer, WorkQueue, run_workers};
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use parking_lot::Mutex;
 
 use crate::Context;
 use crate::common::key::{name, namespace, uid};
@@ -47,7 +50,18 @@ pub async fn run(context: Context) {
     let claim_queue: Arc<WorkQueue<Key>> = WorkQueue::new();
     let volume_queue: Arc<WorkQueue<String>> = WorkQueue::new();
     let recorder = context.recorder("persistentvolume-controller");
-    let binder = Arc::new(Binder { context, claims, volumes, classes, pods, claim_queue, volume_queue, recorder });
+    let binder = Arc::new(Binder {
+        context,
+        claims,
+        volumes,
+        classes,
+        pods,
+        claim_queue,
+        volume_queue,
+        recorder,
+        confirmed: Mutex::default(),
+        recycling: Mutex::default(),
+    });
     binder.follow();
     binder.claims.synced().await;
     binder.volumes.synced().await;
@@ -92,6 +106,10 @@ struct Binder {
     claim_queue: Arc<WorkQueue<Key>>,
     volume_queue: Arc<WorkQueue<String>>,
     recorder: EventRecorder,
+    /// Uids of claims of which the server confirmed that nothing fits them.
+    confirmed: Mutex<HashSet<String>>,
+    /// Names of volumes that are being emptied.
+    recycling: Mutex<HashSet<String>>,
 }
 
 impl Binder {
@@ -121,35 +139,63 @@ impl Binder {
         });
     }
 
-    /// Claims of a class that wait for a volume.
+    /// Claims of a class that wait for a volume, the oldest first.
     fn wake_waiting(&self, class: &str) {
+        let mut waiting = Vec::new();
         self.claims.for_each(|claim| {
             if !claim::is_bound(claim) && matching::claim_class(claim) == class {
-                self.claim_queue.add(Key::of(&**claim));
+                waiting.push((claim.metadata.creation_timestamp.clone(), Key::of(&**claim)));
             }
         });
+        waiting.sort();
+        waiting.into_iter().for_each(|(_, key)| self.claim_queue.add(key));
     }
 
     async fn reconcile_claim(&self, key: Key) -> Result<()> {
         let _step = trail::seen("volume", "persistentvolumeclaims", &key);
         let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Ok(()) };
+        if claim::is_bound(&claim) {
+            self.confirmed.lock().remove(uid(&*claim));
+        }
         let class = matching::claim_class(&claim).to_owned();
         let mut candidates = self.volumes.by_index(BY_CLASS, &class);
         candidates.extend(self.volumes.by_index(FOR_CLAIM, &key.to_string()));
         let requested =
             claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
         let requested = requested.and_then(|name| self.volumes.get("", name));
-        let observed = claim::Observed {
+        let mut observed = claim::Observed {
             class: self.classes.get("", &class),
             default_class: self.default_class(),
             requested,
             candidates,
             pods: self.pods.by_index(BY_CLAIM, &key.to_string()),
         };
-        let step = claim::plan(&claim, &observed);
+        let mut step = claim::plan(&claim, &observed);
+        // What was made just before the claim may not be in the caches yet, and people would be told in vain.
+        if matches!(step, ClaimStep::Wait { event: Some(_), .. }) && !self.confirmed.lock().contains(uid(&*claim)) {
+            self.look_at_server(&class, &mut observed).await?;
+            step = claim::plan(&claim, &observed);
+            self.confirmed.lock().insert(uid(&*claim).to_owned());
+        }
         self.carry_out_claim(&claim, step).await?;
         if !claim::is_bound(&claim) && self.claims.get(&key.namespace, &key.name).is_some() {
             self.claim_queue.add_after(key, self.context.settings.volume_sync_period);
+        }
+        Ok(())
+    }
+
+    /// Completes what the caches tell with what the server has.
+    async fn look_at_server(&self, class: &str, observed: &mut claim::Observed) -> Result<()> {
+        if observed.class.is_none() && !class.is_empty() {
+            let api: Api<StorageClass> = Api::all(self.context.client.clone());
+            observed.class = api.get_opt(class).await?.map(Arc::new);
+        }
+        let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
+        for volume in api.list(&ListParams::default()).await?.items {
+            let is_known = observed.candidates.iter().any(|known| uid(&**known) == uid(&volume));
+            if !is_known && matching::volume_class(&volume) == class {
+                observed.candidates.push(Arc::new(volume));
+            }
         }
         Ok(())
     }
@@ -218,7 +264,7 @@ impl Binder {
         Ok(())
     }
 
-    async fn reconcile_volume(&self, key: String) -> Result<()> {
+    async fn reconcile_volume(self: &Arc<Self>, key: String) -> Result<()> {
         let _step = trail::seen("volume", "persistentvolumes", &Key::new("", &*key));
         let Some(volume) = self.volumes.get("", &key) else { return Ok(()) };
         let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
@@ -242,7 +288,7 @@ impl Binder {
         self.carry_out_volume(&volume, step).await
     }
 
-    async fn carry_out_volume(&self, volume: &PersistentVolume, step: VolumeStep) -> Result<()> {
+    async fn carry_out_volume(self: &Arc<Self>, volume: &PersistentVolume, step: VolumeStep) -> Result<()> {
         let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
         match step {
             VolumeStep::Nothing => {}
@@ -252,13 +298,9 @@ impl Binder {
                 }
             }
             VolumeStep::LookAtClaim(key) => self.claim_queue.add(key),
-            VolumeStep::Unbind(changed) => {
-                let written = api.replace(name(volume), &PostParams::default(), &changed).await?;
-                if let Some(changed) = volume::with_phase(&written, "Available", None) {
-                    api.replace_subresource("status", name(volume), &PostParams::default(), &changed).await?;
-                }
-            }
+            VolumeStep::Unbind(changed) => self.unbind(volume, &changed).await?,
             VolumeStep::Fail { reason, message } => self.fail(volume, reason, message).await?,
+            VolumeStep::Recycle => self.clone().recycle(volume).await?,
             VolumeStep::RemoveDirectory(path) => match tokio::fs::remove_dir_all(&path).await {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     self.fail(volume, "VolumeFailedDelete", error.to_string()).await?;
@@ -267,6 +309,53 @@ impl Binder {
                     ignore_not_found(api.delete(name(volume), &DeleteParams::default()).await)?;
                 }
             },
+        }
+        Ok(())
+    }
+
+    /// Empties a volume beside all else: it may take minutes.
+    async fn recycle(self: Arc<Self>, volume: &PersistentVolume) -> Result<()> {
+        let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
+        let Some(volume) = api.get_opt(name(volume)).await?.filter(|now| uid(now) == uid(volume)) else {
+            return Ok(());
+        };
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        let text = |value: Option<&String>| value.cloned().unwrap_or_default();
+        let (namespace, claim) =
+            reference.map_or_else(Default::default, |to| (text(to.namespace.as_ref()), text(to.name.as_ref())));
+        let users = self.pods.by_index(BY_CLAIM, &format!("{namespace}/{claim}"));
+        if !users.is_empty() && self.claims.get(&namespace, &claim).is_none() {
+            let users: Vec<String> = users.iter().map(|pod| Key::of(&**pod).to_string()).collect();
+            let message = format!("Volume is used by pods: {}", users.join(","));
+            self.recorder.normal(&volume, "VolumeFailedRecycle", message);
+            self.volume_queue.add_after(name(&volume).to_owned(), self.context.settings.volume_sync_period);
+            return Ok(());
+        }
+        if self.recycling.lock().insert(name(&volume).to_owned()) {
+            tokio::spawn(async move {
+                if let Err(error) = self.recycle_now(&volume).await {
+                    tracing::debug!(volume = name(&volume), %error, "cannot note that a volume was emptied");
+                }
+                self.recycling.lock().remove(name(&volume));
+                self.volume_queue.add_after(name(&volume).to_owned(), self.context.settings.volume_sync_period);
+            });
+        }
+        Ok(())
+    }
+
+    async fn recycle_now(&self, volume: &PersistentVolume) -> Result<()> {
+        if let Err(error) = recycler::recycle(&self.context.client, volume, &self.recorder).await {
+            return self.fail(volume, "VolumeFailedRecycle", format!("Recycle failed: {error}")).await;
+        }
+        self.recorder.normal(volume, "VolumeRecycled", "Volume recycled");
+        self.unbind(volume, &volume::unbound(volume)).await
+    }
+
+    async fn unbind(&self, volume: &PersistentVolume, unbound: &PersistentVolume) -> Result<()> {
+        let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
+        let written = api.replace(name(volume), &PostParams::default(), unbound).await?;
+        if let Some(changed) = volume::with_phase(&written, "Available", None) {
+            api.replace_subresource("status", name(volume), &PostParams::default(), &changed).await?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 
 use super::claim::BOUND_BY_CONTROLLER;
+use super::recycler;
 use crate::common::Key;
 use crate::common::key::{name, namespace, uid};
 
@@ -22,6 +23,8 @@ pub(super) enum VolumeStep {
     },
     /// Its content is a directory of this machine: that goes, and then the volume.
     RemoveDirectory(String),
+    /// It is to be emptied for the next claim.
+    Recycle,
 }
 
 /// `claim` is the one the volume is for, of the same uid.
@@ -71,6 +74,7 @@ fn released(volume: &PersistentVolume) -> VolumeStep {
                 name(volume)
             ),
         },
+        Some("Recycle") if recycler::can_recycle(volume) => VolumeStep::Recycle,
         Some("Recycle") => VolumeStep::Fail {
             reason: "VolumeFailedRecycle",
             message: "No recycler plugin found for the volume!".to_owned(),
@@ -95,7 +99,7 @@ fn has_annotation(volume: &PersistentVolume, key: &str) -> bool {
     volume.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(key))
 }
 
-fn unbound(volume: &PersistentVolume) -> PersistentVolume {
+pub(super) fn unbound(volume: &PersistentVolume) -> PersistentVolume {
     let mut changed = volume.clone();
     let by_controller = has_annotation(volume, BOUND_BY_CONTROLLER);
     if let Some(annotations) = &mut changed.metadata.annotations {
@@ -175,6 +179,7 @@ mod tests {
             VolumeStep::Unbind(changed) => format!("unbind {}", changed.spec.as_ref().unwrap().claim_ref.is_none()),
             VolumeStep::Fail { reason, .. } => format!("fail {reason}"),
             VolumeStep::RemoveDirectory(path) => format!("remove {path}"),
+            VolumeStep::Recycle => "recycle".to_owned(),
         };
         let by_controller = json!({"pv.kubernetes.io/bound-by-controller": "yes"});
         let retain = json!({"claimRef": to, "persistentVolumeReclaimPolicy": "Retain"});
@@ -183,6 +188,7 @@ mod tests {
             let policy = "Delete";
             json!({"claimRef": to, "persistentVolumeReclaimPolicy": policy, "hostPath": {"path": path}})
         };
+        let recycle = |path: Value, csi: Value| json!({"claimRef": to, "persistentVolumeReclaimPolicy": "Recycle", "hostPath": path, "csi": csi});
         for (volume, claim, expected) in [
             (volume(json!({}), "Pending", json!({})), None, "phase Available"),
             (volume(json!({"claimRef": {"namespace": "ns", "name": "c"}}), "", json!({})), None, "phase Available"),
@@ -194,6 +200,12 @@ mod tests {
             (volume(on_disk("/tmp/x"), "Released", json!({})), None, "remove /tmp/x"),
             (volume(on_disk("/tmp/../etc"), "Released", json!({})), None, "fail VolumeFailedDelete"),
             (volume(on_disk("/srv"), "Released", json!({})), None, "fail VolumeFailedDelete"),
+            (volume(recycle(json!({"path": "/x"}), Value::Null), "Released", json!({})), None, "recycle"),
+            (
+                volume(recycle(Value::Null, json!({"driver": "d", "volumeHandle": "h"})), "Failed", json!({})),
+                None,
+                "fail VolumeFailedRecycle",
+            ),
             (volume(delete, "Released", json!({"pv.kubernetes.io/provisioned-by": "p"})), None, "nothing"),
             (volume(retain.clone(), "Bound", by_controller), Some(claim("w")), "unbind true"),
             (volume(retain, "Bound", json!({})), Some(claim("w")), "unbind false"),
