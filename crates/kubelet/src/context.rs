@@ -103,8 +103,10 @@ impl Context {
     pub fn node_event(&self, warning: bool, reason: &str, message: impl Into<String>) {
         let name = &self.settings.node_name;
         let object = ObjectReference {
+            api_version: Some("v1".into()),
             kind: Some("Node".into()),
             name: Some(name.clone()),
+            // By which `kubectl describe node` finds what the node itself tells.
             uid: Some(name.clone()),
             ..Default::default()
         };

@@ -76,6 +76,7 @@ pub async fn run(
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(serving);
     context.node_event(false, "Starting", "Starting kubelet.");
+    tell_of_cgroups(&context);
     if context.settings.request_serving_certificate && context.settings.serving_certificate.is_none() {
         tasks.spawn(keep_serving_certificate(context.clone(), certificate));
     }
@@ -206,6 +207,18 @@ fn prepare_cgroups(
             None
         }
     }
+}
+
+/// What users of the node should know about its cgroups.
+fn tell_of_cgroups(context: &Context) {
+    let Some(cgroups) = &context.cgroups else { return };
+    if !cgroups.is_unified() {
+        let message = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. \
+            Please migrate to cgroup v2. More information at \
+            https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
+        context.node_event(true, "CgroupV1", message);
+    }
+    context.node_event(false, "NodeAllocatableEnforced", "Updated Node Allocatable limit across pods");
 }
 
 async fn serve(

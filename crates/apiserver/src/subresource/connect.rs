@@ -141,7 +141,7 @@ fn in_pod(call: &Call<'_>) -> Result<Option<Location>, Status> {
     let node = pod.text(&["spec", "nodeName"]);
     let of_pod = format!("{}/{}", target.namespace, target.name);
     let (path, query) = match target.subresource.as_str() {
-        "portforward" => (format!("/portForward/{of_pod}"), location::same(call.query, &["port", "ports"])),
+        "portforward" => (format!("/portForward/{of_pod}"), location::ports(call.query)),
         "log" => {
             let container = container(&pod, call.query)?;
             let names =

@@ -24,8 +24,10 @@ const QUIET: &str = "warn,knarr::=info,kube_runtime=error,kube_client=off";
 
 /// Logs go to standard error; `KNARR_LOG` chooses what is logged. Little is when nothing is wrong. What happens to objects
 /// is recorded under the name of this node.
-pub fn start_logging(node: Option<&str>) {
-    let filter = EnvFilter::try_from_env("KNARR_LOG").unwrap_or_else(|_| EnvFilter::new(QUIET));
+pub fn start_logging(node: Option<&str>, lasts: bool) {
+    // A command that is over in a moment says itself that it found no server.
+    let quiet = if lasts { QUIET.to_owned() } else { format!("{QUIET},knarr::server=off") };
+    let filter = EnvFilter::try_from_env("KNARR_LOG").unwrap_or_else(|_| EnvFilter::new(quiet));
     let for_log = filter.and(filter_fn(|metadata| !Recorder::wants(metadata)));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     // The journal has its own time for each line.

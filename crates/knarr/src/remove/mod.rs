@@ -114,4 +114,28 @@ mod tests {
         assert!(!folder.exists());
         remove_files(&folder).unwrap();
     }
+
+    #[test]
+    fn a_mount_point_is_emptied_and_stays_mounted() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let data = tempfile::tempdir().unwrap();
+        let place = data.path().join("place");
+        let below = place.join("kubelet/memory");
+        let mount = |point: &Path| {
+            std::fs::create_dir_all(point).unwrap();
+            let options = nix::mount::MsFlags::empty();
+            nix::mount::mount(Some("tmpfs"), point, Some("tmpfs"), options, None::<&str>).unwrap();
+        };
+        mount(&place);
+        mount(&below);
+        std::fs::write(below.join("token"), "secret").unwrap();
+        mounts::remove_below(&place).unwrap();
+        remove_files(&place).unwrap();
+        let left = std::fs::read_dir(&place).unwrap().count();
+        let stays = mounts::is_point(&place).unwrap();
+        nix::mount::umount2(&place, nix::mount::MntFlags::MNT_DETACH).unwrap();
+        assert_eq!((left, stays), (0, true));
+    }
 }

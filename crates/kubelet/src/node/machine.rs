@@ -47,6 +47,12 @@ pub fn available_memory() -> u64 {
     kibibytes(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable")
 }
 
+/// Bytes of swap there are, and those not in use.
+pub fn swap() -> (u64, u64) {
+    let table = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    (kibibytes(&table, "SwapTotal"), kibibytes(&table, "SwapFree"))
+}
+
 fn kibibytes(table: &str, name: &str) -> u64 {
     let value = table.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let number = value.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());

@@ -75,13 +75,20 @@ pub async fn summary(server: &Arc<Server>) -> Value {
     let workers = server.pods.all();
     let pods: Vec<Value> = workers
         .iter()
-        .filter(|worker| worker.runtime.lock().current_sandbox().is_some())
+        .filter(|worker| worker.runtime.lock().running().next().is_some())
         .map(|worker| {
             let uid = pod::uid(&worker.pod.lock()).to_string();
             one_pod(server, worker, by_pod.remove(&uid).unwrap_or_default(), now)
         })
         .collect();
-    json!({ "node": node(server, now), "pods": pods })
+    let mut node = node(server, now);
+    if let Ok(info) = server.context.runtime.image_fs_info().await
+        && let Some(images) = info.image_filesystems.first()
+        && let Some(used) = images.used_bytes
+    {
+        node["runtime"]["imageFs"]["usedBytes"] = json!(used.value);
+    }
+    json!({ "node": node, "pods": pods })
 }
 
 fn time(at: Timestamp) -> String {
@@ -121,10 +128,11 @@ fn node(server: &Server, now: Timestamp) -> Value {
         "memory": memory(&usage, Some(machine::available_memory()), now),
         "network": network("/proc/net/dev", now),
         "rlimit": { "time": time(now), "maxpid": number("/proc/sys/kernel/pid_max"), "curproc": processes() },
+        "swap": swap(now),
     });
     if let Some(fs) = filesystem(&context.settings.root, now) {
         value["fs"] = fs.clone();
-        value["runtime"] = json!({ "imageFs": fs });
+        value["runtime"] = json!({ "imageFs": fs, "containerFs": fs });
     }
     let pods = context.cgroups.as_ref().map(|cgroups| cgroups.pods_usage()).unwrap_or_default();
     value["systemContainers"] = json!([{
@@ -134,6 +142,11 @@ fn node(server: &Server, now: Timestamp) -> Value {
         "memory": memory(&pods, None, now),
     }]);
     value
+}
+
+fn swap(now: Timestamp) -> Value {
+    let (total, free) = machine::swap();
+    json!({ "time": time(now), "swapAvailableBytes": free, "swapUsageBytes": total.saturating_sub(free) })
 }
 
 fn number(path: &str) -> Option<u64> {

@@ -56,6 +56,12 @@ pub fn same(query: &Query, names: &[&str]) -> String {
     parts.join("&")
 }
 
+/// The ports to forward, by the name and in the form kubelets know them by.
+pub fn ports(query: &Query) -> String {
+    let ports: Vec<String> = query.all("ports").flat_map(|list| list.split(',')).map(encode).collect();
+    if ports.is_empty() { String::new() } else { format!("port={}", ports.join(",")) }
+}
+
 /// The parameters of a command, by the names kubelets know them by.
 pub fn streams(query: &Query) -> String {
     let mut parts: Vec<String> = query.all("command").map(|part| format!("command={}", encode(part))).collect();
@@ -172,6 +178,13 @@ mod tests {
     fn commands_are_passed_on_by_other_names() {
         let query = Query::parse("command=sh&command=-c&command=echo+a%26b&stdin=true&stdout=1&tty=false&container=c");
         assert_eq!(streams(&query), "command=sh&command=-c&command=echo%20a%26b&input=1&output=1");
+    }
+
+    #[test]
+    fn ports_are_passed_on_as_one_list() {
+        for (asked, expected) in [("ports=80&ports=81,82", "port=80,81,82"), ("ports=80", "port=80"), ("", "")] {
+            assert_eq!(ports(&Query::parse(asked)), expected, "{asked}");
+        }
     }
 
     #[test]
