@@ -119,7 +119,7 @@ pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Ve
             let candidates = candidates(slices, port, place);
             let of_cluster = choose(&candidates, place);
             let of_node = choose_local(&candidates);
-            let local_ready = candidates.iter().filter(|candidate| candidate.is_local && candidate.is_ready).count();
+            let local_ready = count_local(&candidates);
             Some(Front {
                 name,
                 protocol: Protocol::parse(port.protocol.as_deref()),
@@ -147,11 +147,25 @@ pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Ve
         .collect()
 }
 
+/// Ready endpoints of this node. One with addresses of both families is one.
+fn count_local(candidates: &[Candidate]) -> usize {
+    let of = |is_ipv4: bool| {
+        let own = candidates.iter().filter(|candidate| candidate.is_local && candidate.is_ready);
+        own.filter(|candidate| candidate.endpoint.address.is_ipv4() == is_ipv4).count()
+    };
+    of(true).max(of(false))
+}
+
 /// Services that say another proxy serves them.
 fn is_left_to_others(service: &Service) -> bool {
     let labels = service.metadata.labels.iter().flatten();
     let mut labels = labels.filter(|(key, _)| *key == "service.kubernetes.io/service-proxy-name");
     labels.next().is_some()
+}
+
+/// Slices that say they are for DNS alone, whatever their service is.
+fn is_headless(slice: &EndpointSlice) -> bool {
+    slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key("service.kubernetes.io/headless"))
 }
 
 struct Candidate {
@@ -172,7 +186,7 @@ impl Candidate {
 
 fn candidates(slices: &[Arc<EndpointSlice>], wanted: &ServicePort, place: &Place) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
-    for slice in slices.iter().filter(|slice| slice.address_type != "FQDN") {
+    for slice in slices.iter().filter(|slice| slice.address_type != "FQDN" && !is_headless(slice)) {
         let port = slice.ports.iter().flatten().find(|port| {
             port.name.as_deref().unwrap_or_default() == wanted.name.as_deref().unwrap_or_default()
                 && Protocol::parse(port.protocol.as_deref()) == Protocol::parse(wanted.protocol.as_deref())
@@ -300,6 +314,18 @@ mod tests {
         assert_eq!(addresses(&fronts(spec.clone(), both)[0].inside), ["10.0.0.1"]);
         let unhinted = json!([hinted("10.0.0.1", "a"), {"addresses": ["10.0.0.2"], "conditions": {"ready": true}}]);
         assert_eq!(fronts(spec, unhinted)[0].inside.len(), 2);
+    }
+
+    #[test]
+    fn endpoints_of_headless_slices_are_left_alone() {
+        let service: Service = serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "n"},
+            "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}}))
+        .unwrap();
+        let slice = json!({"metadata": {"name": "x", "labels": {"service.kubernetes.io/headless": "any"}},
+            "addressType": "IPv4", "endpoints": [endpoint("10.0.0.1", "one", json!({"ready": true}))],
+            "ports": [{"name": "", "port": 8080}]});
+        let fronts = of(&service, &[Arc::new(serde_json::from_value(slice).unwrap())], &place());
+        assert!(fronts[0].inside.is_empty() && !fronts[0].has_endpoints);
     }
 
     #[test]

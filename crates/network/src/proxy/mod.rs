@@ -23,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::{Change, Informers};
 use parking_lot::Mutex;
@@ -33,6 +34,7 @@ pub use kernel::KernelError;
 pub use rules::Family;
 pub use status::StatusSettings;
 
+use crate::cidr::Cidr;
 use health::HealthPorts;
 use rules::Rules;
 use shared::Shared;
@@ -65,6 +67,9 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
     let services = informers.of::<Service>();
     let slices = informers.of::<EndpointSlice>();
     let node = informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), "");
+    let networks = informers.of::<ServiceCIDR>();
+    let mark = Arc::clone(&dirty);
+    networks.on_change(move |_| mark.look());
     slices.add_index(BY_SERVICE, service_of_slice);
     let (mark, told) = (Arc::clone(&dirty), Arc::clone(&status));
     services.on_change(move |change| {
@@ -91,12 +96,14 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
         health: HealthPorts::default(),
         slots: Default::default(),
         hairpins: Default::default(),
+        networks: BTreeSet::new(),
         installed: false,
     };
     let mut synced = Some(synced);
     loop {
         let (keys, changed_at) = dirty.take(|| services.list().iter().map(|service| key(&service.metadata)).collect());
-        if !keys.is_empty() || !proxy.installed {
+        let of_services = networks_of(&networks.list());
+        if !keys.is_empty() || !proxy.installed || of_services != proxy.networks {
             let started = Instant::now();
             let zone = node.list().first().and_then(|node| zone_of(node));
             let place = Place { node: proxy.settings.node_name.clone(), zone };
@@ -110,7 +117,7 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
                     (name.clone(), fronts.unwrap_or_default())
                 })
                 .collect();
-            match proxy.apply(wanted).await {
+            match proxy.apply(wanted, of_services).await {
                 Ok(()) => {
                     status.synced(started.elapsed(), &changed_at);
                     if let Some(synced) = synced.take() {
@@ -132,6 +139,11 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
 }
 
 const BY_SERVICE: &str = "service";
+
+fn networks_of(all: &[Arc<ServiceCIDR>]) -> BTreeSet<Cidr> {
+    let texts = all.iter().filter_map(|one| one.spec.as_ref()?.cidrs.as_ref()).flatten();
+    texts.filter_map(|text| text.parse().ok()).collect()
+}
 
 fn service_of_slice(slice: &EndpointSlice) -> Vec<String> {
     let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
@@ -194,6 +206,11 @@ impl Dirty {
         self.notify.notify_one();
     }
 
+    /// Something that is no service has changed.
+    fn look(&self) {
+        self.notify.notify_one();
+    }
+
     fn all(&self) {
         self.marked.lock().all = true;
         self.notify.notify_one();
@@ -221,12 +238,14 @@ struct Proxy {
     slots: [Slots; 2],
     /// Pods that may reach themselves, by family.
     hairpins: [Shared; 2],
+    /// Networks that services get addresses from.
+    networks: BTreeSet<Cidr>,
     /// Whether the tables are there and hold what `known` says.
     installed: bool,
 }
 
 impl Proxy {
-    async fn apply(&mut self, wanted: Vec<(String, Vec<Front>)>) -> Result<(), KernelError> {
+    async fn apply(&mut self, wanted: Vec<(String, Vec<Front>)>, networks: BTreeSet<Cidr>) -> Result<(), KernelError> {
         if !self.installed {
             self.slots = Default::default();
             self.hairpins = Default::default();
@@ -260,12 +279,16 @@ impl Proxy {
             }
             changes.add_shared("hairpin", hairpins.take_difference());
             text.push_str(&changes.text());
+            if !self.installed || networks != self.networks {
+                text.push_str(&rules::set_networks(&networks, family));
+            }
             if !text.is_empty() {
                 kernel::run(text).await?;
             }
             left.iter().for_each(|run| slots.release(run));
         }
         self.installed = true;
+        self.networks = networks;
         let mut gone = Vec::new();
         for (name, fronts) in wanted {
             tracing::info!(target: "journey", step = "proxied", object = format!("services/{name}"));

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::fronts::{Endpoint, Front};
 use super::slots::{Run, Slots};
 use super::{Settings, is_of};
+use crate::cidr::Cidr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -38,6 +39,10 @@ impl Family {
 }
 
 pub const TABLE: &str = "knarr-proxy";
+/// The set of services' addresses inside the cluster.
+const CLUSTER_ADDRESSES: &str = "cluster-addresses";
+/// The set of networks that services get addresses from.
+pub const NETWORKS: &str = "service-networks";
 /// The map from numbers to endpoints.
 pub const ENDPOINTS: &str = "endpoints";
 /// The one chain that looks into that map: the kernel checks all of a map for each further chain that does.
@@ -78,6 +83,8 @@ pub fn tables(family: Family, settings: &Settings) -> String {
     }
     line(format!("add map {ip} {TABLE} {ENDPOINTS} {{ type mark : {address} . inet_service ; }}"));
     line(format!("add set {ip} {TABLE} hairpin {{ type {address} . {address} ; }}"));
+    line(format!("add set {ip} {TABLE} {CLUSTER_ADDRESSES} {{ type {address} ; }}"));
+    line(format!("add set {ip} {TABLE} {NETWORKS} {{ type {address} ; flags interval ; auto-merge ; }}"));
     let pods = pod_networks(family, settings);
     if !pods.is_empty() {
         let pods = pods.join(", ");
@@ -85,7 +92,7 @@ pub fn tables(family: Family, settings: &Settings) -> String {
             "add set {ip} {TABLE} pods {{ type {address} ; flags interval ; auto-merge ; elements = {{ {pods} }} ; }}"
         ));
     }
-    for chain in ["dispatch", "masquerade-later", "refuse", "refused-first", PICK] {
+    for chain in ["dispatch", "masquerade-later", "refuse", "refused-first", "unclaimed", PICK] {
         line(format!("add chain {ip} {TABLE} {chain}"));
     }
     for (chain, kind, hook, priority) in [
@@ -95,6 +102,7 @@ pub fn tables(family: Family, settings: &Settings) -> String {
         ("filter-input", "filter", "input", "-110"),
         ("filter-forward", "filter", "forward", "-110"),
         ("filter-output", "filter", "output", "-110"),
+        ("filter-output-late", "filter", "output", "-90"),
     ] {
         line(format!("add chain {ip} {TABLE} {chain} {{ type {kind} hook {hook} priority {priority} ; }}"));
     }
@@ -111,6 +119,13 @@ pub fn tables(family: Family, settings: &Settings) -> String {
     for chain in ["filter-input", "filter-forward", "filter-output"] {
         rule(chain, "ct state new jump refused-first");
     }
+    // What is still for a service once connections have been given an endpoint is for none of its ports, and must not leave
+    // for wherever the default route leads.
+    for chain in ["filter-forward", "filter-output-late"] {
+        rule(chain, "ct state new jump unclaimed");
+    }
+    rule("unclaimed", &format!("{ip} daddr @{CLUSTER_ADDRESSES} goto refuse"));
+    rule("unclaimed", &format!("{ip} daddr @{NETWORKS} fib daddr type != local drop"));
     rule("refused-first", &format!("{ip} daddr . meta l4proto . th dport vmap @refused"));
     rule("refused-first", &format!("{nodes} meta l4proto . th dport vmap @refused-ports"));
     rule(
@@ -120,6 +135,18 @@ pub fn tables(family: Family, settings: &Settings) -> String {
         ),
     );
     rule("postrouting", &format!("{ip} saddr . {ip} daddr @hairpin masquerade fully-random"));
+    text
+}
+
+/// Takes these networks for services' in place of those before.
+pub fn set_networks(networks: &BTreeSet<Cidr>, family: Family) -> String {
+    let ip = family.name();
+    let own: Vec<String> =
+        networks.iter().filter(|one| one.is_ipv4() == (family == Family::V4)).map(Cidr::to_string).collect();
+    let mut text = format!("flush set {ip} {TABLE} {NETWORKS}\n");
+    if !own.is_empty() {
+        let _ = writeln!(text, "add element {ip} {TABLE} {NETWORKS} {{ {} }}", own.join(", "));
+    }
     text
 }
 
@@ -167,6 +194,9 @@ fn add_front(rules: &mut Rules, front: &Front, family: Family, settings: &Settin
     let protocol = front.protocol.name();
     let at = |address: &IpAddr| format!("{address} . {protocol} . {}", front.port);
 
+    for address in &cluster {
+        rules.elements.insert((CLUSTER_ADDRESSES, address.to_string()), String::new());
+    }
     let service_chain = format!("service-{name}");
     let nobody = verdict_without_endpoints(front);
     if inside.is_empty() {

@@ -21,6 +21,7 @@ pub const PODS: &str = "/api/v1/pods";
 pub const NAMESPACES: &str = "/api/v1/namespaces";
 pub const POLICIES: &str = "/apis/networking.k8s.io/v1/networkpolicies";
 pub const NODES: &str = "/api/v1/nodes";
+pub const SERVICE_CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 pub const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 
 #[derive(Clone, Default)]

@@ -18,16 +18,9 @@ fn service(last: u8) -> SocketAddr {
     SocketAddr::from(([10, 96, 0, last], 80))
 }
 
-/// Who answers at an address, asked again and again.
-fn answering(cluster: &Cluster, address: SocketAddr) -> HashSet<String> {
-    cluster.from_a_pod(|| (0..ASKS).flat_map(|_| ask(address)).map(|answer| answer.0).collect())
-}
-
-impl Cluster {
-    /// Runs on the first pod, as a client of services.
-    fn from_a_pod<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        self.pods[0].0.run(work)
-    }
+/// Who answers the node at an address, asked again and again.
+fn answering(address: SocketAddr) -> HashSet<String> {
+    (0..ASKS).flat_map(|_| ask(address)).map(|answer| answer.0).collect()
 }
 
 fn set(names: &[&str]) -> HashSet<String> {
@@ -54,12 +47,12 @@ pub fn near_endpoints_are_preferred() {
     ] {
         let endpoints: Vec<(usize, Value)> = endpoints.into_iter().enumerate().collect();
         cluster.described_endpoints("s", &endpoints);
-        eventually(what, || answering(&cluster, service(1)), |seen| *seen == set(expected));
+        eventually(what, || answering(service(1)), |seen| *seen == set(expected));
     }
     // The node moves.
     cluster.described_endpoints("s", &[(0, zone("a")), (1, zone("b"))]);
     cluster.api.put(NODES, node("b"));
-    eventually("another zone", || answering(&cluster, service(1)), |seen| *seen == set(&["pod1"]));
+    eventually("another zone", || answering(service(1)), |seen| *seen == set(&["pod1"]));
 }
 
 pub fn terminating_endpoints_serve_when_no_other_does() {
@@ -83,7 +76,7 @@ pub fn terminating_endpoints_serve_when_no_other_does() {
     ] {
         let endpoints: Vec<(usize, Value)> = endpoints.into_iter().cloned().enumerate().collect();
         cluster.described_endpoints("s", &endpoints);
-        eventually(what, || answering(&cluster, service(1)), |seen| *seen == set(inside));
+        eventually(what, || answering(service(1)), |seen| *seen == set(inside));
         let from_outside = || -> HashSet<String> {
             let asks = if outside.is_empty() { 1 } else { ASKS };
             cluster.outside.run(|| (0..asks).flat_map(|_| ask(node_port)).map(|answer| answer.0).collect())
@@ -108,12 +101,12 @@ pub fn clients_keep_their_endpoint_for_a_time() {
         elements
     };
     assert!(remembered().is_empty());
-    assert_eq!(answering(&cluster, service(6)).len(), 1, "a client stays with its pod");
+    assert_eq!(answering(service(6)).len(), 1, "a client stays with its pod");
     assert_eq!(remembered().len(), 1, "and is remembered once: {:?}", remembered());
     // Each connection starts the time anew.
     for _ in 0..3 {
         std::thread::sleep(Duration::from_secs(seconds) / 2);
-        cluster.pods[0].0.run(|| ask(service(6))).unwrap();
+        ask(service(6)).unwrap();
         assert_eq!(remembered().len(), 1);
     }
     eventually("a client that stays away is forgotten", remembered, Vec::is_empty);

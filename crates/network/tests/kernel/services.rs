@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use knarr_network::proxy;
 use serde_json::{Value, json};
 
-use crate::api::{Api, SERVICES, SLICES};
+use crate::api::{Api, SERVICE_CIDRS, SERVICES, SLICES};
 use crate::machine::{Namespace, Network, PATIENCE, ask, ask_again, ask_datagram, outsider};
 
 /// A node with two pods, the proxy running, and somebody outside.
@@ -165,6 +165,23 @@ pub fn services_lead_to_pods() {
     }
     assert!(outside.run(|| ask((IpAddr::from([192, 168, 71, 8]), 80))).is_err(), "outside the ranges");
     assert!(outside.run(|| ask((IpAddr::from([192, 168, 70, 8]), 80))).is_ok(), "ranges are for load balancers");
+
+    for (what, refused) in [
+        ("from a pod", pod0.run(|| ask(SocketAddr::from(([10, 96, 0, 1], 81))))),
+        ("from the node", ask(SocketAddr::from(([10, 96, 0, 1], 81)))),
+    ] {
+        assert!(is_refused(&refused), "no such port, {what}: {refused:?}");
+    }
+    let networks = || crate::machine::command("nft list set ip knarr-proxy service-networks");
+    let cidr = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
+        "spec": {"cidrs": ["10.96.0.0/16", "fd00:96::/112"]}});
+    cluster.api.put(SERVICE_CIDRS, cidr);
+    eventually("services' networks", networks, |set| set.contains("10.96.0.0/16"));
+    let nobody = SocketAddr::from(([10, 96, 7, 7], 80));
+    let lost = pod0.run(|| TcpStream::connect_timeout(&nobody, PATIENCE / 10));
+    assert!(lost.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut), "nobody's address: {lost:?}");
+    cluster.api.delete(SERVICE_CIDRS, "", "kubernetes");
+    eventually("they go", networks, |set| !set.contains("10.96.0.0/16"));
 
     // UDP clients that keep their port follow a change.
     let socket = cluster.pods[1].0.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
