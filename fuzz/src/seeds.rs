@@ -1,5 +1,9 @@
-//! Writes the first inputs of every target below a folder: `seeds corpus`. They are made by the code that is to read them,
-//! so that a fuzzer begins behind the first checks.
+//! Writes the first inputs of every target below the folder that `KNARR_FUZZ_CORPUS` names. They are made by the code that is
+//! to read them, so that a fuzzer begins behind the first checks.
+//!
+//! It is built as a target itself, since only those are linked with what the instrumented code calls: `seeds -runs=0`.
+
+#![no_main]
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +14,10 @@ use knarr_fuzz::{KINDS, pod};
 use knarr_store::{Embedded, Options, Store};
 use serde_json::{Value, json};
 
-fn main() {
-    let folder = PathBuf::from(std::env::args().nth(1).unwrap_or_else(|| "corpus".to_owned()));
+libfuzzer_sys::fuzz_target!(init: write_all(), |_input: &[u8]| {});
+
+fn write_all() {
+    let folder = PathBuf::from(std::env::var("KNARR_FUZZ_CORPUS").unwrap_or_else(|_| "corpus".to_owned()));
     let write = |target: &str, seeds: Vec<Vec<u8>>| {
         let folder = folder.join(target);
         std::fs::create_dir_all(&folder).expect("a folder for the seeds");

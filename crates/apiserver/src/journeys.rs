@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::{Method, Request};
 use http_body_util::{BodyExt, BodyStream, Full};
-use knarr_store::{Embedded, Options};
+use knarr_store::{Embedded, Options, Store};
 use serde_json::{Value, json};
 
 use crate::authenticate::{ServiceAccountTokens, TokenFile};
@@ -18,15 +18,21 @@ use crate::start::{self, Settings, Started};
 
 pub(crate) struct Cluster {
     pub(crate) started: Started,
-    _directory: tempfile::TempDir,
+    _directory: Option<tempfile::TempDir>,
 }
 
 impl Cluster {
     pub(crate) async fn new() -> Cluster {
         let directory = tempfile::tempdir().unwrap();
+        let store = Arc::new(Embedded::open(directory.path(), Options::default()).unwrap());
+        Cluster { _directory: Some(directory), ..Cluster::on(store).await }
+    }
+
+    /// A server on a store that outlives it, and that others may use too.
+    pub(crate) async fn on(store: Arc<dyn Store>) -> Cluster {
         let ranges = vec!["10.96.0.0/24".to_owned()];
         let started = start::start(Settings {
-            store: Arc::new(Embedded::open(directory.path(), Options::default()).unwrap()),
+            store,
             token_file: TokenFile::parse("").unwrap(),
             service_accounts: Arc::new(ServiceAccountTokens::for_tests()),
             descriptions: no_descriptions(),
@@ -38,7 +44,7 @@ impl Cluster {
             pages: Pages::new(),
         });
         start::prepare(&started.server, &ranges, "10.0.0.1:6443".parse().unwrap()).await.unwrap();
-        Cluster { started, _directory: directory }
+        Cluster { started, _directory: None }
     }
 
     pub(crate) fn server(&self) -> &Arc<Server> {
@@ -228,6 +234,59 @@ async fn a_client_with_a_certificate_is_served_over_tls() {
     assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
     let list: Value = serde_json::from_str(body).unwrap();
     assert_eq!(list["items"][0]["metadata"]["name"], "m");
+
+    cluster.started.stop.send_replace(true);
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_without_a_restart() {
+    use rustls_pki_types::pem::PemObject;
+    use rustls_pki_types::{CertificateDer, ServerName};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let cluster = Cluster::new().await;
+    let directory = tempfile::tempdir().unwrap();
+    let now = jiff::Timestamp::now();
+    let past = now - jiff::SignedDuration::from_hours(24 * 300);
+    let pki = crate::pki::Pki::open(directory.path(), crate::pki::Identity::default(), past).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = cluster.server().clone();
+    let serving = crate::listen::serve(server.clone(), listener, pki.serving.config(), server.stopping.clone());
+    let serving = tokio::spawn(serving);
+
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(pki.authority.certificate.as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let connect = || async {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
+    };
+    let shown = |stream: &tokio_rustls::client::TlsStream<tokio::net::TcpStream>| {
+        stream.get_ref().1.peer_certificates().unwrap()[0].clone()
+    };
+    let mut before = connect().await;
+    pki.renew(past).unwrap();
+    assert_eq!(shown(&connect().await), shown(&before), "what is not due stays");
+    pki.renew(now).unwrap();
+    let after = connect().await;
+    assert_ne!(shown(&after), shown(&before));
+    let renewed = shown(&after);
+    let (_, parsed) = x509_parser::parse_x509_certificate(&renewed).unwrap();
+    assert!(parsed.validity().not_after.timestamp() > now.as_second() + 360 * 24 * 3600);
+
+    // A connection from before goes on.
+    before.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    before.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 
     cluster.started.stop.send_replace(true);
     serving.await.unwrap();

@@ -31,6 +31,8 @@ pub mod route;
 pub mod serve;
 pub mod server;
 pub mod service;
+#[cfg(test)]
+mod sharing;
 pub mod start;
 pub mod subresource;
 pub mod trail;

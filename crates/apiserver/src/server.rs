@@ -131,7 +131,7 @@ impl Server {
             Err(status) => failure(&parts.headers, &query, &status).into(),
         };
         add_head(&mut answer, record.id());
-        record.answered(&answer.response, routed.target.verb == "watch", Timestamp::now());
+        record.answered(&mut answer.response, routed.target.verb == "watch", Timestamp::now());
         running.end(answer.response.status().as_u16(), begun.elapsed());
         if answer.response.body().length().is_some() {
             return answer::compress(answer.response, &parts.headers);
@@ -180,7 +180,7 @@ impl Server {
             }
         };
         let body = read(body).await?;
-        record.received(&parts.headers, &body);
+        record.received(&parts.headers, &body, &routed.target, &self.kinds.load());
         let mut request = Admitted { parts, body, user: &user, routed, query, now, passage };
         if let Some(remote) = self.aggregation.route(request.parts.uri.path()) {
             return Ok(aggregate::serve(self, &remote, &mut request).await.into());

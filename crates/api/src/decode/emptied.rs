@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::path::Step;
+use crate::schema::{Field, NodeRef, Presence, Shape};
 
 /// Where an empty list or map was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,20 @@ enum At {
 }
 
 impl Emptied {
+    /// Whether a field's value is a list or map without anything in it, where messages could show that.
+    pub(super) fn matters(owner: NodeRef<'_>, field: &Field, value: &Value) -> bool {
+        let empty = match (&owner.at(field.node).get().shape, value) {
+            (Shape::List(_), Value::Array(items)) => items.is_empty(),
+            (Shape::Map(_), Value::Object(entries)) => entries.is_empty(),
+            _ => false,
+        };
+        // Selectors are shown in the form of the API, which leaves empty fields out.
+        empty
+            && matches!(field.presence, Presence::NonZero | Presence::Always)
+            && &*field.name != "managedFields"
+            && !owner.get().struct_name().starts_with("LabelSelector")
+    }
+
     /// The empty value at a path, whose last step is the field that holds it.
     pub(super) fn new(steps: &[Step<'_>], value: &Value) -> Emptied {
         let at = steps.iter().map(|step| match step {
@@ -44,7 +59,10 @@ impl Emptied {
         }
         if let Value::Object(fields) = holder {
             let empty = if self.is_list { Value::Array(Vec::new()) } else { Value::Object(Map::new()) };
-            fields.entry(&**last).or_insert(empty);
+            let value = fields.entry(&**last).or_insert(Value::Null);
+            if value.is_null() {
+                *value = empty;
+            }
         }
     }
 }

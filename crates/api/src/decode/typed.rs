@@ -103,17 +103,12 @@ impl<'a> Decoder<'a> {
         let inlined = inlined_from(owner, object, field);
         self.state.steps.push(Step::Field { owner: owner.get(), name: &field.name, inlined });
         let value = self.value(owner.at(field.node))?;
-        let dropped = value
-            .as_ref()
-            .filter(|value| field.presence == Presence::NonZero && is_zero(value) && !starts_over(field, value));
-        let is_map = matches!(owner.at(field.node).get().shape, Shape::Map(_));
-        if let Some(value) = dropped.filter(|value| value.is_array() || value.is_object() && is_map) {
+        if let Some(value) = value.as_ref().filter(|value| Emptied::matters(owner, field, value)) {
             self.state.emptied.push(Emptied::new(&self.state.steps, value));
         }
-        let dropped = dropped.is_some();
         self.state.steps.pop();
         let Some(value) = value else { return Ok(()) };
-        if dropped {
+        if field.presence == Presence::NonZero && is_zero(&value) && !starts_over(field, &value) {
             // Nothing more is added to an object that was there before; other values are as good as gone.
             if again && !value.is_object() {
                 map.remove(&*field.name);

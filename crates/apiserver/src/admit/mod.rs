@@ -5,6 +5,7 @@
 
 mod certificates;
 mod defaults;
+mod durations;
 mod dynamic;
 mod escalation;
 mod limit_ranger;
@@ -22,12 +23,14 @@ mod storage;
 mod webhook;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use knarr_api::status::{Named, Status};
 use knarr_api::value::Read;
 use serde_json::Value;
 
+use self::durations::{Durations, Half};
 use crate::authorize::{Authorizer, Rbac};
 use crate::objects::Objects;
 use crate::persist::Call;
@@ -122,11 +125,20 @@ pub trait Plugin: Send + Sync {
 }
 
 /// The plugins that Kubernetes enables by default, in its order, and NodeRestriction.
-pub struct Chain(Vec<Box<dyn Plugin>>);
+pub struct Chain {
+    plugins: Vec<Timed>,
+    durations: Durations,
+}
+
+/// A plugin, and how long it takes.
+struct Timed {
+    plugin: Box<dyn Plugin>,
+    durations: Durations,
+}
 
 impl Chain {
     pub fn new(authorizer: Arc<dyn Authorizer>, rbac: Arc<Rbac>, quotas: Arc<dyn QuotaWriter>) -> Self {
-        Chain(vec![
+        let plugins: Vec<Box<dyn Plugin>> = vec![
             Box::new(namespace_lifecycle::NamespaceLifecycle),
             Box::new(limit_ranger::LimitRanger),
             Box::new(service_account::ServiceAccount),
@@ -152,35 +164,64 @@ impl Chain {
             Box::new(policy::ValidatingPolicies::default()),
             Box::new(webhook::ValidatingWebhooks::new()),
             Box::new(resource_quota::ResourceQuota::new(quotas)),
-        ])
+        ];
+        let timed = |plugin| Timed { plugin, durations: Durations::default() };
+        Chain { plugins: plugins.into_iter().map(timed).collect(), durations: Durations::default() }
     }
 
     /// Runs all that may change the write. When policies or webhooks changed it, all get to see what became of it.
     pub async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
-        self.admit_once(write, objects).await?;
-        if write.reinvocation.wanted {
+        let began = Instant::now();
+        let mut admitted = self.admit_once(write, objects).await;
+        if admitted.is_ok() && write.reinvocation.wanted {
             write.reinvocation.again = true;
-            self.admit_once(write, objects).await?;
+            admitted = self.admit_once(write, objects).await;
         }
-        Ok(())
+        self.durations.note(write.operation, Half::Admit, admitted.is_err(), began.elapsed());
+        admitted
     }
 
     async fn admit_once(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
-        for plugin in &self.0 {
+        for Timed { plugin, durations } in &self.plugins {
             if plugin.handles(write) {
-                plugin.admit(write, objects).await?;
+                let began = Instant::now();
+                let admitted = plugin.admit(write, objects).await;
+                durations.note(write.operation, Half::Admit, admitted.is_err(), began.elapsed());
+                admitted?;
             }
         }
         Ok(())
     }
 
     pub async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
-        for plugin in &self.0 {
+        let began = Instant::now();
+        let validated = self.validate_all(write, objects).await;
+        self.durations.note(write.operation, Half::Validate, validated.is_err(), began.elapsed());
+        validated
+    }
+
+    async fn validate_all(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+        for Timed { plugin, durations } in &self.plugins {
             if plugin.handles(write) {
-                plugin.validate(write, objects).await?;
+                let began = Instant::now();
+                let validated = plugin.validate(write, objects).await;
+                durations.note(write.operation, Half::Validate, validated.is_err(), began.elapsed());
+                validated?;
             }
         }
         Ok(())
+    }
+
+    /// Tells how long admission took so far.
+    pub fn write_metrics(&self, out: &mut String) {
+        let name = "apiserver_admission_controller_admission_duration_seconds";
+        out.push_str(&format!("# HELP {name} How long admission plugins took, by plugin.\n# TYPE {name} histogram\n"));
+        for Timed { plugin, durations } in &self.plugins {
+            durations.write(out, name, &format!("name={:?},", plugin.name()));
+        }
+        let name = "apiserver_admission_step_admission_duration_seconds";
+        out.push_str(&format!("# HELP {name} How long admission took as a whole.\n# TYPE {name} histogram\n"));
+        self.durations.write(out, name, "");
     }
 }
 

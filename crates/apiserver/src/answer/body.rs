@@ -41,8 +41,11 @@ impl Body {
         }
     }
 
-    /// The whole body in one piece, where it is there already.
-    pub fn gather(&self) -> Option<Vec<u8>> {
+    /// The whole body in one piece. What is yet to be made is made now; a stream has no end to wait for.
+    pub fn gather(&mut self) -> Option<Vec<u8>> {
+        if let Body::Lazy { chunks, .. } = self {
+            *self = Body::Chunks(chunks.collect());
+        }
         match self {
             Body::Empty => Some(Vec::new()),
             Body::Chunks(chunks) => Some(chunks.iter().flat_map(|chunk| chunk.iter().copied()).collect()),

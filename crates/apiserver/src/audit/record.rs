@@ -14,8 +14,10 @@ use serde_json::{Map, Value, json};
 use super::Audit;
 use super::policy::{Level, Wanted};
 use crate::answer::Body;
+use crate::kinds::Kinds;
 use crate::persist::Annotation;
 use crate::request::{Target, User};
+use crate::route::decode::set_defaults;
 
 /// What is known of a request so far. Nothing is kept when nothing is recorded.
 pub struct Record<'a> {
@@ -24,6 +26,8 @@ pub struct Record<'a> {
     id: String,
     event: Map<String, Value>,
     annotations: BTreeMap<String, String>,
+    /// Whether the sender could not say who it is.
+    unknown: bool,
 }
 
 impl<'a> Record<'a> {
@@ -31,7 +35,7 @@ impl<'a> Record<'a> {
         let given = parts.headers.get("audit-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
         let id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
         let wanted = Wanted { level: Level::None, omitted: Vec::new(), omits_managed: false };
-        let mut record = Record { audit, wanted, id, event: Map::new(), annotations: BTreeMap::new() };
+        let mut record = Record { audit, wanted, id, event: Map::new(), annotations: BTreeMap::new(), unknown: false };
         if audit.is_some() {
             record.describe(parts, target, now);
         }
@@ -68,11 +72,13 @@ impl<'a> Record<'a> {
     /// Who asks: the sender, and whom it acts as. What is recorded is decided here.
     pub fn identified(&mut self, sender: Option<&User>, acting: Option<&User>, target: &Target, now: Timestamp) {
         let Some(audit) = self.audit else { return };
-        if let Some(sender) = sender {
-            self.set("user", shown_user(sender));
+        match sender {
+            Some(sender) => self.set("user", shown_user(sender)),
+            None => self.unknown = true,
         }
         if let Some(acting) = acting {
             self.set("impersonatedUser", shown_user(acting));
+            self.set("authenticationMetadata", json!({"impersonationConstraint": "impersonate:user-info"}));
         }
         self.wanted = audit.policy.wants(acting.or(sender), target);
         self.stage("RequestReceived", now);
@@ -93,19 +99,39 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The body of the request.
-    pub fn received(&mut self, headers: &HeaderMap, body: &Bytes) {
-        if self.wanted.level >= Level::Request
-            && !body.is_empty()
-            && let Some(object) = read_object(headers, body)
+    /// The body of the request. An object that is to be kept whole is shown as it is understood, with its defaults.
+    pub fn received(&mut self, headers: &HeaderMap, body: &Bytes, target: &Target, kinds: &Kinds) {
+        if self.wanted.level < Level::Metadata
+            || body.is_empty()
+            || !matches!(&*target.verb, "create" | "update" | "patch")
         {
+            return;
+        }
+        let Some(mut object) = read_object(headers, body) else { return };
+        if target.verb != "patch" {
+            self.name(&object);
+        }
+        let resource = kinds.resource(&target.group, &target.version, &target.resource);
+        if let Some(resource) = resource.filter(|_| target.verb != "patch" && target.subresource.is_empty()) {
+            set_defaults(resource, &mut object);
+        }
+        if self.wanted.level >= Level::Request {
             let object = self.shown(object);
             self.set("requestObject", object);
         }
     }
 
+    /// What is made is known by the name in the body.
+    fn name(&mut self, object: &Value) {
+        let name = object["metadata"]["name"].as_str().filter(|name| !name.is_empty());
+        let reference = self.event.get_mut("objectRef").filter(|reference| reference.get("name").is_none());
+        if let (Some(name), Some(reference)) = (name, reference) {
+            reference["name"] = name.into();
+        }
+    }
+
     /// The answer. A stream has only begun; its end is recorded with its beginning, since nothing more is known then.
-    pub fn answered(&mut self, response: &Response<Body>, long: bool, now: Timestamp) {
+    pub fn answered(&mut self, response: &mut Response<Body>, long: bool, now: Timestamp) {
         if self.audit.is_none() || self.wanted.level == Level::None {
             return;
         }
@@ -117,7 +143,10 @@ impl<'a> Record<'a> {
             }
         }
         let mut status = json!({"metadata": {}, "code": response.status().as_u16()});
-        let body = response.body().gather().filter(|_| !long);
+        // Only who asks for answers pays for putting them together.
+        let is_made = !matches!(response.body(), Body::Lazy { .. });
+        let read = !long && (is_made || self.wanted.level >= Level::RequestResponse);
+        let body = if read { response.body_mut().gather() } else { None };
         let object = body.and_then(|body| read_object(response.headers(), &body));
         if let Some(object) = object {
             if object["kind"] == "Status" {
@@ -133,10 +162,13 @@ impl<'a> Record<'a> {
             }
         }
         self.set("responseStatus", status);
-        if long {
+        if long || self.unknown {
             self.stage("ResponseStarted", now);
         }
-        self.stage("ResponseComplete", now);
+        // Nothing more is told of those who are not known.
+        if !self.unknown {
+            self.stage("ResponseComplete", now);
+        }
     }
 
     fn shown(&self, mut object: Value) -> Value {
@@ -244,7 +276,10 @@ fn micro_time(at: Timestamp) -> String {
 mod tests {
     use super::*;
     use crate::audit::{Log, LogSettings, Policy};
+    use crate::kinds::no_descriptions;
     use http::Request;
+    use knarr_api::catalogue::Catalogue;
+    use std::collections::HashMap;
 
     #[test]
     fn a_request_is_recorded_in_stages() {
@@ -272,7 +307,8 @@ mod tests {
         record.identified(Some(&User::named("ann", &["devs"])), None, &target, now);
         record.allowed("RBAC: allowed");
         let body = Bytes::from(r#"{"kind":"Pod","metadata":{"name":"p","managedFields":[]}}"#);
-        record.received(&parts.headers, &body);
+        let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new(), no_descriptions());
+        record.received(&parts.headers, &body, &target, &kinds);
         let mut response = Response::new(Body::full(r#"{"kind":"Status","status":"Failure","reason":"Conflict"}"#));
         *response.status_mut() = http::StatusCode::CONFLICT;
         response.extensions_mut().insert(Notes(vec![Annotation {
@@ -280,7 +316,7 @@ mod tests {
             value: "v".into(),
             of_request: false,
         }]));
-        record.answered(&response, false, now);
+        record.answered(&mut response, false, now);
         let lines: Vec<Value> =
             std::fs::read_to_string(&path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 2);
@@ -290,9 +326,10 @@ mod tests {
             last["responseStatus"],
             json!({"metadata": {}, "code": 409, "status": "Failure", "reason": "Conflict"})
         );
-        assert_eq!(last["requestObject"], json!({"kind": "Pod", "metadata": {"name": "p"}}));
+        assert_eq!(last["requestObject"]["metadata"], json!({"name": "p"}));
+        assert_eq!(last["requestObject"]["spec"]["restartPolicy"], "Always", "as the server understands it");
         assert_eq!(last["annotations"]["k"], "v");
-        assert_eq!(last["objectRef"], json!({"resource": "pods", "namespace": "a", "apiVersion": "v1"}));
+        assert_eq!(last["objectRef"], json!({"resource": "pods", "namespace": "a", "name": "p", "apiVersion": "v1"}));
         assert_eq!(last["stageTimestamp"], "1970-01-01T00:00:00.000000Z");
     }
 }

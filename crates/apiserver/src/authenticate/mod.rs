@@ -80,15 +80,22 @@ impl Authenticator {
             let own = self.service_accounts.api_audiences();
             audiences.iter().filter(|audience| own.contains(audience)).cloned().collect::<Vec<_>>()
         };
-        if let Some(user) = self.token_file.user(token) {
-            return Ok(Authenticated { user: user.clone(), audiences: for_the_api() });
-        }
-        if let Some(user) = bootstrap_token::user(token, objects, now) {
-            return Ok(Authenticated { user, audiences: for_the_api() });
+        let known = self.token_file.user(token).cloned().or_else(|| bootstrap_token::user(token, objects, now));
+        if let Some(user) = known {
+            let common = for_the_api();
+            // Such tokens are for this server alone.
+            return if common.is_empty() {
+                Err(UNKNOWN.to_owned())
+            } else {
+                Ok(Authenticated { user, audiences: common })
+            };
         }
         self.service_accounts.verify(token, audiences, objects, now)
     }
 }
+
+/// What is said of a token that nobody knows.
+pub const UNKNOWN: &str = "invalid bearer token";
 
 /// The token of an `Authorization: Bearer` header, or of a WebSocket's subprotocol, where browsers have to put it.
 fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -188,7 +188,9 @@ impl ServiceAccountTokens {
         }
         let common: Vec<String> = audiences.iter().filter(|audience| claims.aud.contains(audience)).cloned().collect();
         if common.is_empty() {
-            return Err(format!("token audiences {:?} is invalid for the target audiences {audiences:?}", claims.aud));
+            let shown = |list: &[String]| list.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(" ");
+            let (own, asked) = (shown(&claims.aud), shown(audiences));
+            return Err(format!("token audiences [{own}] is invalid for the target audiences [{asked}]"));
         }
         check_bound(&claims.kubernetes, objects, now)?;
         Ok(Authenticated { user: user(&claims), audiences: common })
@@ -206,7 +208,7 @@ impl ServiceAccountTokens {
         validation.validate_nbf = false;
         validation.validate_aud = false;
         let decoded = jsonwebtoken::decode::<Claims>(token, &self.verifying, &validation)
-            .map_err(|_| "invalid bearer token".to_owned())?;
+            .map_err(|_| super::UNKNOWN.to_owned())?;
         let mut verified = self.verified.lock();
         if verified.len() >= REMEMBERED {
             verified.clear();

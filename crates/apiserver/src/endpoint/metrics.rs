@@ -160,6 +160,7 @@ pub fn serve(server: &Server) -> Response<Body> {
     let name = "apiserver_storage_revision";
     gauge(&mut out, name, "The newest revision of the store.");
     let _ = writeln!(out, "{name} {}", server.store.revision());
+    server.admission.write_metrics(&mut out);
     process(&mut out);
     answer::with_type(200, "text/plain; version=0.0.4; charset=utf-8", Body::full(out))
 }

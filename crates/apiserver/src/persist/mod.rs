@@ -162,7 +162,7 @@ impl Outcome {
 /// Reads one object.
 pub async fn get(call: &Call<'_>) -> Result<Arc<Entry>, Status> {
     let store = &*call.server.store;
-    match options::parse_revision(call.query.text("resourceVersion"))? {
+    match options::parse_revision_late(call.query.text("resourceVersion"))? {
         None => drop(store.sync().await.map_err(store_error)?),
         Some(0) => {}
         Some(revision) => reach(call.server, revision).await?,

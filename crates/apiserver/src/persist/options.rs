@@ -235,9 +235,10 @@ impl ListOptions {
         Ok(ListOptions {
             label_selector: query.text("labelSelector").to_owned(),
             field_selector: query.text("fieldSelector").to_owned(),
-            resource_version: match parse_revision(resource_version) {
-                Err(_) if watch => return Err(unwatchable_revision(resource_version)),
-                other => other?,
+            resource_version: if watch {
+                parse_revision_late(resource_version)?
+            } else {
+                parse_revision(resource_version)?
             },
             exact: matching == "Exact",
             not_older: matching == "NotOlderThan",
@@ -263,10 +264,15 @@ pub fn parse_revision(text: &str) -> Result<Option<u64>, Status> {
     })
 }
 
-/// A watch finds out later than a list that its resource version is none.
-fn unwatchable_revision(text: &str) -> Status {
-    let why = format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax");
-    Status::new(500, "", why)
+/// The same for those who find out later than a list that a resource version is none: watches, and reads of one object.
+pub fn parse_revision_late(text: &str) -> Result<Option<u64>, Status> {
+    parse_revision(text).map_err(|_| {
+        Status::new(
+            500,
+            "",
+            format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"),
+        )
+    })
 }
 
 /// A delete's body, where it has one.

@@ -40,11 +40,12 @@ pub async fn send(server: &Arc<Server>, method: Method, at: &Path<'_>, object: &
         .body(Full::new(Bytes::from(body)))
         .map_err(Status::internal)?;
     let sender = Sender::Trusted(Arc::new(User::named("system:apiserver", &[GROUP_MASTERS])));
-    let response = server.handle(request, &sender).await;
+    let mut response = server.handle(request, &sender).await;
     let code = response.status().as_u16();
     if response.status().is_success() || code == 409 {
         return Ok(());
     }
-    let text = response.body().gather().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let text =
+        response.body_mut().gather().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     Err(Status::new(code, "", text))
 }

@@ -6,6 +6,7 @@ use knarr_api::value::{Read, Write as _};
 use serde_json::{Map, Value, json};
 
 use crate::answer::{self, Body};
+use crate::authenticate::UNKNOWN;
 use crate::authorize::Decision;
 use crate::persist::options::{WriteKind, WriteOptions};
 use crate::persist::pipeline::{self, Phase};
@@ -86,6 +87,8 @@ fn token(call: &Call<'_>, review: &Value) -> Result<Value, Status> {
             }
             status
         }
+        // Whoever else was asked for the token did not know it either.
+        Err(why) if why != UNKNOWN => json!({"user": {}, "error": format!("[{UNKNOWN}, {why}]")}),
         Err(why) => json!({"user": {}, "error": why}),
     })
 }

@@ -91,7 +91,14 @@ fn shown(call: &Call<'_>, scale: Value, format: &Format) -> Result<Response<Body
             let include = IncludeObject::of(format, call.query)?;
             let describe = (call.server.kinds.load().descriptions)();
             let rules = knarr_rules::rules_of("autoscaling", "Scale");
-            answer::Tables::new(call.resource, format.meta_version, include).of_rules(rules, &*describe, scale)
+            let tables = answer::Tables::new(call.resource, format.meta_version, include);
+            let mut table = tables.of_rules(rules, &*describe, scale);
+            if call.resource.custom.is_some() {
+                // The columns of custom resources say more of what they hold.
+                table["columnDefinitions"][0]["format"] = "name".into();
+                table["columnDefinitions"][3]["type"] = "date".into();
+            }
+            table
         }
     };
     Ok(answer::value(&shaped, 200, format))
