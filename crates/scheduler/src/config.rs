@@ -1,5 +1,6 @@
 //! The scheduler's configuration: profiles, their plugins and weights. Read from a KubeSchedulerConfiguration file.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
@@ -17,6 +18,8 @@ pub struct Configuration {
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
     pub extenders: Vec<ExtenderSettings>,
+    /// The file that tells how to reach the API server, where none is given on the command line.
+    pub kubeconfig: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug)]
@@ -61,6 +64,7 @@ impl Default for Configuration {
             initial_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(10),
             extenders: Vec::new(),
+            kubeconfig: None,
         }
     }
 }
@@ -100,6 +104,14 @@ struct File {
     profiles: Vec<FileProfile>,
     #[serde(default)]
     extenders: Vec<ExtenderSettings>,
+    #[serde(default)]
+    client_connection: ClientConnection,
+}
+
+#[derive(Default, Deserialize)]
+struct ClientConnection {
+    #[serde(default)]
+    kubeconfig: PathBuf,
 }
 
 #[derive(Deserialize)]
@@ -181,6 +193,7 @@ impl Configuration {
             initial_backoff: file.pod_initial_backoff_seconds.map_or(default.initial_backoff, Duration::from_secs),
             max_backoff: file.pod_max_backoff_seconds.map_or(default.max_backoff, Duration::from_secs),
             extenders: file.extenders,
+            kubeconfig: Some(file.client_connection.kubeconfig).filter(|path| !path.as_os_str().is_empty()),
         })
     }
 }

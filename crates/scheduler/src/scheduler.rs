@@ -62,7 +62,7 @@ pub(crate) struct Scheduler {
 
 impl Scheduler {
     fn new(client: Client, watched: Watched, settings: Settings, messages: UnboundedSender<Message>) -> Self {
-        let Configuration { profiles, percentage_of_nodes_to_score, initial_backoff, max_backoff, extenders } =
+        let Configuration { profiles, percentage_of_nodes_to_score, initial_backoff, max_backoff, extenders, .. } =
             settings.configuration;
         let extenders = extenders.into_iter().filter_map(|settings| {
             let made = Extender::new(settings);

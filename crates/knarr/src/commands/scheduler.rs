@@ -30,7 +30,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         None => Configuration::default(),
     };
-    let client = connect(arguments.kubeconfig.as_deref(), "kube-scheduler").await?;
+    let kubeconfig = arguments.kubeconfig.as_ref().or(configuration.kubeconfig.as_ref());
+    let client = connect(kubeconfig.map(PathBuf::as_path), "kube-scheduler").await?;
     let settings = Settings { configuration, now: jiff::Timestamp::now };
     let work = {
         let client = client.clone();
