@@ -45,12 +45,19 @@ fn addresses(cluster: &Cluster, pod: &str) -> Vec<String> {
     found.split_whitespace().map(str::to_owned).collect()
 }
 
-/// What a pod gets from an address, a name or a URL's host.
-fn fetch(cluster: &Cluster, pod: &str, host: &str, path: &str) -> Result<String, String> {
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
-    let port = if path.starts_with('~') { "" } else { ":8080" };
-    let url = format!("http://{host}{port}/{}", path.trim_start_matches('~'));
-    cluster.try_kubectl(&["exec", pod, "--", "wget", "-q", "-T", "5", "-O", "-", &url])
+/// What a pod gets from an address.
+fn fetch(cluster: &Cluster, pod: &str, address: &str, port: u16, path: &str) -> Option<String> {
+    let script = format!("printf 'GET /{path} HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} {port}");
+    let answer = cluster.try_kubectl(&["exec", pod, "--", "sh", "-c", &script]).ok()?;
+    let body = answer.split_once("\r\n\r\n").or_else(|| answer.split_once("\n\n"))?.1;
+    answer.lines().next()?.contains(" 200 ").then(|| body.to_owned())
+}
+
+/// Addresses of a service that a pod finds by its name.
+fn is_named(cluster: &Cluster, pod: &str, service: &str, addresses: &[&str]) -> bool {
+    let name = format!("{service}.default.svc.cluster.local");
+    let found = cluster.try_kubectl(&["exec", pod, "--", "nslookup", &name]).unwrap_or_default();
+    addresses.iter().all(|address| found.contains(address))
 }
 
 /// Each pod reaches the other by address, as itself, with packets of all sizes, and by the name of its service.
@@ -63,19 +70,23 @@ fn all_reach_each_other(cluster: &Cluster, families: usize) {
         assert_eq!(known[to].len(), families, "{asked} has {:?}", known[to]);
         for (own, address) in known[from].iter().zip(&known[to]) {
             cluster.wait_for(&format!("{asked} at {address}"), || {
-                fetch(cluster, &asking, address, "name").is_ok_and(|name| name == asked)
+                fetch(cluster, &asking, address, 8080, "name").is_some_and(|name| name == asked)
             });
-            let seen = fetch(cluster, &asking, address, "cgi-bin/who").expect("an answer");
+            let seen = fetch(cluster, &asking, address, 8080, "cgi-bin/who").expect("an answer");
             assert_eq!(plain(&seen), own, "{asking} is seen as itself");
-            assert_eq!(fetch(cluster, &asking, address, "large").map(|file| file.len()), Ok(1_000_000));
+            let large = fetch(cluster, &asking, address, 8080, "large").expect("an answer of many packets");
+            assert_eq!(large.len(), 1_000_000);
         }
-        let name = format!("web-{}.default.svc.cluster.local", to + 1);
-        cluster.wait_for(&name, || fetch(cluster, &asking, &name, "~name").is_ok_and(|name| name == asked));
+        let service = format!("web-{}", to + 1);
         let path = "jsonpath={.spec.clusterIPs[*]}";
-        let service = cluster.kubectl(&["get", "service", &format!("web-{}", to + 1), "-o", path]);
-        assert_eq!(service.split_whitespace().count(), families, "{service}");
-        for address in service.split_whitespace() {
-            cluster.wait_for(address, || fetch(cluster, &asking, address, "~name").is_ok_and(|name| name == asked));
+        let listed = cluster.kubectl(&["get", "service", &service, "-o", path]);
+        let own: Vec<&str> = listed.split_whitespace().collect();
+        assert_eq!(own.len(), families, "{listed}");
+        cluster.wait_for(&format!("{service} by name"), || is_named(cluster, &asking, &service, &own));
+        for address in own {
+            cluster.wait_for(&format!("{service} at {address}"), || {
+                fetch(cluster, &asking, address, 80, "name").is_some_and(|name| name == asked)
+            });
         }
     }
 }
@@ -146,7 +157,9 @@ fn a_node_without_a_network_waits_for_one() {
     let links = cluster.nodes[0].machine.run(&["ip", "-o", "link", "show"]);
     assert!(links.contains("other0") && !links.contains("knarr0"), "{links}");
     // Services and names work on whatever network there is.
-    let name = "web-2.default.svc.cluster.local";
-    cluster.wait_for(name, || fetch(&cluster, "pod-1", name, "~name").is_ok_and(|name| name == "pod-2"));
+    let service = cluster.kubectl(&["get", "service", "web-2", "-o", "jsonpath={.spec.clusterIP}"]);
+    cluster.wait_for("the service by name", || is_named(&cluster, "pod-1", "web-2", &[&service]));
+    cluster
+        .wait_for("the service", || fetch(&cluster, "pod-1", &service, 80, "name").is_some_and(|name| name == "pod-2"));
     cluster.kubectl(&["delete", "pods", "--all", "--now"]);
 }
