@@ -132,6 +132,20 @@ pub fn run(typed: Vec<OsString>) -> anyhow::Result<()> {
 }
 
 impl Command {
+    /// Whether it goes on until it is asked to stop.
+    fn lasts(&self) -> bool {
+        matches!(
+            self,
+            Command::Server(_)
+                | Command::Agent(_)
+                | Command::Apiserver(_)
+                | Command::ControllerManager(_)
+                | Command::Scheduler(_)
+                | Command::Kubelet(_)
+                | Command::Proxy(_)
+        )
+    }
+
     /// The node this process is on, where it is given another name than the machine's.
     fn node_name(&self) -> Option<&str> {
         match self {
@@ -144,7 +158,7 @@ impl Command {
     }
 
     fn run(self, file: Option<PathBuf>) -> anyhow::Result<()> {
-        common::start_logging(self.node_name());
+        common::start_logging(self.node_name(), self.lasts());
         match self {
             Command::Apiserver(arguments) => common::block_on(apiserver::run(arguments)),
             Command::ControllerManager(arguments) => common::block_on(controller_manager::run(arguments)),
