@@ -238,7 +238,8 @@ impl Decoder<'_> {
 fn schema_list(bytes: &[u8], mut schemas: Vec<Value>) -> Result<Value, ProtobufError> {
     let mut reader = Reader::new(bytes);
     while let Some((number, _)) = reader.next()? {
-        if number == 2 {
+        // A list with nothing in it is none: it could not be written again.
+        if number == 2 && !schemas.is_empty() {
             return Ok(Value::Array(schemas));
         }
     }

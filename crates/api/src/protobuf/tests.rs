@@ -109,6 +109,22 @@ fn depth_and_number_of_messages_are_bounded() {
 }
 
 #[test]
+fn a_list_of_schemas_without_one_is_none() {
+    let mut writer = wire::Writer::new(8);
+    writer.number(2, 1);
+    let mut nested = writer.finish();
+    for number in [24, 1, 4, 7, 2] {
+        let mut writer = wire::Writer::new(nested.len() + 8);
+        writer.text(number, &nested);
+        nested = writer.finish();
+    }
+    let kind = GroupVersionKind::new("apiextensions.k8s.io/v1", "CustomResourceDefinition");
+    let definition = decode_message(&kind, &nested).unwrap();
+    let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    assert!(schema.is_object() && schema["items"].is_null(), "{definition}");
+}
+
+#[test]
 fn values_of_the_wrong_type_are_errors() {
     for object in [
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": 1}}),
