@@ -58,8 +58,28 @@ pub enum Happened<'a> {
     ResourceClaims,
 }
 
+/// Plugins that look at no taints, and whose pods are tried again all the same when a node loses or gets one: the node was
+/// perhaps not fit to be looked at before.
+const WOKEN_BY_TAINTS: [&str; 9] = [
+    "NodeName",
+    "NodeAffinity",
+    "NodePorts",
+    "NodeResourcesFit",
+    "InterPodAffinity",
+    "VolumeRestrictions",
+    "VolumeBinding",
+    "VolumeZone",
+    "DynamicResources",
+];
+
 /// Whether the event can help a pod that the plugin rejected. Plugins that are not named here may be helped by anything.
 pub fn helps(plugin: &str, pod: &PodState, happened: &Happened<'_>, namespaces: &Namespaces) -> bool {
+    if let Happened::NodeChanged { old, new } = happened
+        && (old.taints() != new.taints() || old.is_unschedulable() && !new.is_unschedulable())
+        && WOKEN_BY_TAINTS.contains(&plugin)
+    {
+        return true;
+    }
     match plugin {
         "NodeUnschedulable" => helps_cordoned(pod, happened),
         "TaintToleration" => helps_tainted(pod, happened),
@@ -286,7 +306,8 @@ mod tests {
             ("NodeUnschedulable", &any, Happened::NodeAdded(&cordoned), false),
             ("NodeResourcesFit", &two, Happened::NodeAdded(&empty), false),
             ("NodeResourcesFit", &two, Happened::NodeAdded(&ssd), true),
-            ("NodeResourcesFit", &two, Happened::NodeChanged { old: &kept, new: &ssd }, false),
+            ("NodeResourcesFit", &two, Happened::NodeChanged { old: &ssd, new: &ssd }, false),
+            ("NodeResourcesFit", &two, Happened::NodeChanged { old: &kept, new: &ssd }, true),
             ("NodeResourcesFit", &two, Happened::PodRemoved(&any), true),
             ("NodePorts", &two, Happened::PodRemoved(&port), false),
             ("NodePorts", &two, Happened::PodRemoved(&two), true),
