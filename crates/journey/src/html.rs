@@ -10,6 +10,9 @@ use crate::story::{Chapter, Moment, Story};
 use crate::text::times;
 use crate::words::duration;
 
+/// How many objects have a lane of their own.
+const LANES: usize = 40;
+
 const STYLE: &str = include_str!("page.css");
 
 /// The whole page.
@@ -44,7 +47,7 @@ pub fn page(story: &Story) -> String {
 
 /// The rule by which a part's rows go when its box is not checked.
 fn hiding(part: &str) -> String {
-    format!("main:has(#show-{part}:not(:checked)) li.{part} {{ display: none; }}\n")
+    format!("main:has(#show-{part}:not(:checked)) :is(.way, .lanes) .{part} {{ display: none; }}\n")
 }
 
 fn when(micros: u64) -> String {
@@ -53,8 +56,15 @@ fn when(micros: u64) -> String {
 }
 
 fn chapter(text: &mut String, story: &Story, chapter: &Chapter) {
-    let _ = writeln!(text, "<section>\n<h2>{}: <b>{}</b></h2>", escape(chapter.title), escape(&chapter.in_words()));
+    let kind = if chapter.outcome.after.is_none() && !chapter.outcome.words.is_empty() { "open" } else { "reached" };
+    let _ = writeln!(
+        text,
+        "<section>\n<h2>{}: <b class=\"{kind}\">{}</b></h2>",
+        escape(chapter.title),
+        escape(&chapter.in_words())
+    );
     phases(text, story, chapter);
+    lanes(text, story, chapter);
     let _ = writeln!(text, "<h3>step by step</h3>\n<ol class=\"way\">\n{}", axis(chapter));
     for moment in &chapter.moments {
         row(text, story, chapter, moment);
@@ -67,9 +77,7 @@ fn phases(text: &mut String, story: &Story, chapter: &Chapter) {
     if phases.is_empty() {
         return;
     }
-    let slowest = &chapter.outcome.slowest;
-    let of = if *slowest == story.object { String::new() } else { format!(" of {}, the last", story.short(slowest)) };
-    let _ = writeln!(text, "<h3>where the time{} went</h3>\n<div class=\"phases\">", escape(&of));
+    let _ = writeln!(text, "<h3>{}</h3>\n<div class=\"phases\">", escape(&story.whose_time(chapter)));
     for phase in phases {
         let (name, took) = (phase.name, duration(phase.took));
         let _ = writeln!(
@@ -91,6 +99,44 @@ fn phases(text: &mut String, story: &Story, chapter: &Chapter) {
     text.push_str("</ul>\n");
 }
 
+/// The whole chapter at a glance: what happened to each object, one below the other.
+fn lanes(text: &mut String, story: &Story, chapter: &Chapter) {
+    let mut objects: Vec<&str> = Vec::new();
+    for moment in &chapter.moments {
+        if !objects.contains(&moment.object.as_str()) {
+            objects.push(&moment.object);
+        }
+    }
+    if objects.len() < 2 {
+        return;
+    }
+    text.push_str("<h3>all objects</h3>\n<div class=\"lanes\">\n");
+    for object in objects.iter().take(LANES) {
+        let _ = write!(text, "<span>{}</span><div class=\"chart\">", escape(&story.short(object)));
+        for moment in chapter.moments.iter().filter(|moment| moment.object == *object) {
+            let title = format!("+{} {}", duration(moment.after), moment.what);
+            text.push_str(&bar(chapter, moment, &title));
+        }
+        text.push_str("</div>\n");
+    }
+    text.push_str("</div>\n");
+    if objects.len() > LANES {
+        let _ = writeln!(text, "<p class=\"when\">and {} more</p>", objects.len() - LANES);
+    }
+}
+
+/// A moment's place on the time axis.
+fn bar(chapter: &Chapter, moment: &Moment, title: &str) -> String {
+    let kind = if moment.took == 0 { " moment" } else { "" };
+    format!(
+        "<i class=\"{}{kind}\" style=\"left:{}%;width:{}%\" title=\"{}\"></i>",
+        moment.part,
+        percent(moment.after, chapter.took),
+        percent(moment.took, chapter.took),
+        escape(title)
+    )
+}
+
 /// Times along the chart, a quarter of the chapter apart.
 fn axis(chapter: &Chapter) -> String {
     let ticks: String =
@@ -100,7 +146,6 @@ fn axis(chapter: &Chapter) -> String {
 
 fn row(text: &mut String, story: &Story, chapter: &Chapter, moment: &Moment) {
     let took = if moment.took == 0 { String::new() } else { duration(moment.took) };
-    let kind = if moment.took == 0 { " class=\"moment\"" } else { "" };
     let mut more = String::new();
     if moment.repeated > 0 {
         let _ = write!(more, "<small>and {} more</small>", times(moment.repeated));
@@ -114,13 +159,11 @@ fn row(text: &mut String, story: &Story, chapter: &Chapter, moment: &Moment) {
     let _ = writeln!(
         text,
         "<li class=\"{part}\"><span class=\"time\">+{after}</span><span class=\"time took\">{took}</span>\
-         <span class=\"chart\"><i{kind} style=\"left:{left}%;width:{width}%\" title=\"{process}\"></i></span>\
+         <span class=\"chart\">{bar}</span>\
          <span class=\"part\">{part}</span><span class=\"what\">{what}{more}</span></li>",
         part = moment.part,
         after = duration(moment.after),
-        left = percent(moment.after, chapter.took),
-        width = percent(moment.took, chapter.took),
-        process = escape(&moment.process),
+        bar = bar(chapter, moment, &moment.process),
         what = escape(&moment.what),
     );
 }

@@ -27,7 +27,7 @@ pub use phases::Phase;
 pub use record::Recorder;
 pub use step::Step;
 pub use story::{Chapter, Moment, Story, Telling, tell};
-pub use text::{Style, heading, news, print};
+pub use text::{Style, news, outcome, print, title};
 
 /// The `tracing` target of everything that belongs to a journey.
 pub const TARGET: &str = "journey";

@@ -190,6 +190,14 @@ impl Chapter {
 }
 
 impl Story {
+    /// What the phases of a chapter are about.
+    pub fn whose_time(&self, chapter: &Chapter) -> String {
+        match chapter.outcome.slowest.as_str() {
+            own if own == self.object => "where the time went".to_owned(),
+            slowest => format!("where the time went ({}, the last)", self.short(slowest)),
+        }
+    }
+
     /// An object's name as it is told beside the story's own: without the namespace they share.
     pub fn short<'a>(&self, object: &'a str) -> std::borrow::Cow<'a, str> {
         let namespace = |path: &str| path.split('/').nth(1).map(str::to_owned).filter(|_| path.split('/').count() == 3);

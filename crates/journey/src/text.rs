@@ -29,9 +29,18 @@ pub fn print(story: &Story, style: Style) -> String {
     text
 }
 
-/// What a chapter is about and what came of it.
-pub fn heading(chapter: &Chapter, style: Style) -> String {
+fn heading(chapter: &Chapter, style: Style) -> String {
     format!("{}: {}\n", style.paint(STRONG, chapter.title), chapter.in_words())
+}
+
+/// A line for the beginning of a chapter.
+pub fn title(story: &Story, chapter: &Chapter, style: Style) -> String {
+    style.paint(STRONG, &format!("{}, {}", story.object, chapter.title))
+}
+
+/// A line for what came of a chapter.
+pub fn outcome(chapter: &Chapter, style: Style) -> String {
+    style.paint(STRONG, &format!("{:>12}  {}", "", chapter.in_words()))
 }
 
 /// A line for a moment as it happens, when nobody knows yet how long the whole will take.
@@ -44,12 +53,7 @@ fn phases(story: &Story, chapter: &Chapter, style: Style) -> Vec<String> {
     if phases.is_empty() {
         return Vec::new();
     }
-    let of = if chapter.outcome.slowest == story.object {
-        String::new()
-    } else {
-        format!(" of {}, the last", story.short(&chapter.outcome.slowest))
-    };
-    let mut lines = vec![style.paint(FAINT, &format!("  where the time{of} went"))];
+    let mut lines = vec![style.paint(FAINT, &format!("  {}", story.whose_time(chapter)))];
     let longest = phases.iter().map(|phase| phase.took).max().unwrap_or(1).max(1);
     lines.extend(phases.iter().map(|phase| {
         let columns = usize::try_from(phase.took * BAR as u64 / longest).unwrap_or(BAR);

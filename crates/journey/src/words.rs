@@ -10,7 +10,7 @@ use crate::step::Step;
 const WORDS: &[(&str, &str, &str)] = &[
     ("reconciled", "controllers", "seen by the {controller} controller"),
     ("queued", "scheduler", "put into the queue"),
-    ("filtered", "scheduler", "looked at {nodes}[: {feasible} fit][, {chosen} chosen][; others: {others}]"),
+    ("filtered", "scheduler", "looked at {nodes}[: {feasible} fit][, {chosen} chosen][ (others: {others})]"),
     ("unschedulable", "scheduler", "fits nowhere: {why}"),
     ("preempted", "scheduler", "ended to make room for {by} on {node}"),
     ("bound", "scheduler", "bound to {node}"),
@@ -138,17 +138,20 @@ fn request(step: &Step) -> String {
         (_, "") => format!("changed{by}"),
         (_, subresource) => format!("{subresource} stored{by}"),
     };
-    // Nobody is surprised that what was just made is Pending, or that it has a node now.
-    let is_news = step.field("verb") != "create" && step.field("verb") != "delete";
-    match (step.field("state"), step.field("held")) {
-        (state, "") if !state.is_empty() && is_news => format!("{done}: {state}"),
-        (_, held) if !held.is_empty() => format!("{done}; held by the finalizer {held}"),
-        _ => done,
+    match (step.field("verb"), step.field("state"), step.field("held")) {
+        ("delete", _, held) if !held.is_empty() => format!("{done}; held by the finalizer {held}"),
+        // Nobody is surprised that what was just made is Pending, or that it has a node now.
+        ("create" | "delete", ..) | (_, "", _) => done,
+        (_, state, _) => format!("{done}: {state}"),
     }
 }
 
-/// What each stage of a request took.
+/// The revision a request made and, where something began or ended with it, what each of its stages took.
 fn stages(step: &Step) -> String {
+    if !matches!(step.field("verb"), "create" | "delete" | "removed") {
+        let revision = step.field("revision");
+        return if revision.is_empty() { String::new() } else { format!("revision {revision}") };
+    }
     let mut parts: Vec<String> = ["authenticated", "authorized", "admitted", "stored"]
         .into_iter()
         .filter_map(|stage| Some(format!("{stage} {}", duration(step.number(&format!("{stage}_us"))?))))
@@ -202,7 +205,7 @@ mod tests {
                     ("others", "2 Insufficient cpu"),
                     ("detail", "n1 311"),
                 ],
-                "looked at 3 nodes: 1 fit, n1 chosen; others: 2 Insufficient cpu",
+                "looked at 3 nodes: 1 fit, n1 chosen (others: 2 Insufficient cpu)",
                 "n1 311",
             ),
             ("filtered", &[("nodes", "1"), ("feasible", "0")], "looked at 1 node: 0 fit", ""),

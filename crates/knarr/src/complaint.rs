@@ -8,6 +8,9 @@ pub fn complaint(error: &anyhow::Error) -> String {
     for cause in error.chain() {
         let words = words(cause);
         // Many errors print their cause themselves.
+        if words.is_empty() && as_api(cause).is_some() {
+            break;
+        }
         if words.is_empty() || text.contains(&words) {
             continue;
         }
@@ -15,6 +18,7 @@ pub fn complaint(error: &anyhow::Error) -> String {
             text.push_str(": ");
         }
         text.push_str(&words);
+        // What comes after is the same once more, for programs.
         if matches!(as_api(cause), Some(kube::Error::Api(_))) {
             break;
         }
@@ -32,6 +36,8 @@ fn words(cause: &(dyn std::error::Error + 'static)) -> String {
             "the API server does not know who asks: the token or certificate is wrong or has expired".to_owned()
         }
         Some(kube::Error::Api(status)) => status.message.clone(),
+        // Whoever asked for a kind says which.
+        Some(kube::Error::Discovery(_)) => String::new(),
         Some(kube::Error::Service(_) | kube::Error::HyperError(_)) => {
             "the API server cannot be reached: does it run (`knarr server`), and is the address right?".to_owned()
         }

@@ -72,31 +72,62 @@ pub fn steps(lines: &[u8]) -> serde_json::Result<Vec<Step>> {
     lines.map(serde_json::from_slice).collect()
 }
 
-/// Hands what this process records to the API server, for as long as it takes it. Where it does not, as Kubernetes' own
-/// does not, nothing is lost but the story.
+/// Hands what this process records to the API server. While that is away, the newest waits for it; where it keeps no
+/// journal, as Kubernetes' own does not, nothing is lost but the story.
 pub async fn hand_over(client: kube::Client) {
     /// So that a burst is one request.
     const GATHER: Duration = Duration::from_millis(200);
     const AGAIN: Duration = Duration::from_secs(5);
+    /// How many bytes wait at most.
+    const MOST: usize = 512 << 10;
     let mut follower = own().follow();
-    while let Some(mut lines) = follower.next().await {
+    let mut unsent = String::new();
+    while let Some(lines) = follower.next().await {
+        unsent.push_str(&lines);
         tokio::time::sleep(GATHER).await;
-        if let Ok(Some(more)) = tokio::time::timeout(Duration::ZERO, follower.next()).await {
-            lines.push_str(&more);
+        while !unsent.is_empty() {
+            if let Ok(Some(more)) = tokio::time::timeout(Duration::ZERO, follower.next()).await {
+                unsent.push_str(&more);
+            }
+            forget_oldest(&mut unsent, MOST);
+            let request = match Request::post(PATH).body(unsent.clone().into_bytes()) {
+                Ok(request) => request,
+                Err(error) => return tracing::error!(%error, "what was recorded cannot be sent"),
+            };
+            match client.request_text(request).await {
+                Ok(_) => unsent.clear(),
+                Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
+                    return tracing::debug!(code = status.code, "the API server keeps no journal");
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "what was recorded could not be handed over");
+                    tokio::time::sleep(AGAIN).await;
+                }
+            }
         }
-        let request = match Request::post(PATH).body(lines.into_bytes()) {
-            Ok(request) => request,
-            Err(error) => return tracing::error!(%error, "what was recorded cannot be sent"),
-        };
-        match client.request_text(request).await {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
-                return tracing::debug!(code = status.code, "the API server keeps no journal");
-            }
-            Err(error) => {
-                tracing::debug!(%error, "what was recorded could not be handed over");
-                tokio::time::sleep(AGAIN).await;
-            }
+    }
+}
+
+/// Leaves the newest whole lines of a text, no more than so many bytes of them.
+fn forget_oldest(text: &mut String, most: usize) {
+    let surplus = text.len().saturating_sub(most);
+    if surplus > 0 {
+        let end = text.as_bytes()[surplus - 1..].iter().position(|byte| *byte == b'\n');
+        let cut = end.map_or(text.len(), |end| surplus + end);
+        text.drain(..cut);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_whole_lines_are_left() {
+        for (most, expected) in [(100, "a\nµµ\nc\n"), (7, "µµ\nc\n"), (6, "c\n"), (2, "c\n"), (1, ""), (0, "")] {
+            let mut text = "a\nµµ\nc\n".to_owned();
+            forget_oldest(&mut text, most);
+            assert_eq!(text, expected, "{most}");
         }
     }
 }

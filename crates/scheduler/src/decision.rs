@@ -29,6 +29,7 @@ impl Scheduler {
             Ok(candidates) => candidates,
             Err(no_fit) => {
                 note_misfits(&step, &no_fit);
+                step.record("feasible", 0);
                 drop(step);
                 return self.explain(pod, no_fit).await;
             }
@@ -41,6 +42,7 @@ impl Scheduler {
             }
             if candidates.feasible.is_empty() {
                 note_misfits(&step, &candidates.no_fit);
+                step.record("feasible", 0);
                 drop(step);
                 return self.explain(pod, candidates.no_fit).await;
             }

@@ -88,7 +88,10 @@ fn waiting(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) 
 fn image_not_pulled(evidence: &Evidence, pod: &Value, image: &str, mut told: Vec<String>) -> Finding {
     // What the runtime said is in the state, or was in an event before the kubelet began to wait.
     let failed = evidence.events(pod, &["Failed"]).into_iter().rev();
-    told.extend(failed.map(quote).find(|event| !told[0].contains("desc =") && event.contains("Failed to pull")));
+    let said = failed.map(quote).find(|event| event.contains("Failed to pull"));
+    let is_new = |event: &String| event.split_once("\": ").is_none_or(|(_, reason)| !told[0].contains(reason));
+    let said = said.filter(is_new);
+    told.extend(said);
     let all = told.join(" ").to_lowercase();
     let missing_secret = pod
         .items(&["spec", "imagePullSecrets"])

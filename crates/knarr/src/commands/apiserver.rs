@@ -204,8 +204,13 @@ async fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
         return Ok(Arc::new(store));
     }
     let directory = arguments.data_dir.join("store");
-    let store = Embedded::open(&directory, knarr_store::Options::default())
-        .with_context(|| format!("cannot open the store in {}", directory.display()))?;
+    let store = Embedded::open(&directory, knarr_store::Options::default()).with_context(|| {
+        format!(
+            "cannot open the store in {0}: if it is damaged, move {0} away and bring back a snapshot with \
+                 `knarr snapshot restore`",
+            directory.display()
+        )
+    })?;
     Ok(Arc::new(store))
 }
 

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use futures::{AsyncBufReadExt as _, StreamExt as _};
 use http::Request;
 use knarr_client::kube::Client;
-use knarr_journey::{Step, Story, Style, Telling, heading, news, page, print, tell, traces};
+use knarr_journey::{Step, Story, Style, Telling, news, outcome, page, print, tell, title, traces};
 
 use super::{common, kinds};
 use crate::journal;
@@ -122,6 +122,7 @@ async fn follow(client: &Client, object: &str, telling: Telling) -> anyhow::Resu
 struct Teller {
     told: BTreeSet<(u64, String, String)>,
     titles: BTreeSet<(u64, &'static str)>,
+    outcomes: BTreeSet<(u64, String)>,
     waits: bool,
 }
 
@@ -133,9 +134,14 @@ impl Teller {
                     continue;
                 }
                 if self.titles.insert((chapter.began, chapter.title)) {
-                    writeln!(out, "{}, {}", story.object, heading(chapter, style).trim_end())?;
+                    writeln!(out, "{}", title(story, chapter, style))?;
                 }
                 writeln!(out, "{}", news(story, moment, style))?;
+            }
+            // Ready, done or gone.
+            let words = chapter.in_words();
+            if chapter.outcome.after.is_some() && self.outcomes.insert((chapter.began, words)) {
+                writeln!(out, "{}", outcome(chapter, style))?;
             }
         }
         out.flush()

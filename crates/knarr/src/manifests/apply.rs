@@ -8,6 +8,7 @@ use knarr_client::kube::{self, Api, Client};
 
 use super::file::Manifest;
 use super::record::{Made, Record};
+use crate::complaint::complaint;
 
 const MANAGER: &str = "knarr-manifests";
 /// Names the file that an object comes from: one that somebody took over is not deleted.
@@ -26,20 +27,30 @@ pub async fn apply(client: &Client, record: &mut Record, file: &str, manifest: &
     let mut is_done = true;
     for object in &manifest.objects {
         if let Err(error) = apply_one(client, file, object).await {
-            let made = Made::of(object);
-            tracing::warn!(file, kind = made.kind, name = made.name, error = format!("{error:#}"), "cannot apply");
+            complain(record, file, &Made::of(object), &error, "cannot apply");
             is_done = false;
         }
     }
     let mut left = wanted.clone();
     for made in before.into_iter().filter(|made| !wanted.contains(made)) {
         if let Err(error) = delete_one(client, file, &made).await {
-            tracing::warn!(file, kind = made.kind, name = made.name, error = format!("{error:#}"), "cannot delete");
+            complain(record, file, &made, &error, "cannot delete");
             left.push(made);
             is_done = false;
         }
     }
+    if is_done {
+        record.succeeded(file);
+    }
     remember(record, file, left) && is_done
+}
+
+/// Says why something failed, once.
+fn complain(record: &mut Record, file: &str, made: &Made, error: &anyhow::Error, what: &str) {
+    let error = complaint(error);
+    if record.is_news(file, &format!("{} {} {error}", made.kind, made.name)) {
+        tracing::warn!(file, kind = made.kind, name = made.name, error, "{what}; it is tried again every few seconds");
+    }
 }
 
 /// Deletes what a file made that is gone, the last made first. Tells whether all of it succeeded.
@@ -47,7 +58,7 @@ pub async fn delete_all(client: &Client, record: &mut Record, file: &str) -> boo
     let mut left = Vec::new();
     for made in record.of(file).into_iter().rev() {
         if let Err(error) = delete_one(client, file, &made).await {
-            tracing::warn!(file, kind = made.kind, name = made.name, error = format!("{error:#}"), "cannot delete");
+            complain(record, file, &made, &error, "cannot delete");
             left.insert(0, made);
         }
     }
@@ -94,9 +105,11 @@ async fn delete_one(client: &Client, file: &str, made: &Made) -> anyhow::Result<
 }
 
 async fn api(client: &Client, made: &Made) -> anyhow::Result<Api<DynamicObject>> {
-    let (resource, capabilities) = discovery::pinned_kind(client, &made.kind())
-        .await
-        .with_context(|| format!("{}/{} {} is not served", made.group, made.version, made.kind))?;
+    let known = discovery::pinned_kind(client, &made.kind()).await;
+    let (resource, capabilities) = known.with_context(|| {
+        let version = if made.group.is_empty() { made.version.clone() } else { format!("{}/{}", made.group, made.version) };
+        format!("the cluster has no kind {} in {version}: check kind and apiVersion, or make its CustomResourceDefinition first", made.kind)
+    })?;
     Ok(match capabilities.scope {
         Scope::Cluster => Api::all_with(client.clone(), &resource),
         Scope::Namespaced => {

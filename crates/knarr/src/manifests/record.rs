@@ -1,6 +1,6 @@
 //! Which file made which objects, kept over restarts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -38,6 +38,8 @@ impl Made {
 pub struct Record {
     path: PathBuf,
     made: BTreeMap<String, Vec<Made>>,
+    /// What was said of each file: it is tried again and again, and need not be said each time.
+    said: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Record {
@@ -50,7 +52,16 @@ impl Record {
             }),
             Err(_) => BTreeMap::new(),
         };
-        Record { path: path.to_owned(), made }
+        Record { path: path.to_owned(), made, said: BTreeMap::new() }
+    }
+
+    /// Whether something is said of a file for the first time since it last succeeded.
+    pub fn is_news(&mut self, file: &str, complaint: &str) -> bool {
+        self.said.entry(file.to_owned()).or_default().insert(complaint.to_owned())
+    }
+
+    pub fn succeeded(&mut self, file: &str) {
+        self.said.remove(file);
     }
 
     pub fn files(&self) -> Vec<String> {

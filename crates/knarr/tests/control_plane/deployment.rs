@@ -20,6 +20,12 @@ fn a_deployment_becomes_pods_that_wait_for_a_node() {
     };
     wait_for("the scheduler to say why they wait", || reasons().contains("no nodes available to schedule pods"));
 
+    // Controllers and scheduler are processes of their own here, and hand in what they did.
+    let journal = || plane.kubectl(&["get", "--raw", "/journey"]).unwrap_or_default();
+    for told in ["\"step\":\"reconciled\",\"object\":\"deployments/default/web\"", "\"step\":\"unschedulable\""] {
+        wait_for(&format!("the journal to hold {told}"), || journal().contains(told));
+    }
+
     plane.kubectl(&["delete", "deployment", "web"]).expect("it is deleted");
     wait_for("its pods to go", || pods().is_empty());
 }
