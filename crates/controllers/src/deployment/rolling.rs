@@ -37,7 +37,7 @@ fn shrink_old(work: &mut Work) -> bool {
         return false;
     }
     let new_available = new.available();
-    let cleaned = drop_unhealthy(work, room);
+    let Some(cleaned) = drop_unhealthy(work, room) else { return false };
     let available =
         new_available + work.old.iter().filter(|old| old.former_replicas() > 0).map(|old| old.available()).sum::<i32>();
     let mut surplus = available - min_available;
@@ -57,21 +57,25 @@ fn shrink_old(work: &mut Work) -> bool {
     cleaned + shrunk > 0
 }
 
-/// Takes away pods that are not available anyway, of the oldest revisions first.
-fn drop_unhealthy(work: &mut Work, room: i32) -> i32 {
+/// Takes away pods that are not available anyway, of the oldest revisions first. Nothing comes back when a revision counts
+/// more available pods than it is to have: its status is of before it was made smaller, and those pods are on their way out.
+fn drop_unhealthy(work: &mut Work, room: i32) -> Option<i32> {
     let mut dropped = 0;
     for old in &mut work.old {
         if dropped >= room {
             break;
         }
         let unhealthy = old.replicas() - old.available();
-        if old.replicas() == 0 || unhealthy <= 0 {
+        if old.replicas() == 0 || unhealthy == 0 {
             continue;
+        }
+        if unhealthy < 0 {
+            return None;
         }
         let step = unhealthy.min(room - dropped);
         let size = old.replicas() - step;
         old.resize(size, work.spec);
         dropped += step;
     }
-    dropped
+    Some(dropped)
 }

@@ -101,6 +101,7 @@ fn rolling_moves_within_surge_and_unavailability() {
         ("shrink as new ones come up", "25%", "25%", (8, 8, 8), (5, 5, 4), vec![("web-v1", 8, 4)]),
         ("unhealthy old pods go first", "25%", "25%", (8, 8, 3), (5, 5, 0), vec![]),
         ("no surge means first down", "0", "1", (10, 10, 10), (0, 0, 0), vec![("web-v1", 10, 9)]),
+        ("a status of before it was made smaller is not believed", "25%", "25%", (6, 12, 12), (7, 7, 4), vec![]),
         ("last old pods go", "25%", "25%", (2, 2, 2), (10, 10, 10), vec![("web-v1", 2, 0)]),
     ] {
         let strategy = match (surge, unavailable) {
