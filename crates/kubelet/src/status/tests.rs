@@ -107,3 +107,16 @@ fn a_phase_is_final_only_when_all_is_over() {
     assert_eq!((evicted.phase.as_deref(), evicted.reason.as_deref()), (Some("Failed"), Some("Evicted")));
     assert_eq!(condition(&evicted, "DisruptionTarget"), "True full");
 }
+
+#[test]
+fn of_a_pod_that_was_not_let_in_only_that_is_told() {
+    let pod = pod(json!({ "containers": [{ "name": "a" }] }));
+    let ending = Ending::Rejected { reason: "NodeAffinity".into(), message: "no match".into() };
+    let memory = Memory { ending: Some(ending), first_seen: Some(at(90)), ..Default::default() };
+    let told = status(&pod, &RuntimePod::default(), &memory, &Plan { ended: true, ..Default::default() });
+    assert_eq!(
+        serde_json::to_value(told).expect("JSON"),
+        json!({ "phase": "Failed", "reason": "NodeAffinity", "message": "Pod was rejected: no match",
+            "qosClass": "BestEffort", "startTime": "1970-01-01T00:01:30Z", "observedGeneration": 1 })
+    );
+}
