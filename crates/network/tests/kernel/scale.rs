@@ -86,15 +86,20 @@ pub fn many_services() {
         println!("  one endpoint's change in force after {:?}", started.elapsed());
         assert_eq!(ask((IpAddr::V4(service_address(index)), 80)).unwrap().0, "pod");
     }
-    let started = Instant::now();
-    let count = 500;
-    for _ in 0..count {
-        std::net::TcpStream::connect((service_address(9999), 80)).unwrap();
-    }
-    println!("  a connection by a service among {SERVICES_COUNT}: {:?}", started.elapsed() / count);
-    let started = Instant::now();
-    for _ in 0..count {
-        std::net::TcpStream::connect((at[0], 8080)).unwrap();
-    }
-    println!("  a connection straight to the pod: {:?}", started.elapsed() / count);
+    let through = median_connect(service_address(9999), 80);
+    println!("  a connection by a service among {SERVICES_COUNT}: {through:?}");
+    println!("  a connection straight to the pod: {:?}", median_connect(at[0], 8080));
+}
+
+/// The middle one of many: now and then the kernel waits a second for a listener that has too many to accept.
+fn median_connect(address: impl Into<IpAddr>, port: u16) -> Duration {
+    let address = address.into();
+    let connect = |_| {
+        let started = Instant::now();
+        std::net::TcpStream::connect((address, port)).unwrap();
+        started.elapsed()
+    };
+    let mut took: Vec<Duration> = (0..500).map(connect).collect();
+    took.sort_unstable();
+    took[took.len() / 2]
 }
