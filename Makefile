@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian 12 with Rust, git and make: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: soak test-cgroup2 run test build check packages bench-scheduler bench-rollout bench fuzz
+.PHONY: newcomer soak test-cgroup2 run test build check packages bench-scheduler bench-rollout bench fuzz
 
 packages:
 	@scripts/packages
@@ -44,3 +44,7 @@ soak: build
 # The node's tests on a kernel with unified cgroups, in a virtual machine.
 test-cgroup2: packages
 	scripts/test-cgroup2
+
+# The quick start, command by command, on a machine that never saw Knarr: docs/newcomer.txt. Needs root.
+newcomer: build
+	scripts/newcomer > docs/newcomer.txt
