@@ -172,7 +172,8 @@ impl Parts {
 
     fn node_probes(&self, client: &Client) -> anyhow::Result<Vec<Probe>> {
         let arguments = &self.arguments;
-        let mut probes = vec![Probe::node(client.clone(), arguments.node.name()?)];
+        let name = arguments.node.name()?;
+        let mut probes = vec![Probe::node(client.clone(), name.clone())];
         let ranges = arguments.apiserver.service_cluster_ip_range.first();
         let own = ranges.and_then(|range| knarr_apiserver::service::first_address(range));
         probes.extend(own.map(|address| Probe::connects("service proxy", SocketAddr::new(address, 443))));
@@ -182,7 +183,8 @@ impl Parts {
         if !ingress.disable_ingress {
             probes.extend(ingress.ingress_http.first().map(|address| Probe::http("ingress", *address)));
         }
-        probes.push(Probe::path("metrics", client.clone(), "/apis/metrics.k8s.io/v1beta1/nodes".to_owned()));
+        let metrics = format!("/apis/metrics.k8s.io/v1beta1/nodes/{name}");
+        probes.push(Probe::path("metrics", client.clone(), metrics));
         Ok(probes)
     }
 

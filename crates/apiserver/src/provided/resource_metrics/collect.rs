@@ -127,8 +127,9 @@ async fn read_while_asked(
     }
 }
 
+/// Before the first node has registered nothing is known.
 fn all_known(nodes: &HashMap<String, Pages>) -> bool {
-    nodes.values().all(|pages| pages.node.used().is_some())
+    !nodes.is_empty() && nodes.values().all(|pages| pages.node.used().is_some())
 }
 
 async fn read_all(server: &Arc<Server>, nodes: &Mutex<HashMap<String, Pages>>) {
