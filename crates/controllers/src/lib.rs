@@ -15,6 +15,7 @@ mod registry;
 mod settings;
 
 pub mod autoscaler;
+pub mod bootstrap_signer;
 pub mod certificates;
 pub mod cluster_role_aggregation;
 pub mod cron_job;

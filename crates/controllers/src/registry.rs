@@ -13,9 +13,15 @@ pub struct Controller {
 }
 
 macro_rules! controllers {
-    ($($name:literal => $($path:ident)::+),* $(,)?) => {
-        &[$(Controller { name: $name, by_default: true, start: |context| Box::pin(crate::$($path)::+(context)) }),*]
+    ($($name:literal $(($when:ident))? => $($path:ident)::+),* $(,)?) => {
+        &[$(Controller {
+            name: $name,
+            by_default: controllers!(@by_default $($when)?),
+            start: |context| Box::pin(crate::$($path)::+(context)),
+        }),*]
     };
+    (@by_default) => { true };
+    (@by_default on_request) => { false };
 }
 
 pub const CONTROLLERS: &[Controller] = controllers![
@@ -37,6 +43,7 @@ pub const CONTROLLERS: &[Controller] = controllers![
     "horizontal-pod-autoscaler-controller" => autoscaler::run,
     "serviceaccount-token-controller" => service_account_token::run,
     "legacy-serviceaccount-token-cleaner-controller" => token_cleaner::run_legacy,
+    "bootstrap-signer-controller" (on_request) => bootstrap_signer::run,
     "token-cleaner-controller" => token_cleaner::run_bootstrap,
     "ephemeral-volume-controller" => ephemeral_volume::run,
     "ttl-controller" => node_ttl::run,

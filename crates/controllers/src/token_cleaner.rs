@@ -19,7 +19,7 @@ use crate::common::requests::{delete, merge_patch};
 use crate::error::{Error, Result, ignore_not_found};
 
 const ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
-const BOOTSTRAP_TOKEN: &str = "bootstrap.kubernetes.io/token";
+pub(crate) const BOOTSTRAP_TOKEN: &str = "bootstrap.kubernetes.io/token";
 pub(crate) const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 pub(crate) const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
@@ -153,7 +153,7 @@ pub async fn run_bootstrap(context: Context) {
     .await;
 }
 
-fn expiration(secret: &Secret) -> Option<Timestamp> {
+pub(crate) fn expiration(secret: &Secret) -> Option<Timestamp> {
     let text = secret.data.as_ref()?.get("expiration")?;
     std::str::from_utf8(&text.0).ok()?.parse().ok()
 }
