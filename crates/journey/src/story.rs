@@ -77,7 +77,9 @@ pub fn tell(steps: &[Step], object: &str, telling: Telling) -> Option<Story> {
     if own.is_empty() {
         return None;
     }
-    let end = own.iter().find(|step| step.object == object && is_request(step, "delete")).map(|step| step.began);
+    // What nothing keeps goes at once, without a time between.
+    let ends = |step: &&Step| step.object == object && (is_request(step, "delete") || is_request(step, "removed"));
+    let end = own.iter().find(ends).map(|step| step.began);
     let split = own.partition_point(|step| end.is_none_or(|end| step.began < end));
     let (coming, going) = own.split_at(split);
     let coming = chapter(COMING, coming, telling, |began| outcome::of_coming(coming, began));
@@ -276,6 +278,13 @@ pub(crate) mod tests {
         let chapters: Vec<(&str, usize)> =
             story.chapters.iter().map(|chapter| (chapter.title, chapter.moments.len())).collect();
         assert_eq!(chapters, [(COMING, 8), (GOING, 2)]);
+    }
+
+    #[test]
+    fn what_goes_at_once_has_an_end_too() {
+        let text =
+            "10 request jobs/a/j verb=create\n 20 request jobs/a/j verb=removed\n 30 request pods/a/j-1 verb=delete";
+        assert_eq!(told(text, "jobs/a/j"), [(COMING, 10, "jobs/a/j".to_owned()), (GOING, 20, "jobs/a/j".to_owned())]);
     }
 
     #[test]

@@ -134,7 +134,7 @@ fn request(step: &Step) -> String {
         ("create", _) => format!("created{by}"),
         ("delete", _) if is_let_go(step) => "let go by the kubelet".to_owned(),
         ("delete", _) => format!("deletion asked for{by}"),
-        ("removed", _) => return "gone from the store".to_owned(),
+        ("removed", _) => return format!("removed from the store{by}"),
         (_, "") => format!("changed{by}"),
         (_, subresource) => format!("{subresource} stored{by}"),
     };

@@ -28,7 +28,7 @@ spec:
       containers:
       - name: web
         image: {IMAGE}
-        command: ["sh", "-c", "trap 'exit 0' TERM; httpd -f -p 8080 -h /www & wait"]
+        command: ["sh", "-c", "echo ok > /www/index.html; trap 'exit 0' TERM; httpd -f -p 8080 -h /www & wait"]
         readinessProbe: {{httpGet: {{port: 8080}}, periodSeconds: 1}}
         lifecycle: {{postStart: {{exec: {{command: ["true"]}}}}, preStop: {{exec: {{command: ["true"]}}}}}}
         volumeMounts: [{{name: settings, mountPath: /settings}}]
