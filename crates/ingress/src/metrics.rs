@@ -20,17 +20,19 @@ struct Counts {
 }
 
 impl Counts {
-    const NONE: Self = Counts {
-        by_class: [const { AtomicU64::new(0) }; 5],
-        retries: AtomicU64::new(0),
-        upgrades: AtomicU64::new(0),
-        under_way: AtomicU64::new(0),
-        buckets: [const { AtomicU64::new(0) }; BOUNDS.len()],
-        microseconds: AtomicU64::new(0),
-    };
+    const fn none() -> Self {
+        Counts {
+            by_class: [const { AtomicU64::new(0) }; 5],
+            retries: AtomicU64::new(0),
+            upgrades: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
+            buckets: [const { AtomicU64::new(0) }; BOUNDS.len()],
+            microseconds: AtomicU64::new(0),
+        }
+    }
 }
 
-static COUNTS: [Counts; worker::MOST] = [const { Counts::NONE }; worker::MOST];
+static COUNTS: [Counts; worker::MOST] = [const { Counts::none() }; worker::MOST];
 
 fn own() -> &'static Counts {
     &COUNTS[worker::current() % worker::MOST]

@@ -178,7 +178,8 @@ where
         async move { Ok::<_, Infallible>(proxy.handle(request, &origin).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(timeouts.head).pipeline_flush(true);
+    // Its `pipeline_flush` would hold back the refusal of a request that cannot be read.
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(timeouts.head);
     builder.http2().timer(TokioTimer::new());
     let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     served.await.map_err(|error| error.to_string())
