@@ -179,7 +179,7 @@ mod tests {
             String::from_utf8(out).unwrap().lines().map(|line| line.trim_start().to_owned()).collect::<Vec<_>>()
         };
         let queued = step(10, "queued");
-        let first = told(&[queued.clone()]);
+        let first = told(std::slice::from_ref(&queued));
         assert_eq!(first.len(), 2, "{first:?}");
         assert!(first[0].starts_with("pods/a/b, how it came to be"), "{first:?}");
         let second = told(&[queued.clone(), step(30, "sandbox")]);
