@@ -20,7 +20,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// What is logged when nothing else is said. Requests that fail are told by those who made them.
-const QUIET: &str = "warn,knarr::=info,kube_runtime=error,kube_client=off";
+const QUIET: &str = "warn,knarr::=info,kube_runtime=error,kube_client=off,rustls=error";
 
 /// Logs go to standard error; `KNARR_LOG` chooses what is logged. Little is when nothing is wrong. What happens to objects
 /// is recorded under the name of this node.
