@@ -1,6 +1,6 @@
 //! The addresses under which the node is reached.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use nix::ifaddrs::getifaddrs;
 
@@ -11,19 +11,22 @@ pub fn node_addresses(settings: &Settings) -> Vec<String> {
     if let Some(chosen) = settings.node_ip {
         return vec![chosen.to_string()];
     }
-    let all = interface_addresses();
     let routed = default_interface(&std::fs::read_to_string("/proc/net/route").unwrap_or_default());
-    let on_route = |name: &str| routed.as_deref() == Some(name);
+    vec![best(&interface_addresses(), routed.as_deref()).to_string()]
+}
+
+/// With no network at all, the machine is reached from itself alone.
+fn best(all: &[(String, IpAddr)], routed: Option<&str>) -> IpAddr {
+    // Loopback has the cluster's DNS on it and our bridge the pods' gateway: neither is this machine's own.
+    let all: Vec<_> = all.iter().filter(|(name, _)| name != "lo" && !name.starts_with("knarr")).collect();
+    let on_route = |name: &str| routed == Some(name);
     let v4 = |address: &IpAddr| address.is_ipv4();
     let best = all
         .iter()
         .find(|(name, address)| on_route(name) && v4(address))
         .or_else(|| all.iter().find(|(_, address)| v4(address)))
         .or_else(|| all.first());
-    match best {
-        Some((_, address)) => vec![address.to_string()],
-        None => vec!["127.0.0.1".to_string()],
-    }
+    best.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |(_, address)| *address)
 }
 
 fn interface_addresses() -> Vec<(String, IpAddr)> {
@@ -59,9 +62,28 @@ fn default_interface(table: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_reached_by_an_address_of_its_own() {
+        let all = |rows: &[(&str, &str)]| -> Vec<(String, IpAddr)> {
+            rows.iter().map(|(name, address)| (name.to_string(), address.parse().unwrap())).collect()
+        };
+        let ours = [("lo", "10.96.0.10"), ("knarr0", "10.244.0.1")];
+        let with = |more: &[(&str, &str)]| all(&[&ours[..], more].concat());
+        for (rows, routed, expected) in [
+            (with(&[]), None, "127.0.0.1"),
+            (with(&[("eth0", "192.0.2.7")]), None, "192.0.2.7"),
+            (with(&[("eth0", "192.0.2.7"), ("eth1", "198.51.100.7")]), Some("eth1"), "198.51.100.7"),
+            (with(&[("eth0", "2001:db8::7")]), Some("eth0"), "2001:db8::7"),
+        ] {
+            assert_eq!(best(&rows, routed).to_string(), expected, "{rows:?}");
+        }
+    }
+
     #[test]
     fn the_default_route_is_found() {
         let table = "Iface\tDestination\tGateway\nbr0\t0000000A\t0\neth0\t00000000\t0102\n";
-        assert_eq!(super::default_interface(table).as_deref(), Some("eth0"));
+        assert_eq!(default_interface(table).as_deref(), Some("eth0"));
     }
 }
