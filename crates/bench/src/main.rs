@@ -71,6 +71,7 @@ async fn measure(server: &Server, arguments: &Arguments) -> anyhow::Result<Vec<(
     let Arguments { pods, in_flight, gets, watchers, events, .. } = *arguments;
     let client = Client::connect(server).await?;
     client.create("/api/v1/namespaces", objects::namespace()).await?;
+    client.create(&objects::accounts(), objects::account()).await?;
     let mut rows = Vec::new();
     let made = load::create_pods(&client, pods, in_flight).await?;
     rows.push((format!("create {pods} pods, {in_flight} in flight"), made.to_string()));

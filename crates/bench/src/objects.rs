@@ -17,6 +17,15 @@ pub fn namespace() -> Bytes {
     bytes(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))
 }
 
+pub fn accounts() -> String {
+    format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts")
+}
+
+/// Pods need it, and no controller runs here that would make it.
+pub fn account() -> Bytes {
+    bytes(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}))
+}
+
 pub fn pod(name: &str) -> Bytes {
     let environment = json!([
         {"name": "LOG_LEVEL", "value": "info"},
