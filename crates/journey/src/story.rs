@@ -115,6 +115,10 @@ fn family<'s>(steps: &'s [Step], object: &'s str, since: u64) -> BTreeSet<&'s st
     family
 }
 
+/// Who follows a Service in the process of the API server may hear of a change before its writer has its answer: by so many
+/// microseconds at most.
+const HEARD_EARLY: u64 = 100_000;
+
 /// When each node's proxy and DNS had learnt that a pod is ready in a Service, or no longer is: a step of the Service that
 /// follows the endpoint's is the first to know of it. Told as the pod's own.
 fn reachable(steps: &[Step], own: &[Step]) -> Vec<Step> {
@@ -126,9 +130,13 @@ fn reachable(steps: &[Step], own: &[Step]) -> Vec<Step> {
         if condition == "not ready" || !told.insert((&joined.object, service, condition)) {
             continue;
         }
+        let reach = || steps.iter().filter(|step| step.object == service && words::tells_reach(&step.step));
+        let after = reach().filter(|step| step.ended() > joined.began);
+        let just_before = reach().rev().filter(|step| {
+            step.ended() <= joined.began && step.ended() + HEARD_EARLY > joined.began && step.process == joined.process
+        });
         let mut heard = BTreeSet::new();
-        let after = steps.iter().filter(|step| step.object == service && step.ended() > joined.began);
-        for step in after.filter(|step| words::tells_reach(&step.step)) {
+        for step in after.chain(just_before) {
             if heard.insert((&step.step, &step.process)) {
                 let mut step = step.clone();
                 step.object.clone_from(&joined.object);
