@@ -62,7 +62,7 @@ pub struct Seen<'a> {
 impl Seen<'_> {
     /// The same page or redirect, with links that lead through the proxy.
     pub async fn through(&self, mut response: Response<Body>) -> Response<Body> {
-        response.headers_mut().retain_all(|name| !name.starts_with("access-control-"));
+        without_other_origins(response.headers_mut());
         if let Some(location) = response.headers().get(LOCATION) {
             if let Some(moved) = location.to_str().ok().and_then(|link| HeaderValue::try_from(self.link(link)).ok()) {
                 response.headers_mut().insert(LOCATION, moved);
@@ -213,17 +213,11 @@ fn write_tag(tag: &StartTag<usize>, into: &mut Vec<u8>) {
     into.extend_from_slice(if tag.self_closing { b"/>" } else { b">" });
 }
 
-/// Headers have no `retain`.
-trait RetainAll {
-    fn retain_all(&mut self, keep: impl Fn(&str) -> bool);
-}
-
-impl RetainAll for HeaderMap {
-    fn retain_all(&mut self, keep: impl Fn(&str) -> bool) {
-        let dropped: Vec<_> = self.keys().filter(|name| !keep(name.as_str())).cloned().collect();
-        for name in dropped {
-            self.remove(name);
-        }
+/// What a page says of other origins is meant for its own host, not for this server.
+fn without_other_origins(headers: &mut HeaderMap) {
+    let dropped: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with("access-control-")).cloned().collect();
+    for name in dropped {
+        headers.remove(name);
     }
 }
 
