@@ -1,5 +1,6 @@
 //! Knarr: Kubernetes as one program. What is here only reads the command line and puts the parts together.
 
+mod address;
 mod check;
 mod cluster;
 mod commands;

@@ -172,7 +172,7 @@ async fn assemble(
         images: images::Images::new(),
         tokens: volumes::Tokens::new(client.clone()),
         index: runtime::Index::default(),
-        addresses: node::node_addresses(&settings),
+        addresses: vec![settings.node_ip.to_string()],
         node_dns: container::dns::parse_resolv_conf(&resolv_conf.unwrap_or_default()),
         allocatable: RwLock::new(allocatable),
         metrics,

@@ -1,7 +1,7 @@
 //! How one node is set up.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ pub struct Settings {
     pub resolv_conf: Option<PathBuf>,
     /// Manifests of static pods.
     pub manifests: Option<PathBuf>,
-    /// The address to report; found from the default route otherwise.
-    pub node_ip: Option<IpAddr>,
+    /// The address to report.
+    pub node_ip: IpAddr,
     pub register: bool,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
@@ -85,7 +85,7 @@ impl Settings {
             cluster_domain: "cluster.local".to_string(),
             resolv_conf: Some(PathBuf::from("/etc/resolv.conf")),
             manifests: None,
-            node_ip: None,
+            node_ip: Ipv4Addr::LOCALHOST.into(),
             register: true,
             labels: BTreeMap::new(),
             taints: Vec::new(),

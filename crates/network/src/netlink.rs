@@ -85,9 +85,11 @@ pub struct Route {
     pub link: Option<u32>,
     /// The gateway need not be within a network of the interface.
     pub on_link: bool,
+    /// What packets that begin here come from.
+    pub source: Option<IpAddr>,
 }
 
-/// Marks routes to other nodes' pods as ours.
+/// Marks routes as ours.
 const OWN_ROUTES: u8 = 0x6b;
 
 pub struct Netlink {
@@ -247,17 +249,14 @@ impl Netlink {
         self.handle.route().del(message).execute().await.map_err(failed(format!("removing the route to {}", route.to)))
     }
 
-    /// Routes to other nodes' pods that we made.
+    /// Routes that we made.
     pub async fn own_routes(&self) -> Result<Vec<Route>, NetlinkError> {
-        let mut own = Vec::new();
-        for message in self.routes().await? {
-            if u8::from(message.header.protocol) == OWN_ROUTES
-                && let Some(route) = read_route(&message)
-            {
-                own.push(route);
-            }
-        }
-        Ok(own)
+        Ok(self.routes().await?.iter().filter(|message| is_own(message)).filter_map(read_route).collect())
+    }
+
+    /// Routes that others made.
+    pub async fn other_routes(&self) -> Result<Vec<Route>, NetlinkError> {
+        Ok(self.routes().await?.iter().filter(|message| !is_own(message)).filter_map(read_route).collect())
     }
 
     /// The interface that leads to the outside.
@@ -346,10 +345,17 @@ fn route_message(route: &Route, is_own: bool) -> Result<RouteMessage, NetlinkErr
     if route.on_link {
         builder = builder.onlink();
     }
+    if let Some(source) = route.source {
+        builder = builder.pref_source(source).map_err(unwritable)?;
+    }
     if is_own {
         builder = builder.protocol(RouteProtocol::from(OWN_ROUTES));
     }
     Ok(builder.build())
+}
+
+fn is_own(message: &RouteMessage) -> bool {
+    u8::from(message.header.protocol) == OWN_ROUTES
 }
 
 fn unwritable(error: impl std::fmt::Display) -> NetlinkError {
@@ -375,7 +381,7 @@ fn read_route(message: &RouteMessage) -> Option<Route> {
     }
     let to = Cidr::new(to, message.header.destination_prefix_length)?;
     let on_link = message.header.flags.contains(rtnetlink::packet_route::route::RouteFlags::Onlink);
-    Some(Route { to, gateway, link, on_link })
+    Some(Route { to, gateway, link, on_link, source: None })
 }
 
 /// The kernel's parameters of a token bucket filter.

@@ -45,7 +45,12 @@ pub async fn send(server: &Arc<Server>, method: Method, at: &Path<'_>, object: &
     if response.status().is_success() || code == 409 {
         return Ok(());
     }
-    let text =
-        response.body_mut().gather().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-    Err(Status::new(code, "", text))
+    let body = response.body_mut().gather().unwrap_or_default();
+    Err(Status::new(code, "", message(&body)))
+}
+
+/// What a refusal says, in words alone.
+fn message(body: &[u8]) -> String {
+    let status = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    status["message"].as_str().map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned)
 }

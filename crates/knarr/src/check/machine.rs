@@ -1,8 +1,9 @@
 //! The machine: rights, cgroups, ports, name, address, memory.
 
-use std::net::{TcpListener, UdpSocket};
+use std::net::TcpListener;
 
 use super::{Finding, Listen};
+use crate::address::{LONELY, own_address};
 
 /// Controllers that pods' limits need.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
@@ -86,19 +87,14 @@ fn is_name(name: &str) -> bool {
         })
 }
 
-/// Connecting a datagram socket sends nothing; it only makes the kernel choose the address to send from.
 pub fn address() -> Finding {
-    let chosen = UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
-        socket.connect("192.0.2.1:9")?;
-        socket.local_addr()
-    });
-    match chosen {
-        Ok(address) => Finding::good("address", address.ip().to_string()),
-        Err(_) => Finding::poor(
+    match own_address() {
+        address if address.is_loopback() || address == LONELY => Finding::poor(
             "address",
-            "no default route: other machines cannot find this one by itself",
-            "name its address with --node-ip and --advertise-address",
+            "none but loopback: no other machine can join",
+            "connect it to a network, or let it run alone",
         ),
+        address => Finding::good("address", address.to_string()),
     }
 }
 

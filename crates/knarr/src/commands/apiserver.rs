@@ -24,6 +24,7 @@ use knarr_store::{Embedded, Etcd, EtcdOptions, Store, Tls};
 use tokio::net::TcpListener;
 
 use super::common;
+use crate::address::own_address;
 
 /// Who signs service-account tokens, and for whom they are good.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -269,18 +270,9 @@ fn identity(arguments: &Arguments, advertised: IpAddr) -> Identity {
     identity
 }
 
-/// The address others reach this machine by when it listens on all of them, or on none of theirs: the one the default
-/// route leaves from.
+/// The address others reach this machine by, also when it listens on all of them, or on none of theirs.
 fn advertised(listening: IpAddr) -> IpAddr {
-    if !listening.is_unspecified() && !listening.is_loopback() {
-        return listening;
-    }
-    // Connecting a datagram socket sends nothing; it only makes the kernel choose the address to send from.
-    let route = std::net::UdpSocket::bind("0.0.0.0:0").and_then(|socket| {
-        socket.connect("192.0.2.1:9")?;
-        socket.local_addr()
-    });
-    route.map_or(IpAddr::from([127, 0, 0, 1]), |address| address.ip())
+    if listening.is_unspecified() || listening.is_loopback() { own_address() } else { listening }
 }
 
 fn write_kubeconfig(arguments: &Arguments, pki: &Pki, address: SocketAddr) -> anyhow::Result<()> {

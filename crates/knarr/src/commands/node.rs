@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use super::common;
 use super::eviction::EvictionArguments;
 use super::node_resources::ResourceArguments;
+use crate::address::own_address;
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Node")]
@@ -141,7 +142,7 @@ pub async fn run(
     settings.cluster_dns.clone_from(&arguments.cluster_dns);
     settings.cluster_domain.clone_from(&arguments.cluster_domain);
     settings.manifests.clone_from(&arguments.pod_manifest_path);
-    settings.node_ip = arguments.node_ip;
+    settings.node_ip = arguments.node_ip.unwrap_or_else(own_address);
     settings.max_pods = arguments.max_pods;
     settings.serving = arguments.node_listen;
     settings.cgroup_root.clone_from(&arguments.cgroup_root);

@@ -21,6 +21,7 @@ use tower::ServiceExt;
 use super::network::{self, NetworkArguments, NodeNetwork};
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
 use super::{apiserver, common, preflight};
+use crate::address::ensure_address;
 use crate::check::{Listen, Plan};
 use crate::cluster::{self, Cluster};
 use crate::ready::{self, Display, Probe};
@@ -49,6 +50,9 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let data = arguments.apiserver.data_dir.clone();
     running::take(&data)?.until_exit();
     preflight(&arguments)?;
+    if arguments.node.node_ip.is_none() {
+        ensure_address().await;
+    }
     let ingress = if arguments.disable_agent { None } else { arguments.network.ingress.bind()? };
     // The runtime takes longest: it starts while the API server does.
     let runtime = (!arguments.disable_agent).then(|| Runtime::start(&arguments.node, &data));

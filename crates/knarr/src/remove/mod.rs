@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use knarr_network::clean;
 
+use crate::address::LONELY;
 use crate::cluster::Cluster;
 
 /// Where a node lived.
@@ -32,7 +33,7 @@ pub async fn remove_node(place: &Place) -> anyhow::Result<()> {
     let belongings = clean::Belongings {
         data_directory: place.data.join("network"),
         bridge: crate::commands::network::BRIDGE.to_owned(),
-        addresses: cluster.dns,
+        addresses: cluster.dns.into_iter().chain([LONELY.into()]).collect(),
         pools: cluster.load_balancers,
     };
     clean::clean(&belongings).await.context("the network cannot be cleaned")?;

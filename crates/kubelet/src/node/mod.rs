@@ -1,6 +1,5 @@
 //! The node itself: who it is, what it has, how it is, and that it lives.
 
-mod addresses;
 pub mod certificates;
 pub mod devices;
 pub mod eviction;
@@ -13,7 +12,6 @@ mod register;
 pub mod runtime_class;
 mod shutdown;
 
-pub use addresses::node_addresses;
 pub use lease::keep_lease;
 pub use log_rotation::rotate_logs;
 pub use object::{allocatable, apply_devices};

@@ -294,11 +294,11 @@ async fn set_up_inside(
         let own = if address.is_ipv4() { 32 } else { 128 };
         netlink.add_address(link.index, *address, own).await?;
         if let Some(to) = Cidr::new(*gateway, own) {
-            let route = Route { to, gateway: None, link: Some(link.index), on_link: false };
+            let route = Route { to, gateway: None, link: Some(link.index), on_link: false, source: None };
             netlink.set_route(&route, false).await?;
         }
         if let Some(to) = default_network(*address) {
-            let route = Route { to, gateway: Some(*gateway), link: Some(link.index), on_link: false };
+            let route = Route { to, gateway: Some(*gateway), link: Some(link.index), on_link: false, source: None };
             netlink.set_route(&route, false).await?;
         }
     }

@@ -2,6 +2,9 @@
 //!
 //! A tunnel's end has the first address of its node's pod network and a hardware address made from it, so that every
 //! node can work out every other's without asking.
+//!
+//! Where no route at all leads to the services' networks, as on a machine without a default route, there is one here: a
+//! program on the machine could not even begin to speak to a service, though its packets would then go elsewhere.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use knarr_client::Informers;
 use tokio::sync::Notify;
 
@@ -16,6 +20,7 @@ use super::{TUNNEL, pod_cidrs};
 use crate::cidr::Cidr;
 use crate::cni::hardware_address;
 use crate::netlink::{Netlink, NetlinkError, Route};
+use crate::proxy::networks_of;
 use crate::sysctl;
 
 const TUNNEL_ID: u32 = 107;
@@ -37,10 +42,14 @@ pub async fn run(informers: Informers, settings: Settings) {
     let changed = Arc::new(Notify::new());
     let notify = Arc::clone(&changed);
     nodes.on_change(move |_| notify.notify_one());
+    let services = informers.of::<ServiceCIDR>();
+    let notify = Arc::clone(&changed);
+    services.on_change(move |_| notify.notify_one());
     nodes.synced().await;
+    services.synced().await;
     loop {
         let places: Vec<Place> = nodes.list().iter().map(|node| Place::of(node)).collect();
-        let pause = match apply(&places, &settings.node_name).await {
+        let pause = match apply(&places, &settings.node_name, &networks_of(&services.list())).await {
             Ok(()) => AGAIN,
             Err(error) => {
                 tracing::error!(error = %chain(&error), "the ways to other nodes' pods could not be set");
@@ -106,7 +115,17 @@ fn tunnel_mac(pods: &[Cidr]) -> Option<[u8; 6]> {
     pods.first().map(|cidr| hardware_address(cidr.first()))
 }
 
-async fn apply(places: &[Place], node: &str) -> Result<(), NetlinkError> {
+/// Networks of services that no route of others leads to, each with this node's address of its family.
+fn unreachable(services: &BTreeSet<Cidr>, others: &[Route], own: &Place) -> Vec<(Cidr, IpAddr)> {
+    let leads = |to: &Cidr| {
+        let covers = |route: &Route| route.to.is_ipv4() == to.is_ipv4() && route.to.length() <= to.length();
+        others.iter().any(|route| covers(route) && route.to.contains(to.first()))
+    };
+    let source = |to: &Cidr| own.addresses.iter().find(|address| address.is_ipv4() == to.is_ipv4());
+    services.iter().filter(|to| !leads(to)).filter_map(|to| Some((*to, *source(to)?))).collect()
+}
+
+async fn apply(places: &[Place], node: &str, services: &BTreeSet<Cidr>) -> Result<(), NetlinkError> {
     let Some(own) = places.iter().find(|place| place.name == node) else { return Ok(()) };
     let netlink = Netlink::open()?;
     let addresses = netlink.addresses(None).await?;
@@ -122,15 +141,23 @@ async fn apply(places: &[Place], node: &str) -> Result<(), NetlinkError> {
     let mut wanted = BTreeSet::new();
     for way in ways {
         let route = match way {
-            Way::Straight { to, gateway } => Route { to, gateway: Some(gateway), link: None, on_link: false },
+            Way::Straight { to, gateway } => {
+                Route { to, gateway: Some(gateway), link: None, on_link: false, source: None }
+            }
             Way::Tunnel { to, inner, mac, node } => {
                 let Some(link) = tunnel else { continue };
                 netlink.set_tunnel_peer(link, inner, &mac, node).await?;
-                Route { to, gateway: Some(inner), link: Some(link), on_link: true }
+                Route { to, gateway: Some(inner), link: Some(link), on_link: true, source: None }
             }
         };
         netlink.set_route(&route, true).await?;
         wanted.insert(route.to);
+    }
+    for (to, source) in unreachable(services, &netlink.other_routes().await?, own) {
+        let link = Some(netlink.link("lo").await?.index);
+        let route = Route { to, gateway: None, link, on_link: false, source: Some(source) };
+        netlink.set_route(&route, true).await?;
+        wanted.insert(to);
     }
     for route in netlink.own_routes().await? {
         if !wanted.contains(&route.to) {
@@ -197,6 +224,26 @@ mod tests {
             name: name.into(),
             addresses: vec![address.parse().unwrap()],
             pods: pods.iter().map(|text| text.parse().unwrap()).collect(),
+        }
+    }
+
+    #[test]
+    fn services_have_a_route_where_nothing_leads_to_them() {
+        let own = place("one", "192.168.1.1", &["10.244.0.0/24"]);
+        let route =
+            |to: &str| Route { to: to.parse().unwrap(), gateway: None, link: Some(2), on_link: false, source: None };
+        let services = ["10.96.0.0/12", "fd96::/108"].map(|text| text.parse().unwrap()).into();
+        for (others, expected) in [
+            (vec!["192.168.1.0/24"], 1),
+            (vec!["192.168.1.0/24", "0.0.0.0/0"], 0),
+            (vec!["10.0.0.0/8"], 0),
+            (vec!["10.96.0.0/24", "::/0"], 1),
+        ] {
+            let routes: Vec<Route> = others.iter().map(|to| route(to)).collect();
+            let found = unreachable(&services, &routes, &own);
+            // No address of the other family, no route for it.
+            assert_eq!(found.len(), expected, "{others:?}");
+            assert!(found.iter().all(|(_, source)| *source == own.addresses[0]));
         }
     }
 

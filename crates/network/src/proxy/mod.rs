@@ -140,7 +140,7 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
 
 const BY_SERVICE: &str = "service";
 
-fn networks_of(all: &[Arc<ServiceCIDR>]) -> BTreeSet<Cidr> {
+pub(crate) fn networks_of(all: &[Arc<ServiceCIDR>]) -> BTreeSet<Cidr> {
     let texts = all.iter().filter_map(|one| one.spec.as_ref()?.cidrs.as_ref()).flatten();
     texts.filter_map(|text| text.parse().ok()).collect()
 }

@@ -1,32 +1,44 @@
-//! The addresses under which the node is reached.
+//! The address under which this machine is reached, where none is named.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use nix::ifaddrs::getifaddrs;
 
-use crate::settings::Settings;
+/// What a machine without any network calls itself. Endpoints can be no loopback addresses, so it takes the one that is
+/// set aside for machines which have none (RFC 7600).
+pub const LONELY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
-/// The chosen address, or that of the interface the default route goes through, or the first that is no loopback.
-pub fn node_addresses(settings: &Settings) -> Vec<String> {
-    if let Some(chosen) = settings.node_ip {
-        return vec![chosen.to_string()];
-    }
+/// That of the interface the default route goes through, or the first that is no loopback.
+pub fn own_address() -> IpAddr {
     let routed = default_interface(&std::fs::read_to_string("/proc/net/route").unwrap_or_default());
-    vec![best(&interface_addresses(), routed.as_deref()).to_string()]
+    best(&interface_addresses(), routed.as_deref())
 }
 
-/// With no network at all, the machine is reached from itself alone.
+/// Makes sure that there is an address which pods of this machine can reach it by.
+pub async fn ensure_address() {
+    if own_address().is_loopback()
+        && let Err(error) = knarr_network::add_local_address(LONELY.into()).await
+    {
+        tracing::warn!(%error, "this machine has no address that its pods could reach it by");
+    }
+}
+
 fn best(all: &[(String, IpAddr)], routed: Option<&str>) -> IpAddr {
-    // Loopback has the cluster's DNS on it and our bridge the pods' gateway: neither is this machine's own.
-    let all: Vec<_> = all.iter().filter(|(name, _)| name != "lo" && !name.starts_with("knarr")).collect();
     let on_route = |name: &str| routed == Some(name);
     let v4 = |address: &IpAddr| address.is_ipv4();
-    let best = all
+    // Loopback has the cluster's DNS on it and our bridge the pods' gateway: neither is this machine's own.
+    let own: Vec<_> = all.iter().filter(|(name, _)| name != "lo" && !name.starts_with("knarr")).collect();
+    let best = own
         .iter()
         .find(|(name, address)| on_route(name) && v4(address))
-        .or_else(|| all.iter().find(|(_, address)| v4(address)))
-        .or_else(|| all.first());
-    best.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |(_, address)| *address)
+        .or_else(|| own.iter().find(|(_, address)| v4(address)))
+        .or_else(|| own.first());
+    let is_lonely = || all.iter().any(|(_, address)| *address == LONELY);
+    match best {
+        Some((_, address)) => *address,
+        None if is_lonely() => LONELY.into(),
+        None => Ipv4Addr::LOCALHOST.into(),
+    }
 }
 
 fn interface_addresses() -> Vec<(String, IpAddr)> {
@@ -73,6 +85,8 @@ mod tests {
         let with = |more: &[(&str, &str)]| all(&[&ours[..], more].concat());
         for (rows, routed, expected) in [
             (with(&[]), None, "127.0.0.1"),
+            (with(&[("lo", "192.0.0.8")]), None, "192.0.0.8"),
+            (with(&[("lo", "192.0.0.8"), ("eth0", "192.0.2.7")]), None, "192.0.2.7"),
             (with(&[("eth0", "192.0.2.7")]), None, "192.0.2.7"),
             (with(&[("eth0", "192.0.2.7"), ("eth1", "198.51.100.7")]), Some("eth1"), "198.51.100.7"),
             (with(&[("eth0", "2001:db8::7")]), Some("eth0"), "2001:db8::7"),
