@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use knarr_client::{Change, Informer, Informers};
+use parking_lot::Mutex;
 
 use crate::directory::{Directory, Endpoint, Kind, Port, Service};
 use crate::name::Name;
@@ -24,22 +25,21 @@ pub fn start(informers: &Informers, directory: Arc<Directory>) -> impl Future<Ou
         told.set_namespace(name, !matches!(change, Change::Deleted(_)));
     });
     slices.add_index(BY_SERVICE, services_of_slice);
-    let (told, all, by_service) = (Arc::clone(&directory), Arc::downgrade(&services), Arc::downgrade(&slices));
+    let sources = Arc::new(Sources {
+        services: Arc::downgrade(&services),
+        slices: Arc::downgrade(&slices),
+        directory,
+        looking: Mutex::default(),
+    });
+    let told = Arc::clone(&sources);
     services.on_change(move |change| {
         let meta = &change.latest().metadata;
-        if let (Some(all), Some(by_service)) = (all.upgrade(), by_service.upgrade()) {
-            look(&told, &all, &by_service, &key(meta.namespace.as_deref(), meta.name.as_deref()));
-        }
+        told.look(&key(meta.namespace.as_deref(), meta.name.as_deref()));
     });
-    let (all, by_service) = (Arc::downgrade(&services), Arc::downgrade(&slices));
     slices.on_change(move |change| {
         let mut keys: BTreeSet<String> = services_of_slice(change.latest()).into_iter().collect();
         keys.extend(change.previous().map(|slice| services_of_slice(slice)).unwrap_or_default());
-        if let (Some(all), Some(by_service)) = (all.upgrade(), by_service.upgrade()) {
-            for key in keys {
-                look(&directory, &all, &by_service, &key);
-            }
-        }
+        keys.iter().for_each(|key| sources.look(key));
     });
     async move {
         namespaces.synced().await;
@@ -61,15 +61,33 @@ fn services_of_slice(slice: &EndpointSlice) -> Vec<String> {
     names.map(|name| format!("{namespace}/{name}")).collect()
 }
 
-fn look(directory: &Directory, services: &Informer<v1::Service>, slices: &Informer<EndpointSlice>, key: &str) {
-    let (namespace, name) = key.split_once('/').unwrap_or_default();
-    let service = services.get(namespace, name);
-    let offered = service.and_then(|service| offered(&service, &slices.by_index(BY_SERVICE, key)));
-    let known = offered.is_some();
-    directory.set(namespace, name, offered);
-    if known {
-        let name = format!("{name}.{namespace}.svc");
-        tracing::info!(target: "journey", step = "named", object = format!("services/{key}"), name);
+/// Where the directory's entries come from.
+struct Sources {
+    services: Weak<Informer<v1::Service>>,
+    slices: Weak<Informer<EndpointSlice>>,
+    directory: Arc<Directory>,
+    /// Both informers tell of changes at the same time. Whoever read first must also write first: what is older would
+    /// otherwise stay.
+    looking: Mutex<()>,
+}
+
+impl Sources {
+    /// Works out anew what is known of one service.
+    fn look(&self, key: &str) {
+        let (Some(services), Some(slices)) = (self.services.upgrade(), self.slices.upgrade()) else { return };
+        let (namespace, name) = key.split_once('/').unwrap_or_default();
+        let is_known = {
+            let _looking = self.looking.lock();
+            let service = services.get(namespace, name);
+            let offered = service.and_then(|service| offered(&service, &slices.by_index(BY_SERVICE, key)));
+            let is_known = offered.is_some();
+            self.directory.set(namespace, name, offered);
+            is_known
+        };
+        if is_known {
+            let name = format!("{name}.{namespace}.svc");
+            tracing::info!(target: "journey", step = "named", object = format!("services/{key}"), name);
+        }
     }
 }
 

@@ -33,7 +33,14 @@ pub enum Handled {
     /// There is nothing to say.
     Nothing,
     /// Others must be asked, with `Resolver::ask_others`.
-    Later(Box<Query>),
+    Later(Box<Pending>),
+}
+
+/// A request that the zone cannot answer alone.
+pub struct Pending {
+    query: Query,
+    /// Where its name leads, if it is one of the cluster's.
+    alias: Option<Name>,
 }
 
 impl Resolver {
@@ -94,25 +101,31 @@ impl Resolver {
             Outcome::NoData => (Code::NoError, denied()),
             Outcome::NoSuchName => (Code::NoSuchName, denied()),
             Outcome::Alias(target) if matches!(query.kind, kind::CNAME) => (Code::NoError, alias(&[target])),
-            Outcome::Alias(_) => return Handled::Later(Box::new(query)),
+            Outcome::Alias(target) => return Handled::Later(Box::new(Pending { query, alias: Some(target) })),
             Outcome::Elsewhere => {
                 if let Some(answer) = self.cache.find(&asked(&query), Instant::now()) {
                     repeat(out, &answer, request, &query, limit);
                     return Handled::Answered;
                 }
-                return Handled::Later(Box::new(query));
+                return Handled::Later(Box::new(Pending { query, alias: None }));
             }
         };
         message::write(out, request, &query, code, true, &sections, limit);
         Handled::Answered
     }
 
-    /// Answers a request that the zone could not answer alone.
-    pub async fn ask_others(&self, request: &[u8], query: &Query, limit: Option<usize>) -> Vec<u8> {
+    /// Answers a request that the zone could not answer alone. The zone is not asked again: it may know more by now, and what
+    /// others are asked must not depend on that.
+    pub async fn ask_others(
+        &self,
+        request: &[u8],
+        Pending { query, alias }: &Pending,
+        limit: Option<usize>,
+    ) -> Vec<u8> {
         let limit = limit.unwrap_or_else(|| query.largest_answer());
         let mut out = Vec::new();
-        if let Outcome::Alias(target) = self.zone.answer(&self.directory, &query.name, query.kind, 0) {
-            let (code, sections) = self.follow(target, query).await;
+        if let Some(target) = alias {
+            let (code, sections) = self.follow(target.clone(), query).await;
             message::write(&mut out, request, query, code, true, &sections, limit);
             return out;
         }

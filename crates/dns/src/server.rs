@@ -88,12 +88,12 @@ async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwar
                     // A full send buffer loses an answer, as any network may; the client asks again.
                     let _ = socket.try_send_to(&answer, client);
                 }
-                Handled::Later(query) => {
+                Handled::Later(pending) => {
                     let Ok(permit) = Arc::clone(&forwarded).try_acquire_owned() else { continue };
                     let (socket, resolver) = (Arc::clone(&socket), Arc::clone(&resolver));
                     let request = request[..length].to_vec();
                     tokio::spawn(async move {
-                        let answer = resolver.ask_others(&request, &query, None).await;
+                        let answer = resolver.ask_others(&request, &pending, None).await;
                         let _ = socket.send_to(&answer, client).await;
                         drop(permit);
                     });
@@ -136,7 +136,7 @@ async fn serve_stream(mut stream: TcpStream, resolver: &Resolver) -> std::io::Re
         match resolver.answer(&request, Some(LARGEST), &mut answer) {
             Handled::Nothing => return Ok(()),
             Handled::Answered => {}
-            Handled::Later(query) => answer = resolver.ask_others(&request, &query, Some(LARGEST)).await,
+            Handled::Later(pending) => answer = resolver.ask_others(&request, &pending, Some(LARGEST)).await,
         }
         let length = u16::try_from(answer.len()).unwrap_or(u16::MAX);
         let mut framed = Vec::with_capacity(answer.len() + 2);

@@ -1,10 +1,11 @@
 //! The whole server on loopback: queries over UDP and TCP, and an upstream resolver of the test's own.
 
+mod common;
+
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,39 +15,9 @@ use knarr_client::kube::Client;
 use knarr_client::kube::client::Body;
 use serde_json::json;
 
+use common::{A, free_address, query, upstream};
+
 const PATIENCE: Duration = Duration::from_secs(5);
-const A: u16 = 1;
-
-fn query(name: &str, kind: u16) -> Vec<u8> {
-    let mut bytes = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    for label in name.split('.') {
-        bytes.push(u8::try_from(label.len()).unwrap());
-        bytes.extend_from_slice(label.as_bytes());
-    }
-    bytes.push(0);
-    bytes.extend_from_slice(&kind.to_be_bytes());
-    bytes.extend_from_slice(&[0, 1]);
-    bytes
-}
-
-/// Answers every A query with 192.0.2.1 and counts them.
-fn upstream() -> (SocketAddr, Arc<AtomicUsize>) {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let (address, asked) = (socket.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-    let count = Arc::clone(&asked);
-    std::thread::spawn(move || {
-        let mut request = [0; 512];
-        while let Ok((length, client)) = socket.recv_from(&mut request) {
-            count.fetch_add(1, Ordering::SeqCst);
-            let mut answer = request[..length].to_vec();
-            answer[2] |= 0x80;
-            answer[7] = 1;
-            answer.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 1]);
-            let _ = socket.send_to(&answer, client);
-        }
-    });
-    (address, asked)
-}
 
 async fn start(forwarder: SocketAddr) -> SocketAddr {
     let endpoints: Vec<_> =
@@ -73,7 +44,7 @@ async fn start(forwarder: SocketAddr) -> SocketAddr {
             Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from(list.to_string()))))
         }
     };
-    let listen = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let listen = free_address();
     let settings = knarr_dns::Settings {
         listen: vec![listen],
         domain: "cluster.local".into(),
@@ -126,12 +97,12 @@ async fn queries_are_answered() {
         assert!(cut[2] & 2 != 0 && cut.len() <= 512, "too long for UDP");
         let whole = ask_by_stream(server, &query("many.n.svc.cluster.local", A));
         assert_eq!((whole[2] & 2, whole[7]), (0, 100));
-        assert_eq!(asked.load(Ordering::SeqCst), 0, "names of the cluster stay in the cluster");
+        assert_eq!(asked.lock().unwrap().len(), 0, "names of the cluster stay in the cluster");
         for _ in 0..3 {
             let answer = ask(server, &query("elsewhere.example", A));
             assert!(answer.ends_with(&[192, 0, 2, 1]));
         }
-        assert_eq!(asked.load(Ordering::SeqCst), 1, "answers are remembered");
+        assert_eq!(asked.lock().unwrap().len(), 1, "answers are remembered");
         let alias = ask(server, &query("away.n.svc.cluster.local", A));
         assert_eq!((alias[3] & 15, alias[7]), (0, 2), "the alias and what it leads to");
         assert!(alias.ends_with(&[192, 0, 2, 1]));

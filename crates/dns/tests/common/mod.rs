@@ -1,0 +1,48 @@
+//! Questions to the server, and a resolver for it to ask.
+
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::sync::{Arc, Mutex};
+
+pub const A: u16 = 1;
+
+pub fn query(name: &str, kind: u16) -> Vec<u8> {
+    let mut bytes = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        bytes.push(u8::try_from(label.len()).unwrap());
+        bytes.extend_from_slice(label.as_bytes());
+    }
+    bytes.push(0);
+    bytes.extend_from_slice(&kind.to_be_bytes());
+    bytes.extend_from_slice(&[0, 1]);
+    bytes
+}
+
+/// Answers every A query with 192.0.2.1 and keeps what it was asked.
+pub fn upstream() -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (address, asked) = (socket.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+    let kept = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        let mut request = [0; 512];
+        while let Ok((length, client)) = socket.recv_from(&mut request) {
+            kept.lock().unwrap().push(request[..length].to_vec());
+            let mut answer = request[..length].to_vec();
+            answer[2] |= 0x80;
+            answer[7] = 1;
+            answer.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, 1]);
+            let _ = socket.send_to(&answer, client);
+        }
+    });
+    (address, asked)
+}
+
+/// An address that is free for datagrams and for streams.
+pub fn free_address() -> SocketAddr {
+    loop {
+        let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = datagrams.local_addr().unwrap();
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
