@@ -92,6 +92,34 @@ fn all_reach_each_other(cluster: &Cluster, families: usize) {
 }
 
 #[test]
+fn a_machine_without_any_network_runs_pods_and_reaches_their_services() {
+    if !harness::is_possible() {
+        return;
+    }
+    let cluster = Cluster::with(Options { nodes: 1, is_unplugged: true, ..Options::default() });
+    cluster.wait_for("the server to call itself ready", || cluster.nodes[0].log().contains("ready after"));
+    let first = pods();
+    cluster.apply(first.split_once("metadata: {name: pod-2").expect("two pods").0.rsplit_once("---").expect("one").0);
+    cluster.wait_for("the pod", || cluster.ready_pods("app=web") == 1);
+    let service = cluster.kubectl(&["get", "service", "web-1", "-o", "jsonpath={.spec.clusterIP}"]);
+    let page = format!("http://{service}/name");
+    cluster.wait_for("the machine to reach the service", || {
+        cluster.nodes[0].machine.fetch(&page).as_deref() == Some("pod-1")
+    });
+    cluster.wait_for("the pod to find it by name", || is_named(&cluster, "pod-1", "web-1", &[&service]));
+    assert_eq!(fetch(&cluster, "pod-1", &service, 80, "name").as_deref().map(str::trim), Some("pod-1"));
+    let own = cluster.kubectl(&[
+        "exec",
+        "pod-1",
+        "--",
+        "sh",
+        "-c",
+        "nc -w 2 $KUBERNETES_SERVICE_HOST 443 </dev/null && echo open",
+    ]);
+    assert_eq!(own, "open", "the pod does not reach the API server");
+}
+
+#[test]
 fn pods_reach_each_other_across_subnets() {
     if !harness::is_possible() {
         return;

@@ -34,6 +34,8 @@ impl Drop for Turn {
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub nodes: usize,
+    /// The server's machine has no network but its loopback.
+    pub is_unplugged: bool,
     /// More flags of `knarr server`, and of every `knarr agent`.
     pub server: Vec<&'static str>,
     pub agents: Vec<&'static str>,
@@ -65,8 +67,11 @@ impl Cluster {
         let turn = turn();
         let switch = Switch::new();
         let folder = tempfile::tempdir().expect("a folder");
-        let machine = switch.plug(11);
-        let mut flags = vec!["--advertise-address".to_owned(), machine.address.clone()];
+        let machine = if options.is_unplugged { switch.leave_unplugged() } else { switch.plug(11) };
+        let mut flags = Vec::new();
+        if !options.is_unplugged {
+            flags.extend(["--advertise-address".to_owned(), machine.address.clone()]);
+        }
         flags.extend(options.server.iter().map(ToString::to_string));
         let mut server = Node::new(machine, "node-1", "server", folder.path(), flags);
         server.start();

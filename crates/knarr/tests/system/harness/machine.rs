@@ -33,6 +33,7 @@ pub struct Switch {
 /// A network namespace plugged into a switch.
 pub struct Machine {
     pub name: String,
+    /// None where the machine has none.
     pub address: String,
 }
 
@@ -80,6 +81,11 @@ impl Switch {
         let machine = Machine { name, address };
         machine.ip("link set lo up");
         machine
+    }
+
+    /// A new machine with nothing but its loopback.
+    pub fn leave_unplugged(&self) -> Machine {
+        self.machine(String::new())
     }
 
     /// A new machine with the addresses 10.77.0.`number` and fd77::`number`.

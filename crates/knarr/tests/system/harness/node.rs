@@ -26,7 +26,6 @@ impl Node {
         for (flag, value) in [
             ("--data-dir", data.to_string_lossy().into_owned()),
             ("--node-name", name.to_owned()),
-            ("--node-ip", machine.address.clone()),
             ("--cgroup-root", cgroup_root.clone()),
             // How full the tester's disk is must not matter.
             ("--eviction-hard", "memory.available<1Mi".to_owned()),
@@ -34,6 +33,9 @@ impl Node {
             ("--image-gc-high-threshold", "100".to_owned()),
         ] {
             all.extend([flag.to_owned(), value]);
+        }
+        if !machine.address.is_empty() {
+            all.extend(["--node-ip".to_owned(), machine.address.clone()]);
         }
         all.extend(arguments);
         Node { name: name.to_owned(), machine, data, cgroup_root, arguments: all, process: None }
