@@ -73,7 +73,8 @@ pub async fn start(informers: &Informers, backends: &Arc<Backends>, certificates
     followed.services.on_change(move |change| told.service(key(&change.latest().metadata)));
     let told = changed();
     followed.slices.on_change(move |change| {
-        for text in services_of_slice(change.latest()) {
+        let before = change.previous().map(|slice| services_of_slice(slice)).unwrap_or_default();
+        for text in services_of_slice(change.latest()).into_iter().chain(before) {
             if let Some((namespace, name)) = text.split_once('/') {
                 told.service((namespace.to_owned(), name.to_owned()));
             }

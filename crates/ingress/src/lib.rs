@@ -34,6 +34,8 @@ use knarr_client::Informers;
 use knarr_client::kube::Client;
 
 pub use metrics::render as metrics;
+#[doc(hidden)]
+pub use quick::fuzzing;
 pub use server::Listeners;
 
 /// The controller name by which an IngressClass asks for us.

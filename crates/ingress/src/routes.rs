@@ -83,13 +83,9 @@ impl<T> Table<T> {
         table
     }
 
+    /// What is said for the host itself comes first, then for its wildcard, then for all hosts: a rule without a host is for all
+    /// traffic, whatever others say of a host.
     pub fn find(&self, host: &str, path: &str) -> Option<&Arc<T>> {
-        let rules = self.rules_of(host);
-        let rule = rules.iter().find(|rule| rule.matches(path));
-        rule.map(|rule| &rule.backend).or(self.default.as_ref())
-    }
-
-    fn rules_of(&self, host: &str) -> &[Rule<T>] {
         let lower;
         let host = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
             lower = host.to_ascii_lowercase();
@@ -97,12 +93,11 @@ impl<T> Table<T> {
         } else {
             host
         };
-        if let Some(rules) = self.hosts.get(host) {
-            return rules;
-        }
         // A star stands for one label.
-        let suffix = host.find('.').map(|dot| &host[dot..]);
-        suffix.and_then(|suffix| self.wildcards.get(suffix)).unwrap_or(&self.anywhere)
+        let wildcard = host.find('.').and_then(|dot| self.wildcards.get(&host[dot..]));
+        let lists = [self.hosts.get(host), wildcard, Some(&self.anywhere)];
+        let rule = lists.into_iter().flatten().find_map(|rules| rules.iter().find(|rule| rule.matches(path)));
+        rule.map(|rule| &rule.backend).or(self.default.as_ref())
     }
 }
 
@@ -183,6 +178,8 @@ mod tests {
                 path("/cart", "Exact", "cart-exact"), path("/foo/", "Prefix", "foo")]}},
             {"host": "*.example", "http": {"paths": [path("/", "ImplementationSpecific", "wild")]}},
             {"http": {"paths": [path("/only", "Prefix", "any")]}},
+            {"host": "narrow.example", "http": {"paths": [path("/here", "Prefix", "narrow")]}},
+            {"host": "narrow.other", "http": {"paths": [path("/here", "Prefix", "narrow")]}},
         ]);
         let table = Table::build(&[ingress(rules, Some("fallback"))], Arc::new);
         for (host, path, expected) in [
@@ -195,6 +192,10 @@ mod tests {
             ("shop.example", "/foobar", "root"),
             ("a.example", "/x", "wild"),
             ("a.b.example", "/x", "fallback"),
+            ("narrow.example", "/here/x", "narrow"),
+            ("narrow.example", "/x", "wild"),
+            ("narrow.other", "/only", "any"),
+            ("narrow.other", "/", "fallback"),
             ("example", "/only/this", "any"),
             ("other", "/", "fallback"),
         ] {

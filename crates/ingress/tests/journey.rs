@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -54,6 +54,8 @@ fn serve(mut stream: TcpStream, name: &str) {
     }
 }
 
+static WAS_SHY: Mutex<bool> = Mutex::new(false);
+
 /// A pod that answers in the form that the path asks for.
 fn shape_shifter() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -88,6 +90,14 @@ fn answer_in_shape(mut stream: TcpStream) -> Option<()> {
         }
         let path = head.split(' ').nth(1).unwrap_or_default();
         let answer = match path {
+            // Goes without a word, but only once.
+            "/shape/shy" if !std::mem::replace(&mut *WAS_SHY.lock().unwrap(), true) => return None,
+            "/shape/gone" => return None,
+            "/shape/slow" => {
+                // Until whoever asked has lost patience.
+                let _ = stream.read(&mut part);
+                return None;
+            }
             "/shape/chunked" => {
                 "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-end: 1\r\n\r\n".to_owned()
             }
@@ -109,9 +119,39 @@ fn answer_in_shape(mut stream: TcpStream) -> Option<()> {
     }
 }
 
-/// An address where nobody listens.
+/// A pod that speaks HTTP/2 alone: it sends the request's body back, then how it went, as gRPC does.
+async fn streaming_pod() -> SocketAddr {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let service = hyper::service::service_fn(|request: http::Request<hyper::body::Incoming>| async move {
+                let takes_trailers = request.headers().get("te").is_some_and(|value| value == "trailers");
+                let mut ending = http::HeaderMap::new();
+                ending.insert("grpc-status", http::HeaderValue::from_static(if takes_trailers { "0" } else { "13" }));
+                let body = request.into_body().with_trailers(std::future::ready(Some(Ok(ending))));
+                Ok::<_, Infallible>(
+                    http::Response::builder().header("content-type", "application/grpc").body(body).unwrap(),
+                )
+            });
+            let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(served.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    address
+}
+
+/// An address where nobody listens. None is given twice: several could listen there at once.
 fn nobody() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static GIVEN: Mutex<Vec<SocketAddr>> = Mutex::new(Vec::new());
+    let mut given = GIVEN.lock().unwrap();
+    loop {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        if !given.contains(&address) {
+            given.push(address);
+            return address;
+        }
+    }
 }
 
 fn slice(service: &str, pods: &[SocketAddr]) -> Vec<Value> {
@@ -130,8 +170,12 @@ struct Cluster {
     certificate: rustls_pki_types::CertificateDer<'static>,
 }
 
-/// The controller with three services: `web` has a pod that is gone and one that lives, `api` one pod, `empty` none.
 async fn start() -> Cluster {
+    start_with(knarr_ingress::Timeouts::default()).await
+}
+
+/// The controller with its services: `web` has a pod that is gone and one that lives, `empty` none, others one.
+async fn start_with(timeouts: knarr_ingress::Timeouts) -> Cluster {
     let made = rcgen::generate_simple_self_signed(["shop.example".to_owned()]).unwrap();
     let path = |path: &str, service: &str| json!({"path": path, "pathType": "Prefix", "backend": {"service": {"name": service, "port": {"number": 80}}}});
     let service = |name: &str| json!({"metadata": {"name": name, "namespace": "n", "uid": name}, "spec": {"ports": [{"port": 80}]}});
@@ -139,14 +183,18 @@ async fn start() -> Cluster {
         "data": {"tls.crt": k8s_openapi::ByteString(made.cert.pem().into_bytes()),
             "tls.key": k8s_openapi::ByteString(made.signing_key.serialize_pem().into_bytes())}});
     let ingress = json!({"metadata": {"name": "i", "namespace": "n", "uid": "i"}, "spec": {"ingressClassName": "knarr",
-        "rules": [{"host": "shop.example", "http": {"paths": [path("/", "web"), path("/api", "api"), path("/empty", "empty"), path("/shape", "shape")]}}],
+        "rules": [{"host": "shop.example", "http": {"paths": [path("/", "web"), path("/api", "api"), path("/empty", "empty"), path("/shape", "shape"),
+            path("/grpc", "grpc")]}}],
         "tls": [{"hosts": ["shop.example"], "secretName": "tls"}]}});
     let class = json!({"metadata": {"name": "knarr", "uid": "c"}, "spec": {"controller": knarr_ingress::CONTROLLER}});
     let mut slices = slice("web", &[nobody(), pod("web")]);
     slices.extend(slice("api", &[pod("api")]));
     slices.extend(slice("shape", &[shape_shifter()]));
+    slices.extend(slice("grpc", &[streaming_pod().await]));
+    let mut streaming = service("grpc");
+    streaming["spec"]["ports"][0]["appProtocol"] = json!("kubernetes.io/h2c");
     let objects = Arc::new(json!({"nodes": [], "ingresses": [ingress], "ingressclasses": [class], "secrets": [secret],
-        "services": [service("web"), service("api"), service("empty"), service("shape")], "endpointslices": slices}));
+        "services": [service("web"), service("api"), service("empty"), service("shape"), streaming], "endpointslices": slices}));
     let answer = move |request: http::Request<Body>| {
         let objects = Arc::clone(&objects);
         async move {
@@ -163,7 +211,7 @@ async fn start() -> Cluster {
     let client = Client::new(tower::service_fn(answer), "default");
     let (http, https) = (nobody(), nobody());
     let listeners = knarr_ingress::Addresses { http: vec![http], https: vec![https] }.bind().unwrap();
-    let (informers, timeouts) = (Informers::new(client.clone()), knarr_ingress::Timeouts::default());
+    let informers = Informers::new(client.clone());
     tokio::spawn(knarr_ingress::run(informers, client, "here".into(), listeners, timeouts));
     Cluster { http, https, certificate: made.cert.der().clone() }
 }
@@ -282,9 +330,8 @@ async fn web_sockets_flow_both_ways() {
     assert_eq!(&echoed.await.unwrap(), b"ping");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn http_2_over_tls_finds_its_certificate() {
-    let cluster = start().await;
+/// HTTP/2 over TLS to the ingress.
+async fn connect(cluster: &Cluster) -> hyper::client::conn::http2::SendRequest<Full<Bytes>> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(cluster.certificate.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -297,9 +344,15 @@ async fn http_2_over_tls_finds_its_certificate() {
     let stream = tokio::net::TcpStream::connect(cluster.https).await.unwrap();
     let name = rustls_pki_types::ServerName::try_from("shop.example").unwrap();
     let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
-    let (mut sender, connection) =
+    let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
+    sender
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_2_over_tls_finds_its_certificate() {
+    let mut sender = connect(&start().await).await;
     let request = http::Request::get("https://shop.example/api/two").body(Full::<Bytes>::default()).unwrap();
     let answer = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
     assert_eq!(answer.status(), 200);
@@ -307,4 +360,45 @@ async fn http_2_over_tls_finds_its_certificate() {
     let text = String::from_utf8_lossy(&text);
     assert!(text.contains("get /api/two http/1.1") && text.contains("x-forwarded-proto: https"), "{text}");
     assert!(text.contains("host: shop.example"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_grpc_pass_with_their_trailers() {
+    let cluster = start().await;
+    let mut sender = connect(&cluster).await;
+    let request = http::Request::post("https://shop.example/grpc/call").header("te", "trailers");
+    let request = request.header("content-type", "application/grpc").body(Full::from("a message")).unwrap();
+    let answer = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
+    assert_eq!(
+        (answer.status().as_u16(), answer.headers()["content-type"].as_bytes()),
+        (200, &b"application/grpc"[..])
+    );
+    let body = tokio::time::timeout(PATIENCE, answer.into_body().collect()).await.unwrap().unwrap();
+    assert_eq!(body.trailers().unwrap()["grpc-status"], "0");
+    assert_eq!(body.to_bytes(), "a message");
+    // Clients that speak HTTP/1 reach such pods, too.
+    let answer = ask(cluster.http, get("shop.example", "/grpc")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_safe_requests_are_asked_again_and_slow_pods_are_given_up() {
+    let patience = knarr_ingress::Timeouts { answer: Duration::from_millis(300), ..knarr_ingress::Timeouts::default() };
+    let cluster = start_with(patience).await;
+    let post = |path: &str| {
+        format!("POST {path} HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx")
+    };
+    for (request, status) in [
+        (get("shop.example", "/shape/shy"), "200"),
+        (get("shop.example", "/shape/gone"), "502"),
+        (post("/shape/gone"), "502"),
+        (get("shop.example", "/shape/slow"), "504"),
+        (post("/shape/slow"), "504"),
+    ] {
+        let answer = ask(cluster.http, request.clone()).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
+    }
+    *WAS_SHY.lock().unwrap() = false;
+    let answer = ask(cluster.http, post("/shape/shy")).await;
+    assert!(answer.starts_with("HTTP/1.1 502"), "the pod may have done what it was asked: {answer}");
 }

@@ -11,6 +11,7 @@ mod answer;
 mod chunks;
 mod deadline;
 mod field;
+pub mod fuzzing;
 mod request;
 mod wire;
 
