@@ -54,6 +54,7 @@ const fn histogram(name: &'static str, buckets: &'static [f64], help: &'static s
 pub const FAMILIES: &[Family] = &[
     counter("kubelet_admission_rejections_total", "Pods that were not let in, by reason."),
     counter("kubelet_evictions", "Pods that were evicted, by what the node or the pod was short of."),
+    histogram("kubelet_eviction_stats_age_seconds", USUAL, "Age of what was measured when a pod was evicted for it."),
     counter("kubelet_http_requests_total", "Requests to the node's endpoints."),
     histogram("kubelet_http_requests_duration_seconds", USUAL, "Seconds until a request was answered."),
     counter("kubelet_image_garbage_collected_total", "Images removed to make room."),

@@ -29,7 +29,7 @@ mod volumes;
 mod worker;
 
 pub use node::certificates;
-pub use node::eviction::{Threshold, Thresholds};
+pub use node::eviction::{Eviction, Limit, Signal, Threshold};
 pub use settings::{CertificateFiles, Settings};
 #[doc(hidden)]
 pub use source::fuzzing;
@@ -75,6 +75,9 @@ pub async fn run(
 
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(serving);
+    if let Some(address) = context.settings.health {
+        tasks.spawn(server::health::serve(address));
+    }
     context.node_event(false, "Starting", "Starting kubelet.");
     tell_of_cgroups(&context);
     if context.settings.request_serving_certificate && context.settings.serving_certificate.is_none() {
@@ -159,7 +162,7 @@ async fn assemble(
     let informers = Informers::new(client.clone());
     let machine = node::machine::read();
     let allocatable = node::allocatable(&settings, &machine);
-    let cgroups = prepare_cgroups(&settings, &allocatable);
+    let cgroups = prepare_cgroups(&settings, &allocatable, node::memory_for_pods(&settings, &machine));
     let resolv_conf = settings.resolv_conf.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let bound = informers.selected::<Pod>(&format!("spec.nodeName={}", settings.node_name), "");
     let resources = resources::Resources::open(&settings.root, settings.resources.clone(), machine.memory);
@@ -192,11 +195,11 @@ async fn assemble(
 fn prepare_cgroups(
     settings: &Settings,
     allocatable: &std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
+    memory: u64,
 ) -> Option<cgroup::Cgroups> {
-    let amount = |name: &str, read: fn(&_) -> i64| allocatable.get(name).map_or(0, read);
     let cgroups = cgroup::Cgroups::discover(&settings.cgroup_root, settings.pod_pids_limit).and_then(|cgroups| {
-        let cpu = amount("cpu", knarr_client::quantity::milli_value);
-        cgroups.prepare(cpu, amount("memory", knarr_client::quantity::value))?;
+        let cpu = allocatable.get("cpu").map_or(0, knarr_client::quantity::milli_value);
+        cgroups.prepare(cpu, i64::try_from(memory).unwrap_or(i64::MAX))?;
         Ok(cgroups)
     });
     match cgroups {

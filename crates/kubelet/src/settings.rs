@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 
-use crate::node::eviction::Thresholds;
+use crate::node::eviction::Eviction;
 
 /// Everything an operator may choose. [`Settings::new`] gives the values a stock node has.
 #[derive(Clone, Debug)]
@@ -34,9 +34,11 @@ pub struct Settings {
     pub pod_pids_limit: Option<u64>,
     /// Kept from pods for the system and for Knarr, added up: quantities by resource name.
     pub reserved: BTreeMap<String, String>,
-    pub eviction: Thresholds,
+    pub eviction: Eviction,
     /// Where the node's HTTPS endpoints listen.
     pub serving: SocketAddr,
+    /// Where anybody may ask, in clear, whether the node is well; nowhere if none.
+    pub health: Option<SocketAddr>,
     pub serving_certificate: Option<CertificateFiles>,
     /// Without a certificate of its own, the node asks the API for one instead of staying with a self-signed one.
     pub request_serving_certificate: bool,
@@ -92,8 +94,9 @@ impl Settings {
             max_pods: 110,
             pod_pids_limit: None,
             reserved: BTreeMap::new(),
-            eviction: Thresholds::default(),
+            eviction: Eviction::default(),
             serving: SocketAddr::from(([0, 0, 0, 0], 10250)),
+            health: Some(SocketAddr::from(([127, 0, 0, 1], 10248))),
             serving_certificate: None,
             request_serving_certificate: false,
             client_ca: None,

@@ -3,50 +3,94 @@
 use anyhow::{Context as _, bail};
 use clap::Args;
 use knarr_client::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::k8s_openapi::jiff::SignedDuration;
 use knarr_client::quantity;
-use knarr_kubelet::{Threshold, Thresholds};
+use knarr_kubelet::{Eviction, Limit, Signal, Threshold};
+use std::time::Duration;
 
-#[derive(Args, Clone, Debug, Default)]
+use super::leadership::duration;
+
+#[derive(Args, Clone, Debug)]
 pub struct EvictionArguments {
-    /// Below what pods are ended, such as memory.available<100Mi,nodefs.available<10%; what is not named has no limit.
+    /// Below what pods are ended at once, such as memory.available<100Mi,nodefs.available<10%; what is not named has no limit.
     #[arg(long, value_delimiter = ',')]
     pub eviction_hard: Vec<String>,
+    /// Below what pods are ended if it lasts, such as memory.available<300Mi.
+    #[arg(long, value_delimiter = ',', requires = "eviction_soft_grace_period")]
+    pub eviction_soft: Vec<String>,
+    /// How long it must last, for each of --eviction-soft, such as memory.available=1m30s.
+    #[arg(long, value_delimiter = ',')]
+    pub eviction_soft_grace_period: Vec<String>,
+    /// The most seconds that pods get which are ended for --eviction-soft.
+    #[arg(long, default_value_t = 0)]
+    pub eviction_max_pod_grace_period: u64,
+    /// How much more than the limit must be free before no more pods are ended, such as imagefs.available=2Gi.
+    #[arg(long, value_delimiter = ',')]
+    pub eviction_minimum_reclaim: Vec<String>,
+    /// How long the node still says that it is under pressure when it is not any more.
+    #[arg(long, default_value = "5m0s", value_parser = duration)]
+    pub eviction_pressure_transition_period: Duration,
 }
 
 impl EvictionArguments {
     /// The limits that were named, or the usual ones when none was.
-    pub fn thresholds(&self) -> anyhow::Result<Thresholds> {
-        let usual = Thresholds::default();
-        if self.eviction_hard.is_empty() {
-            return Ok(usual);
-        }
-        let none = Threshold::Bytes(0);
-        let mut limits = Thresholds {
-            memory_available: none,
-            nodefs_available: none,
-            nodefs_inodes_free: none,
-            imagefs_available: none,
-            processes_available: none,
-            transition: usual.transition,
+    pub fn eviction(&self) -> anyhow::Result<Eviction> {
+        let mut eviction = Eviction {
+            max_pod_grace: self.eviction_max_pod_grace_period,
+            transition: SignedDuration::try_from(self.eviction_pressure_transition_period)?,
+            ..Eviction::default()
         };
-        for text in &self.eviction_hard {
-            let wrong = || format!("--eviction-hard is {text:?}, which is not of the form memory.available<100Mi");
-            let Some((signal, amount)) = text.split_once('<') else { bail!(wrong()) };
-            let limit = match signal.trim() {
-                "memory.available" => &mut limits.memory_available,
-                "nodefs.available" => &mut limits.nodefs_available,
-                "nodefs.inodesFree" => &mut limits.nodefs_inodes_free,
-                "imagefs.available" => &mut limits.imagefs_available,
-                "pid.available" => &mut limits.processes_available,
-                other => bail!(
-                    "--eviction-hard names {other:?}; there are memory.available, nodefs.available, nodefs.inodesFree, \
-                     imagefs.available and pid.available"
-                ),
-            };
-            *limit = threshold(amount.trim()).with_context(wrong)?;
+        if !self.eviction_hard.is_empty() {
+            let hard = pairs("--eviction-hard", '<', &self.eviction_hard, "memory.available<100Mi", threshold)?;
+            eviction.limits = hard.into_iter().map(|(signal, below)| limit(signal, below, None)).collect();
         }
-        Ok(limits)
+        let graces = &self.eviction_soft_grace_period;
+        let graces = pairs("--eviction-soft-grace-period", '=', graces, "memory.available=1m30s", |text| {
+            duration(text).map_err(anyhow::Error::msg)
+        })?;
+        for (signal, below) in pairs("--eviction-soft", '<', &self.eviction_soft, "memory.available<300Mi", threshold)?
+        {
+            let Some((_, grace)) = graces.iter().find(|(named, _)| *named == signal) else {
+                bail!("--eviction-soft names {}, for which --eviction-soft-grace-period says nothing", signal.name());
+            };
+            eviction.limits.push(limit(signal, below, Some(*grace)));
+        }
+        let reclaims = &self.eviction_minimum_reclaim;
+        let reclaims = pairs("--eviction-minimum-reclaim", '=', reclaims, "imagefs.available=2Gi", threshold)?;
+        for limit in &mut eviction.limits {
+            limit.reclaim = reclaims.iter().find(|(signal, _)| *signal == limit.signal).map(|(_, amount)| *amount);
+        }
+        // None of it, or all of it, is no limit.
+        eviction.limits.retain(|limit| !matches!(limit.below, Threshold::Thousandths(0 | 1000)));
+        Ok(eviction)
     }
+}
+
+fn limit(signal: Signal, below: Threshold, grace: Option<Duration>) -> Limit {
+    Limit { signal, below, grace, reclaim: None }
+}
+
+/// What a flag says of each signal it names.
+fn pairs<T>(
+    flag: &str,
+    sign: char,
+    texts: &[String],
+    form: &str,
+    read: impl Fn(&str) -> anyhow::Result<T>,
+) -> anyhow::Result<Vec<(Signal, T)>> {
+    let one = |text: &String| {
+        let wrong = || format!("{flag} is {text:?}, which is not of the form {form}");
+        let Some((name, value)) = text.split_once(sign) else { bail!(wrong()) };
+        let Some(signal) = Signal::parse(name.trim()) else {
+            bail!(
+                "{flag} names {:?}; there are memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, \
+                 imagefs.inodesFree and pid.available",
+                name.trim()
+            );
+        };
+        Ok((signal, read(value.trim()).with_context(wrong)?))
+    };
+    texts.iter().map(one).collect()
 }
 
 fn threshold(text: &str) -> anyhow::Result<Threshold> {
@@ -62,27 +106,59 @@ fn threshold(text: &str) -> anyhow::Result<Threshold> {
     if !text.starts_with(|first: char| first.is_ascii_digit()) {
         bail!("the amount is no number");
     }
-    Ok(Threshold::Bytes(quantity::value(&Quantity(text.to_owned()))))
+    Ok(Threshold::Amount(quantity::value(&Quantity(text.to_owned()))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        eviction: EvictionArguments,
+    }
+
+    fn read(words: &[&str]) -> anyhow::Result<Eviction> {
+        Line::try_parse_from(["test"].iter().chain(words))?.eviction.eviction()
+    }
 
     #[test]
     fn limits_are_read() {
-        let read = |texts: &[&str]| {
-            EvictionArguments { eviction_hard: texts.iter().map(ToString::to_string).collect() }.thresholds()
-        };
-        assert_eq!(read(&[]).unwrap(), Thresholds::default());
-        let named = read(&["memory.available<200Mi", "nodefs.available<5%"]).unwrap();
-        assert_eq!(named.memory_available, Threshold::Bytes(200 << 20));
-        assert_eq!(named.nodefs_available, Threshold::Thousandths(50));
-        assert_eq!(named.imagefs_available, Threshold::Bytes(0));
+        assert_eq!(read(&[]).unwrap(), Eviction::default());
+        let named =
+            read(&["--eviction-hard", "memory.available<200Mi,nodefs.available<5%,imagefs.available<0%"]).unwrap();
+        let expected = [
+            limit(Signal::Memory, Threshold::Amount(200 << 20), None),
+            limit(Signal::NodeDisk, Threshold::Thousandths(50), None),
+        ];
+        assert_eq!(named.limits, expected);
         for wrong in
             ["memory.available", "memory<1Gi", "nodefs.available<x%", "nodefs.available<120%", "pid.available<-"]
         {
-            assert!(read(&[wrong]).is_err(), "{wrong}");
+            assert!(read(&["--eviction-hard", wrong]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn soft_limits_come_with_their_grace() {
+        let words = "--eviction-hard memory.available<1Mi --eviction-soft memory.available<10% \
+            --eviction-soft-grace-period memory.available=1m30s --eviction-max-pod-grace-period 40 \
+            --eviction-minimum-reclaim memory.available=64Mi --eviction-pressure-transition-period 30s";
+        let eviction = read(&words.split_whitespace().collect::<Vec<_>>()).unwrap();
+        let soft = Limit {
+            reclaim: Some(Threshold::Amount(64 << 20)),
+            ..limit(Signal::Memory, Threshold::Thousandths(100), Some(Duration::from_secs(90)))
+        };
+        assert_eq!(eviction.limits[1], soft);
+        assert_eq!((eviction.max_pod_grace, eviction.transition.as_secs()), (40, 30));
+        for wrong in [
+            "--eviction-soft memory.available<1Gi",
+            "--eviction-soft memory.available<1Gi --eviction-soft-grace-period pid.available=1m",
+            "--eviction-soft memory.available<1Gi --eviction-soft-grace-period memory.available=soon",
+        ] {
+            assert!(read(&wrong.split_whitespace().collect::<Vec<_>>()).is_err(), "{wrong}");
         }
     }
 }

@@ -64,7 +64,7 @@ fn election(lease: &str, arguments: &LeaderArguments) -> LeaderElection {
 }
 
 /// A length of time as Kubernetes' flags write it: `15s`, `1m30s`, `500ms`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no length of time such as 15s or 1m30s");
     let mut rest = text;
     let mut seconds = 0.0;

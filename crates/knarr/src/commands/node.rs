@@ -43,6 +43,12 @@ pub struct NodeArguments {
     /// Address and port of the node's own HTTPS endpoints.
     #[arg(long, default_value = "0.0.0.0:10250")]
     pub node_listen: SocketAddr,
+    /// Port on which this machine may ask, in clear, whether the node is well; 0 for none.
+    #[arg(long, default_value_t = 10248)]
+    pub healthz_port: u16,
+    /// Address for that.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub healthz_bind_address: IpAddr,
     /// The pod network: Knarr's own, or one that somebody else installs.
     #[arg(long, value_enum, default_value_t = Network::Knarr)]
     pub network: Network,
@@ -147,7 +153,9 @@ pub async fn run(
     settings.serving = arguments.node_listen;
     settings.cgroup_root.clone_from(&arguments.cgroup_root);
     settings.log_root = data.join("logs");
-    settings.eviction = arguments.eviction.thresholds()?;
+    settings.eviction = arguments.eviction.eviction()?;
+    settings.health =
+        (arguments.healthz_port > 0).then(|| SocketAddr::new(arguments.healthz_bind_address, arguments.healthz_port));
     settings.image_gc_high_percent = arguments.image_gc_high_threshold;
     settings.image_gc_low_percent = arguments.image_gc_low_threshold;
     arguments.resources.apply(&mut settings, data)?;

@@ -73,12 +73,12 @@ impl Cgroups {
     }
 
     /// Makes the folders all pods live under, and gives the pods together what the node can spare.
-    pub fn prepare(&self, allocatable_cpu: i64, allocatable_memory: i64) -> Result<(), CgroupError> {
+    pub fn prepare(&self, allocatable_cpu: i64, memory: i64) -> Result<(), CgroupError> {
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             self.create(&self.class_path(class))?;
         }
         self.set_cpu_shares(&self.root, cpu_shares(allocatable_cpu))?;
-        self.set_memory_limit(&self.root, allocatable_memory)?;
+        self.set_memory_limit(&self.root, memory)?;
         self.set_cpu_shares(&self.class_path(QosClass::BestEffort), cpu_shares(0))
     }
 

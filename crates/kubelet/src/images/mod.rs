@@ -44,7 +44,7 @@ struct Failure {
     message: String,
 }
 
-const PULLS_AT_ONCE: usize = 8;
+pub const PULLS_AT_ONCE: usize = 8;
 const FIRST_DELAY: Duration = Duration::from_secs(10);
 const LONGEST_DELAY: Duration = Duration::from_secs(300);
 

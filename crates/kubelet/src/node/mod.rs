@@ -14,6 +14,6 @@ mod shutdown;
 
 pub use lease::keep_lease;
 pub use log_rotation::rotate_logs;
-pub use object::{allocatable, apply_devices};
+pub use object::{allocatable, apply_devices, memory_for_pods};
 pub use register::{keep_status, register};
 pub use shutdown::watch_shutdown;

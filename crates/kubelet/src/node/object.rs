@@ -12,7 +12,7 @@ use knarr_client::quantity::{Format, Quantity as Amount};
 use knarr_client::time::truncated;
 use knarr_cri::messages::{Image, StatusResponse};
 
-use super::eviction::Pressure;
+use super::eviction::{Pressure, Signal};
 use super::filesystem::usage_of;
 use super::machine::Machine;
 use crate::context::Context;
@@ -54,6 +54,14 @@ pub fn capacity(settings: &Settings, machine: &Machine) -> Amounts {
     amounts
 }
 
+/// The memory that pods may use together, in bytes: all but what is reserved. What eviction keeps free of it is theirs to
+/// overstep for a moment.
+pub fn memory_for_pods(settings: &Settings, machine: &Machine) -> u64 {
+    let reserved = settings.reserved.get("memory").and_then(|text| Amount::parse(text).ok());
+    let reserved = reserved.and_then(|amount| u64::try_from(amount.value()).ok()).unwrap_or(0);
+    machine.memory.saturating_sub(reserved)
+}
+
 /// What pods may have: the capacity without what is reserved and without what eviction keeps free.
 pub fn allocatable(settings: &Settings, machine: &Machine) -> Amounts {
     let mut amounts = capacity(settings, machine);
@@ -64,8 +72,8 @@ pub fn allocatable(settings: &Settings, machine: &Machine) -> Amounts {
             rest = rest - reserved;
         }
         let kept = match name.as_str() {
-            "memory" => settings.eviction.memory_available.amount(whole.value()),
-            "ephemeral-storage" => settings.eviction.nodefs_available.amount(whole.value()),
+            "memory" => settings.eviction.kept(Signal::Memory, whole.value()),
+            "ephemeral-storage" => settings.eviction.kept(Signal::NodeDisk, whole.value()),
             _ => 0,
         };
         if kept > 0 {
@@ -265,7 +273,6 @@ mod tests {
     fn reserved_amounts_are_kept_back() {
         let mut settings = Settings::new("n", "/", "/x".into());
         settings.reserved = BTreeMap::from([("cpu".to_string(), "500m".to_string())]);
-        settings.eviction.memory_available = super::super::eviction::Threshold::Bytes(100 << 20);
         let machine = Machine { cpus: 2, memory: 1 << 30, ..Default::default() };
         let amounts = allocatable(&settings, &machine);
         assert_eq!(amounts["cpu"].0, "1500m");

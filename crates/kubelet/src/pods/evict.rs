@@ -4,18 +4,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use knarr_client::quantity::{Format, Quantity as Amount, value};
+use knarr_client::quantity::value;
 use knarr_cri::messages::ContainerStatsFilter;
 
 use super::Pods;
 use crate::cgroup::amounts::requested;
 use crate::context::Context;
-use crate::node::eviction::{Pressure, Shortage, Signals, shortage};
+use crate::node::eviction::{Shortage, Signal, bytes};
 use crate::node::filesystem::folder_usage;
 use crate::pod;
 use crate::runtime::label;
 use crate::worker::Message;
 use crate::worker::memory::Ending;
+
+/// The seconds of a pod that must go at once.
+const IMMEDIATE: i64 = 1;
 
 /// One pod under consideration.
 struct Candidate {
@@ -28,8 +31,9 @@ struct Candidate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ContainerUse {
     name: String,
-    /// Of its own layer, in bytes.
+    /// Bytes and files of its own layer.
     layer: u64,
+    layer_files: u64,
     working_set: u64,
 }
 
@@ -37,22 +41,24 @@ struct ContainerUse {
 type Uses = HashMap<String, Vec<ContainerUse>>;
 
 /// Ends the pod whose end helps most and hurts least; one at a time, as the next look shows whether it was enough.
-pub async fn evict_one(context: &Context, pods: &Pods, pressure: Pressure, signals: &Signals) {
-    let Some(short) = shortage(&context.settings.eviction, pressure, signals) else { return };
-    let resource = short.resource;
-    context.node_event(true, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
+/// `has_image_disk` says that images and containers' layers lie on a disk of their own.
+pub async fn evict_one(context: &Context, pods: &Pods, short: &Shortage, has_image_disk: bool) {
+    let resource = short.signal.resource();
     let uses = uses(context).await;
     let of_pod = |pod: &Pod| uses.get(pod::uid(pod)).map(Vec::as_slice).unwrap_or_default();
+    let of_cgroup = |pod: &Pod| context.cgroups.as_ref().map(|cgroups| cgroups.pod_usage(pod)).unwrap_or_default();
+    let part = Part::of(short.signal, has_image_disk);
     let active = pods.active().into_iter().map(|(pod, _)| pod);
     let candidates: Vec<Candidate> = active
         .filter(|pod| !pod::is_critical(pod) && pod.metadata.deletion_timestamp.is_none())
         .map(|pod| {
             let used = match resource {
-                "memory" => context.cgroups.as_ref().and_then(|cgroups| cgroups.pod_usage(&pod).working_set),
-                "pids" => context.cgroups.as_ref().and_then(|cgroups| cgroups.pod_usage(&pod).processes),
-                _ => Some(disk_usage(context, &pod, of_pod(&pod))),
+                "memory" => of_cgroup(&pod).working_set.unwrap_or(0),
+                "pids" => of_cgroup(&pod).processes.unwrap_or(0),
+                "inodes" => disk_usage(context, &pod, of_pod(&pod), part).1,
+                _ => disk_usage(context, &pod, of_pod(&pod), part).0,
             };
-            let used = used.and_then(|used| i64::try_from(used).ok()).unwrap_or(0);
+            let used = i64::try_from(used).unwrap_or(i64::MAX);
             Candidate { requested: requested(&pod, resource, value), pod, used }
         })
         .collect();
@@ -61,19 +67,53 @@ pub async fn evict_one(context: &Context, pods: &Pods, pressure: Pressure, signa
         return;
     };
     let logs = |name: &str| log_usage(context, &chosen.pod, name);
-    let message = low_message(&short, &chosen.pod, of_pod(&chosen.pod), logs);
+    let message = low_message(short, &chosen, of_pod(&chosen.pod), logs);
     let condition = Some(("TerminationByKubelet".to_string(), message.clone()));
-    context.metrics.count("kubelet_evictions", &[("eviction_signal", short.signal)]);
-    evict(context, pods, &chosen.pod, message, condition);
+    context.metrics.count("kubelet_evictions", &[("eviction_signal", short.signal.name())]);
+    let grace = grace(&chosen.pod, short.is_soft.then_some(context.settings.eviction.max_pod_grace));
+    evict(context, pods, &chosen.pod, message, grace, condition);
+}
+
+/// The seconds a pod gets: hardly any, or at most so many where there is time.
+fn grace(pod: &Pod, most: Option<u64>) -> i64 {
+    let most = most.map_or(IMMEDIATE, |most| i64::try_from(most).unwrap_or(i64::MAX).min(pod::grace_seconds(pod)));
+    most.max(IMMEDIATE)
+}
+
+/// Which part of what a pod has on disk lies where room is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    All,
+    Layers,
+    VolumesAndLogs,
+}
+
+impl Part {
+    fn of(signal: Signal, has_image_disk: bool) -> Self {
+        match signal {
+            _ if !has_image_disk => Self::All,
+            Signal::ImageDisk | Signal::ImageInodes => Self::Layers,
+            _ => Self::VolumesAndLogs,
+        }
+    }
 }
 
 /// What the pod's status says of an eviction for want of something on the node.
-fn low_message(short: &Shortage, pod: &Pod, uses: &[ContainerUse], logs: impl Fn(&str) -> u64) -> String {
-    let resource = short.resource;
+fn low_message(short: &Shortage, chosen: &Candidate, uses: &[ContainerUse], logs: impl Fn(&str) -> u64) -> String {
+    let (resource, pod) = (short.signal.resource(), &chosen.pod);
     let mut message = format!("The node was low on resource: {resource}. ");
-    if resource != "pids" {
-        let (threshold, available) = (bytes(short.threshold), bytes(short.available));
-        message.push_str(&format!("Threshold quantity: {threshold}, available: {available}. "));
+    let shown = |amount: i64| {
+        if matches!(resource, "memory" | "ephemeral-storage") { bytes(amount) } else { amount.to_string() }
+    };
+    let (threshold, available) = (shown(short.threshold), shown(short.available));
+    message.push_str(&format!("Threshold quantity: {threshold}, available: {available}. "));
+    let whole = pod::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref()?.get(resource));
+    if let Some(request) = whole.filter(|_| resource == "memory") {
+        let (name, used) = (pod::name(pod), bytes(chosen.used));
+        message.push_str(&format!(
+            "Pod {name} was using {used}, request is {}, has larger consumption of {resource}. ",
+            request.0
+        ));
     }
     for container in uses {
         let Some(found) = pod::find(pod, &container.name) else { continue };
@@ -96,10 +136,6 @@ fn low_message(short: &Shortage, pod: &Pod, uses: &[ContainerUse], logs: impl Fn
     message
 }
 
-fn bytes(amount: i64) -> String {
-    Amount::new(amount, Format::BinarySi).to_api().0
-}
-
 /// First those that use more than they requested, among them the least important, then the greediest.
 fn choose(mut candidates: Vec<Candidate>) -> Option<Candidate> {
     candidates.sort_by_key(|candidate| {
@@ -111,10 +147,17 @@ fn choose(mut candidates: Vec<Candidate>) -> Option<Candidate> {
 }
 
 /// `condition` is told where the node, and not the pod itself, is the cause.
-fn evict(context: &Context, pods: &Pods, pod: &Arc<Pod>, message: String, condition: Option<(String, String)>) {
+fn evict(
+    context: &Context,
+    pods: &Pods,
+    pod: &Arc<Pod>,
+    message: String,
+    grace: i64,
+    condition: Option<(String, String)>,
+) {
     tracing::warn!(pod = pod::title(pod), message, "a pod is evicted");
     context.pod_event(pod, true, "Evicted", message.clone());
-    let ending = Ending::Stopped { reason: "Evicted".into(), message, grace: Some(1), condition };
+    let ending = Ending::Stopped { reason: "Evicted".into(), message, grace: Some(grace), condition };
     if let Some(worker) = pods.workers.lock().get(pod::uid(pod)) {
         let _ = worker.sender.send(Message::Stop(ending));
     }
@@ -132,21 +175,29 @@ async fn uses(context: &Context) -> Uses {
     for one in stats {
         let attributes = one.attributes.unwrap_or_default();
         let Some(uid) = attributes.labels.get(label::POD_UID).cloned() else { continue };
+        let layer = one.writable_layer.unwrap_or_default();
         found.entry(uid).or_default().push(ContainerUse {
             name: attributes.metadata.map(|metadata| metadata.name).unwrap_or_default(),
-            layer: one.writable_layer.and_then(|layer| layer.used_bytes).map_or(0, |bytes| bytes.value),
+            layer: layer.used_bytes.map_or(0, |bytes| bytes.value),
+            layer_files: layer.inodes_used.map_or(0, |files| files.value),
             working_set: one.memory.and_then(|memory| memory.working_set_bytes).map_or(0, |bytes| bytes.value),
         });
     }
     found
 }
 
-/// Volumes on disk, logs, and what containers wrote into their own layers.
-fn disk_usage(context: &Context, pod: &Pod, uses: &[ContainerUse]) -> u64 {
+/// Bytes and files of volumes on disk, of logs, and of what containers wrote into their own layers.
+fn disk_usage(context: &Context, pod: &Pod, uses: &[ContainerUse], part: Part) -> (u64, u64) {
     let settings = &context.settings;
     let logs = settings.log_directory(pod::namespace(pod), pod::name(pod), pod::uid(pod));
-    let layers: u64 = uses.iter().map(|container| container.layer).sum();
-    folder_usage(&settings.pod_directory(pod::uid(pod))).0 + folder_usage(&logs).0 + layers
+    let layers = || uses.iter().map(|container| (container.layer, container.layer_files));
+    let folders = || [settings.pod_directory(pod::uid(pod)), logs].map(|folder| folder_usage(&folder));
+    let parts: Vec<(u64, u64)> = match part {
+        Part::All => layers().chain(folders()).collect(),
+        Part::Layers => layers().collect(),
+        Part::VolumesAndLogs => folders().to_vec(),
+    };
+    parts.into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
 }
 
 fn log_usage(context: &Context, pod: &Pod, container: &str) -> u64 {
@@ -154,8 +205,8 @@ fn log_usage(context: &Context, pod: &Pod, container: &str) -> u64 {
     folder_usage(&folder.join(container)).0
 }
 
-/// Pods that grew beyond the limit of a volume, of a container, or of all their local storage, end.
-pub async fn enforce_storage_limits(context: &Context, pods: &Pods) {
+/// Pods that grew beyond the limit of a volume, of a container, or of all their local storage, end. Tells whether one did.
+pub async fn enforce_storage_limits(context: &Context, pods: &Pods) -> bool {
     let running = |status: &PodStatus| status.phase.as_deref() == Some("Running");
     let limited: Vec<Arc<Pod>> = pods
         .active()
@@ -168,13 +219,16 @@ pub async fn enforce_storage_limits(context: &Context, pods: &Pods) {
         true => uses(context).await,
         false => Uses::new(),
     };
+    let mut evicted = false;
     for pod in limited {
         let own = uses.get(pod::uid(&pod)).map(Vec::as_slice).unwrap_or_default();
         if let Some((signal, message)) = exceeded(context, &pod, own) {
             context.metrics.count("kubelet_evictions", &[("eviction_signal", signal)]);
-            evict(context, pods, &pod, message, None);
+            evict(context, pods, &pod, message, IMMEDIATE, None);
+            evicted = true;
         }
     }
+    evicted
 }
 
 fn has_limited_volume(pod: &Pod) -> bool {
@@ -202,7 +256,7 @@ fn exceeded(context: &Context, pod: &Pod, uses: &[ContainerUse]) -> Option<(&'st
         }
     }
     let limit = storage_limit(pod)?;
-    if beyond(disk_usage(context, pod, uses), limit) {
+    if beyond(disk_usage(context, pod, uses, Part::All).0, limit) {
         let limit = bytes(limit);
         let message = format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
         return Some(("ephemeralpodfs.limit", message));
@@ -251,14 +305,23 @@ mod tests {
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p" }, "spec": { "containers": [
             { "name": "a", "resources": { "requests": { "memory": "64Mi" } } }, { "name": "b" } ] } }))
         .expect("a pod");
-        let uses = |name: &str, working_set| ContainerUse { name: name.into(), layer: 0, working_set };
-        let short =
-            Shortage { resource: "memory", signal: "memory.available", threshold: 100 << 20, available: 90 << 20 };
-        let message = low_message(&short, &pod, &[uses("a", 32 << 20), uses("b", 1 << 30)], |_| 0);
+        let uses = |name: &str, working_set| ContainerUse { name: name.into(), layer: 0, layer_files: 0, working_set };
+        let short = Shortage { signal: Signal::Memory, threshold: 100 << 20, available: 90 << 20, is_soft: false };
+        let chosen = Candidate { pod: Arc::new(pod), used: 0, requested: 0 };
+        let message = low_message(&short, &chosen, &[uses("a", 32 << 20), uses("b", 1 << 30)], |_| 0);
         assert_eq!(
             message,
             "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. \
              Container b was using 1Gi, request is 0, has larger consumption of memory. "
         );
+    }
+
+    #[test]
+    fn pods_get_time_where_the_node_has_some() {
+        let pod: Pod = serde_json::from_value(json!({ "metadata": {}, "spec": { "containers": [],
+            "terminationGracePeriodSeconds": 20 } }))
+        .expect("a pod");
+        let graces = [None, Some(0), Some(10), Some(60)].map(|most| grace(&pod, most));
+        assert_eq!(graces, [1, 1, 10, 20]);
     }
 }

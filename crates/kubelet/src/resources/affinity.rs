@@ -13,14 +13,19 @@ pub enum Policy {
 }
 
 impl Policy {
+    const NAMES: [(&'static str, Self); 4] = [
+        ("none", Self::None),
+        ("best-effort", Self::BestEffort),
+        ("restricted", Self::Restricted),
+        ("single-numa-node", Self::SingleNumaNode),
+    ];
+
     pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "none" => Self::None,
-            "best-effort" => Self::BestEffort,
-            "restricted" => Self::Restricted,
-            "single-numa-node" => Self::SingleNumaNode,
-            _ => return None,
-        })
+        Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, policy)| *policy)
+    }
+
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, policy)| *policy == self).map_or("none", |(name, _)| name)
     }
 }
 
@@ -30,6 +35,15 @@ pub enum Scope {
     #[default]
     Container,
     Pod,
+}
+
+impl Scope {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Pod => "pod",
+        }
+    }
 }
 
 /// A place a resource could come from.

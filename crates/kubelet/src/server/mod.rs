@@ -4,6 +4,8 @@
 
 mod auth;
 mod cadvisor;
+mod configuration;
+pub mod health;
 pub mod logs;
 pub mod metrics;
 mod route;

@@ -13,7 +13,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::logs::{LogOptions, send};
-use super::{Body, Server, cadvisor, json, metrics, stats, streams, system_logs, text};
+use super::{Body, Server, cadvisor, configuration, health, json, metrics, stats, streams, system_logs, text};
 use crate::pod;
 use crate::runtime::{ContainerView, State};
 use crate::worker::Handle;
@@ -74,7 +74,7 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         request.uri().path().split('/').filter(|part| !part.is_empty()).map(|part| decode(part, false)).collect();
     let parts: Vec<&str> = path.iter().map(String::as_str).collect();
     match (request.method(), parts.as_slice()) {
-        (&Method::GET, ["healthz"]) | (&Method::GET, ["healthz", _]) => text(StatusCode::OK, "ok"),
+        (&Method::GET, ["healthz", rest @ ..]) => health::answer(rest, query.get("verbose").is_some(), health::NODE),
         (&Method::GET, ["pods"]) => pods(server),
         (&Method::GET, ["runningpods"]) => running_pods(server),
         (&Method::GET, ["stats", "summary"]) => json(&stats::summary(server).await),
@@ -83,7 +83,7 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         (&Method::GET, ["metrics", "cadvisor"]) => cadvisor::page(server).await,
         (&Method::GET, ["metrics", "probes"]) => metrics::probes(server),
         (&Method::GET, ["metrics", "slis"]) => metrics::indicators(),
-        (&Method::GET, ["configz"]) => configz(server),
+        (&Method::GET, ["configz"]) => configuration::answer(server),
         (&Method::GET, ["logs", rest @ ..]) => system_logs::answer(Path::new(SYSTEM_LOGS), rest).await,
         (&Method::GET, ["containerLogs", namespace, pod, container]) => {
             logs(server, namespace, pod, container, &query).await
@@ -169,59 +169,6 @@ fn running_pods(server: &Server) -> Response<Body> {
     };
     let items: Vec<_> = server.pods.all().iter().filter_map(one).collect();
     json(&serde_json::json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items }))
-}
-
-fn configz(server: &Server) -> Response<Body> {
-    let settings = &server.context.settings;
-    json(&serde_json::json!({ "kubeletconfig": {
-        "kind": "KubeletConfiguration",
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "enableServer": true,
-        "address": settings.serving.ip().to_string(),
-        "port": settings.serving.port(),
-        "rotateCertificates": true,
-        "serverTLSBootstrap": settings.request_serving_certificate,
-        "authentication": {
-            "x509": { "clientCAFile": settings.client_ca },
-            "webhook": { "enabled": true, "cacheTTL": "2m0s" },
-            "anonymous": { "enabled": false },
-        },
-        "authorization": {
-            "mode": "Webhook",
-            "webhook": { "cacheAuthorizedTTL": "2m0s", "cacheUnauthorizedTTL": "30s" },
-        },
-        "registerNode": settings.register,
-        "containerRuntimeEndpoint": settings.runtime_endpoint,
-        "podLogsDir": settings.log_root,
-        "resolvConf": settings.resolv_conf,
-        "cgroupsPerQOS": true,
-        "podPidsLimit": settings.pod_pids_limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX)),
-        "seccompDefault": settings.seccomp_default,
-        "allowedUnsafeSysctls": settings.allowed_unsafe_sysctls,
-        "shutdownGracePeriod": format!("{}s", settings.shutdown_grace.as_secs()),
-        "shutdownGracePeriodCriticalPods": format!("{}s", settings.shutdown_grace_critical.as_secs()),
-        "imageMinimumGCAge": "2m0s",
-        "evictionPressureTransitionPeriod": format!("{}s", settings.eviction.transition.as_secs()),
-        "crashLoopBackOff": { "maxContainerRestartPeriod": "5m0s" },
-        "localStorageCapacityIsolation": true,
-        "maxPods": settings.max_pods,
-        "clusterDomain": settings.cluster_domain,
-        "clusterDNS": settings.cluster_dns.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "staticPodPath": settings.manifests,
-        "containerLogMaxSize": settings.log_max_size.to_string(),
-        "containerLogMaxFiles": settings.log_max_files,
-        "imageGCHighThresholdPercent": settings.image_gc_high_percent,
-        "imageGCLowThresholdPercent": settings.image_gc_low_percent,
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": settings.cgroup_root,
-        "nodeLeaseDurationSeconds": 40,
-        "evictionHard": {
-            "memory.available": settings.eviction.memory_available.to_string(),
-            "nodefs.available": settings.eviction.nodefs_available.to_string(),
-            "nodefs.inodesFree": settings.eviction.nodefs_inodes_free.to_string(),
-            "imagefs.available": settings.eviction.imagefs_available.to_string(),
-        },
-    } }))
 }
 
 fn not_found(namespace: &str, pod: &str) -> Response<Body> {

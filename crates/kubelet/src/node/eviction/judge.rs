@@ -1,0 +1,180 @@
+//! From what is measured to what is low, for how long, and what is to be done about it. Pure.
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use super::limits::{Limit, Signal};
+
+/// What there is of something, and how much there could be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Level {
+    pub available: u64,
+    pub whole: u64,
+}
+
+/// What was measured; a signal that can't be measured is missing.
+pub type Signals = std::collections::BTreeMap<Signal, Level>;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    pub memory: bool,
+    pub disk: bool,
+    pub processes: bool,
+}
+
+impl Pressure {
+    fn of(signals: impl Iterator<Item = Signal>) -> Self {
+        signals.fold(Self::default(), |sum, signal| Self {
+            memory: sum.memory || signal.resource() == "memory",
+            disk: sum.disk || signal.is_disk(),
+            processes: sum.processes || signal == Signal::Processes,
+        })
+    }
+}
+
+/// What the node is short of: how much there should be, and how much there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    pub signal: Signal,
+    pub threshold: i64,
+    pub available: i64,
+    /// The limit has a grace period, so pods get some time, too.
+    pub is_soft: bool,
+}
+
+/// Whether the limit, with `more` of what must be gained beyond it, is not met.
+pub fn is_below(limit: &Limit, signals: &Signals, more: bool) -> Option<Shortage> {
+    let level = signals.get(&limit.signal).filter(|level| level.whole > 0)?;
+    let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+    let (available, whole) = (signed(level.available), signed(level.whole));
+    let threshold = limit.below.amount(whole);
+    let reclaim = limit.reclaim.filter(|_| more).map_or(0, |reclaim| reclaim.amount(whole));
+    let short = Shortage { signal: limit.signal, threshold, available, is_soft: limit.grace.is_some() };
+    (available < threshold.saturating_add(reclaim)).then_some(short)
+}
+
+/// What is remembered from one look to the next.
+#[derive(Clone, Debug, Default)]
+pub struct Watch {
+    /// Since when a limit is not met.
+    since: Vec<(Limit, Timestamp)>,
+    /// Limits that were acted on, and hold until there is enough beyond them.
+    acted_on: Vec<Limit>,
+    last: [Option<Timestamp>; 3],
+}
+
+/// What one look comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// As it is reported: it begins at once and ends only after it has been gone for a while.
+    pub pressure: Pressure,
+    /// For what a pod is to be ended.
+    pub shortage: Option<Shortage>,
+}
+
+impl Watch {
+    pub fn look(&mut self, limits: &[Limit], signals: &Signals, now: Timestamp, transition: SignedDuration) -> Verdict {
+        let holds = |limit: &&Limit| is_below(limit, signals, self.acted_on.contains(limit)).is_some();
+        let unmet: Vec<Limit> = limits.iter().filter(holds).copied().collect();
+        let begun = |limit: &Limit| self.since.iter().find(|(known, _)| known == limit).map_or(now, |(_, at)| *at);
+        self.since = unmet.iter().map(|limit| (*limit, begun(limit))).collect();
+        let over = |(limit, at): &&(Limit, Timestamp)| match limit.grace {
+            None => true,
+            Some(grace) => now.duration_since(*at) >= SignedDuration::try_from(grace).unwrap_or(SignedDuration::MAX),
+        };
+        self.acted_on = self.since.iter().filter(over).map(|(limit, _)| *limit).collect();
+        let mut due = self.acted_on.clone();
+        due.sort_by_key(|limit| Signal::ALL.iter().position(|signal| *signal == limit.signal));
+        Verdict {
+            pressure: self.hold(Pressure::of(unmet.iter().map(|limit| limit.signal)), now, transition),
+            shortage: due.first().and_then(|limit| is_below(limit, signals, true)),
+        }
+    }
+
+    fn hold(&mut self, current: Pressure, now: Timestamp, transition: SignedDuration) -> Pressure {
+        let hold = |last: &mut Option<Timestamp>, current: bool| {
+            if current {
+                *last = Some(now);
+            } else if last.is_some_and(|last| now.duration_since(last) >= transition) {
+                *last = None;
+            }
+            last.is_some()
+        };
+        let [memory, disk, processes] = &mut self.last;
+        Pressure {
+            memory: hold(memory, current.memory),
+            disk: hold(disk, current.disk),
+            processes: hold(processes, current.processes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::limits::{Eviction, Threshold};
+    use super::*;
+    use std::time::Duration;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a moment")
+    }
+
+    fn memory(available: u64) -> Signals {
+        Signals::from([(Signal::Memory, Level { available, whole: 1 << 30 })])
+    }
+
+    const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+
+    #[test]
+    fn pressure_begins_at_once_and_ends_slowly() {
+        let limits = Eviction::default().all();
+        let mut watch = Watch::default();
+        let first = watch.look(&limits, &memory(1 << 20), at(0), MINUTE);
+        assert!(first.pressure.memory);
+        let expected = Shortage { signal: Signal::Memory, threshold: 100 << 20, available: 1 << 20, is_soft: false };
+        assert_eq!(first.shortage, Some(expected));
+        let better = watch.look(&limits, &memory(500 << 20), at(30), MINUTE);
+        assert!(better.pressure.memory && better.shortage.is_none());
+        assert!(!watch.look(&limits, &memory(500 << 20), at(60), MINUTE).pressure.memory);
+        let disk = Signals::from([(Signal::NodeDisk, Level { available: 99, whole: 1000 })]);
+        assert!(watch.look(&limits, &disk, at(60), MINUTE).pressure.disk);
+    }
+
+    #[test]
+    fn soft_limits_wait_for_their_grace_and_want_more_once_they_acted() {
+        let soft = Limit {
+            signal: Signal::Memory,
+            below: Threshold::Amount(200 << 20),
+            grace: Some(Duration::from_secs(30)),
+            reclaim: Some(Threshold::Amount(100 << 20)),
+        };
+        let mut watch = Watch::default();
+        // Seconds, mebibytes that are free, whether the node says so, and whether a pod is ended.
+        for (second, free, pressure, acts) in [
+            (0, 300, false, false),
+            (10, 150, true, false),
+            (30, 150, true, false),
+            (40, 150, true, true),
+            (50, 250, true, true),
+            (60, 301, true, false),
+            (70, 250, true, false),
+            (130, 250, false, false),
+            (140, 150, true, false),
+        ] {
+            let verdict = watch.look(&[soft], &memory(free << 20), at(second), MINUTE);
+            assert_eq!((verdict.pressure.memory, verdict.shortage.is_some()), (pressure, acts), "at {second}");
+            assert!(verdict.shortage.is_none_or(|short| short.is_soft));
+        }
+    }
+
+    #[test]
+    fn memory_goes_before_disk() {
+        let mut signals = memory(1);
+        signals.insert(Signal::NodeInodes, Level { available: 0, whole: 100 });
+        signals.insert(Signal::AllocatableMemory, Level { available: 0, whole: 1 << 30 });
+        let verdict = Watch::default().look(&Eviction::default().all(), &signals, at(0), MINUTE);
+        assert_eq!(verdict.shortage.map(|short| short.signal), Some(Signal::Memory));
+        signals.remove(&Signal::Memory);
+        let verdict = Watch::default().look(&Eviction::default().all(), &signals, at(0), MINUTE);
+        assert_eq!(verdict.shortage.map(|short| short.signal), Some(Signal::AllocatableMemory));
+    }
+}

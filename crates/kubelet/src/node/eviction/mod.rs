@@ -1,0 +1,109 @@
+//! Ending pods before the node itself runs out of memory, disk or processes.
+
+mod judge;
+mod limits;
+
+pub use judge::{Level, Pressure, Shortage, Signals, Watch, is_below};
+pub use limits::{Eviction, Limit, Signal, Threshold};
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::jiff::Timestamp;
+use knarr_client::quantity::{Format, Quantity as Amount};
+
+use super::filesystem::usage_of;
+use crate::context::Context;
+use crate::pods::evict;
+
+/// How often the node looks at itself.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Watches over the node for as long as it lives and ends pods where it must.
+pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
+    let mut watch = Watch::default();
+    let mut ticks = tokio::time::interval(INTERVAL);
+    let image_folder = image_folder(&context).await;
+    let has_image_disk = are_apart(&context.settings.root, &image_folder);
+    let limits = context.settings.eviction.all();
+    loop {
+        ticks.tick().await;
+        let (signals, measured) = (measure(&context, &image_folder), Instant::now());
+        let verdict = watch.look(&limits, &signals, Timestamp::now(), context.settings.eviction.transition);
+        pods.set_pressure(verdict.pressure);
+        if evict::enforce_storage_limits(&context, &pods).await {
+            continue;
+        }
+        let Some(short) = verdict.shortage else { continue };
+        let resource = short.signal.resource();
+        context.node_event(true, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
+        if short.signal.is_disk() && images_were_enough(&context, &limits, &image_folder).await {
+            continue;
+        }
+        let age = measured.elapsed();
+        context.metrics.observe("kubelet_eviction_stats_age_seconds", &[("eviction_signal", short.signal.name())], age);
+        evict::evict_one(&context, &pods, &short, has_image_disk).await;
+    }
+}
+
+/// Removes images nobody uses; pods only have to go if that is not enough.
+async fn images_were_enough(context: &Context, limits: &[Limit], image_folder: &Path) -> bool {
+    match crate::images::collect_garbage(context, true).await {
+        Ok(0) => return false,
+        Ok(freed) => tracing::info!(freed, "unused images were removed"),
+        Err(error) => {
+            tracing::warn!(error, "unused images can't be removed");
+            return false;
+        }
+    }
+    let signals = measure(context, image_folder);
+    let disk = limits.iter().filter(|limit| limit.signal.is_disk());
+    disk.filter_map(|limit| is_below(limit, &signals, true)).next().is_none()
+}
+
+fn measure(context: &Context, image_folder: &Path) -> Signals {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let mut signals = Signals::from([(
+        Signal::Memory,
+        Level { available: super::machine::available_memory(), whole: context.machine.memory },
+    )]);
+    if let Some(used) = context.cgroups.as_ref().and_then(|cgroups| cgroups.pods_usage().working_set) {
+        let whole = super::object::memory_for_pods(&context.settings, &context.machine);
+        signals.insert(Signal::AllocatableMemory, Level { available: whole.saturating_sub(used), whole });
+    }
+    for (folder, disk, inodes) in [
+        (context.settings.root.as_path(), Signal::NodeDisk, Signal::NodeInodes),
+        (image_folder, Signal::ImageDisk, Signal::ImageInodes),
+    ] {
+        let Some(usage) = usage_of(folder) else { continue };
+        signals.insert(disk, Level { available: usage.available, whole: usage.capacity });
+        signals.insert(inodes, Level { available: usage.inodes_free, whole: usage.inodes });
+    }
+    // The fourth field of loadavg is "running/all".
+    let loadavg = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let tasks = loadavg.split_whitespace().nth(3).and_then(|field| field.split('/').nth(1)?.parse::<u64>().ok());
+    if let (Some(whole), Some(tasks)) = (number("/proc/sys/kernel/pid_max"), tasks) {
+        signals.insert(Signal::Processes, Level { available: whole.saturating_sub(tasks), whole });
+    }
+    signals
+}
+
+async fn image_folder(context: &Context) -> std::path::PathBuf {
+    let info = context.runtime.image_fs_info().await;
+    let first = info.ok().and_then(|info| info.image_filesystems.into_iter().next());
+    let point = first.and_then(|usage| usage.fs_id).map(|id| id.mountpoint);
+    point.map_or_else(|| context.settings.root.clone(), Into::into)
+}
+
+/// Whether two folders lie on different file systems.
+fn are_apart(one: &Path, other: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    device(one).zip(device(other)).is_some_and(|(one, other)| one != other)
+}
+
+/// An amount of bytes as people write it.
+pub fn bytes(amount: i64) -> String {
+    Amount::new(amount, Format::BinarySi).to_api().0
+}

@@ -1,0 +1,92 @@
+//! How the node is set up, in the form of Kubernetes' configuration of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::{Body, Server};
+use crate::node::eviction::Limit;
+
+pub fn answer(server: &Server) -> Response<Body> {
+    let settings = &server.context.settings;
+    let limits = |told: &dyn Fn(&Limit) -> Option<String>| {
+        let limits = settings.eviction.limits.iter();
+        limits.filter_map(|limit| Some((limit.signal.name(), told(limit)?))).collect::<BTreeMap<_, _>>()
+    };
+    let seconds = |time: Duration| format!("{}s", time.as_secs_f64());
+    let mut config = json!({
+        "kind": "KubeletConfiguration",
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "enableServer": true,
+        "address": settings.serving.ip().to_string(),
+        "port": settings.serving.port(),
+        "rotateCertificates": true,
+        "serverTLSBootstrap": settings.request_serving_certificate,
+        "authentication": {
+            "x509": { "clientCAFile": settings.client_ca },
+            "webhook": { "enabled": true, "cacheTTL": "2m0s" },
+            "anonymous": { "enabled": false },
+        },
+        "authorization": {
+            "mode": "Webhook",
+            "webhook": { "cacheAuthorizedTTL": "2m0s", "cacheUnauthorizedTTL": "30s" },
+        },
+        "registerNode": settings.register,
+        "containerRuntimeEndpoint": settings.runtime_endpoint,
+        "podLogsDir": settings.log_root,
+        "resolvConf": settings.resolv_conf,
+        "cgroupsPerQOS": true,
+        "podPidsLimit": settings.pod_pids_limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX)),
+        "seccompDefault": settings.seccomp_default,
+        "allowedUnsafeSysctls": settings.allowed_unsafe_sysctls,
+        "shutdownGracePeriod": format!("{}s", settings.shutdown_grace.as_secs()),
+        "shutdownGracePeriodCriticalPods": format!("{}s", settings.shutdown_grace_critical.as_secs()),
+        "imageMinimumGCAge": "2m0s",
+        "evictionPressureTransitionPeriod": format!("{}s", settings.eviction.transition.as_secs()),
+        "crashLoopBackOff": { "maxContainerRestartPeriod": "5m0s" },
+        "localStorageCapacityIsolation": true,
+        "maxPods": settings.max_pods,
+        "clusterDomain": settings.cluster_domain,
+        "clusterDNS": settings.cluster_dns.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "staticPodPath": settings.manifests,
+        "containerLogMaxSize": settings.log_max_size.to_string(),
+        "containerLogMaxFiles": settings.log_max_files,
+        "imageGCHighThresholdPercent": settings.image_gc_high_percent,
+        "imageGCLowThresholdPercent": settings.image_gc_low_percent,
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": settings.cgroup_root,
+        "nodeLeaseDurationSeconds": 40,
+    });
+    let policies = &settings.resources;
+    let more = json!({
+        "evictionHard": limits(&|limit| limit.grace.is_none().then(|| limit.below.to_string())),
+        "evictionSoft": limits(&|limit| limit.grace.map(|_| limit.below.to_string())),
+        "evictionSoftGracePeriod": limits(&|limit| limit.grace.map(seconds)),
+        "evictionMinimumReclaim": limits(&|limit| limit.reclaim.map(|reclaim| reclaim.to_string())),
+        "evictionMaxPodGracePeriod": settings.eviction.max_pod_grace,
+        "cpuManagerPolicy": if policies.static_cpus { "static" } else { "none" },
+        "memoryManagerPolicy": if policies.static_memory { "Static" } else { "None" },
+        "topologyManagerPolicy": policies.topology.name(),
+        "topologyManagerScope": policies.scope.name(),
+        "cpuCFSQuota": true,
+        "cpuCFSQuotaPeriod": "100ms",
+        "enforceNodeAllocatable": ["pods"],
+        "serializeImagePulls": false,
+        "maxParallelImagePulls": crate::images::PULLS_AT_ONCE,
+        "nodeStatusUpdateFrequency": "10s",
+        "nodeStatusReportFrequency": "5m0s",
+        "configMapAndSecretChangeDetectionStrategy": "Watch",
+        "enableDebuggingHandlers": true,
+        "enableSystemLogHandler": true,
+        "failSwapOn": false,
+        "failCgroupV1": false,
+        "healthzBindAddress": settings.health.map(|address| address.ip().to_string()),
+        "healthzPort": settings.health.map_or(0, |address| address.port()),
+    });
+    if let (Some(config), Value::Object(more)) = (config.as_object_mut(), more) {
+        config.extend(more);
+    }
+    super::json(&json!({ "kubeletconfig": config }))
+}
