@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_client::events::{EventType, reference};
 use knarr_client::{EventRecorder, Informer};
 use knarr_cri::Runtime;
-use knarr_cri::messages::DnsConfig;
+use knarr_cri::messages::{DnsConfig, RuntimeHandler, RuntimeHandlerFeatures, StatusResponse};
 use parking_lot::RwLock;
 
 use crate::cgroup::Cgroups;
@@ -28,6 +28,8 @@ pub struct Context {
     /// As it shows in container ids.
     pub runtime_name: String,
     pub runtime_version: String,
+    /// What the runtime can do beyond what every runtime can, as it told last.
+    pub abilities: RwLock<Abilities>,
     pub events: EventRecorder,
     pub index: Index,
     pub objects: Objects,
@@ -45,6 +47,27 @@ pub struct Context {
     pub starts: StartQueue,
     /// What containers have for themselves.
     pub resources: Arc<crate::resources::Resources>,
+}
+
+/// What only some runtimes can do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Abilities {
+    /// Groups that an image gives a user can be left out.
+    pub strict_groups: bool,
+    handlers: Vec<RuntimeHandler>,
+}
+
+impl Abilities {
+    pub fn of(status: &StatusResponse) -> Self {
+        let strict_groups = status.features.is_some_and(|features| features.supplemental_groups_policy);
+        Self { strict_groups, handlers: status.runtime_handlers.clone() }
+    }
+
+    /// What one of the runtime's handlers can do.
+    pub fn of_handler(&self, name: &str) -> RuntimeHandlerFeatures {
+        let handler = self.handlers.iter().find(|handler| handler.name == name);
+        handler.and_then(|handler| handler.features).unwrap_or_default()
+    }
 }
 
 /// Starting a sandbox or container keeps the CPU busy for a good while. Many at once take longer than the same many in

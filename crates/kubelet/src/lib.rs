@@ -7,6 +7,7 @@
 //!
 //! Start reading at [`run`], then at `worker/plan.rs`.
 
+mod api_metrics;
 mod cgroup;
 mod container;
 mod context;
@@ -67,7 +68,9 @@ pub async fn run(
     let runtime = reach_runtime(&settings.runtime_endpoint).await?;
     volumes::prepare(&settings)?;
     let (context, bound) = assemble(client, settings, runtime).await?;
+    let begun = std::time::Instant::now();
     let found = runtime::inventory(&context.runtime).await?;
+    context.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], begun.elapsed());
     let names = found.iter().map(|(uid, (_, name))| (uid.clone(), name.clone())).collect();
     let leftovers: HashMap<_, _> = found.into_iter().map(|(uid, (pod, _))| (uid, pod)).collect();
     let pods = Pods::new(context.clone(), leftovers);
@@ -83,12 +86,15 @@ pub async fn run(
     if context.settings.request_serving_certificate && context.settings.serving_certificate.is_none() {
         tasks.spawn(keep_serving_certificate(context.clone(), certificate));
     }
-    tasks.spawn(runtime::follow(context.runtime.clone(), context.index.clone()));
+    tasks.spawn(runtime::follow(context.runtime.clone(), context.index.clone(), context.metrics.clone()));
     if context.settings.register {
         // Pods of the manifest folder must run while there is no API yet: it may be one of them.
         let registering = context.clone();
         tasks.spawn(async move {
+            let begun = std::time::Instant::now();
+            node::startup::begun(&registering.metrics, registering.machine.booted_at);
             register_until_done(&registering).await;
+            node::startup::registered(&registering.metrics, begun.elapsed());
             node::keep_lease(registering).await;
         });
     }
@@ -123,8 +129,7 @@ fn serve_plugins(context: &Arc<Context>, pods: &Arc<Pods>, tasks: &mut tokio::ta
         node.notify_one();
     });
     let folder = context.settings.plugin_root.join("device-plugins");
-    let registration =
-        resources::devices::registration::Registration::new(&folder, context.resources.devices.clone(), changed);
+    let registration = resources::devices::registration::Registration::new(&folder, &context.resources, changed);
     tasks.spawn(registration.serve());
     let (resources, listed) = (context.resources.clone(), pods.clone());
     let folder = context.settings.plugin_root.join("pod-resources");
@@ -158,14 +163,17 @@ async fn assemble(
 ) -> Result<(Arc<Context>, Arc<knarr_client::Informer<Pod>>), NodeError> {
     let version = runtime.version().await?;
     let metrics = Arc::new(counters::Counters::default());
+    let client = api_metrics::measured(client, metrics.clone());
     let runtime = runtime.observed(server::metrics::runtime_observer(metrics.clone()));
+    let abilities = runtime.status(false).await.map(|status| context::Abilities::of(&status)).unwrap_or_default();
     let informers = Informers::new(client.clone());
     let machine = node::machine::read();
     let allocatable = node::allocatable(&settings, &machine);
     let cgroups = prepare_cgroups(&settings, &allocatable, node::memory_for_pods(&settings, &machine));
     let resolv_conf = settings.resolv_conf.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let bound = informers.selected::<Pod>(&format!("spec.nodeName={}", settings.node_name), "");
-    let resources = resources::Resources::open(&settings.root, settings.resources.clone(), machine.memory);
+    let resources =
+        resources::Resources::open(&settings.root, settings.resources.clone(), machine.memory, metrics.clone());
     let context = Context {
         resources: Arc::new(resources),
         events: EventRecorder::new(client.clone(), "kubelet", Some(&settings.node_name)),
@@ -180,6 +188,7 @@ async fn assemble(
         allocatable: RwLock::new(allocatable),
         metrics,
         starts: context::StartQueue::new(machine.cpus),
+        abilities: RwLock::new(abilities),
         runtime_name: version.runtime_name,
         runtime_version: version.runtime_version,
         cgroups,
@@ -256,6 +265,8 @@ async fn keep_serving_certificate(context: Arc<Context>, certificate: ServingCer
         names: vec![settings.node_name.clone()],
         addresses: context.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
     };
+    let metrics = &context.metrics;
+    let in_use = std::cell::Cell::new(k8s_openapi::jiff::Timestamp::now());
     let put = |files: &CertificateFiles| {
         if let Err(error) = certificate.replace(&files.certificate, &files.key) {
             tracing::warn!(%error, "the signed serving certificate can't be used");
@@ -265,7 +276,16 @@ async fn keep_serving_certificate(context: Arc<Context>, certificate: ServingCer
     if known.certificate.exists() {
         put(&known);
     }
-    certificates::keep(context.client.clone(), settings.node_name.clone(), folder, purpose, put).await;
+    let renewed = move |result: Result<&CertificateFiles, ()>| match result {
+        Ok(files) => {
+            let now = k8s_openapi::jiff::Timestamp::now();
+            let age = knarr_client::time::until(in_use.replace(now), now);
+            metrics.observe("kubelet_certificate_manager_server_rotation_seconds", &[], age);
+            put(files);
+        }
+        Err(()) => metrics.count("kubelet_server_expiration_renew_errors", &[]),
+    };
+    certificates::keep(context.client.clone(), settings.node_name.clone(), folder, purpose, renewed).await;
 }
 
 async fn register_until_done(context: &Context) {

@@ -154,6 +154,15 @@ pub fn limits(container: &Container) -> &Resources {
 }
 
 /// The seconds between the stop signal and the kill.
+/// What metrics call a container's part in its pod.
+pub fn container_type(pod: &Pod, container: &str) -> &'static str {
+    match roles(pod).find(|(_, name)| *name == container).map(|(role, _)| role) {
+        Some(Role::Init | Role::Sidecar) => "init_container",
+        Some(Role::Ephemeral) => "ephemeral_container",
+        _ => "container",
+    }
+}
+
 pub fn grace_seconds(pod: &Pod) -> i64 {
     let chosen = pod.metadata.deletion_grace_period_seconds.or(spec(pod).termination_grace_period_seconds);
     chosen.unwrap_or(30).max(0)

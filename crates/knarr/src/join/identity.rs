@@ -153,9 +153,12 @@ impl Identity {
     pub async fn keep(self) {
         let client = self.client();
         let (way, folder, current) = (self.way, self.folder.clone(), self.current);
-        let renewed = move |_: &knarr_kubelet::CertificateFiles| match way.client(&folder) {
-            Ok(client) => current.store(Arc::new(client)),
-            Err(error) => tracing::error!(error = format!("{error:#}"), "the renewed certificate cannot be used"),
+        let renewed = move |result: Result<&knarr_kubelet::CertificateFiles, ()>| match result
+            .map(|_| way.client(&folder))
+        {
+            Ok(Ok(client)) => current.store(Arc::new(client)),
+            Ok(Err(error)) => tracing::error!(error = format!("{error:#}"), "the renewed certificate cannot be used"),
+            Err(()) => {}
         };
         certificates::keep(client, self.node, self.folder, Purpose::Client, renewed).await;
     }

@@ -2,6 +2,7 @@
 
 pub mod amounts;
 mod details;
+pub mod pressure;
 pub mod qos;
 mod usage;
 
@@ -16,6 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::container::resources::{cpu_quota, cpu_shares};
 use crate::pod;
 use amounts::pod_amounts;
+use pressure::Waits;
 use qos::{QosClass, qos_class};
 
 #[derive(Debug, thiserror::Error)]
@@ -155,6 +157,36 @@ impl Cgroups {
             Hierarchy::Unified(mount) => details::unified(&join(mount, path)),
             Hierarchy::Separate(_) => details::separate(|controller| self.mount_of(controller).map(|m| join(m, path))),
         }
+    }
+
+    /// How long the processes of a cgroup waited. The old hierarchies don't tell, except for the machine as a whole.
+    pub fn waits(&self, path: &str) -> Waits {
+        match &self.hierarchy {
+            _ if path == "/" => pressure::machine(),
+            Hierarchy::Unified(mount) => pressure::unified(&join(mount, path)),
+            Hierarchy::Separate(_) => Waits::default(),
+        }
+    }
+
+    /// The processes of a cgroup and of those below it.
+    pub fn processes(&self, path: &str) -> Vec<i32> {
+        let mount = match &self.hierarchy {
+            Hierarchy::Unified(mount) => Some(mount.as_path()),
+            Hierarchy::Separate(_) => self.mount_of("pids").or_else(|| self.mount_of("memory")),
+        };
+        let mut found = Vec::new();
+        let mut open: Vec<PathBuf> = mount.map(|mount| join(mount, path)).into_iter().collect();
+        while let Some(folder) = open.pop() {
+            let listed = std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+            found.extend(listed.lines().filter_map(|line| line.trim().parse::<i32>().ok()));
+            let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+            open.extend(entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()));
+        }
+        found
+    }
+
+    pub fn pods_path(&self) -> &str {
+        &self.root
     }
 
     /// All pods together, and those of each class that has a folder of its own.

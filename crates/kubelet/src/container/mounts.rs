@@ -92,6 +92,12 @@ impl Mounting<'_> {
             }
         };
         let recursive = match wanted.recursive_read_only.as_deref() {
+            Some("Enabled") if !self.recursive_read_only => {
+                return Err(VolumeError::Path(format!(
+                    "volume \"{}\" requested recursive read-only mode, but it is not supported by the runtime",
+                    wanted.name
+                )));
+            }
             Some("Enabled") => true,
             Some("IfPossible") => self.recursive_read_only,
             _ => false,

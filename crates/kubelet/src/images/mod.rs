@@ -34,6 +34,8 @@ pub struct Images(Arc<Inner>);
 struct Inner {
     pulls: Semaphore,
     failures: Mutex<HashMap<(String, String), Failure>>,
+    /// When the first pull for a pod began and the last one ended, by the pod's uid.
+    pulling: Mutex<HashMap<String, (Timestamp, Timestamp)>>,
     /// When an image was last known to be in use, for the choice of what goes first.
     last_used: Mutex<HashMap<String, Timestamp>>,
 }
@@ -53,6 +55,7 @@ impl Images {
         Self(Arc::new(Inner {
             pulls: Semaphore::new(PULLS_AT_ONCE),
             failures: Mutex::default(),
+            pulling: Mutex::default(),
             last_used: Mutex::default(),
         }))
     }
@@ -100,6 +103,18 @@ impl Images {
             ImageFailure { reason: "ImageInspectError", message, retry_at: later(FIRST_DELAY) }
         })?;
         let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_policy(&name));
+        let must_pull = match (policy, &present) {
+            ("Always", _) => "true",
+            ("Never", None) => "unknown",
+            (_, Some(_)) => "false",
+            (_, None) => "true",
+        };
+        let labels = [
+            ("present_locally", if present.is_some() { "true" } else { "false" }),
+            ("pull_policy", &policy.to_lowercase()),
+            ("pull_required", must_pull),
+        ];
+        context.metrics.count("kubelet_image_manager_ensure_image_requests_total", &labels);
         if let Some(image) = present.as_ref().filter(|_| policy != "Always") {
             self.note_use(&image.id);
             step.record("found", "was there");
@@ -160,6 +175,23 @@ impl Images {
         sandbox: PodSandboxConfig,
     ) -> Result<(Image, Duration, Duration), String> {
         let asked = std::time::Instant::now();
+        let begun_pulling = Timestamp::now();
+        let pulled = self.pull_in_turn(context, pod, name, secrets, sandbox, asked).await;
+        let mut spans = self.0.pulling.lock();
+        let span = spans.entry(pod::uid(pod).to_string()).or_insert((begun_pulling, begun_pulling));
+        span.1 = Timestamp::now();
+        pulled
+    }
+
+    async fn pull_in_turn(
+        &self,
+        context: &Context,
+        pod: &Pod,
+        name: &str,
+        secrets: Option<&Interest>,
+        sandbox: PodSandboxConfig,
+        asked: std::time::Instant,
+    ) -> Result<(Image, Duration, Duration), String> {
         let _permit = self.0.pulls.acquire().await.map_err(|error| error.to_string())?;
         let begun = std::time::Instant::now();
         let mut credentials = Vec::new();
@@ -213,7 +245,14 @@ impl Images {
         self.0.last_used.lock().get(id).copied()
     }
 
+    /// How long a pod waited for its images.
+    pub fn time_pulling(&self, uid: &str) -> Duration {
+        let span = self.0.pulling.lock().get(uid).copied();
+        span.map_or(Duration::ZERO, |(from, to)| knarr_client::time::until(from, to))
+    }
+
     pub fn forget_pod(&self, uid: &str) {
+        self.0.pulling.lock().remove(uid);
         self.0.failures.lock().retain(|(owner, _), _| owner != uid);
     }
 }

@@ -137,13 +137,13 @@ pub fn renew_at(certificate: &Path) -> Result<Timestamp, CertificateError> {
     from.checked_add(life * 4 / 5).map_err(|_| unreadable())
 }
 
-/// Renews a certificate for as long as the node lives, and calls `renewed` each time.
+/// Renews a certificate for as long as the node lives, and tells `renewed` of each new one and of each try that failed.
 pub async fn keep(
     client: Client,
     node: String,
     folder: PathBuf,
     purpose: Purpose,
-    renewed: impl Fn(&CertificateFiles) + Send,
+    renewed: impl Fn(Result<&CertificateFiles, ()>) + Send,
 ) {
     let files = files(&folder, &purpose);
     loop {
@@ -152,11 +152,12 @@ pub async fn keep(
         match request(&client, &node, &folder, &purpose).await {
             Ok(()) => {
                 tracing::info!(certificate = %files.certificate.display(), "a certificate was renewed");
-                renewed(&files);
+                renewed(Ok(&files));
             }
             Err(error) => {
                 tracing::warn!(%error, source = ?std::error::Error::source(&error).map(ToString::to_string),
                     "a certificate can't be renewed yet");
+                renewed(Err(()));
                 tokio::time::sleep(Duration::from_secs(30)).await;
             }
         }

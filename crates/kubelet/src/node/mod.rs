@@ -11,6 +11,7 @@ mod object;
 mod register;
 pub mod runtime_class;
 mod shutdown;
+pub mod startup;
 
 pub use lease::keep_lease;
 pub use log_rotation::rotate_logs;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    ContainerImage, DaemonEndpoint, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeRuntimeHandler,
+    ContainerImage, DaemonEndpoint, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures, NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -147,6 +147,11 @@ pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeSta
             swap: Some(NodeSwapStatus { capacity: i64::try_from(machine.swap).ok() }).filter(|_| machine.swap > 0),
         }),
         declared_features: Some(DECLARED_FEATURES.map(str::to_string).to_vec()),
+        features: observed
+            .runtime
+            .as_ref()
+            .and_then(|runtime| runtime.features)
+            .map(|features| NodeFeatures { supplemental_groups_policy: Some(features.supplemental_groups_policy) }),
         runtime_handlers: observed.runtime.as_ref().map(handlers).filter(|list| !list.is_empty()),
         ..NodeStatus::default()
     }

@@ -12,7 +12,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use super::object::{Observed, status};
-use crate::context::Context;
+use crate::context::{Abilities, Context};
 use crate::pods::Pods;
 
 /// How often the node looks at itself, and how long an unchanged status may stay unwritten: the lease tells that it lives.
@@ -87,6 +87,9 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
             previous: previous.unwrap_or_default(),
             shutting_down: pods.is_shutting_down(),
         };
+        if let Some(runtime) = &observed.runtime {
+            *context.abilities.write() = Abilities::of(runtime);
+        }
         let now = Timestamp::now();
         let new = status(&context, &observed, now);
         let stale = written.as_ref().is_none_or(|(old, at)| {
@@ -97,6 +100,9 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
             match write(&nodes, &context.settings.node_name, old, &new).await {
                 Ok(()) => {
                     tell_changes(&context, &observed.previous, &new);
+                    if is_ready(&new) {
+                        super::startup::ready(&context.metrics, context.machine.booted_at);
+                    }
                     written = Some((new, now));
                 }
                 Err(kube::Error::Api(answer)) if answer.code == 404 && context.settings.register => {

@@ -68,6 +68,8 @@ fn is_beginning(line: &str) -> bool {
 /// Ordinary pods first, critical ones with the time kept for them.
 async fn end_pods(context: &Context, pods: &Pods) {
     pods.begin_shutdown();
+    let now = || k8s_openapi::jiff::Timestamp::now().as_second() as f64;
+    context.metrics.set("kubelet_graceful_shutdown_start_time_seconds", &[], now());
     let critical = context.settings.shutdown_grace_critical.min(context.settings.shutdown_grace);
     let ordinary = context.settings.shutdown_grace - critical;
     for (wanted, grace) in [(false, ordinary), (true, critical)] {
@@ -77,6 +79,7 @@ async fn end_pods(context: &Context, pods: &Pods) {
             tracing::warn!(critical = wanted, "some pods did not end in the time they had");
         }
     }
+    context.metrics.set("kubelet_graceful_shutdown_end_time_seconds", &[], now());
 }
 
 #[cfg(test)]

@@ -64,6 +64,17 @@ pub fn refusal(
             return refusal_of("Evicted", format!("The node had condition: [{names}]. "));
         }
     }
+    if pod::spec(pod).os.as_ref().is_some_and(|os| os.name != "linux") {
+        return refusal_of("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
+    }
+    if wants_app_armor(pod) && !has_app_armor() {
+        return refusal_of("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host");
+    }
+    let groups = pod::spec(pod).security_context.as_ref().and_then(|own| own.supplemental_groups_policy.as_deref());
+    if groups == Some("Strict") && !context.abilities.read().strict_groups {
+        let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
+        return refusal_of("SupplementalGroupsPolicyNotSupported", message);
+    }
     if let Some(name) = forbidden_sysctl(context, pod) {
         return refusal_of("SysctlForbidden", format!("forbidden sysctl: \"{name}\" not allowlisted"));
     }
@@ -77,6 +88,20 @@ fn names(pressure: Pressure) -> String {
     let all =
         [("MemoryPressure", pressure.memory), ("DiskPressure", pressure.disk), ("PIDPressure", pressure.processes)];
     all.iter().filter(|(_, holds)| *holds).map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
+}
+
+/// A profile that is not to confine needs nothing of the kernel.
+fn wants_app_armor(pod: &Pod) -> bool {
+    let spec = pod::spec(pod);
+    let whole = spec.security_context.iter().filter_map(|context| context.app_armor_profile.as_ref());
+    let containers = pod::roles(pod).filter_map(|(_, name)| pod::find(pod, name));
+    let own = containers.filter_map(|found| found.container.security_context?.app_armor_profile);
+    whole.cloned().chain(own).any(|profile| profile.type_ != "Unconfined")
+}
+
+fn has_app_armor() -> bool {
+    std::fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with('Y'))
+        && std::path::Path::new("/sys/kernel/security/apparmor").exists()
 }
 
 fn forbidden_sysctl(context: &Context, pod: &Pod) -> Option<String> {
@@ -175,4 +200,25 @@ fn host_ports(pod: &Pod) -> impl Iterator<Item = (i32, String, String)> {
         let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".into());
         Some((number, protocol, port.host_ip.clone().unwrap_or_default()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn profiles_that_confine_need_app_armor() {
+        let profile = |kind: &str| json!({ "appArmorProfile": { "type": kind } });
+        for (pod, container, expected) in [
+            (json!({}), json!({}), false),
+            (profile("RuntimeDefault"), json!({}), true),
+            (profile("Unconfined"), profile("Unconfined"), false),
+            (profile("Unconfined"), profile("Localhost"), true),
+        ] {
+            let spec = json!({ "securityContext": pod, "containers": [{ "name": "a", "securityContext": container }] });
+            let pod = serde_json::from_value(json!({ "spec": spec.clone() })).expect("a pod");
+            assert_eq!(wants_app_armor(&pod), expected, "{spec}");
+        }
+    }
 }

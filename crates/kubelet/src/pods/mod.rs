@@ -3,6 +3,7 @@
 mod admit;
 pub mod evict;
 mod orphans;
+mod preempt;
 mod shared_cpus;
 
 pub use orphans::clear_leftovers;
@@ -67,8 +68,14 @@ impl Pods {
             }
             _ => None,
         };
+        let refused = match refused {
+            None if runtime.is_none() && !is_over(&pod) && pod::is_critical(&pod) => self.make_room(&pod),
+            refused => refused,
+        };
         let node = self.context.settings.node_name.as_str();
         trail::accepted(&pod, node);
+        let count = pod::spec(&pod).containers.len();
+        self.context.metrics.observe_value("kubelet_containers_per_pod_count", &[], count as f64);
         let worker = self.start(&uid, pod.clone(), runtime.unwrap_or_default());
         if let Some(refusal) = refused {
             trail::refused(&pod, &refusal.message);
@@ -82,6 +89,38 @@ impl Pods {
             let _ = worker.sender.send(Message::Mirror(mirror));
         }
         self.weigh();
+    }
+
+    /// Ends other pods where a critical one would find no room.
+    fn make_room(&self, pod: &Arc<Pod>) -> Option<admit::Refusal> {
+        const MESSAGE: &str = "Preempted in order to admit critical pod";
+        const CONDITION: &str = "Pod was preempted by Kubelet to accommodate a critical pod.";
+        let others: Vec<Arc<Pod>> = self.active().into_iter().map(|(other, _)| other).collect();
+        let missing = preempt::missing(pod, &others, &self.context.allocatable.read());
+        let Some(victims) = preempt::victims(pod, &others, &missing) else {
+            let message = format!(
+                "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of \
+                 pods to preempt: no set of running pods found to reclaim resources: {}",
+                preempt::shown(&missing)
+            );
+            return Some(admit::Refusal { reason: "UnexpectedAdmissionError".into(), message });
+        };
+        for victim in victims {
+            tracing::warn!(pod = pod::title(&victim), critical = pod::title(pod), "a pod goes for a critical one");
+            self.context.pod_event(&victim, true, "Preempting", MESSAGE);
+            let signal = missing.keys().next().map_or("", String::as_str);
+            self.context.metrics.count("kubelet_preemptions", &[("preemption_signal", signal)]);
+            let ending = Ending::Stopped {
+                reason: "Preempting".into(),
+                message: MESSAGE.into(),
+                grace: None,
+                condition: Some(("TerminationByKubelet".into(), CONDITION.into())),
+            };
+            if let Some(worker) = self.workers.lock().get(pod::uid(&victim)) {
+                let _ = worker.sender.send(Message::Stop(ending));
+            }
+        }
+        None
     }
 
     fn start(self: &Arc<Self>, uid: &str, pod: Arc<Pod>, runtime: RuntimePod) -> Handle {
@@ -117,6 +156,10 @@ impl Pods {
                 let _ = worker.sender.send(Message::Mirror(mirror.clone()));
             }
         }
+    }
+
+    pub fn mirror_count(&self) -> usize {
+        self.mirrors.lock().len()
     }
 
     pub fn has_mirror(&self, pod: &Pod) -> Option<Arc<Pod>> {

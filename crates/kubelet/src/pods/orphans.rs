@@ -22,6 +22,7 @@ pub fn clear_leftovers(pods: &Arc<Pods>, names: &HashMap<String, PodName>) {
     for (uid, runtime) in leftovers {
         let name = names.get(&uid).cloned().unwrap_or_default();
         tracing::info!(uid, pod = format!("{}/{}", name.namespace, name.name), "a pod nobody wants any more is ended");
+        pods.context.metrics.count("kubelet_orphaned_runtime_pods_total", &[]);
         let pod = stand_in(&uid, &name);
         let worker = pods.start(&uid, Arc::new(pod), runtime);
         let _ = worker.sender.send(Message::Removed);
@@ -43,11 +44,13 @@ async fn release_surely(context: Arc<Context>, uid: String) {
     while let Err(error) = clean::release(&context, &uid).await {
         if pause > LONGEST_PAUSE {
             tracing::warn!(error, uid, "what a pod left behind can't be cleared away");
+            context.metrics.add("kubelet_orphan_pod_cleaned_volumes_errors", &[], 1.0);
             return;
         }
         tokio::time::sleep(pause).await;
         pause *= 2;
     }
+    context.metrics.add("kubelet_orphan_pod_cleaned_volumes", &[], 1.0);
 }
 
 fn stand_in(uid: &str, name: &PodName) -> Pod {

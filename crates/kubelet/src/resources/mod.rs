@@ -27,6 +27,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+use crate::counters::Counters;
 use crate::pod::{self, Role};
 use affinity::{Hint, Offers, agree};
 use devices::plugin::Allocated;
@@ -93,16 +94,17 @@ pub struct Resources {
     checkpoint: PathBuf,
     /// Told when the CPUs that everyone shares are others than before.
     pub shared_changed: Notify,
+    pub(crate) metrics: Arc<Counters>,
 }
 
 impl Resources {
     /// `root` is where the node keeps its state.
-    pub fn open(root: &Path, policies: Policies, all_memory: u64) -> Self {
+    pub(crate) fn open(root: &Path, policies: Policies, all_memory: u64, metrics: Arc<Counters>) -> Self {
         let layout = machine::read(Path::new("/sys/devices/system"), all_memory);
-        Self::with_layout(root, policies, layout)
+        Self::with_layout(root, policies, layout, metrics)
     }
 
-    fn with_layout(root: &Path, mut policies: Policies, layout: Layout) -> Self {
+    fn with_layout(root: &Path, mut policies: Policies, layout: Layout, metrics: Arc<Counters>) -> Self {
         let reserved_cpus = match &policies.reserved_cpus {
             Some(named) => named.common(&layout.all()),
             None => cpus::reserved(&layout, policies.reserved_cpu_milli),
@@ -128,6 +130,7 @@ impl Resources {
             choosing: tokio::sync::Mutex::default(),
             checkpoint,
             shared_changed: Notify::new(),
+            metrics,
         }
     }
 
@@ -140,6 +143,18 @@ impl Resources {
 
     /// Sets aside what a pod's containers ask for, all of it or nothing.
     pub async fn allocate(&self, pod: &Pod) -> Result<(), Refused> {
+        let begun = std::time::Instant::now();
+        let allocated = self.choose(pod).await;
+        let took = begun.elapsed().as_secs_f64() * 1e3;
+        self.metrics.observe_value("kubelet_topology_manager_admission_duration_ms", &[], took);
+        self.metrics.count("kubelet_topology_manager_admission_requests_total", &[]);
+        if allocated.is_err() {
+            self.metrics.count("kubelet_topology_manager_admission_errors_total", &[]);
+        }
+        allocated
+    }
+
+    async fn choose(&self, pod: &Pod) -> Result<(), Refused> {
         let _turn = self.choosing.lock().await;
         let uid = pod::uid(pod);
         if self.grants.lock().contains_key(uid) {
@@ -222,6 +237,26 @@ impl Resources {
         let grants = self.grants.lock();
         let given = grants.values().flat_map(BTreeMap::values).filter_map(|grant| grant.cpus.as_ref());
         given.fold(NumberSet::default(), |sum, own| sum.union(own))
+    }
+
+    /// What was asked of one of those who give out, and whether it gave.
+    fn count(&self, manager: &str, succeeded: bool) {
+        let (requests, errors) = match manager {
+            "cpu_manager" => ("kubelet_cpu_manager_pinning_requests_total", "kubelet_cpu_manager_pinning_errors_total"),
+            _ => ("kubelet_memory_manager_pinning_requests_total", "kubelet_memory_manager_pinning_errors_total"),
+        };
+        self.metrics.count(requests, &[]);
+        if !succeeded {
+            self.metrics.count(errors, &[]);
+        }
+    }
+
+    /// How many CPUs containers have for themselves, and how many all others share; none where none are set aside.
+    pub fn cpu_counts(&self) -> (usize, usize) {
+        match self.policies.static_cpus {
+            true => (self.given_cpus().len(), self.shared_cpus().len()),
+            false => (0, 0),
+        }
     }
 
     fn given_devices(&self, resource: &str) -> BTreeSet<String> {
@@ -350,11 +385,14 @@ impl Choice<'_> {
         let resources = self.resources;
         let mut grant = Grant::default();
         if resources.policies.static_cpus && wish.cpus > 0 {
-            grant.cpus = Some(self.take_cpus(wish.cpus, near)?);
+            let taken = self.take_cpus(wish.cpus, near);
+            resources.count("cpu_manager", taken.is_ok());
+            grant.cpus = Some(taken?);
         }
         if resources.policies.static_memory && !wish.memory.is_empty() {
             let grants = resources.grants.lock();
             let taken = self.book(&grants).take(&wish.memory, near);
+            resources.count("memory_manager", taken.is_some());
             grant.memory = Some(taken.ok_or_else(|| Refused::unexpected("no NUMA nodes with enough free memory"))?);
         }
         for (resource, count) in &wish.devices {
@@ -429,7 +467,12 @@ impl Choice<'_> {
             Ok(_) => {}
             Err(error) => return Err(Refused::unexpected(describe(&error))),
         }
-        let use_with = plugin.allocate(&ids).await.map_err(|error| Refused::unexpected(describe(&error)))?;
+        let begun = std::time::Instant::now();
+        let allocated = plugin.allocate(&ids).await;
+        let labels = [("resource_name", resource)];
+        let metrics = &self.resources.metrics;
+        metrics.observe("kubelet_device_plugin_alloc_duration_seconds", &labels, begun.elapsed());
+        let use_with = allocated.map_err(|error| Refused::unexpected(describe(&error)))?;
         Ok(DeviceGrant { ids, use_with })
     }
 
@@ -500,7 +543,7 @@ mod tests {
             reserved_cpu_milli: 1000,
             ..Policies::default()
         };
-        Resources::with_layout(folder, policies, two_sockets())
+        Resources::with_layout(folder, policies, two_sockets(), Arc::default())
     }
 
     #[tokio::test]

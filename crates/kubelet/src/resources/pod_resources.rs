@@ -95,6 +95,17 @@ pub async fn serve(folder: &Path, resources: Arc<Resources>, pods: Arc<Pods>) {
     let answer = move |path: String, message: bytes::Bytes| {
         let (resources, pods) = (resources.clone(), pods.clone());
         async move {
+            let version = [("server_api_version", "v1")];
+            resources.metrics.count("kubelet_pod_resources_endpoint_requests_total", &version);
+            let counted = match path.rsplit('/').next() {
+                Some("List") => Some("kubelet_pod_resources_endpoint_requests_list"),
+                Some("Get") => Some("kubelet_pod_resources_endpoint_requests_get"),
+                Some("GetAllocatableResources") => Some("kubelet_pod_resources_endpoint_requests_get_allocatable"),
+                _ => None,
+            };
+            if let Some(name) = counted {
+                resources.metrics.count(name, &version);
+            }
             match path.as_str() {
                 "/v1.PodResourcesLister/List" => Ok(list(&resources, &pods).encode_to_vec()),
                 "/v1.PodResourcesLister/Get" => get(&resources, &pods, &message).map(|answer| answer.encode_to_vec()),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use knarr_cri::Runtime;
@@ -10,6 +10,7 @@ use knarr_cri::events::{ContainerEvent, EventError, subscribe};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::counters::Counters;
 use crate::worker::Message;
 
 /// Which worker is to hear of which container or sandbox.
@@ -31,11 +32,36 @@ impl Index {
         worker.map(|worker| worker.send(message));
     }
 
-    fn tell_all(&self) {
+    /// Each worker looks at all its containers. The round is over when the last has done so.
+    fn tell_all(&self, metrics: &Arc<Counters>) {
+        let round = Arc::new(Round { metrics: metrics.clone(), begun: Instant::now() });
+        let mut told: Vec<UnboundedSender<Message>> = Vec::new();
         for worker in self.0.lock().values() {
-            let _ = worker.send(Message::Relist);
+            if !told.iter().any(|known| known.same_channel(worker)) {
+                let _ = worker.send(Message::Relist(Some(round.clone())));
+                told.push(worker.clone());
+            }
         }
     }
+}
+
+/// One look at all that the runtime holds, which is measured when nobody looks any more.
+pub struct Round {
+    metrics: Arc<Counters>,
+    begun: Instant,
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        self.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], self.begun.elapsed());
+        heard(&self.metrics);
+    }
+}
+
+/// The runtime lives: it answered, or told something.
+fn heard(metrics: &Counters) {
+    let now = k8s_openapi::jiff::Timestamp::now();
+    metrics.set("kubelet_pleg_last_seen_seconds", &[], now.as_second() as f64);
 }
 
 /// Without events, looking is all that is left.
@@ -45,9 +71,16 @@ const LOOK_AFTER_SUBSCRIBING: Duration = Duration::from_millis(300);
 const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
 
 /// Runs for as long as the node does.
-pub async fn follow(runtime: Runtime, index: Index) {
+pub async fn follow(runtime: Runtime, index: Index, metrics: Arc<Counters>) {
     let mut pause = Duration::from_millis(100);
+    let mut looked = Instant::now();
+    let mut look = |index: &Index| {
+        metrics.observe("kubelet_pleg_relist_interval_seconds", &[], looked.elapsed());
+        looked = Instant::now();
+        index.tell_all(&metrics);
+    };
     loop {
+        metrics.count("kubelet_evented_pleg_connection_success_count", &[]);
         let mut stream = subscribe(&runtime);
         // What happened while nobody listened is found by looking once the subscription stands.
         let first = tokio::time::Instant::now() + LOOK_AFTER_SUBSCRIBING;
@@ -56,13 +89,14 @@ pub async fn follow(runtime: Runtime, index: Index) {
             let item = tokio::select! {
                 item = stream.next() => item,
                 _ = looks.tick() => {
-                    index.tell_all();
+                    look(&index);
                     continue;
                 }
             };
             match item {
                 Some(Ok(event)) => {
                     pause = Duration::from_millis(100);
+                    heard(&metrics);
                     match event {
                         ContainerEvent::Exited { id } => index.tell(&id, Message::Exited(id.clone())),
                         ContainerEvent::Changed { id } => index.tell(&id, Message::Changed(id.clone())),
@@ -73,19 +107,18 @@ pub async fn follow(runtime: Runtime, index: Index) {
             }
         };
         match error {
-            Some(EventError::Unsupported) => relist_for_ever(&index).await,
+            Some(EventError::Unsupported) => {
+                tracing::warn!("the runtime tells no events: its containers are listed every second");
+                loop {
+                    tokio::time::sleep(RELIST_WITHOUT_EVENTS).await;
+                    look(&index);
+                }
+            }
             Some(error) => tracing::debug!(%error, "the runtime's events stopped"),
             None => {}
         }
+        metrics.count("kubelet_evented_pleg_connection_error_count", &[]);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(2));
-    }
-}
-
-async fn relist_for_ever(index: &Index) {
-    tracing::warn!("the runtime tells no events: its containers are listed every second");
-    loop {
-        tokio::time::sleep(RELIST_WITHOUT_EVENTS).await;
-        index.tell_all();
     }
 }

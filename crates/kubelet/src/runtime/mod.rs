@@ -3,7 +3,7 @@
 mod events;
 mod observe;
 
-pub use events::{Index, follow};
+pub use events::{Index, Round, follow};
 pub use observe::{PodName, inventory, observe_container, observe_sandbox};
 
 use std::collections::HashMap;

@@ -8,6 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::metrics::{Page, Sample, samples, seconds};
 use super::stats::node_usage;
 use super::{Body, Server};
+use crate::cgroup::pressure::{Stalls, Waits};
 use crate::cgroup::{Details, Usage};
 use crate::node::filesystem::usage_of;
 
@@ -18,6 +19,9 @@ struct Subject {
     usage: Usage,
     details: Details,
     started: Option<Timestamp>,
+    waits: Waits,
+    /// What the processes of a container have open.
+    open: Option<Open>,
     /// Bytes and files of the container's own layer.
     layer: Option<(u64, u64)>,
     /// The kernel's table of a pod's interfaces.
@@ -81,6 +85,15 @@ const FAMILIES: &[Family] = &[
     Family("container_memory_mapped_file", "gauge", "Size of memory mapped files in bytes.", &[], |s| {
         count(s.details.mapped_file)
     }),
+    Family("container_memory_kernel_usage", "gauge", "Size of kernel memory allocated in bytes.", &[], |s| {
+        count(s.details.kernel)
+    }),
+    Family("container_memory_total_active_file_bytes", "gauge", "Current total active file in bytes.", &[], |s| {
+        count(s.details.active_file)
+    }),
+    Family("container_memory_total_inactive_file_bytes", "gauge", "Current total inactive file in bytes.", &[], |s| {
+        count(s.details.inactive_file)
+    }),
     Family("container_memory_swap", "gauge", "Container swap usage in bytes.", &[], |s| count(s.details.swap)),
     Family("container_memory_max_usage_bytes", "gauge", "Maximum memory usage recorded in bytes", &[], |s| {
         count(s.details.highest_memory)
@@ -96,7 +109,16 @@ const FAMILIES: &[Family] = &[
         |s| count(s.details.killed),
     ),
     Family("container_processes", "gauge", "Number of processes running inside the container.", &[], |s| {
+        count(s.open.map(|open| open.processes).or(s.usage.processes))
+    }),
+    Family("container_threads", "gauge", "Number of threads running inside the container", &[], |s| {
         count(s.usage.processes)
+    }),
+    Family("container_file_descriptors", "gauge", "Number of open file descriptors for the container.", &[], |s| {
+        count(s.open.map(|open| open.files))
+    }),
+    Family("container_sockets", "gauge", "Number of open sockets for the container.", &[], |s| {
+        count(s.open.map(|open| open.sockets))
     }),
     Family("container_threads_max", "gauge", "Maximum number of threads allowed inside the container.", &[], |s| {
         count(s.details.processes_limit)
@@ -149,6 +171,7 @@ pub async fn page(server: &Arc<Server>) -> Response<Body> {
         }
     }
     last_seen(&mut page, &subjects, now);
+    pressure(&mut page, &subjects, now);
     faults(&mut page, &subjects, now);
     traffic(&mut page, &subjects, now);
     interfaces(&mut page, &subjects, now);
@@ -171,6 +194,8 @@ async fn subjects(server: &Arc<Server>) -> Vec<Subject> {
         labels,
         usage,
         details: cgroups.details(id),
+        waits: cgroups.waits(id),
+        open: None,
         started: None,
         layer: None,
         interfaces: None,
@@ -185,8 +210,9 @@ async fn subjects(server: &Arc<Server>) -> Vec<Subject> {
         let Sample { namespace, pod, container, id, image, name, started, layer, interfaces, .. } = sample;
         // The runtime tells less of a container than its cgroup, where that can be found.
         let usage = Some(cgroups.usage(&id)).filter(|usage| *usage != Usage::default()).unwrap_or(sample.usage);
+        let open = container.as_ref().map(|_| open_in(&cgroups.processes(&id)));
         let labels = [container.unwrap_or_default(), id.clone(), image, name, namespace, pod];
-        all.push(Subject { started, layer, interfaces, ..of(&id, labels, usage) });
+        all.push(Subject { started, layer, interfaces, open, ..of(&id, labels, usage) });
     }
     all
 }
@@ -196,6 +222,47 @@ fn last_seen(page: &mut Page, subjects: &[Subject], now: Timestamp) {
     for subject in subjects {
         page.value("container_last_seen", &subject.with(&[]), now.as_second() as f64, Some(now));
     }
+}
+
+/// How long processes waited, in seconds; only told by kernels with the unified hierarchy.
+fn pressure(page: &mut Page, subjects: &[Subject], now: Timestamp) {
+    let resources: [(&str, &str, fn(&Waits) -> Option<Stalls>); 3] =
+        [("cpu", "CPU", |w| w.cpu), ("memory", "memory", |w| w.memory), ("io", "IO", |w| w.io)];
+    for (resource, shown, read) in resources {
+        let found: Vec<_> = subjects.iter().filter_map(|subject| Some((subject, read(&subject.waits)?))).collect();
+        let stalled =
+            format!("Total time duration no tasks in the container could make progress due to {shown} congestion.");
+        let waiting = format!("Total time duration tasks in the container have waited due to {shown} congestion.");
+        let kinds: [(&str, &str, fn(&Stalls) -> u64); 2] =
+            [("stalled", &stalled, |s| s.full.total), ("waiting", &waiting, |s| s.some.total)];
+        for (kind, help, total) in kinds.iter().filter(|_| !found.is_empty()) {
+            let name = format!("container_pressure_{resource}_{kind}_seconds_total");
+            page.family(&name, "counter", help);
+            for (subject, stalls) in &found {
+                page.value(&name, &subject.with(&[]), total(stalls) as f64 / 1e6, Some(now));
+            }
+        }
+    }
+}
+
+/// What processes have open, all together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Open {
+    processes: u64,
+    files: u64,
+    sockets: u64,
+}
+
+fn open_in(processes: &[i32]) -> Open {
+    let mut open = Open { processes: processes.len() as u64, ..Open::default() };
+    for process in processes {
+        for entry in std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten() {
+            open.files += 1;
+            let target = std::fs::read_link(entry.path()).unwrap_or_default();
+            open.sockets += u64::from(target.to_string_lossy().starts_with("socket:"));
+        }
+    }
+    open
 }
 
 fn faults(page: &mut Page, subjects: &[Subject], now: Timestamp) {
@@ -278,6 +345,18 @@ fn table(path: &str) -> Vec<(String, Vec<u64>)> {
     text.lines().filter_map(one).collect()
 }
 
+/// How many different cores or sockets the CPUs belong to. Cores are numbered anew in each socket.
+fn topology_count(file: &str) -> f64 {
+    let entries = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let read = |folder: &std::path::Path, name: &str| {
+        std::fs::read_to_string(folder.join("topology").join(name)).ok().map(|text| text.trim().to_string())
+    };
+    let found: std::collections::BTreeSet<(String, String)> = entries
+        .filter_map(|entry| Some((read(&entry.path(), "physical_package_id")?, read(&entry.path(), file)?)))
+        .collect();
+    found.len() as f64
+}
+
 fn machine(page: &mut Page, server: &Server) {
     let machine = &server.context.machine;
     let id = [
@@ -287,6 +366,11 @@ fn machine(page: &mut Page, server: &Server) {
     ];
     page.family("machine_cpu_cores", "gauge", "Number of logical CPU cores.");
     page.value("machine_cpu_cores", &id, f64::from(machine.cpus), None);
+    let topology = |file: &str| topology_count(file);
+    page.family("machine_cpu_physical_cores", "gauge", "Number of physical CPU cores.");
+    page.value("machine_cpu_physical_cores", &id, topology("core_id"), None);
+    page.family("machine_cpu_sockets", "gauge", "Number of CPU sockets.");
+    page.value("machine_cpu_sockets", &id, topology("physical_package_id"), None);
     page.family("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.");
     page.value("machine_memory_bytes", &id, machine.memory as f64, None);
     page.family("machine_swap_bytes", "gauge", "Amount of swap memory available on the machine.");

@@ -8,6 +8,7 @@ mod configuration;
 pub mod health;
 pub mod logs;
 pub mod metrics;
+mod node_metrics;
 mod route;
 mod stats;
 mod streams;
@@ -112,10 +113,6 @@ async fn answer(
 ) -> Response<Body> {
     let begun = std::time::Instant::now();
     let (method, path) = (request.method().as_str().to_string(), route::family(request.uri().path()));
-    let answer = match server.access.check(&request, certificate).await {
-        Ok(()) => route::route(server, request).await,
-        Err(denied) => denied,
-    };
     let lasts = matches!(path, "exec" | "attach" | "portForward" | "containerLogs");
     let labels = [
         ("long_running", if lasts { "true" } else { "false" }),
@@ -123,9 +120,37 @@ async fn answer(
         ("path", path),
         ("server_type", "readwrite"),
     ];
+    let under_way = UnderWay::begin(&server.context.metrics, &labels);
+    if route::upgrades_to_websocket(&request) && matches!(path, "exec" | "attach" | "portForward") {
+        let subresource = [("subresource", if path == "portForward" { "portforward" } else { path })];
+        server.context.metrics.count("kubelet_websocket_streaming_requests_total", &subresource);
+    }
+    let answer = match server.access.check(&request, certificate).await {
+        Ok(()) => route::route(server, request).await,
+        Err(denied) => denied,
+    };
+    drop(under_way);
     server.context.metrics.count("kubelet_http_requests_total", &labels);
     server.context.metrics.observe("kubelet_http_requests_duration_seconds", &labels, begun.elapsed());
     answer
+}
+
+/// Counts a request as being answered, also when its client goes before the answer comes.
+struct UnderWay<'a>(&'a crate::counters::Counters, &'a [(&'static str, &'a str)]);
+
+const UNDER_WAY: &str = "kubelet_http_inflight_requests";
+
+impl<'a> UnderWay<'a> {
+    fn begin(metrics: &'a crate::counters::Counters, labels: &'a [(&'static str, &'a str)]) -> Self {
+        metrics.add(UNDER_WAY, labels, 1.0);
+        Self(metrics, labels)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.add(UNDER_WAY, self.1, -1.0);
+    }
 }
 
 pub fn text(status: StatusCode, body: impl Into<String>) -> Response<Body> {

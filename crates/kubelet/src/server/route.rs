@@ -13,7 +13,9 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::logs::{LogOptions, send};
-use super::{Body, Server, cadvisor, configuration, health, json, metrics, stats, streams, system_logs, text};
+use super::{
+    Body, Server, cadvisor, configuration, health, json, metrics, node_metrics, stats, streams, system_logs, text,
+};
 use crate::pod;
 use crate::runtime::{ContainerView, State};
 use crate::worker::Handle;
@@ -78,7 +80,7 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         (&Method::GET, ["pods"]) => pods(server),
         (&Method::GET, ["runningpods"]) => running_pods(server),
         (&Method::GET, ["stats", "summary"]) => json(&stats::summary(server).await),
-        (&Method::GET, ["metrics"]) => metrics::own(server),
+        (&Method::GET, ["metrics"]) => node_metrics::own(server),
         (&Method::GET, ["metrics", "resource"]) => metrics::resource(server).await,
         (&Method::GET, ["metrics", "cadvisor"]) => cadvisor::page(server).await,
         (&Method::GET, ["metrics", "probes"]) => metrics::probes(server),
@@ -124,6 +126,11 @@ fn pods(server: &Server) -> Response<Body> {
         })
         .collect();
     json(&serde_json::json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items }))
+}
+
+pub fn upgrades_to_websocket<B>(request: &Request<B>) -> bool {
+    let upgrade = request.headers().get(http::header::UPGRADE).and_then(|value| value.to_str().ok());
+    upgrade.is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
 }
 
 /// The part of a path by which requests are counted: its first words, without the names of anybody's objects.

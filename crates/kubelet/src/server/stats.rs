@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::Server;
 use crate::cgroup::Usage;
+use crate::cgroup::pressure::{self, Stall, Waits};
 use crate::node::filesystem::{folder_usage, usage_of};
 use crate::node::machine;
 use crate::pod;
@@ -126,6 +127,7 @@ fn node(server: &Server, now: Timestamp) -> Value {
         "startTime": time(Timestamp::from_second(context.machine.booted_at).unwrap_or(now)),
         "cpu": cpu(server, "node", usage.cpu_nanoseconds, now),
         "memory": memory(&usage, Some(machine::available_memory()), now),
+        "io": { "time": time(now) },
         "network": network("/proc/net/dev", now),
         "rlimit": { "time": time(now), "maxpid": number("/proc/sys/kernel/pid_max"), "curproc": processes() },
         "swap": swap(now),
@@ -134,14 +136,38 @@ fn node(server: &Server, now: Timestamp) -> Value {
         value["fs"] = fs.clone();
         value["runtime"] = json!({ "imageFs": fs, "containerFs": fs });
     }
-    let pods = context.cgroups.as_ref().map(|cgroups| cgroups.pods_usage()).unwrap_or_default();
-    value["systemContainers"] = json!([{
+    add_waits(&mut value, &pressure::machine());
+    value["systemContainers"] = Value::Array(all_pods(server, now).into_iter().collect());
+    value
+}
+
+/// What all pods together use, and may use.
+fn all_pods(server: &Server, now: Timestamp) -> Option<Value> {
+    let context = &server.context;
+    let cgroups = context.cgroups.as_ref()?;
+    let pods = cgroups.pods_usage();
+    let whole = crate::node::memory_for_pods(&context.settings, &context.machine);
+    let available = pods.working_set.map(|used| whole.saturating_sub(used));
+    let mut value = json!({
         "name": "pods",
         "startTime": time(Timestamp::from_second(context.machine.booted_at).unwrap_or(now)),
         "cpu": cpu(server, "pods", pods.cpu_nanoseconds, now),
-        "memory": memory(&pods, None, now),
-    }]);
-    value
+        "memory": memory(&pods, available, now),
+        "io": { "time": time(now) },
+        "swap": { "time": time(now), "swapUsageBytes": cgroups.details(cgroups.pods_path()).swap.unwrap_or(0) },
+    });
+    add_waits(&mut value, &cgroups.waits(cgroups.pods_path()));
+    Some(value)
+}
+
+/// How long processes waited, where the kernel tells.
+fn add_waits(value: &mut Value, waits: &Waits) {
+    let one = |stall: &Stall| json!({ "total": stall.total, "avg10": stall.average_10, "avg60": stall.average_60, "avg300": stall.average_300 });
+    for (resource, stalls) in [("cpu", &waits.cpu), ("memory", &waits.memory), ("io", &waits.io)] {
+        if let Some(stalls) = stalls {
+            value[resource]["psi"] = json!({ "full": one(&stalls.full), "some": one(&stalls.some) });
+        }
+    }
 }
 
 fn swap(now: Timestamp) -> Value {
@@ -239,6 +265,7 @@ fn one_pod(server: &Server, worker: &Handle, stats: Vec<ContainerStats>, now: Ti
         "containers": containers,
         "cpu": cpu(server, &format!("pod-{uid}"), usage.cpu_nanoseconds, now),
         "memory": memory(&usage, None, now),
+        "io": { "time": time(now) },
         "volume": volumes(server, &pod, now),
         "process_stats": { "process_count": usage.processes.unwrap_or(0) },
     });
@@ -246,6 +273,11 @@ fn one_pod(server: &Server, worker: &Handle, stats: Vec<ContainerStats>, now: Ti
         fs["usedBytes"] = json!(folder.0 + logs.0 + layers);
         fs["inodesUsed"] = json!(folder.1 + logs.1);
         value["ephemeral-storage"] = fs;
+    }
+    if let Some(cgroups) = &context.cgroups {
+        let path = cgroups.pod_path(&pod);
+        add_waits(&mut value, &cgroups.waits(&path));
+        value["swap"] = json!({ "time": time(now), "swapUsageBytes": cgroups.details(&path).swap.unwrap_or(0) });
     }
     if let Some(path) = crate::runtime::network_table(worker) {
         value["network"] = network(&path, now);
@@ -262,7 +294,10 @@ fn volumes(server: &Server, pod: &k8s_openapi::api::core::v1::Pod, now: Timestam
         let kinds = ["empty-dir", "configmap", "downward-api"];
         let on_disk = kinds.iter().map(|kind| root.join(format!("kubernetes.io~{kind}")).join(&volume.name));
         let Some(path) = on_disk.chain([memory.join(&volume.name)]).find(|path| path.is_dir()) else { continue };
+        let begun = std::time::Instant::now();
         let (used, inodes) = folder_usage(&path);
+        let (name, labels) = ("kubelet_volume_metric_collection_duration_seconds", [("metric_source", "du")]);
+        server.context.metrics.observe(name, &labels, begun.elapsed());
         if let Some(mut fs) = filesystem(&path, now) {
             fs["usedBytes"] = json!(used);
             fs["inodesUsed"] = json!(inodes);
@@ -291,7 +326,20 @@ fn one_container(
         "startTime": started,
         "cpu": cpu(server, &attributes.id, usage.cpu_nanoseconds, now),
         "memory": memory(&usage, None, now),
+        "io": { "time": time(now) },
     });
+    if let Some(cgroups) = &server.context.cgroups {
+        let path = format!("{}/{}", cgroups.pod_path(pod), attributes.id);
+        let details = cgroups.details(&path);
+        add_waits(&mut value, &cgroups.waits(&path));
+        if let Some((limit, used)) = details.memory_limit.zip(usage.working_set) {
+            value["memory"]["availableBytes"] = json!(limit.saturating_sub(used));
+        }
+        if let Some(used) = details.swap {
+            let room = details.swap_limit.map_or(0, |limit| limit.saturating_sub(used));
+            value["swap"] = json!({ "time": time(now), "swapAvailableBytes": room, "swapUsageBytes": used });
+        }
+    }
     if let Some(mut fs) = filesystem(&settings.root, now) {
         let layer = stats.writable_layer.clone().unwrap_or_default();
         fs["usedBytes"] = json!(layer.used_bytes.map_or(0, |bytes| bytes.value));

@@ -7,6 +7,7 @@ use super::Input;
 use crate::pod::{self, Role};
 use crate::runtime::RuntimePod;
 use crate::worker::memory::Ending;
+use crate::worker::resize as worker_resize;
 
 /// What the node itself says; conditions of others are left alone.
 pub(super) const OWN: [&str; 8] = [
@@ -83,7 +84,10 @@ fn resize(input: &Input<'_>) -> Vec<PodCondition> {
         found.push(dated(input, Verdict { kind: "PodResizePending", holds: true, reason: pending.reason, message }));
     }
     let running = |name: &str| input.runtime.latest(name).is_some_and(|view| view.is_running());
-    if !crate::worker::resize::outstanding(input.pod, &input.memory.applied, running).is_empty() {
+    let (pod, applied) = (input.pod, &input.memory.applied);
+    if !worker_resize::outstanding(pod, applied, running).is_empty()
+        || worker_resize::is_whole_outstanding(pod, applied)
+    {
         let (reason, message) = match &input.memory.resize_failed {
             Some((message, _)) => ("Error", message.clone()),
             None => ("", String::new()),

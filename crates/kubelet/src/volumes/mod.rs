@@ -114,8 +114,10 @@ pub async fn mount_all(
         }
         let one = Mounting { context, pod, surroundings, objects, volume };
         let step = trail::volume(pod, volume);
+        let begun = std::time::Instant::now();
         let mount = one.mount().await;
         trail::outcome(&step, &mount);
+        one.measure(begun.elapsed(), mount.is_ok());
         drop(step);
         let (result, renew_at) = mount.map_err(|error| (volume.name.clone(), error))?;
         mounted.volumes.insert(volume.name.clone(), result);
@@ -185,6 +187,31 @@ impl Mounting<'_> {
         Err(VolumeError::Unsupported { name: volume.name.clone(), kind: kind_of(volume) })
     }
 
+    /// How long a volume took, and what became of it.
+    fn measure(&self, took: std::time::Duration, succeeded: bool) {
+        let metrics = &self.context.metrics;
+        let plugin = plugin_name(self.volume);
+        let labels = [
+            ("migrated", "false"),
+            ("operation_name", "volume_mount"),
+            ("status", if succeeded { "success" } else { "fail-unknown" }),
+            ("volume_plugin", plugin),
+        ];
+        metrics.observe("storage_operation_duration_seconds", &labels, took);
+        if succeeded {
+            let labels = [("operation_name", "overall_volume_mount"), ("plugin_name", plugin)];
+            metrics.observe("volume_operation_total_seconds", &labels, took);
+        }
+        if self.volume.image.is_some() {
+            metrics.count("kubelet_image_volume_requested_total", &[]);
+            let outcome = match succeeded {
+                true => "kubelet_image_volume_mounted_succeed_total",
+                false => "kubelet_image_volume_mounted_errors_total",
+            };
+            metrics.count(outcome, &[]);
+        }
+    }
+
     fn mount_claimed(
         &self,
         claimed: claim::Claimed,
@@ -220,6 +247,23 @@ impl Mounting<'_> {
         }
         self.directory(kind)
     }
+}
+
+/// What metrics call the kind of a volume.
+pub fn plugin_name(volume: &Volume) -> &'static str {
+    [
+        (volume.config_map.is_some(), "kubernetes.io/configmap"),
+        (volume.downward_api.is_some(), "kubernetes.io/downward-api"),
+        (volume.empty_dir.is_some(), "kubernetes.io/empty-dir"),
+        (volume.host_path.is_some(), "kubernetes.io/host-path"),
+        (volume.image.is_some(), "kubernetes.io/image"),
+        (volume.projected.is_some(), "kubernetes.io/projected"),
+        (volume.secret.is_some(), "kubernetes.io/secret"),
+        (volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some(), "kubernetes.io/local-volume"),
+    ]
+    .into_iter()
+    .find(|(is_it, _)| *is_it)
+    .map_or("unknown", |(_, name)| name)
 }
 
 fn kind_of(volume: &Volume) -> &'static str {

@@ -14,10 +14,14 @@ pub async fn release(context: &Arc<Context>, uid: &str) -> Result<(), String> {
     context.resources.release(&uid);
     let work = tokio::task::spawn_blocking(move || {
         if let Some(cgroups) = &context.cgroups {
-            cgroups.remove(&uid).map_err(|error| match std::error::Error::source(&error) {
+            let begun = std::time::Instant::now();
+            let removed = cgroups.remove(&uid).map_err(|error| match std::error::Error::source(&error) {
                 Some(source) => format!("{error}: {source}"),
                 None => error.to_string(),
-            })?;
+            });
+            let operation = [("operation_type", "destroy")];
+            context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, begun.elapsed());
+            removed?;
         }
         volumes::remove_all(&context.settings, &uid).map_err(|error| error.to_string())
     });

@@ -159,7 +159,11 @@ impl Worker {
                     self.runtime.running().map(|view| (view.name.clone(), view.id.clone())).collect();
                 let applied = self.memory.applied.clone();
                 self.launch(Operation::Resize, async move {
+                    let begun = std::time::Instant::now();
                     let (applied, failure) = apply_resize(&context, &pod, running, applied).await;
+                    let (name, success) = ("kubelet_pod_resize_duration_milliseconds", failure.is_none());
+                    let labels = [("success", if success { "true" } else { "false" })];
+                    context.metrics.observe_value(name, &labels, begun.elapsed().as_secs_f64() * 1e3);
                     Outcome::Resized(applied, failure)
                 });
             }
@@ -273,6 +277,7 @@ impl Worker {
                 self.memory.started.insert(view.id.clone());
                 if let Some(resources) = resize::resources_of(&self.pod).remove(&name) {
                     self.memory.applied.insert(name.clone(), resources);
+                    resize::note_whole(&self.pod, &mut self.memory.applied);
                     self.note_granted();
                 }
                 // The exit may have been seen before the start was over.
@@ -443,7 +448,11 @@ async fn apply_resize(
         }
         applied.insert(container.name.clone(), container.resources.clone().unwrap_or_default());
     }
+    resize::note_whole(pod, &mut applied);
+    let begun = std::time::Instant::now();
     let narrowed = cgroups.map_or(Ok(()), |cgroups| cgroups.ensure(&resize::with_resources(pod, &applied)));
+    let operation = [("operation_type", "update")];
+    context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, begun.elapsed());
     (applied, narrowed.err().map(|error| error.to_string()))
 }
 
@@ -453,18 +462,16 @@ async fn mount(
     surroundings: &crate::container::env::Surroundings,
     objects: &crate::objects::Interest,
 ) -> Result<MountedVolumes, String> {
-    if let Some(cgroups) = &context.cgroups
-        && let Err(error) = cgroups.ensure(pod)
-    {
+    let begun = std::time::Instant::now();
+    let ensured = context.cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.ensure(pod));
+    let operation = [("operation_type", "create")];
+    context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, begun.elapsed());
+    if let Err(error) = ensured {
         let message = format!("Failed to create the pod's cgroup: {error}");
         context.pod_event(pod, true, "FailedCreatePodContainer", message.clone());
         return Err(message);
     }
-    let begun = std::time::Instant::now();
     let mounted = volumes::mount_all(context, pod, surroundings, objects).await;
-    let status = if mounted.is_ok() { "success" } else { "fail-unknown" };
-    let labels = [("operation_name", "volume_mount"), ("status", status)];
-    context.metrics.observe("storage_operation_duration_seconds", &labels, begun.elapsed());
     mounted.map_err(|(name, error)| {
         let message = format!("MountVolume.SetUp failed for volume \"{name}\" : {error}");
         context.pod_event(pod, true, "FailedMount", message.clone());
@@ -484,9 +491,7 @@ async fn create_sandbox(
     };
     let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
     if user_namespace::is_wanted(pod) {
-        let known = context.runtime.status(false).await.map_err(|error| failed(error.rpc_text()))?;
-        let able = known.runtime_handlers.iter().find(|known| known.name == handler);
-        if !able.is_some_and(|known| known.features.is_some_and(|features| features.user_namespaces)) {
+        if !context.abilities.read().of_handler(&handler).user_namespaces {
             let message = format!("RuntimeClass handler \"{handler}\" does not support user namespaces");
             return Err(failed(message));
         }
@@ -497,6 +502,10 @@ async fn create_sandbox(
     let _turn = context.starts.turn().await;
     let step = trail::sandbox(pod);
     context.metrics.count("kubelet_started_pods_total", &[]);
+    let own_users = user_namespace::is_wanted(pod);
+    if own_users {
+        context.metrics.count("kubelet_started_user_namespaced_pods_total", &[]);
+    }
     let begun = std::time::Instant::now();
     let id = match context.runtime.run_pod_sandbox(config, &handler).await {
         Ok(id) => id,
@@ -504,6 +513,9 @@ async fn create_sandbox(
             Some(id) => id,
             None => {
                 context.metrics.count("kubelet_started_pods_errors_total", &[]);
+                if own_users {
+                    context.metrics.count("kubelet_started_user_namespaced_pods_errors_total", &[]);
+                }
                 context.metrics.count("kubelet_run_podsandbox_errors_total", &[("runtime_handler", &handler)]);
                 step.record("failed", error.rpc_text());
                 return Err(failed(error.rpc_text()));

@@ -22,7 +22,12 @@ pub async fn run_hook(
 ) -> Result<(), String> {
     let work = perform(context, hook, target, limit);
     match limit {
-        Some(limit) => tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err("the hook took too long".into())),
+        Some(limit) => tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
+            if hook.sleep.is_some() {
+                context.metrics.count("kubelet_sleep_action_terminated_early_total", &[]);
+            }
+            Err("the hook took too long".into())
+        }),
         None => work.await,
     }
 }

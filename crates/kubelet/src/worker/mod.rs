@@ -26,7 +26,7 @@ use crate::context::Context;
 use crate::objects::Interest;
 use crate::pod;
 use crate::probes::{ProbeKind, ProbeTasks};
-use crate::runtime::{ContainerView, RuntimePod, State, observe_container, observe_sandbox};
+use crate::runtime::{ContainerView, Round, RuntimePod, State, observe_container, observe_sandbox};
 use crate::status;
 use crate::trail;
 use crate::volumes::MountedVolumes;
@@ -44,7 +44,7 @@ pub enum Message {
     Exited(String),
     Changed(String),
     /// Look at everything again: events may have been missed.
-    Relist,
+    Relist(Option<Arc<Round>>),
     ObjectsChanged,
     Running(ContainerView),
     Probe {
@@ -127,7 +127,7 @@ impl Worker {
         }
         if !runtime.is_empty() {
             // Between the look at the runtime and now something may have ended unheard.
-            let _ = sender.send(Message::Relist);
+            let _ = sender.send(Message::Relist(None));
         }
         let objects = Arc::new(context.objects.interest(sender.clone()));
         let status = if pod::is_static(&pod) { PodStatus::default() } else { pod.status.clone().unwrap_or_default() };
@@ -179,8 +179,15 @@ impl Worker {
     }
 
     async fn run(mut self, shared: &Handle) {
+        if let Some(seen) = self.memory.first_seen {
+            let waited = until(seen, Timestamp::now());
+            self.context.metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], waited);
+        }
         loop {
+            let begun = std::time::Instant::now();
             let wake_at = self.step();
+            let labels = [("operation_type", self.operation_type())];
+            self.context.metrics.observe("kubelet_pod_worker_duration_seconds", &labels, begun.elapsed());
             *shared.runtime.lock() = self.runtime.clone();
             *shared.pod.lock() = self.pod.clone();
             *shared.volumes.lock() = self.volumes.clone();
@@ -223,13 +230,15 @@ impl Worker {
             }
             Message::Exited(id) => self.refresh(&id, true).await,
             Message::Changed(id) => self.refresh(&id, false).await,
-            Message::Relist => {
+            Message::Relist(_round) => {
+                let begun = std::time::Instant::now();
                 let containers = self.runtime.containers.iter().filter(|c| c.state != State::Exited);
                 let ids: Vec<String> =
                     containers.map(|c| &c.id).chain(self.runtime.sandboxes.iter().map(|s| &s.id)).cloned().collect();
                 for id in ids {
                     self.refresh(&id, false).await;
                 }
+                self.context.metrics.observe("kubelet_pleg_pod_relist_duration_seconds", &[], begun.elapsed());
             }
             Message::ObjectsChanged => {
                 self.memory.volumes_ready = false;
@@ -279,11 +288,30 @@ impl Worker {
     /// Takes the pod as the API wants it if its resources can be had, else with those it has.
     fn grant(&mut self, wished: Arc<Pod>) {
         let (have, want) = (resize::resources_of(&self.pod), resize::resources_of(&wished));
+        let metrics = self.context.metrics.clone();
+        let asked = self.wished.as_ref().map(|wished| resize::resources_of(wished));
+        if !self.runtime.is_empty() && !asked.as_ref().is_some_and(|asked| resize::same_all(asked, &want)) {
+            for (resource, requirement, operation) in resize::changes(&have, &want) {
+                let labels = [("resource", resource.as_str()), ("requirement", requirement), ("operation", operation)];
+                metrics.count("kubelet_container_requested_resizes_total", &labels);
+            }
+        }
         let pending = match resize::same_all(&have, &want) {
             true => None,
             false => (self.fits)(&wished),
         };
         let granted = pending.is_none();
+        match (&self.memory.resize_pending, &pending) {
+            (Some(before), None) if before.reason == "Deferred" => {
+                let labels = [("retry_trigger", "periodic_retry")];
+                metrics.count("kubelet_pod_deferred_accepted_resizes_total", &labels);
+            }
+            (before, Some(now)) if now.reason == "Infeasible" && before.as_ref() != Some(now) => {
+                let labels = [("reason_detail", "insufficient_node_allocatable")];
+                metrics.count("kubelet_pod_infeasible_resizes_total", &labels);
+            }
+            _ => {}
+        }
         if granted {
             self.pod = wished;
             self.wished = None;
@@ -304,7 +332,7 @@ impl Worker {
             let _ = self.sender.send(Message::Exited(view.id.clone()));
         }
         if view.state == State::Exited {
-            trail::container_ended(&self.pod, &view);
+            self.note_end(&view);
         }
         self.runtime.put_container(view);
     }
@@ -330,7 +358,7 @@ impl Worker {
                 }
                 Ok(view) => {
                     if view.state == State::Exited && self.runtime.by_id(id).is_some_and(ContainerView::is_running) {
-                        trail::container_ended(&self.pod, &view);
+                        self.note_end(&view);
                     }
                     if exited && view.state == State::Running {
                         // A busy runtime may take longer than we should wait here; it is asked again.
@@ -351,6 +379,25 @@ impl Worker {
                     return;
                 }
             }
+        }
+    }
+
+    fn note_end(&self, view: &ContainerView) {
+        trail::container_ended(&self.pod, view);
+        let labels = [
+            ("container_type", pod::container_type(&self.pod, &view.name)),
+            ("exit_code", &view.exit_code.to_string()),
+            ("reason", view.reason.as_str()),
+        ];
+        self.context.metrics.count("kubelet_terminated_containers_total", &labels);
+    }
+
+    /// What a look at the pod is for, as metrics call it.
+    fn operation_type(&self) -> &'static str {
+        match (&self.memory.ending, self.runtime.is_empty()) {
+            (Some(_), _) => "kill",
+            (None, true) => "create",
+            (None, false) => "sync",
         }
     }
 
@@ -447,8 +494,14 @@ impl Worker {
         if let Some(seen) = self.memory.first_seen {
             metrics.observe("kubelet_pod_start_duration_seconds", &[], until(seen, now));
         }
-        if let Some(created) = &self.pod.metadata.creation_timestamp {
-            metrics.observe("kubelet_pod_start_total_duration_seconds", &[], until(created.0, now));
+        let Some(created) = &self.pod.metadata.creation_timestamp else { return };
+        let whole = until(created.0, now);
+        metrics.observe("kubelet_pod_start_total_duration_seconds", &[], whole);
+        let without_pulls = whole.saturating_sub(self.context.images.time_pulling(pod::uid(&self.pod)));
+        metrics.observe("kubelet_pod_start_sli_duration_seconds", &[], without_pulls);
+        if !pod::host_network(&self.pod) {
+            let name = "kubelet_first_network_pod_start_sli_duration_seconds";
+            metrics.set_once(name, without_pulls.as_secs_f64());
         }
     }
 

@@ -254,6 +254,7 @@ fn resize(situation: &Situation<'_>, plan: &mut Plan) {
             _ => in_place = true,
         }
     }
+    let in_place = in_place || resize::is_whole_outstanding(pod, &memory.applied);
     if !in_place || memory.is_busy(&Operation::Resize) {
         return;
     }

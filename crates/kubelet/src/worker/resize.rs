@@ -15,6 +15,9 @@ use crate::pod::{self, Role};
 
 pub type ByContainer = BTreeMap<String, ResourceRequirements>;
 
+/// The name under which the resources of the pod as a whole stand among those of its containers.
+const WHOLE: &str = "";
+
 /// What must outlive a restart of the node: what was granted, and what the runtime has been told.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Granted {
@@ -55,7 +58,50 @@ fn resizable(pod: &Pod) -> impl Iterator<Item = &Container> {
 }
 
 pub fn resources_of(pod: &Pod) -> ByContainer {
-    resizable(pod).map(|c| (c.name.clone(), c.resources.clone().unwrap_or_default())).collect()
+    let whole = of_whole(pod).map(|resources| (WHOLE.to_string(), resources));
+    resizable(pod).map(|c| (c.name.clone(), c.resources.clone().unwrap_or_default())).chain(whole).collect()
+}
+
+fn of_whole(pod: &Pod) -> Option<ResourceRequirements> {
+    pod::spec(pod).resources.clone()
+}
+
+/// The cgroup of the pod has got what the pod as a whole is granted.
+pub fn note_whole(pod: &Pod, applied: &mut ByContainer) {
+    if let Some(resources) = of_whole(pod) {
+        applied.insert(WHOLE.to_string(), resources);
+    }
+}
+
+/// Whether the pod's cgroup has not got yet what the pod as a whole is granted.
+pub fn is_whole_outstanding(pod: &Pod, applied: &ByContainer) -> bool {
+    let wanted = of_whole(pod);
+    applied.get(WHOLE).zip(wanted.as_ref()).is_some_and(|(applied, wanted)| !same(applied, wanted))
+}
+
+/// What is asked for anew: the resource, whether requests or limits, and in which direction.
+pub fn changes(have: &ByContainer, want: &ByContainer) -> Vec<(String, &'static str, &'static str)> {
+    type Part = fn(&ResourceRequirements) -> Option<&BTreeMap<String, Quantity>>;
+    let parts: [(&'static str, Part); 2] =
+        [("requests", |one| one.requests.as_ref()), ("limits", |one| one.limits.as_ref())];
+    let mut found = Vec::new();
+    for (name, wanted) in want.iter().filter(|(name, _)| *name != WHOLE) {
+        for (requirement, part) in parts {
+            let old = have.get(name).and_then(part).cloned().unwrap_or_default();
+            let new = part(wanted).cloned().unwrap_or_default();
+            for resource in ["cpu", "memory"] {
+                let operation = match (old.get(resource).map(Amount::of), new.get(resource).map(Amount::of)) {
+                    (None, Some(_)) => "add",
+                    (Some(_), None) => "remove",
+                    (Some(old), Some(new)) if new > old => "increase",
+                    (Some(old), Some(new)) if new < old => "decrease",
+                    _ => continue,
+                };
+                found.push((resource.to_string(), requirement, operation));
+            }
+        }
+    }
+    found
 }
 
 /// The pod with these resources instead of its own.
@@ -66,6 +112,9 @@ pub fn with_resources(pod: &Pod, resources: &ByContainer) -> Pod {
             if let Some(known) = resources.get(&container.name) {
                 container.resources = Some(known.clone());
             }
+        }
+        if let Some(known) = resources.get(WHOLE) {
+            spec.resources = Some(known.clone());
         }
     }
     pod
@@ -117,6 +166,31 @@ mod tests {
             "resizePolicy": [{ "resourceName": "cpu", "restartPolicy": policy }] }] } }),
         )
         .expect("a pod")
+    }
+
+    #[test]
+    fn the_pod_as_a_whole_has_resources_too() {
+        let pod = |cpu: &str| -> Pod {
+            serde_json::from_value(json!({ "spec": { "resources": { "limits": { "cpu": cpu } },
+                "containers": [{ "name": "a" }] } }))
+            .expect("a pod")
+        };
+        let (old, new) = (pod("1"), pod("2"));
+        let mut applied = resources_of(&old);
+        assert!(!same_all(&applied, &resources_of(&new)));
+        assert!(!is_whole_outstanding(&old, &applied) && is_whole_outstanding(&new, &applied));
+        assert_eq!(of_whole(&with_resources(&new, &applied)), of_whole(&old));
+        note_whole(&new, &mut applied);
+        assert!(!is_whole_outstanding(&new, &applied));
+    }
+
+    #[test]
+    fn requests_for_change_are_told_by_direction() {
+        let (small, large) = (resources_of(&pod("1", "NotRequired")), resources_of(&pod("2", "NotRequired")));
+        let change = |operation| vec![("cpu".to_string(), "requests", operation)];
+        assert_eq!(changes(&small, &large), change("increase"));
+        assert_eq!(changes(&large, &small), change("decrease"));
+        assert_eq!(changes(&small, &small), Vec::new());
     }
 
     #[test]

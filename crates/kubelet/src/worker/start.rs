@@ -21,7 +21,7 @@ use crate::container::sandbox::sandbox_config;
 use crate::container::security::container_security;
 use crate::context::Context;
 use crate::objects::Interest;
-use crate::pod::{self, Found, Role};
+use crate::pod::{self, Found};
 use crate::runtime::{ContainerView, Sandbox, label, observe_container};
 use crate::trail;
 use crate::volumes::MountedVolumes;
@@ -97,7 +97,7 @@ impl Start {
             context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
             self.failed("CreateContainerConfigError", message)
         })?;
-        let labels = [("container_type", self.container_type())];
+        let labels = [("container_type", pod::container_type(&self.pod, &self.name))];
         context.metrics.count("kubelet_started_containers_total", &labels);
         let turn = context.starts.turn().await;
         let id = match self.create(config, sandbox_config).await? {
@@ -112,17 +112,8 @@ impl Start {
         self.post_start(&found, &id, view).await
     }
 
-    /// What metrics call the container's part in its pod.
-    fn container_type(&self) -> &'static str {
-        match pod::roles(&self.pod).find(|(_, name)| *name == self.name).map(|(role, _)| role) {
-            Some(Role::Init | Role::Sidecar) => "init_container",
-            Some(Role::Ephemeral) => "ephemeral_container",
-            _ => "container",
-        }
-    }
-
     fn failed(&self, reason: &str, message: String) -> StartFailure {
-        let labels = [("container_type", self.container_type()), ("code", reason)];
+        let labels = [("container_type", pod::container_type(&self.pod, &self.name)), ("code", reason)];
         self.context.metrics.count("kubelet_started_containers_errors_total", &labels);
         let now = Timestamp::now();
         let retry_at = now.saturating_add(RETRY).unwrap_or(now);
@@ -149,6 +140,14 @@ impl Start {
             .map_err(|error| error.to_string())?;
         let known: BTreeMap<String, String> = environment.iter().cloned().collect();
         let hosts = self.hosts_file().map_err(|error| format!("the hosts file can't be written: {error}"))?;
+        let mut wanted = container.volume_mounts.iter().flatten();
+        let recursive_read_only = match wanted.any(|mount| mount.recursive_read_only.is_some()) {
+            true => {
+                let handler = crate::node::runtime_class::handler(context, &self.pod).await?;
+                context.abilities.read().of_handler(&handler).recursive_read_only_mounts
+            }
+            false => false,
+        };
         let mounting = Mounting {
             settings,
             pod: &self.pod,
@@ -157,7 +156,7 @@ impl Start {
             environment: &known,
             hosts_file: Some(hosts),
             attempt: self.attempt,
-            recursive_read_only: false,
+            recursive_read_only,
         };
         let mounts = mounting.mounts().map_err(|error| error.to_string())?;
         let security = container_security(&self.pod, container, image, self.target.as_deref(), settings)

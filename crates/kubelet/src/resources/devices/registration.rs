@@ -12,6 +12,8 @@ use tokio_stream::StreamExt;
 
 use super::plugin::{API_VERSION, DeviceList, HEALTHY, Plugin, RegisterRequest};
 use super::{Device, Devices};
+use crate::counters::Counters;
+use crate::resources::Resources;
 use crate::resources::cpu_set::NumberSet;
 use crate::resources::unary::{self, Failure};
 
@@ -21,14 +23,16 @@ pub const SOCKET: &str = "kubelet.sock";
 pub struct Registration {
     pub folder: PathBuf,
     pub devices: Arc<Devices>,
+    metrics: Arc<Counters>,
     /// Called whenever the node has other devices than before.
     pub changed: Arc<dyn Fn() + Send + Sync>,
     numbers: AtomicU64,
 }
 
 impl Registration {
-    pub fn new(folder: &Path, devices: Arc<Devices>, changed: Arc<dyn Fn() + Send + Sync>) -> Arc<Self> {
-        Arc::new(Self { folder: folder.to_path_buf(), devices, changed, numbers: AtomicU64::new(0) })
+    pub fn new(folder: &Path, resources: &Resources, changed: Arc<dyn Fn() + Send + Sync>) -> Arc<Self> {
+        let (devices, metrics) = (resources.devices.clone(), resources.metrics.clone());
+        Arc::new(Self { folder: folder.to_path_buf(), devices, metrics, changed, numbers: AtomicU64::new(0) })
     }
 
     /// Serves for as long as the node does.
@@ -72,6 +76,8 @@ impl Registration {
         let socket = self.folder.join(&request.endpoint);
         let plugin = Plugin::new(&socket, request.options.unwrap_or_default(), number);
         tracing::info!(resource = request.resource_name, socket = %socket.display(), "a device plugin registered");
+        let labels = [("resource_name", request.resource_name.as_str())];
+        self.metrics.count("kubelet_device_plugin_registration_total", &labels);
         tokio::spawn(self.clone().follow(request.resource_name, plugin));
         Ok(())
     }

@@ -125,9 +125,9 @@ fn pod(uid: &str, count: &str) -> Pod {
 #[tokio::test]
 async fn a_plugin_brings_devices_gives_them_and_takes_them_along() {
     let folder = tempfile::tempdir().expect("a folder");
-    let resources = Resources::open(folder.path(), Policies::default(), 0);
+    let resources = Resources::open(folder.path(), Policies::default(), 0, Arc::default());
     let devices = resources.devices.clone();
-    let registration = Registration::new(folder.path(), devices.clone(), Arc::new(|| {}));
+    let registration = Registration::new(folder.path(), &resources, Arc::new(|| {}));
     let serving = tokio::spawn(registration.serve());
     wait_for("the socket", || folder.path().join(SOCKET).exists()).await;
 
@@ -164,7 +164,7 @@ async fn a_plugin_brings_devices_gives_them_and_takes_them_along() {
     wait_for("the end of the plugin", || amounts()[RESOURCE] == (3, 0)).await;
     let refused = resources.allocate(&pod("r", "1")).await.expect_err("no plugin");
     assert!(refused.message.contains("cannot allocate unregistered device"), "{}", refused.message);
-    let again = Resources::open(folder.path(), Policies::default(), 0);
+    let again = Resources::open(folder.path(), Policies::default(), 0, Arc::default());
     assert_eq!(again.grant("q", "c").devices[RESOURCE].ids.len(), 2, "a restarted node knows who has what");
     serving.abort();
 }

@@ -1,0 +1,290 @@
+//! What the node tells of itself: counted as it works, or looked at when somebody asks.
+
+use std::collections::BTreeMap;
+
+use http::Response;
+use k8s_openapi::jiff::Timestamp;
+
+use super::metrics::Page;
+use super::{Body, Server};
+use crate::counters::FAMILIES;
+use crate::node::filesystem::{FilesystemUsage, folder_usage, usage_of};
+use crate::pod;
+use crate::runtime::State;
+use crate::worker::Handle;
+
+/// The node's own life.
+pub fn own(server: &Server) -> Response<Body> {
+    let mut page = Page::default();
+    page.family("kubelet_node_name", "gauge", "The node's name. The count is always 1.");
+    page.value("kubelet_node_name", &[("node", &server.context.settings.node_name)], 1.0, None);
+    page.family("kubernetes_build_info", "gauge", "Which Kubernetes this node speaks.");
+    let labels = [("git_version", "v1.36.4"), ("major", "1"), ("minor", "36"), ("platform", PLATFORM)];
+    page.value("kubernetes_build_info", &labels, 1.0, None);
+    page.family("kubelet_cgroup_version", "gauge", "cgroup version on the hosts.");
+    let unified = server.context.cgroups.as_ref().is_some_and(crate::cgroup::Cgroups::is_unified);
+    page.value("kubelet_cgroup_version", &[], if unified { 2.0 } else { 1.0 }, None);
+    pods(server, &mut page);
+    volumes(server, &mut page);
+    certificates(server, &mut page);
+    given(server, &mut page);
+    logs(server, &mut page);
+    for family in FAMILIES.iter().filter(|family| !family.name.starts_with("prober_")) {
+        page.counted(family, &server.context.metrics);
+    }
+    process(&mut page);
+    page.response()
+}
+
+const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
+
+/// How many pods and containers there are, in which states.
+fn pods(server: &Server, page: &mut Page) {
+    let workers = server.pods.all();
+    page.family("kubelet_running_pods", "gauge", "Number of pods that have a running pod sandbox");
+    let sandboxes = workers.iter().filter(|w| w.runtime.lock().current_sandbox().is_some_and(|s| s.ready)).count();
+    page.value("kubelet_running_pods", &[], sandboxes as f64, None);
+    page.family("kubelet_running_containers", "gauge", "Number of containers currently running");
+    for (state, name) in [
+        (State::Created, "created"),
+        (State::Exited, "exited"),
+        (State::Running, "running"),
+        (State::Unknown, "unknown"),
+    ] {
+        let count = |worker: &Handle| worker.runtime.lock().containers.iter().filter(|c| c.state == state).count();
+        let count: usize = workers.iter().map(count).sum();
+        page.value("kubelet_running_containers", &[("container_state", name)], count as f64, None);
+    }
+    let is_active = |worker: &Handle| !is_over(worker);
+    let gauges: [(&str, &str, &dyn Fn(&Handle) -> bool); 2] = [
+        ("kubelet_desired_pods", "The number of pods the kubelet is being instructed to run.", &|_| true),
+        ("kubelet_active_pods", "The number of pods that take part of the node's room.", &is_active),
+    ];
+    for (name, help, wanted) in gauges {
+        page.family(name, "gauge", help);
+        for (is_static, label) in [(false, ""), (true, "true")] {
+            let found = |worker: &&Handle| pod::is_static(&worker.pod.lock()) == is_static && wanted(worker);
+            page.value(name, &[("static", label)], workers.iter().filter(found).count() as f64, None);
+        }
+    }
+    states(server, &workers, page);
+    page.family("kubelet_managed_ephemeral_containers", "gauge", "Current number of ephemeral containers in pods.");
+    let ephemeral = |worker: &Handle| pod::ephemeral_containers(&worker.pod.lock()).count();
+    page.value("kubelet_managed_ephemeral_containers", &[], workers.iter().map(ephemeral).sum::<usize>() as f64, None);
+}
+
+/// What becomes of pods: those that end, those that change size, and those the API only has a picture of.
+fn states(server: &Server, workers: &[Handle], page: &mut Page) {
+    page.family("kubelet_mirror_pods", "gauge", "The number of mirror pods the kubelet will try to create.");
+    page.value("kubelet_mirror_pods", &[], server.pods.mirror_count() as f64, None);
+    let lifecycle = |worker: &Handle| match (worker.pod.lock().metadata.deletion_timestamp.is_some(), is_over(worker)) {
+        (_, true) => "terminated",
+        (true, false) => "terminating",
+        (false, false) => "sync",
+    };
+    let name = "kubelet_working_pods";
+    page.family(name, "gauge", "Number of pods the kubelet is actually running, broken down by lifecycle phase.");
+    for (is_static, label) in [(false, ""), (true, "true")] {
+        for wanted in ["sync", "terminating", "terminated"] {
+            let fits = |w: &&Handle| lifecycle(w) == wanted && pod::is_static(&w.pod.lock()) == is_static;
+            let count = workers.iter().filter(fits).count() as f64;
+            page.value(name, &[("config", "desired"), ("lifecycle", wanted), ("static", label)], count, None);
+        }
+    }
+    let conditions = |kind: &'static str| {
+        workers.iter().filter_map(move |worker| {
+            let status = worker.status.lock();
+            let found = status.conditions.iter().flatten().find(|condition| condition.type_ == kind)?;
+            Some(found.reason.clone().unwrap_or_default())
+        })
+    };
+    let name = "kubelet_pod_in_progress_resizes";
+    page.family(name, "gauge", "Number of in-progress resizes for pods.");
+    page.value(name, &[], conditions("PodResizeInProgress").count() as f64, None);
+    let mut pending: BTreeMap<String, usize> = BTreeMap::new();
+    for reason in conditions("PodResizePending") {
+        *pending.entry(reason.to_lowercase()).or_default() += 1;
+    }
+    if !pending.is_empty() {
+        page.family("kubelet_pod_pending_resizes", "gauge", "Number of pending resizes for pods.");
+    }
+    for (reason, count) in pending {
+        page.value("kubelet_pod_pending_resizes", &[("reason", &reason)], count as f64, None);
+    }
+}
+
+fn is_over(worker: &Handle) -> bool {
+    matches!(worker.status.lock().phase.as_deref(), Some("Succeeded" | "Failed"))
+}
+
+/// What containers have for themselves, and which volumes there are.
+fn given(server: &Server, page: &mut Page) {
+    let (exclusive, shared) = server.context.resources.cpu_counts();
+    let name = "kubelet_cpu_manager_exclusive_cpu_allocation_count";
+    page.family(name, "gauge", "The total number of CPUs exclusively allocated to containers running on this node");
+    page.value(name, &[], exclusive as f64, None);
+    let name = "kubelet_cpu_manager_shared_pool_size_millicores";
+    page.family(name, "gauge", "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.");
+    page.value(name, &[], (shared * 1000) as f64, None);
+    let mut volumes: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for worker in server.pods.all().iter().filter(|worker| !is_over(worker)) {
+        let (pod, mounted) = (worker.pod.lock().clone(), worker.volumes.lock().clone());
+        for volume in pod::spec(&pod).volumes.iter().flatten() {
+            let plugin = crate::volumes::plugin_name(volume);
+            *volumes.entry((plugin, "desired_state_of_world")).or_default() += 1;
+            if mounted.volumes.contains_key(&volume.name) {
+                *volumes.entry((plugin, "actual_state_of_world")).or_default() += 1;
+            }
+        }
+    }
+    if !volumes.is_empty() {
+        page.family("volume_manager_total_volumes", "gauge", "Number of volumes in Volume Manager");
+    }
+    for ((plugin, state), count) in volumes {
+        page.value("volume_manager_total_volumes", &[("plugin_name", plugin), ("state", state)], count as f64, None);
+    }
+}
+
+/// What containers' logs take on the disk.
+fn logs(server: &Server, page: &mut Page) {
+    let name = "kubelet_container_log_filesystem_used_bytes";
+    page.family(name, "gauge", "Bytes used by the container's logs on the filesystem.");
+    for worker in server.pods.all() {
+        let pod = worker.pod.lock().clone();
+        let (namespace, own, uid) = (pod::namespace(&pod), pod::name(&pod), pod::uid(&pod));
+        let folder = server.context.settings.log_directory(namespace, own, uid);
+        let running: Vec<String> = worker.runtime.lock().running().map(|view| view.name.clone()).collect();
+        for container in running {
+            let (used, _) = folder_usage(&folder.join(&container));
+            let labels = [("container", container.as_str()), ("namespace", namespace), ("pod", own), ("uid", uid)];
+            page.value(name, &labels, used as f64, None);
+        }
+    }
+}
+
+/// How full the volumes are that pods claimed.
+fn volumes(server: &Server, page: &mut Page) {
+    let mut found = BTreeMap::new();
+    for worker in server.pods.all() {
+        let pod = worker.pod.lock().clone();
+        let mounted = worker.volumes.lock().clone();
+        for volume in pod::spec(&pod).volumes.iter().flatten() {
+            let claim = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+                (Some(source), _) => source.claim_name.clone(),
+                (None, Some(_)) => format!("{}-{}", pod::name(&pod), volume.name),
+                (None, None) => continue,
+            };
+            if let Some(usage) = mounted.volumes.get(&volume.name).and_then(|volume| usage_of(&volume.path)) {
+                found.insert((pod::namespace(&pod).to_string(), claim), usage);
+            }
+        }
+    }
+    let families: [(&str, &str, fn(&FilesystemUsage) -> u64); 6] = [
+        ("capacity_bytes", "Capacity in bytes of the volume", |usage| usage.capacity),
+        ("available_bytes", "Number of available bytes in the volume", |usage| usage.available),
+        ("used_bytes", "Number of used bytes in the volume", |usage| usage.capacity.saturating_sub(usage.available)),
+        ("inodes", "Maximum number of inodes in the volume", |usage| usage.inodes),
+        ("inodes_free", "Number of free inodes in the volume", |usage| usage.inodes_free),
+        ("inodes_used", "Number of used inodes in the volume", |usage| usage.inodes.saturating_sub(usage.inodes_free)),
+    ];
+    for (suffix, help, read) in families.iter().filter(|_| !found.is_empty()) {
+        let name = format!("kubelet_volume_stats_{suffix}");
+        page.family(&name, "gauge", help);
+        for ((namespace, claim), usage) in &found {
+            let labels = [("namespace", namespace.as_str()), ("persistentvolumeclaim", claim.as_str())];
+            page.value(&name, &labels, read(usage) as f64, None);
+        }
+    }
+}
+
+/// How long the node's certificates are still good.
+fn certificates(server: &Server, page: &mut Page) {
+    let settings = &server.context.settings;
+    let folder = settings.root.join("pki");
+    let serving = settings.serving_certificate.as_ref().map(|files| files.certificate.clone());
+    for (kind, path) in [
+        ("client", folder.join("kubelet-client.crt")),
+        ("server", serving.unwrap_or_else(|| folder.join("kubelet-server.crt"))),
+    ] {
+        let Ok(until) = crate::node::certificates::good_until(&path) else { continue };
+        let name = format!("kubelet_certificate_manager_{kind}_ttl_seconds");
+        page.family(&name, "gauge", "Seconds until the certificate expires; negative when it has.");
+        page.value(&name, &[], until.duration_since(Timestamp::now()).as_secs() as f64, None);
+    }
+}
+
+/// This process.
+fn process(page: &mut Page) {
+    let Some(own) = own_process() else { return };
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let limit = |name: &str| limit_of(&limits, name);
+    let (received, sent) = traffic(&std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default());
+    let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count());
+    for (name, kind, help, value) in [
+        ("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds.", own.cpu),
+        ("process_max_fds", "gauge", "Maximum number of open file descriptors.", limit("Max open files")),
+        ("process_network_receive_bytes_total", "counter", "Bytes received by the process' network.", received),
+        ("process_network_transmit_bytes_total", "counter", "Bytes sent by the process' network.", sent),
+        ("process_open_fds", "gauge", "Number of open file descriptors.", descriptors as f64),
+        ("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", own.resident),
+        ("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.", own.started),
+        ("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", own.virtual_memory),
+        ("process_virtual_memory_max_bytes", "gauge", "Most virtual memory in bytes.", limit("Max address space")),
+    ] {
+        page.family(name, kind, help);
+        page.value(name, &[], value, None);
+    }
+}
+
+/// The soft limit of that name; the largest number there is where there is none.
+fn limit_of(limits: &str, name: &str) -> f64 {
+    let soft = limits.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
+    soft.and_then(|value| value.parse().ok()).unwrap_or(u64::MAX as f64)
+}
+
+/// Bytes received and sent over all interfaces.
+fn traffic(table: &str) -> (f64, f64) {
+    let rows = table.lines().filter_map(|line| line.split_once(':')).map(|(_, counters)| {
+        let of = |place: usize| counters.split_whitespace().nth(place).and_then(|field| field.parse::<f64>().ok());
+        (of(0).unwrap_or(0.0), of(8).unwrap_or(0.0))
+    });
+    rows.fold((0.0, 0.0), |sum, row| (sum.0 + row.0, sum.1 + row.1))
+}
+
+pub struct Process {
+    cpu: f64,
+    resident: f64,
+    virtual_memory: f64,
+    /// In seconds since 1970.
+    pub started: f64,
+}
+
+pub fn own_process() -> Option<Process> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+    let field = |place: usize| fields.get(place)?.parse::<f64>().ok();
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse::<f64>().ok()?;
+    let booted = Timestamp::now().as_millisecond() as f64 / 1e3 - uptime;
+    Some(Process {
+        cpu: (field(11)? + field(12)?) / 100.0,
+        resident: field(21)? * 4096.0,
+        virtual_memory: field(20)?,
+        started: booted + field(19)? / 100.0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_tables_are_read() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+            Max open files            1024                 4096                 files     \n\
+            Max address space         unlimited            unlimited            bytes     \n";
+        assert_eq!(limit_of(limits, "Max open files"), 1024.0);
+        assert_eq!(limit_of(limits, "Max address space"), u64::MAX as f64);
+        let table = "Inter-| Receive | Transmit\n lo: 10 1 0 0 0 0 0 0 10 1 0\n eth0: 5 1 0 0 0 0 0 0 7 1 0\n";
+        assert_eq!(traffic(table), (15.0, 17.0));
+    }
+}
