@@ -11,3 +11,4 @@ mod removal;
 mod resources;
 mod settings;
 mod story;
+mod workloads;

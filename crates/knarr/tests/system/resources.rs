@@ -39,6 +39,11 @@ impl Kernel {
         Kernel { path: format!("{root}/kubepods{class}/pod{}/{id}", field("{.metadata.uid}")) }
     }
 
+    /// The pod's own cgroup.
+    fn above(&self) -> Self {
+        Kernel { path: self.path.rsplit_once('/').expect("a path").0.to_owned() }
+    }
+
     fn is_unified() -> bool {
         Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
     }
@@ -71,11 +76,13 @@ fn resources_hold_and_are_told() {
     if !harness::is_possible() {
         return;
     }
-    let cluster = Cluster::start(1);
+    let mut cluster = Cluster::with(Options { nodes: 1, server: vec!["--pod-max-pids", "64"], ..Options::default() });
     limits_reach_the_kernel_and_change_in_place(&cluster);
+    pods_as_a_whole_have_limits_that_change(&cluster);
     what_needs_too_much_memory_is_killed(&cluster);
     what_takes_too_much_room_is_evicted(&cluster);
     what_is_used_is_told(&cluster);
+    pods_go_when_memory_stays_low(&mut cluster);
 }
 
 fn limits_reach_the_kernel_and_change_in_place(cluster: &Cluster) {
@@ -84,6 +91,12 @@ fn limits_reach_the_kernel_and_change_in_place(cluster: &Cluster) {
     cluster.wait_for("the pod to run", || cluster.ready_pods("app=limited") == 1);
     let kernel = Kernel::of(cluster, "limited", "/burstable");
     assert_eq!((kernel.memory_limit().as_str(), kernel.cpu_quota().as_str()), ("67108864", "20000"));
+    assert_eq!(kernel.above().read("pids", "pids.max", "pids.max"), "64");
+    if Kernel::is_unified() {
+        // All processes of a container go together, and weigh what it requests.
+        assert_eq!(kernel.read("", "", "memory.oom.group"), "1");
+        assert_eq!(kernel.above().read("", "", "cpu.weight"), "4");
+    }
 
     let larger = r#"{"spec":{"containers":[{"name":"main","resources":{"limits":{"cpu":"300m","memory":"96Mi"}}}]}}"#;
     cluster.kubectl(&["patch", "pod", "limited", "--subresource", "resize", "-p", larger]);
@@ -91,6 +104,38 @@ fn limits_reach_the_kernel_and_change_in_place(cluster: &Cluster) {
         (kernel.memory_limit().as_str(), kernel.cpu_quota().as_str()) == ("100663296", "30000")
     });
     assert_eq!(status(cluster, "limited", "containerStatuses[0].restartCount"), "0");
+}
+
+fn pods_as_a_whole_have_limits_that_change(cluster: &Cluster) {
+    let whole = "  resources: {limits: {cpu: 200m, memory: 64Mi}, requests: {cpu: 100m, memory: 32Mi}}";
+    cluster.apply(&pod("whole", "sleep 1000", "{}", whole));
+    cluster.wait_for("the pod to run", || cluster.ready_pods("app=whole") == 1);
+    let kernel = Kernel::of(cluster, "whole", "/burstable").above();
+    assert_eq!((kernel.memory_limit().as_str(), kernel.cpu_quota().as_str()), ("67108864", "20000"));
+    let larger = r#"{"spec":{"resources":{"limits":{"cpu":"300m","memory":"96Mi"}}}}"#;
+    cluster.kubectl(&["patch", "pod", "whole", "--subresource", "resize", "-p", larger]);
+    cluster.wait_for("the new limits", || {
+        (kernel.memory_limit().as_str(), kernel.cpu_quota().as_str()) == ("100663296", "30000")
+    });
+    cluster.wait_for("the status", || status(cluster, "whole", "resources.limits.memory") == "96Mi");
+    assert_eq!(status(cluster, "whole", "containerStatuses[0].restartCount"), "0");
+}
+
+/// The node is started again with a limit that all machines are below, while its pods run.
+fn pods_go_when_memory_stays_low(cluster: &mut Cluster) {
+    let node = &mut cluster.nodes[0];
+    node.stop();
+    node.add_flags(&["--eviction-soft", "memory.available<99%", "--eviction-soft-grace-period", "memory.available=5s"]);
+    node.add_flags(&["--eviction-max-pod-grace-period", "3"]);
+    node.start();
+    cluster.wait_for("the node to say so", || {
+        let condition = "jsonpath={.status.conditions[?(@.type==\"MemoryPressure\")].status}";
+        cluster.try_kubectl(&["get", "node", "node-1", "-o", condition]).is_ok_and(|status| status == "True")
+    });
+    assert_eq!(status(cluster, "limited", "containerStatuses[0].restartCount"), "0");
+    cluster.wait_for("the evictions", || status(cluster, "limited", "reason") == "Evicted");
+    let message = status(cluster, "limited", "message");
+    assert!(message.starts_with("The node was low on resource: memory. Threshold quantity: "), "{message}");
 }
 
 fn what_needs_too_much_memory_is_killed(cluster: &Cluster) {
@@ -121,11 +166,24 @@ fn what_is_used_is_told(cluster: &Cluster) {
         assert!(stats["cpu"]["usageCoreNanoSeconds"].as_u64().is_some_and(|used| used > 1_000_000), "{stats}");
         assert!(stats["memory"]["workingSetBytes"].as_u64().is_some_and(|used| used > 10_000), "{stats}");
     }
+    if Kernel::is_unified() {
+        for stats in [&summary["node"], limited, &limited["containers"][0]] {
+            for resource in ["cpu", "memory", "io"] {
+                assert!(stats[resource]["psi"]["some"]["total"].is_u64(), "{resource}: {stats}");
+            }
+        }
+        assert!(limited["cpu"]["psi"]["some"]["total"].as_u64().is_some_and(|waited| waited > 0), "{limited}");
+    }
     assert!(summary["node"]["memory"]["workingSetBytes"].as_u64().is_some_and(|used| used > 1 << 20), "{summary}");
     let cadvisor = page("/metrics/cadvisor");
-    for family in
-        ["container_cpu_cfs_throttled_periods_total", "container_memory_working_set_bytes", "container_spec_cpu_quota"]
-    {
+    let of_unified = Kernel::is_unified().then_some("container_pressure_cpu_waiting_seconds_total");
+    let families = [
+        "container_cpu_cfs_throttled_periods_total",
+        "container_memory_working_set_bytes",
+        "container_spec_cpu_quota",
+        "container_file_descriptors",
+    ];
+    for family in families.into_iter().chain(of_unified) {
         let sample = cadvisor.lines().any(|line| line.starts_with(family) && line.contains("pod=\"limited\""));
         assert!(sample, "{family} is missing");
     }

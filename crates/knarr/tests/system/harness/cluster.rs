@@ -1,7 +1,7 @@
 //! A cluster of nodes, and kubectl on it.
 
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::{Condvar, Mutex};
 
 use super::machine::{Machine, Switch};
@@ -146,11 +146,18 @@ impl Cluster {
         applied.unwrap_or_else(|complaint| panic!("{complaint}: {manifest}"));
     }
 
-    fn kubectl_with(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+    /// kubectl on the server's machine.
+    pub fn kubectl_command(&self, arguments: &[&str]) -> Command {
         let server = &self.nodes[0];
         let mut command = server.machine.command("kubectl");
         command.arg("--kubeconfig").arg(server.data.join("kubeconfig.yaml")).args(arguments);
         command.env("HOME", self.folder.path()).env_remove("KUBECONFIG");
+        command
+    }
+
+    /// What kubectl prints when it is given something to read.
+    pub fn kubectl_with(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+        let mut command = self.kubectl_command(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("kubectl is installed");
         // When kubectl ends early its own words say why.

@@ -15,11 +15,13 @@
 #![allow(dead_code)]
 
 mod cluster;
+mod grpc;
 mod image;
 mod machine;
 mod node;
 
 pub use cluster::{Cluster, Options, turn};
+pub use grpc::GrpcHealth;
 pub use image::{IMAGE, write as write_images};
 pub use machine::{Machine, Switch};
 pub use node::Node;

@@ -57,6 +57,11 @@ impl Node {
         self.process = Some(child.expect("knarr starts"));
     }
 
+    /// More flags for the next start.
+    pub fn add_flags(&mut self, flags: &[&str]) {
+        self.arguments.extend(flags.iter().map(ToString::to_string));
+    }
+
     /// Ends Knarr at once, as a crash would. Its containerd and pods go on.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.process.take() {
