@@ -2,7 +2,9 @@
 //!
 //! Much of the program runs once, at the start or for a rare request, but the pages it is read into count as this
 //! process' memory as long as they are mapped. They are unmapped from time to time; what is still in use comes back from
-//! the page cache within microseconds, and what is not is free for others.
+//! the page cache within microseconds, page by page, and what is not is free for others.
+
+mod alone;
 
 use std::io;
 use std::time::Duration;
@@ -13,19 +15,30 @@ const THEN: Duration = Duration::from_secs(60);
 
 /// Hands what is not in use back, now and then, as long as the process lives.
 pub async fn keep_small() {
-    let mut wait = FIRST;
+    tokio::time::sleep(FIRST).await;
+    // Kept as long as the process lives.
+    let _alone = match mapped().and_then(|files| alone::map_alone(&files)) {
+        Ok(alone) => Some(alone),
+        Err(error) => {
+            tracing::debug!(%error, "this kernel maps more of the program than is used");
+            None
+        }
+    };
     loop {
-        tokio::time::sleep(wait).await;
-        wait = THEN;
         if let Err(error) = hand_back() {
             tracing::debug!(%error, "the program's unused pages stay mapped");
             return;
         }
+        tokio::time::sleep(THEN).await;
     }
 }
 
+fn mapped() -> io::Result<Vec<(usize, usize)>> {
+    Ok(files(&std::fs::read_to_string("/proc/self/smaps")?))
+}
+
 fn hand_back() -> io::Result<()> {
-    for (start, length) in files(&std::fs::read_to_string("/proc/self/smaps")?) {
+    for (start, length) in mapped()? {
         // SAFETY: the range is mapped from a file and nothing of it was ever written to, so what is next asked of it is
         // read from there again, unchanged.
         if unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_DONTNEED) } != 0 {
@@ -95,7 +108,11 @@ Anonymous:             0 kB
 
     #[test]
     fn the_process_goes_on_afterwards() {
+        let alone = alone::map_alone(&mapped().unwrap());
         hand_back().unwrap();
+        // Kernels before 6.7 do not know the request, and some let nobody ask.
+        let refused = alone.err().and_then(|error| error.raw_os_error());
+        assert!(matches!(refused, None | Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)), "{refused:?}");
         assert_eq!((1..=10).map(|number| number * number).sum::<u64>(), 385);
     }
 }
