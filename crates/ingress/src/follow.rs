@@ -19,7 +19,7 @@ use crate::routes::{Table, is_ours};
 use crate::secrets::Secrets;
 
 const BY_SERVICE: &str = "service";
-/// How long the first answers wait for certificates, which may not be there or not be ours to read.
+/// How long the first secure connections wait for certificates, which may not be there or not be ours to read.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct Followed {
@@ -48,7 +48,7 @@ struct What {
     services: BTreeSet<(String, String)>,
 }
 
-/// Starts to follow, and waits until all is known.
+/// Starts to follow, and waits until all but certificates is known.
 pub async fn start(informers: &Informers, backends: &Arc<Backends>, certificates: &Arc<Certificates>) -> Followed {
     let changed = Arc::<Changed>::default();
     let told = Arc::clone(&changed);
@@ -85,8 +85,6 @@ pub async fn start(informers: &Informers, backends: &Arc<Backends>, certificates
     followed.services.synced().await;
     followed.slices.synced().await;
     followed.look();
-    let _ = tokio::time::timeout(PATIENCE, followed.secrets.known()).await;
-    followed.look();
     followed
 }
 
@@ -110,6 +108,12 @@ impl Changed {
 impl Followed {
     pub fn routes(&self) -> Arc<ArcSwap<Table<Backend>>> {
         Arc::clone(&self.routes)
+    }
+
+    /// Waits until certificates are known as well: another one would be wrong.
+    pub async fn certificates_known(&self) {
+        let _ = tokio::time::timeout(PATIENCE, self.secrets.known()).await;
+        self.look();
     }
 
     pub async fn run(&self) {

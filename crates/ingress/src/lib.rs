@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use knarr_client::Informers;
 use knarr_client::kube::Client;
+use tokio::sync::watch;
 
 pub use metrics::render as metrics;
 #[doc(hidden)]
@@ -93,10 +94,16 @@ pub async fn run(
     let backends = Arc::new(backends::Backends::new(timeouts.connect));
     let followed = follow::start(&informers, &backends, &certificates).await;
     let proxy = Arc::new(proxy::Proxy { routes: followed.routes(), timeouts });
+    // Plain requests need not wait for certificates.
+    let (sender, is_secure) = watch::channel(false);
     tracing::info!("ingress serves");
     tokio::join!(
-        server::serve(listeners, proxy, certificates, timeouts),
+        server::serve(listeners, proxy, certificates, is_secure, timeouts),
         followed.run(),
+        async {
+            followed.certificates_known().await;
+            sender.send_replace(true);
+        },
         announce::run(informers, client, node_name, true),
     );
     Ok(())

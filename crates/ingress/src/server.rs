@@ -59,8 +59,14 @@ fn bind_one(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Serves until dropped.
-pub async fn serve(workers: Listeners, proxy: Arc<Proxy>, certificates: Arc<Certificates>, timeouts: Timeouts) {
+/// Serves until dropped; secure connections wait until `is_secure` tells that certificates are known.
+pub async fn serve(
+    workers: Listeners,
+    proxy: Arc<Proxy>,
+    certificates: Arc<Certificates>,
+    is_secure: watch::Receiver<bool>,
+    timeouts: Timeouts,
+) {
     let acceptor = match certificates.server_config() {
         Ok(config) => Some(TlsAcceptor::from(Arc::new(config))),
         Err(error) => {
@@ -72,6 +78,7 @@ pub async fn serve(workers: Listeners, proxy: Arc<Proxy>, certificates: Arc<Cert
     let (_serving, ended) = watch::channel(());
     for (number, listeners) in workers.0.into_iter().enumerate() {
         let (proxy, acceptor, mut ended) = (Arc::clone(&proxy), acceptor.clone(), ended.clone());
+        let is_secure = is_secure.clone();
         let work = move || {
             worker::become_worker(number);
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -80,7 +87,7 @@ pub async fn serve(workers: Listeners, proxy: Arc<Proxy>, certificates: Arc<Cert
             };
             runtime.block_on(async {
                 tokio::select! {
-                    () = accept_all(listeners, acceptor, proxy, timeouts) => {}
+                    () = accept_all(listeners, acceptor, proxy, is_secure, timeouts) => {}
                     _ = ended.changed() => {}
                 }
             });
@@ -92,14 +99,28 @@ pub async fn serve(workers: Listeners, proxy: Arc<Proxy>, certificates: Arc<Cert
     std::future::pending::<()>().await;
 }
 
-async fn accept_all(listeners: Share, acceptor: Option<TlsAcceptor>, proxy: Arc<Proxy>, timeouts: Timeouts) {
+async fn accept_all(
+    listeners: Share,
+    acceptor: Option<TlsAcceptor>,
+    proxy: Arc<Proxy>,
+    is_secure: watch::Receiver<bool>,
+    timeouts: Timeouts,
+) {
     let plain = listeners.http.into_iter().map(|listener| (listener, None));
     let secure =
         listeners.https.into_iter().filter(|_| acceptor.is_some()).map(|listener| (listener, acceptor.clone()));
     let mut tasks = JoinSet::new();
     for (listener, acceptor) in plain.chain(secure) {
         match TcpListener::from_std(listener) {
-            Ok(listener) => drop(tasks.spawn(accept(listener, acceptor, Arc::clone(&proxy), timeouts))),
+            Ok(listener) => {
+                let (proxy, mut is_secure) = (Arc::clone(&proxy), is_secure.clone());
+                tasks.spawn(async move {
+                    if acceptor.is_some() && is_secure.wait_for(|is_secure| *is_secure).await.is_err() {
+                        return;
+                    }
+                    accept(listener, acceptor, proxy, timeouts).await;
+                });
+            }
             Err(error) => tracing::error!(%error, "an ingress worker cannot listen"),
         }
     }
