@@ -138,11 +138,11 @@ fn victims_on(
     budgets: &[Budget],
 ) -> Result<Victims, Rejection> {
     let node = cluster.node(index);
-    let mut lower: Vec<Arc<PodState>> =
-        node.pods.iter().filter(|placed| placed.priority() < pod.priority()).cloned().collect();
-    if lower.is_empty() {
+    if !node.has_lower(pod.priority()) {
         return Err(Rejection::unresolvable("DefaultPreemption", "No preemption victims found for incoming pod"));
     }
+    let mut lower: Vec<Arc<PodState>> =
+        node.pods.iter().filter(|placed| placed.priority() < pod.priority()).cloned().collect();
     let mut without: NodeState = node.clone();
     lower.iter().for_each(|pod| without.remove(pod));
     let rejection = |node: &NodeState, removed: &[Arc<PodState>]| {

@@ -1,6 +1,7 @@
 //! A node and what the pods on it use.
 
-use std::collections::HashSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock};
 
 use k8s_openapi::api::core::v1::{Node, Taint};
@@ -22,6 +23,9 @@ pub struct NodeState {
     pub scored: Resources,
     pub ports: UsedPorts,
     pub pods: Vec<Arc<PodState>>,
+    /// How many of the pods have each priority: whether one can be displaced is asked of every node for each pod that fits
+    /// nowhere.
+    priorities: BTreeMap<i32, usize>,
     /// Copied from the object, since every decision asks many nodes for it.
     is_unschedulable: bool,
     is_tainted: bool,
@@ -37,6 +41,7 @@ impl NodeState {
             scored: Resources::default(),
             ports: UsedPorts::default(),
             pods: Vec::new(),
+            priorities: BTreeMap::new(),
             is_unschedulable: false,
             is_tainted: false,
             images: HashSet::new(),
@@ -99,6 +104,7 @@ impl NodeState {
         self.requested.pods += 1;
         self.scored.add(&pod.scored_requests);
         self.ports.add(&pod.host_ports);
+        *self.priorities.entry(pod.priority()).or_default() += 1;
         self.pods.push(pod);
     }
 
@@ -109,5 +115,16 @@ impl NodeState {
         self.requested.pods -= 1;
         self.scored.subtract(&pod.scored_requests);
         self.ports.remove(&pod.host_ports);
+        if let Entry::Occupied(mut count) = self.priorities.entry(pod.priority()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    /// Whether it has a pod of lower priority.
+    pub fn has_lower(&self, priority: i32) -> bool {
+        self.priorities.first_key_value().is_some_and(|(lowest, _)| *lowest < priority)
     }
 }
