@@ -1,7 +1,7 @@
 //! The network part of a node, alike in `knarr server` and on every other node: pod network, service proxy, policies, DNS,
 //! load balancers' addresses and ingress.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use clap::Args;
@@ -126,12 +126,11 @@ pub fn start_central(
     client: &Client,
     node: &NodeArguments,
     network: &NetworkArguments,
-    node_addresses: Vec<IpAddr>,
+    balancers: load_balancer::pool::Settings,
     tasks: &mut JoinSet<()>,
 ) {
-    let settings = load_balancer::pool::Settings { pool: network.load_balancer_pool.clone(), node_addresses };
     let informers = Informers::new(client.clone());
-    tasks.spawn(load_balancer::pool::run(informers.clone(), client.clone(), settings));
+    tasks.spawn(load_balancer::pool::run(informers.clone(), client.clone(), balancers));
     if !network.ingress.disable_ingress {
         tasks.spawn(knarr_ingress::run_central(informers, client.clone(), join::NODES.to_owned()));
     }

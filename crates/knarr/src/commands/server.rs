@@ -14,6 +14,7 @@ use knarr_apiserver::request::User;
 use knarr_client::Informers;
 use knarr_client::kube::Client;
 use knarr_network::cidr::Cidr;
+use knarr_network::load_balancer;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
@@ -69,7 +70,7 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
         network.start(parts.component("knarr-network"), &mut tasks)?;
     }
     let central = parts.component("knarr-network");
-    network::start_central(&central, &arguments.node, &arguments.network, parts.node_addresses(), &mut tasks);
+    network::start_central(&central, &arguments.node, &arguments.network, parts.load_balancers(), &mut tasks);
     // Others wait for this; what serves already running pods does not.
     join::ensure_objects(&parts.component("knarr"), &parts.cluster())
         .await
@@ -206,8 +207,21 @@ impl Parts {
     }
 
     /// By which others reach this machine.
-    fn node_addresses(&self) -> Vec<IpAddr> {
-        self.arguments.node.node_ip.or(self.arguments.apiserver.advertise_address).into_iter().collect()
+    /// Where services of type LoadBalancer may answer.
+    fn load_balancers(&self) -> load_balancer::pool::Settings {
+        let Arguments { apiserver, node, network, disable_agent, .. } = &self.arguments;
+        let node_addresses: Vec<IpAddr> = node.node_ip.or(apiserver.advertise_address).into_iter().collect();
+        let mut own = vec![apiserver.listen];
+        if !disable_agent {
+            own.push(node.node_listen);
+            own.extend(network.ingress.listens().iter().map(|listen| listen.address));
+        }
+        own.retain(|listen| listen.ip().is_unspecified() || node_addresses.contains(&listen.ip()));
+        load_balancer::pool::Settings {
+            pool: network.load_balancer_pool.clone(),
+            node_addresses,
+            node_ports: own.iter().map(SocketAddr::port).collect(),
+        }
     }
 
     fn node(

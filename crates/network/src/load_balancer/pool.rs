@@ -23,6 +23,8 @@ pub struct Settings {
     pub pool: Vec<Cidr>,
     /// Addresses of nodes, given when there is no pool: services share them, each with ports of its own.
     pub node_addresses: Vec<IpAddr>,
+    /// TCP ports on which a node itself answers there: a service would take its traffic away.
+    pub node_ports: Vec<u16>,
 }
 
 /// Gives addresses until dropped. To be run in one place of the cluster.
@@ -160,7 +162,11 @@ impl Taken {
         if !settings.pool.is_empty() {
             return !self.owners.contains_key(&address);
         }
-        ports(service).all(|(protocol, port)| !self.ports.contains_key(&(address, protocol, port)))
+        let is_node_s = |protocol: &str, port: i32| {
+            protocol == "TCP" && settings.node_ports.iter().any(|own| i32::from(*own) == port)
+        };
+        ports(service)
+            .all(|(protocol, port)| !is_node_s(&protocol, port) && !self.ports.contains_key(&(address, protocol, port)))
     }
 
     fn take(&mut self, service: &Service, address: IpAddr) {
@@ -218,7 +224,8 @@ mod tests {
     fn a_pool_gives_each_service_its_own() {
         let pool = Settings {
             pool: vec!["192.168.7.0/30".parse().unwrap(), "fd07::/126".parse().unwrap()],
-            node_addresses: vec![],
+            node_ports: vec![80],
+            ..Settings::default()
         };
         let none = json!({});
         let both = json!({"ipFamilies": ["IPv4", "IPv6"]});
@@ -250,9 +257,14 @@ mod tests {
 
     #[test]
     fn a_node_s_address_is_shared_by_port() {
-        let node = Settings { pool: vec![], node_addresses: vec!["192.168.1.1".parse().unwrap()] };
+        let node = "192.168.1.1";
+        let mut settings = Settings { node_addresses: vec![node.parse().unwrap()], ..Settings::default() };
         let services =
             [service("a", 80, json!({}), &[]), service("b", 443, json!({}), &[]), service("c", 80, json!({}), &[])];
-        assert_eq!(planned(&services, &node), (vec!["a=192.168.1.1".to_owned(), "b=192.168.1.1".to_owned()], 1));
+        assert_eq!(planned(&services, &settings), (vec![format!("a={node}"), format!("b={node}")], 1));
+        // Where the node itself answers, no service does, not even one that did.
+        settings.node_ports = vec![80];
+        let services = [service("a", 80, json!({}), &[node]), service("b", 443, json!({}), &[])];
+        assert_eq!(planned(&services, &settings), (vec!["a=".to_owned(), format!("b={node}")], 1));
     }
 }
