@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian 12 with Rust, git and make: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: newcomer soak test-cgroup2 run test build check packages bench-scheduler bench-rollout bench fuzz
+.PHONY: newcomer soak test-cgroup2 run test build check packages bench-scheduler bench-rollout bench-services bench-ingress bench fuzz
 
 packages:
 	@scripts/packages
@@ -26,6 +26,15 @@ bench-scheduler:
 # A Deployment of 10,000 replicas: made, rolled over, deleted.
 bench-rollout:
 	$(CARGO) bench -p knarr --bench rollout
+
+# What services cost the proxy, ten of them and ten thousand with fifty thousand endpoints. Needs root.
+bench-services:
+	$(CARGO) bench -p knarr-network --bench services
+
+# The ingress beside Debian's nginx, with wrk.
+bench-ingress:
+	$(CARGO) build --release -p knarr-ingress --example ingress_load
+	scripts/bench-ingress
 
 # The API server's figures, with server and client on this machine.
 bench:

@@ -87,6 +87,25 @@ pub fn terminating_endpoints_serve_when_no_other_does() {
     eventually("refused without any", || cluster.outside.run(|| ask(node_port)), is_refused);
 }
 
+pub fn traffic_from_inside_stays_on_the_node_where_asked() {
+    let cluster = Cluster::new();
+    let on = |node: &str| json!({"nodeName": node, "conditions": {"ready": true}});
+    cluster.service("s", 1, &json!({"internalTrafficPolicy": "Local"}), &[]);
+    let _proxy = cluster.start();
+    cluster.described_endpoints("s", &[(0, on("there")), (1, on("here"))]);
+    eventually("the near one", || answering(service(1)), |seen| *seen == set(&["pod1"]));
+    let from_pod = || -> HashSet<String> {
+        cluster.pods[0].0.run(|| (0..ASKS).flat_map(|_| ask(service(1))).map(|answer| answer.0).collect())
+    };
+    assert_eq!(from_pod(), set(&["pod1"]));
+    // Packets go nowhere rather than to another node.
+    cluster.described_endpoints("s", &[(0, on("there")), (1, on("there"))]);
+    let lost = || TcpStream::connect_timeout(&service(1), PATIENCE / 10);
+    eventually("none near", lost, |answer| {
+        answer.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
+    });
+}
+
 pub fn clients_keep_their_endpoint_for_a_time() {
     let cluster = Cluster::new();
     let seconds = 2;

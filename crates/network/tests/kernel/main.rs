@@ -22,6 +22,7 @@ const SCENARIOS: &[Scenario] = &[
     ("services_lead_to_pods", services::services_lead_to_pods),
     ("near_endpoints_are_preferred", endpoints::near_endpoints_are_preferred),
     ("terminating_endpoints_serve_when_no_other_does", endpoints::terminating_endpoints_serve_when_no_other_does),
+    ("traffic_from_inside_stays_on_the_node_where_asked", endpoints::traffic_from_inside_stays_on_the_node_where_asked),
     ("clients_keep_their_endpoint_for_a_time", endpoints::clients_keep_their_endpoint_for_a_time),
     ("health_ports_tell_of_local_endpoints", endpoints::health_ports_tell_of_local_endpoints),
     ("connections_outlive_the_proxy", services::connections_outlive_the_proxy),
