@@ -132,13 +132,6 @@ async fn a_container_runs_in_a_containerd_of_our_own() {
     });
     known.await.expect("the image is known in time");
 
-    let mut stream = subscribe(&runtime);
-    let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Some(Ok(event)) = stream.next().await {
-            let _ = sender.send(event);
-        }
-    });
     std::fs::create_dir_all(folder.path().join("logs")).expect("a folder");
     let (sandbox, id) = run_container(&runtime, folder.path()).await;
     let answer = runtime
@@ -146,6 +139,20 @@ async fn a_container_runs_in_a_containerd_of_our_own() {
         .await
         .expect("a command runs");
     assert_eq!((answer.exit_code, answer.stdout.as_slice()), (0, b"inside\n".as_slice()));
+
+    let elsewhere = Containerd::new(&directory, Path::new("/usr/lib/cni"), &folder.path().join("elsewhere"));
+    let runtime = elsewhere.ensure().await.expect("it is started anew with other settings");
+    let settings = std::fs::read_to_string(directory.join("config.toml")).expect("its settings");
+    assert!(settings.contains("elsewhere"), "{settings}");
+    let status = runtime.container_status(&id).await.expect("a status");
+    assert_eq!(status.state, ContainerState::Running as i32, "the container was ended with its containerd");
+    let mut stream = subscribe(&runtime);
+    let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(event)) = stream.next().await {
+            let _ = sender.send(event);
+        }
+    });
 
     runtime.stop_container(&id, Duration::from_secs(30)).await.expect("stopped");
     let told = tokio::time::timeout(Duration::from_secs(10), async {

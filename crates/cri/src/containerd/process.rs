@@ -1,7 +1,8 @@
 //! Starting containerd apart from us and finding it again.
 //!
 //! It runs in a session of its own, so that neither a signal to Knarr's group nor Knarr's end reaches it, and its
-//! containers outlive both. A restarted Knarr adopts whatever answers on the socket.
+//! containers outlive both. A restarted Knarr adopts whatever answers on the socket; where its settings are no longer
+//! those that Knarr would give it, it is started anew, and the containers go on.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,6 +12,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::{ContainerdConfig, PAUSE_IMAGE, import, orphans, pause_archive, render};
 use crate::client::{CallError, Runtime};
@@ -25,6 +29,8 @@ pub enum StartError {
     Ended { log: PathBuf },
     #[error("containerd did not answer within {seconds} s, see {log}")]
     Silent { seconds: u64, log: PathBuf },
+    #[error("containerd (process {process}) has other settings than it should and does not end")]
+    Stays { process: i32 },
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("the pause image could not be imported")]
@@ -74,7 +80,13 @@ impl Containerd {
     pub async fn ensure(&self) -> Result<Runtime, StartError> {
         let runtime = Runtime::connect(&self.config.socket.to_string_lossy())?;
         if runtime.version().await.is_ok() {
-            tracing::info!(socket = %self.config.socket.display(), "containerd runs already");
+            if self.is_configured() {
+                tracing::info!(socket = %self.config.socket.display(), "containerd runs already");
+            } else {
+                tracing::info!("containerd has other settings than it should: it is started anew");
+                self.end().await?;
+                self.start(&runtime).await?;
+            }
         } else {
             self.start(&runtime).await?;
         }
@@ -82,6 +94,32 @@ impl Containerd {
             self.import_pause(&runtime).await?;
         }
         Ok(runtime)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.join("config.toml")
+    }
+
+    fn is_configured(&self) -> bool {
+        std::fs::read_to_string(self.file()).is_ok_and(|text| text == render(&self.config))
+    }
+
+    /// Ends the containerd that runs, and waits until it has ended.
+    async fn end(&self) -> Result<(), StartError> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let mut asked = None;
+        while let Some(process) = running(Path::new("/proc"), &self.file()) {
+            if tokio::time::Instant::now() >= deadline {
+                return Err(StartError::Stays { process });
+            }
+            if asked != Some(process) {
+                // It may just have ended by itself.
+                let _ = kill(Pid::from_raw(process), Signal::SIGTERM);
+                asked = Some(process);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
     }
 
     async fn start(&self, runtime: &Runtime) -> Result<(), StartError> {
@@ -95,7 +133,7 @@ impl Containerd {
                 .create(directory)
                 .map_err(|source| StartError::Write { path: directory.clone(), source })?;
         }
-        let file = self.directory.join("config.toml");
+        let file = self.file();
         std::fs::write(&file, render(&self.config))
             .map_err(|source| StartError::Write { path: file.clone(), source })?;
         let log_path = self.directory.join("containerd.log");
@@ -172,7 +210,7 @@ impl Containerd {
                     failures += 1;
                     tracing::warn!(%error, failures, "containerd does not answer");
                     // A busy machine makes it slow. A second one on the same files would help nobody.
-                    if is_running(Path::new("/proc"), &self.directory.join("config.toml")) {
+                    if running(Path::new("/proc"), &self.file()).is_some() {
                         continue;
                     }
                     if let Err(error) = self.start(&runtime).await {
@@ -184,14 +222,15 @@ impl Containerd {
     }
 }
 
-/// Whether a containerd with this configuration lives, whoever started it.
-fn is_running(processes: &Path, configuration: &Path) -> bool {
-    let entries = std::fs::read_dir(processes).into_iter().flatten().flatten();
-    let mut commands = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
-    commands.any(|command| {
+/// The containerd with this configuration that lives, whoever started it.
+fn running(processes: &Path, configuration: &Path) -> Option<i32> {
+    let mut entries = std::fs::read_dir(processes).into_iter().flatten().flatten();
+    entries.find_map(|entry| {
+        let process = entry.file_name().to_str()?.parse().ok()?;
+        let command = std::fs::read(entry.path().join("cmdline")).ok()?;
         let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
         let named = words.first().is_some_and(|program| program.ends_with(b"containerd"));
-        named && words.contains(&configuration.as_os_str().as_bytes())
+        (named && words.contains(&configuration.as_os_str().as_bytes())).then_some(process)
     })
 }
 
@@ -221,7 +260,7 @@ mod tests {
         let process = folder.path().join("7");
         std::fs::create_dir(&process).expect("a folder");
         std::fs::write(process.join("cmdline"), "containerd\0--config\0/a/config.toml\0").expect("a file");
-        assert!(is_running(folder.path(), Path::new("/a/config.toml")));
-        assert!(!is_running(folder.path(), Path::new("/b/config.toml")));
+        assert_eq!(running(folder.path(), Path::new("/a/config.toml")), Some(7));
+        assert_eq!(running(folder.path(), Path::new("/b/config.toml")), None);
     }
 }
