@@ -11,7 +11,7 @@ use knarr_kubelet::CertificateFiles;
 use super::common;
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
 use crate::join::{Identity, until_reached};
-use crate::journal;
+use crate::{journal, running};
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -38,6 +38,7 @@ pub struct Arguments {
 }
 
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    running::take(&arguments.data_dir)?.until_exit();
     let client = match &arguments.bootstrap_kubeconfig {
         Some(bootstrap) => join(&arguments, bootstrap).await?,
         None => connect(arguments.kubeconfig.as_deref(), "kubelet").await?,
