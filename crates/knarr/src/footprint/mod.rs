@@ -15,7 +15,6 @@ const THEN: Duration = Duration::from_secs(60);
 
 /// Hands what is not in use back, now and then, as long as the process lives.
 pub async fn keep_small() {
-    tokio::time::sleep(FIRST).await;
     // Kept as long as the process lives.
     let _alone = match mapped().and_then(|files| alone::map_alone(&files)) {
         Ok(alone) => Some(alone),
@@ -24,12 +23,14 @@ pub async fn keep_small() {
             None
         }
     };
+    let mut wait = FIRST;
     loop {
         if let Err(error) = hand_back() {
             tracing::debug!(%error, "the program's unused pages stay mapped");
             return;
         }
-        tokio::time::sleep(THEN).await;
+        tokio::time::sleep(wait).await;
+        wait = THEN;
     }
 }
 
