@@ -1,7 +1,7 @@
 //! `knarr server`: everything on this machine. The parts talk to the API server inside this process, each as the user it
 //! would be outside.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +22,7 @@ use tower::ServiceExt;
 use super::network::{self, NetworkArguments, NodeNetwork};
 use super::node::{self, NodeArguments, NodeFiles, Runtime};
 use super::{apiserver, common, preflight};
-use crate::address::ensure_address;
+use crate::address::{ensure_address, own_address};
 use crate::check::{Listen, Plan};
 use crate::cluster::{self, Cluster};
 use crate::ready::{self, Display, Probe};
@@ -206,11 +206,10 @@ impl Parts {
         }
     }
 
-    /// By which others reach this machine.
     /// Where services of type LoadBalancer may answer.
     fn load_balancers(&self) -> load_balancer::pool::Settings {
         let Arguments { apiserver, node, network, disable_agent, .. } = &self.arguments;
-        let node_addresses: Vec<IpAddr> = node.node_ip.or(apiserver.advertise_address).into_iter().collect();
+        let node_addresses = vec![node.node_ip.or(apiserver.advertise_address).unwrap_or_else(own_address)];
         let mut own = vec![apiserver.listen];
         if !disable_agent {
             own.push(node.node_listen);
