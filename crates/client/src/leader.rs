@@ -13,6 +13,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::time::Instant;
 
+use crate::EventRecorder;
 use crate::time::now_micro;
 
 /// Candidates wait up to this many retry periods between attempts, so that they do not come all at once.
@@ -31,6 +32,8 @@ pub struct LeaderElection {
     pub name: String,
     /// Unique among the candidates.
     pub identity: String,
+    /// Who tells, in events on the lease, that the leader changed.
+    pub component: String,
     pub lease: Duration,
     pub renew_deadline: Duration,
     pub retry: Duration,
@@ -39,9 +42,11 @@ pub struct LeaderElection {
 impl LeaderElection {
     /// At a pace by which another has taken over 15 s after the holder was killed, at the latest.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>, identity: impl Into<String>) -> Self {
+        let name = name.into();
         Self {
             namespace: namespace.into(),
-            name: name.into(),
+            component: name.clone(),
+            name,
             identity: identity.into(),
             lease: Duration::from_secs(10),
             renew_deadline: Duration::from_secs(7),
@@ -72,6 +77,7 @@ impl LeaderElection {
         W: FnOnce() -> F,
         F: Future,
     {
+        let recorder = EventRecorder::new(client.clone(), &self.component, None);
         let api: Api<Lease> = Api::namespaced(client, &self.namespace);
         let mut candidate = Candidate { election: self, seen: None };
         tokio::pin!(shutdown);
@@ -80,6 +86,7 @@ impl LeaderElection {
             () = &mut shutdown => return Ok(None),
         };
         tracing::info!(lease = %self.name, identity = %self.identity, "became the leader");
+        candidate.tell(&recorder, "became leader");
         let outcome = {
             let work = work();
             tokio::pin!(work);
@@ -89,6 +96,7 @@ impl LeaderElection {
                 () = candidate.keep(&api, renewed) => Err(LeaderError::Lost(self.name.clone())),
             }
         };
+        candidate.tell(&recorder, "stopped leading");
         if outcome.is_ok() {
             candidate.release(&api).await;
         }
@@ -103,6 +111,12 @@ struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
+    fn tell(&self, recorder: &EventRecorder, what: &str) {
+        if let Some((lease, _)) = &self.seen {
+            recorder.normal(lease, "LeaderElection", format!("{} {what}", self.election.identity));
+        }
+    }
+
     /// Tries until the lease is held; returns when the request that won it was sent.
     async fn acquire(&mut self, api: &Api<Lease>) -> Instant {
         loop {

@@ -1,14 +1,20 @@
 //! The scheduler's configuration: profiles, their plugins and weights. Read from a KubeSchedulerConfiguration file.
 
+mod check;
+mod file;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
-use serde::Deserialize;
 
 use crate::extender::ExtenderSettings;
 use crate::plugins::{DEFAULTS, Strategy};
 use crate::plugins::{SpreadDefaults, StrategyKind};
+
+use file::{File, FileProfile, NamedPlugin, PluginConfig, PluginSet};
+
+pub use file::LeaderSettings;
 
 #[derive(Clone, Debug)]
 pub struct Configuration {
@@ -20,6 +26,7 @@ pub struct Configuration {
     pub extenders: Vec<ExtenderSettings>,
     /// The file that tells how to reach the API server, where none is given on the command line.
     pub kubeconfig: Option<PathBuf>,
+    pub leader: LeaderSettings,
 }
 
 #[derive(Clone, Debug)]
@@ -38,6 +45,8 @@ pub struct Profile {
     pub scores: Vec<(String, i64)>,
     /// Whether pods may displace others of lower priority.
     pub preempts: bool,
+    /// Whether claims that keep a pod from fitting may be freed.
+    pub frees_claims: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +61,8 @@ pub enum ConfigurationError {
     UnknownPlugin { profile: String, plugin: String },
     #[error("two profiles have the name {0:?}")]
     DuplicateProfile(String),
+    #[error("{0}")]
+    Wrong(String),
     #[error("profile {profile}: {what}")]
     Invalid { profile: String, what: String },
 }
@@ -65,6 +76,7 @@ impl Default for Configuration {
             max_backoff: Duration::from_secs(10),
             extenders: Vec::new(),
             kubeconfig: None,
+            leader: LeaderSettings::default(),
         }
     }
 }
@@ -83,85 +95,9 @@ impl Profile {
             filters: DEFAULTS.iter().map(|(name, _)| (*name).to_owned()).collect(),
             scores: DEFAULTS.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect(),
             preempts: true,
+            frees_claims: true,
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct File {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    percentage_of_nodes_to_score: Option<u32>,
-    #[serde(default)]
-    pod_initial_backoff_seconds: Option<u64>,
-    #[serde(default)]
-    pod_max_backoff_seconds: Option<u64>,
-    #[serde(default)]
-    profiles: Vec<FileProfile>,
-    #[serde(default)]
-    extenders: Vec<ExtenderSettings>,
-    #[serde(default)]
-    client_connection: ClientConnection,
-}
-
-#[derive(Default, Deserialize)]
-struct ClientConnection {
-    #[serde(default)]
-    kubeconfig: PathBuf,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct FileProfile {
-    #[serde(default)]
-    scheduler_name: Option<String>,
-    #[serde(default)]
-    percentage_of_nodes_to_score: Option<u32>,
-    #[serde(default)]
-    plugins: FilePlugins,
-    #[serde(default)]
-    plugin_config: Vec<PluginConfig>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct FilePlugins {
-    #[serde(default)]
-    multi_point: PluginSet,
-    #[serde(default)]
-    pre_filter: PluginSet,
-    #[serde(default)]
-    filter: PluginSet,
-    #[serde(default)]
-    post_filter: PluginSet,
-    #[serde(default)]
-    score: PluginSet,
-}
-
-#[derive(Default, Deserialize)]
-struct PluginSet {
-    #[serde(default)]
-    enabled: Vec<NamedPlugin>,
-    #[serde(default)]
-    disabled: Vec<NamedPlugin>,
-}
-
-#[derive(Deserialize)]
-struct NamedPlugin {
-    name: String,
-    #[serde(default)]
-    weight: i64,
-}
-
-#[derive(Deserialize)]
-struct PluginConfig {
-    name: String,
-    #[serde(default)]
-    args: serde_json::Value,
 }
 
 impl Configuration {
@@ -170,6 +106,9 @@ impl Configuration {
         let file: File = serde_yaml_ng::from_str(text)?;
         if file.kind != "KubeSchedulerConfiguration" || file.api_version != "kubescheduler.config.k8s.io/v1" {
             return Err(ConfigurationError::Kind(format!("{}/{}", file.api_version, file.kind)));
+        }
+        if let Some(what) = check::mistake(&file) {
+            return Err(ConfigurationError::Wrong(what));
         }
         let default = Configuration::default();
         let mut profiles = Vec::new();
@@ -189,11 +128,12 @@ impl Configuration {
         }
         Ok(Configuration {
             profiles,
-            percentage_of_nodes_to_score: file.percentage_of_nodes_to_score.unwrap_or(0),
-            initial_backoff: file.pod_initial_backoff_seconds.map_or(default.initial_backoff, Duration::from_secs),
-            max_backoff: file.pod_max_backoff_seconds.map_or(default.max_backoff, Duration::from_secs),
+            percentage_of_nodes_to_score: percentage(file.percentage_of_nodes_to_score).unwrap_or(0),
+            initial_backoff: seconds(file.pod_initial_backoff_seconds).unwrap_or(default.initial_backoff),
+            max_backoff: seconds(file.pod_max_backoff_seconds).unwrap_or(default.max_backoff),
             extenders: file.extenders,
             kubeconfig: Some(file.client_connection.kubeconfig).filter(|path| !path.as_os_str().is_empty()),
+            leader: file.leader_election,
         })
     }
 }
@@ -210,19 +150,18 @@ const BUILT_IN: &[&str] = &[
 
 const PREEMPTION: &str = "DefaultPreemption";
 
-impl PluginSet {
-    fn disables(&self, name: &str) -> bool {
-        self.disabled.iter().any(|plugin| plugin.name == "*" || plugin.name == name)
-    }
+fn seconds(count: Option<i64>) -> Option<Duration> {
+    count.and_then(|count| u64::try_from(count).ok()).map(Duration::from_secs)
 }
 
-/// The plugins that are left and added. One that is enabled though it is there already gets the new weight; it keeps its
-/// place, unless `first` says that those named go before the others.
+fn percentage(part: Option<i64>) -> Option<u32> {
+    part.and_then(|part| u32::try_from(part).ok())
+}
+
+/// The plugins that are left and added. One that is enabled though it is there already gets the new weight, which is 1
+/// where none is given; it keeps its place, unless `first` says that those named go before the others.
 fn merge(known: Vec<(String, i64)>, set: &PluginSet, first: bool) -> Vec<(String, i64)> {
-    let weight = |plugin: &NamedPlugin| match plugin.weight {
-        0 => DEFAULTS.iter().find(|(name, _)| *name == plugin.name).map_or(1, |(_, weight)| (*weight).max(1)),
-        given => given,
-    };
+    let weight = |plugin: &NamedPlugin| if plugin.weight == 0 { 1 } else { plugin.weight };
     let mut merged: Vec<(String, i64)> = known.into_iter().filter(|(name, _)| !set.disables(name)).collect();
     let mut place = 0;
     for plugin in &set.enabled {
@@ -243,9 +182,12 @@ fn merge(known: Vec<(String, i64)>, set: &PluginSet, first: bool) -> Vec<(String
 
 fn read_profile(file: &FileProfile) -> Result<Profile, ConfigurationError> {
     let mut profile = Profile::named(file.scheduler_name.as_deref().unwrap_or("default-scheduler"));
-    profile.percentage_of_nodes_to_score = file.percentage_of_nodes_to_score;
+    profile.percentage_of_nodes_to_score = percentage(file.percentage_of_nodes_to_score);
+    if let Some(what) = check::profile_mistake(file) {
+        return Err(ConfigurationError::Invalid { profile: profile.scheduler_name, what });
+    }
     let plugins = &file.plugins;
-    for set in [&plugins.multi_point, &plugins.pre_filter, &plugins.filter, &plugins.post_filter, &plugins.score] {
+    for set in plugins.all() {
         for plugin in set.enabled.iter().chain(&set.disabled) {
             let known = plugin.name == "*"
                 || DEFAULTS.iter().any(|(name, _)| *name == plugin.name)
@@ -267,7 +209,9 @@ fn read_profile(file: &FileProfile) -> Result<Profile, ConfigurationError> {
     filters.retain(|name| name != PREEMPTION && !plugins.pre_filter.disables(name));
     profile.filters = filters;
     profile.scores = merge(everywhere.clone(), &plugins.score, true);
-    profile.preempts = names(merge(everywhere, &plugins.post_filter, true)).iter().any(|name| name == PREEMPTION);
+    let makes_room = names(merge(everywhere, &plugins.post_filter, true));
+    profile.preempts = makes_room.iter().any(|name| name == PREEMPTION);
+    profile.frees_claims = makes_room.iter().any(|name| name == "DynamicResources");
     for config in &file.plugin_config {
         read_arguments(&mut profile, config)?;
     }
@@ -370,11 +314,33 @@ mod tests {
         let configuration = Configuration::parse(&text).unwrap();
         let profile = &configuration.profiles[0];
         assert_eq!(profile.filters, ["NodeAffinity", "NodeName"]);
-        assert!(!profile.preempts);
+        assert!(!profile.preempts && profile.frees_claims);
         assert!(profile.scores.iter().all(|(name, _)| name != "NodePorts"));
         let default = Profile::named("default-scheduler");
         assert_eq!(default.filters.first().map(String::as_str), Some("NodeUnschedulable"));
         assert!(default.preempts);
+    }
+
+    fn arguments(plugin: &str, args: &str) -> String {
+        format!("{HEAD}profiles:\n- pluginConfig:\n  - {{name: {plugin}, args: {{{args}}}}}\n")
+    }
+
+    #[test]
+    fn a_plugin_named_without_a_weight_weighs_one() {
+        let text = format!("{HEAD}profiles: [{{plugins: {{score: {{enabled: [{{name: TaintToleration}}]}}}}}}]\n");
+        let profile = &Configuration::parse(&text).unwrap().profiles[0];
+        assert_eq!(
+            profile.scores.iter().find(|(name, _)| name == "TaintToleration").map(|(_, weight)| *weight),
+            Some(1)
+        );
+    }
+
+    #[test]
+    fn the_lease_is_configured() {
+        let text = format!("{HEAD}leaderElection: {{leaderElect: true, leaseDuration: 15s, resourceName: mine}}\n");
+        let leader = Configuration::parse(&text).unwrap().leader;
+        assert_eq!((leader.leader_elect, leader.lease_duration.as_deref()), (Some(true), Some("15s")));
+        assert_eq!((leader.resource_name.as_deref(), leader.retry_period), (Some("mine"), None));
     }
 
     #[test]
@@ -383,6 +349,21 @@ mod tests {
             ("kind: Pod".to_owned(), "not a KubeSchedulerConfiguration"),
             (format!("{HEAD}profiles:\n- plugins:\n    filter:\n      enabled:\n      - name: Nothing\n"), "no plugin"),
             (format!("{HEAD}profiles:\n- schedulerName: a\n- schedulerName: a\n"), "two profiles"),
+            (format!("{HEAD}profile: []\n"), "unknown field"),
+            (format!("{HEAD}percentageOfNodesToScore: 101\n"), "between 0 and 100"),
+            (format!("{HEAD}podInitialBackoffSeconds: 5\npodMaxBackoffSeconds: 4\n"), "podMaxBackoffSeconds"),
+            (format!("{HEAD}extenders:\n- prioritizeVerb: p\n"), "positive weight"),
+            (arguments("NodeResourcesFit", "scoringStrategy: {type: RequestedToCapacityRatio}"), "one point"),
+            (
+                arguments(
+                    "NodeResourcesFit",
+                    "scoringStrategy: {type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: [{utilization: 5}, \
+                     {utilization: 5}]}}",
+                ),
+                "increase",
+            ),
+            (arguments("InterPodAffinity", "hardPodAffinityWeight: 101"), "between 0 and 100"),
+            (arguments("PodTopologySpread", "defaultConstraints: [{}]"), "defaultingType"),
         ] {
             let error = Configuration::parse(&text).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");

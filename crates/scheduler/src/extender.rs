@@ -24,7 +24,7 @@ pub const NAME: &str = "Extender";
 
 /// An extender as the configuration file has it.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ExtenderSettings {
     pub url_prefix: String,
     pub filter_verb: String,
@@ -43,7 +43,7 @@ pub struct ExtenderSettings {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TlsSettings {
     pub insecure: bool,
     pub server_name: Option<String>,
@@ -53,7 +53,7 @@ pub struct TlsSettings {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ManagedResource {
     pub name: String,
     pub ignored_by_scheduler: bool,

@@ -7,7 +7,7 @@ use clap::Args;
 use knarr_client::connect;
 use knarr_controllers::{Context, Settings, SigningAuthority};
 
-use super::leadership::{self, LeaderArguments};
+use super::leadership::{self, Competitor, LeaderArguments};
 use crate::journal;
 
 #[derive(Args, Clone, Debug)]
@@ -42,7 +42,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let context = Context::new(client.clone(), settings(&arguments)?);
     let work = || knarr_controllers::run(context);
     tokio::spawn(journal::hand_over(client.clone()));
-    leadership::lead(client, "kube-controller-manager", &arguments.leader, work).await
+    let name = "kube-controller-manager";
+    leadership::lead(client, Competitor { lease: name, component: name }, &arguments.leader, work).await
 }
 
 fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {

@@ -9,36 +9,70 @@ use knarr_client::kube::Client;
 
 use super::common::stopped;
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct LeaderArguments {
     /// Act only while holding the lease, so that several may run.
-    #[arg(long, default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
-    pub leader_elect: bool,
-    /// How long others wait after the holder's last renewal before they take the lease.
-    #[arg(long, value_parser = duration, default_value = "10s")]
-    pub leader_elect_lease_duration: Duration,
-    /// How long the holder goes on without being able to renew.
-    #[arg(long, value_parser = duration, default_value = "7s")]
-    pub leader_elect_renew_deadline: Duration,
-    /// How often it renews, and others look.
-    #[arg(long, value_parser = duration, default_value = "2s")]
-    pub leader_elect_retry_period: Duration,
+    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    pub leader_elect: Option<bool>,
+    /// How long others wait after the holder's last renewal before they take the lease: 10s unless told.
+    #[arg(long, value_parser = duration)]
+    pub leader_elect_lease_duration: Option<Duration>,
+    /// How long the holder goes on without being able to renew: 7s unless told.
+    #[arg(long, value_parser = duration)]
+    pub leader_elect_renew_deadline: Option<Duration>,
+    /// How often it renews, and others look: every 2s unless told.
+    #[arg(long, value_parser = duration)]
+    pub leader_elect_retry_period: Option<Duration>,
+    /// The lease's name, where it is not the component's.
+    #[arg(long)]
+    pub leader_elect_resource_name: Option<String>,
+    /// The lease's namespace: kube-system unless told.
+    #[arg(long)]
+    pub leader_elect_resource_namespace: Option<String>,
+}
+
+impl LeaderArguments {
+    /// What is left open is taken from elsewhere.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            leader_elect: self.leader_elect.or(other.leader_elect),
+            leader_elect_lease_duration: self.leader_elect_lease_duration.or(other.leader_elect_lease_duration),
+            leader_elect_renew_deadline: self.leader_elect_renew_deadline.or(other.leader_elect_renew_deadline),
+            leader_elect_retry_period: self.leader_elect_retry_period.or(other.leader_elect_retry_period),
+            leader_elect_resource_name: self.leader_elect_resource_name.or(other.leader_elect_resource_name),
+            leader_elect_resource_namespace: self
+                .leader_elect_resource_namespace
+                .or(other.leader_elect_resource_namespace),
+        }
+    }
+}
+
+/// What competes for a lease: the lease's name, and the name in events.
+#[derive(Clone, Copy)]
+pub struct Competitor<'a> {
+    pub lease: &'a str,
+    pub component: &'a str,
 }
 
 /// Works until the process is asked to stop; where leaders are elected, only while holding the lease of that name.
-pub async fn lead<W, F>(client: Client, lease: &str, arguments: &LeaderArguments, work: W) -> anyhow::Result<()>
+pub async fn lead<W, F>(
+    client: Client,
+    competitor: Competitor<'_>,
+    arguments: &LeaderArguments,
+    work: W,
+) -> anyhow::Result<()>
 where
     W: FnOnce() -> F,
     F: Future<Output = ()>,
 {
-    if !arguments.leader_elect {
+    if arguments.leader_elect != Some(true) {
         tokio::select! {
             () = work() => {}
             stopped = stopped() => stopped?,
         }
         return Ok(());
     }
-    let election = election(lease, arguments);
+    let election = election(competitor, arguments);
     if let Some(mistake) = election.mistake() {
         anyhow::bail!("{mistake}");
     }
@@ -52,14 +86,19 @@ where
 }
 
 /// The lease that processes of one kind compete for, each under a name of its own.
-fn election(lease: &str, arguments: &LeaderArguments) -> LeaderElection {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let identity = format!("{}_{}", host.trim(), std::process::id());
+fn election(competitor: Competitor<'_>, arguments: &LeaderArguments) -> LeaderElection {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    // Processes in containers may share the host's name and have the same number.
+    let identity = format!("{}_{}", read("/proc/sys/kernel/hostname"), read("/proc/sys/kernel/random/uuid"));
+    let namespace = arguments.leader_elect_resource_namespace.as_deref().unwrap_or("kube-system");
+    let name = arguments.leader_elect_resource_name.as_deref().unwrap_or(competitor.lease);
+    let usual = LeaderElection::new(namespace, name, identity);
     LeaderElection {
-        lease: arguments.leader_elect_lease_duration,
-        renew_deadline: arguments.leader_elect_renew_deadline,
-        retry: arguments.leader_elect_retry_period,
-        ..LeaderElection::new("kube-system", lease, identity)
+        component: competitor.component.to_owned(),
+        lease: arguments.leader_elect_lease_duration.unwrap_or(usual.lease),
+        renew_deadline: arguments.leader_elect_renew_deadline.unwrap_or(usual.renew_deadline),
+        retry: arguments.leader_elect_retry_period.unwrap_or(usual.retry),
+        ..usual
     }
 }
 

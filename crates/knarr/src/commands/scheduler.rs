@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::Args;
 use knarr_client::{Informers, connect};
+use knarr_scheduler::config::LeaderSettings;
 use knarr_scheduler::{Configuration, Settings};
 
-use super::leadership::{self, LeaderArguments};
+use super::leadership::{self, Competitor, LeaderArguments, duration};
 use crate::journal;
 
 #[derive(Args, Clone, Debug)]
@@ -32,11 +33,26 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let kubeconfig = arguments.kubeconfig.as_ref().or(configuration.kubeconfig.as_ref());
     let client = connect(kubeconfig.map(PathBuf::as_path), "kube-scheduler").await?;
+    let leader = arguments.leader.or(configured(&configuration.leader)?);
+    let component = configuration.profiles.first().map(|profile| profile.scheduler_name.clone()).unwrap_or_default();
     let settings = Settings { configuration, now: jiff::Timestamp::now };
     let work = {
         let client = client.clone();
         || knarr_scheduler::run(client.clone(), Informers::new(client), settings)
     };
     tokio::spawn(journal::hand_over(client.clone()));
-    leadership::lead(client, "kube-scheduler", &arguments.leader, work).await
+    leadership::lead(client, Competitor { lease: "kube-scheduler", component: &component }, &leader, work).await
+}
+
+/// What the configuration file says of the lease.
+fn configured(settings: &LeaderSettings) -> anyhow::Result<LeaderArguments> {
+    let length = |text: &Option<String>| text.as_deref().map(duration).transpose().map_err(anyhow::Error::msg);
+    Ok(LeaderArguments {
+        leader_elect: settings.leader_elect,
+        leader_elect_lease_duration: length(&settings.lease_duration)?,
+        leader_elect_renew_deadline: length(&settings.renew_deadline)?,
+        leader_elect_retry_period: length(&settings.retry_period)?,
+        leader_elect_resource_name: settings.resource_name.clone(),
+        leader_elect_resource_namespace: settings.resource_namespace.clone(),
+    })
 }
