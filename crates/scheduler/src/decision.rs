@@ -107,9 +107,18 @@ impl Scheduler {
     async fn explain(&mut self, pod: Arc<PodState>, mut no_fit: Box<NoFit>) {
         let now = (self.now)();
         let mut nomination = Nomination::Kept;
+        let frees_claims = self.profile_of(&pod).is_some_and(|ready| ready.profile.frees_claims);
+        let tell = |preemption: Option<&str>| {
+            let claims = frees_claims.then(|| "no new claims to deallocate".to_owned());
+            let preemption = preemption.map(|why| format!("preemption: {why}"));
+            claims.into_iter().chain(preemption).collect::<Vec<_>>().join(", ")
+        };
         if no_fit.diagnosis.all_nodes == 0 {
             nomination = Nomination::Cleared;
-        } else if no_fit.diagnosis.rejected.is_some() && !no_fit.diagnosis.plugins.contains(&"DynamicResources") {
+        } else if frees_claims
+            && no_fit.diagnosis.rejected.is_some()
+            && !no_fit.diagnosis.plugins.contains(&"DynamicResources")
+        {
             // Kubernetes' claim plugin, which runs first here, never saw the pod and says so.
             no_fit.diagnosis.after = "not found".to_owned();
         } else {
@@ -117,12 +126,10 @@ impl Scheduler {
                 Room::Made(node) => nomination = Nomination::On(node),
                 Room::None(why) => {
                     nomination = Nomination::Cleared;
-                    no_fit.diagnosis.after = format!("no new claims to deallocate, preemption: {why}");
+                    no_fit.diagnosis.after = tell(Some(&why));
                 }
-                Room::NotConfigured => no_fit.diagnosis.after = "no new claims to deallocate".to_owned(),
-                Room::NotSought(why) => {
-                    no_fit.diagnosis.after = format!("no new claims to deallocate, preemption: {why}");
-                }
+                Room::NotConfigured => no_fit.diagnosis.after = tell(None),
+                Room::NotSought(why) => no_fit.diagnosis.after = tell(Some(why)),
             }
         }
         let message = no_fit.diagnosis.message();
@@ -180,6 +187,12 @@ impl Scheduler {
             return Room::None("no candidate node for preemption".to_owned());
         };
         let node = self.cluster.node(victims.node).name().to_owned();
+        let is_leaving = |victim: &Arc<PodState>| victim.object.metadata.deletion_timestamp.is_some();
+        let displaced: Vec<Arc<PodState>> = victims.pods.into_iter().filter(|victim| !is_leaving(victim)).collect();
+        if displaced.is_empty() {
+            // All who are in the way leave already, for a pod that was promised the room before: nothing changes for it.
+            return Room::Made(node);
+        }
         for lower in self.nominations.lower_on(&node, pod.priority()) {
             self.nominations.remove(&lower.key);
             let client = self.client.clone();
@@ -191,7 +204,7 @@ impl Scheduler {
                 }
             });
         }
-        for victim in victims.pods {
+        for victim in displaced {
             let client = self.client.clone();
             let preemptor = Arc::clone(pod);
             let recorder = self.recorder(pod);
