@@ -108,6 +108,21 @@ impl Resources {
 /// and its runtime's overhead. With `defaults` containers that name no request count as something. A container that is
 /// being resized counts with the most of what it asks for, was promised and has.
 pub fn pod_requests(pod: &Pod, defaults: bool) -> Resources {
+    let mut requests = container_requests(pod, defaults);
+    let Some(spec) = &pod.spec else { return requests };
+    requests.override_with(spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()));
+    requests.add(&Resources::of(spec.overhead.as_ref()));
+    requests
+}
+
+/// The same as the containers name it: without what is asked for the pod as a whole.
+pub fn requests_of_containers(pod: &Pod) -> Resources {
+    let mut requests = container_requests(pod, true);
+    requests.add(&Resources::of(pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref())));
+    requests
+}
+
+fn container_requests(pod: &Pod, defaults: bool) -> Resources {
     let Some(spec) = &pod.spec else { return Resources::default() };
     let infeasible = is_resize_infeasible(pod);
     let of = |container: &Container| {
@@ -150,8 +165,6 @@ pub fn pod_requests(pod: &Pod, defaults: bool) -> Resources {
         start.raise(&at_once);
     }
     total.raise(&start);
-    total.override_with(spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()));
-    total.add(&Resources::of(spec.overhead.as_ref()));
     total
 }
 
@@ -212,5 +225,9 @@ mod tests {
         assert_eq!(requests(start, false), (4000, mi));
         assert_eq!(requests(json!({"containers": [{"name": "c"}]}), false), (0, 0));
         assert_eq!(requests(json!({"containers": [{"name": "c"}]}), true), (DEFAULT_MILLI_CPU, DEFAULT_MEMORY));
+        let whole = json!({"containers": [{"name": "c"}], "resources": {"requests": {"cpu": "2"}}});
+        assert_eq!(requests(whole.clone(), true), (2000, DEFAULT_MEMORY));
+        let pod: Pod = serde_json::from_value(json!({"spec": whole})).unwrap();
+        assert_eq!(requests_of_containers(&pod).milli_cpu, DEFAULT_MILLI_CPU);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cluster::node::NodeState;
 use crate::cluster::pod::PodState;
-use crate::cluster::resources::Resources;
+use crate::cluster::resources::requests_of_containers;
 use crate::cluster::{Cluster, NodeIndex};
 use crate::framework::{Filter, MAX_SCORE, Plugin, Prepared, Rejection, Scorer, View};
 
@@ -51,6 +51,9 @@ struct Room {
 
 struct Score {
     pod: Arc<PodState>,
+    /// The pod's cpu and memory. It weighs what its containers ask for, though on its node it will take what it asks for as
+    /// a whole.
+    asked: (i64, i64),
     strategy: Strategy,
 }
 
@@ -68,7 +71,14 @@ impl Plugin for ResourcesFit {
     }
 
     fn scorer(&self, pod: &Arc<PodState>, _cluster: &mut Cluster, _feasible: &[NodeIndex]) -> Option<Box<dyn Scorer>> {
-        Some(Box::new(Score { pod: Arc::clone(pod), strategy: self.strategy.clone() }))
+        let is_whole = pod.object.spec.as_ref().is_some_and(|spec| spec.resources.is_some());
+        let asked = if is_whole {
+            let requests = requests_of_containers(&pod.object);
+            (requests.milli_cpu, requests.memory)
+        } else {
+            (pod.scored_requests.milli_cpu, pod.scored_requests.memory)
+        };
+        Some(Box::new(Score { pod: Arc::clone(pod), asked, strategy: self.strategy.clone() }))
     }
 }
 
@@ -114,7 +124,7 @@ impl Scorer for Score {
     fn score(&self, _index: NodeIndex, node: &NodeState) -> i64 {
         let (mut sum, mut weights) = (0, 0);
         for (name, weight) in &self.strategy.resources {
-            let (most, used) = allocation(node, &self.pod, name);
+            let (most, used) = self.allocation(node, name);
             if most == 0 {
                 continue;
             }
@@ -136,19 +146,20 @@ impl Scorer for Score {
     }
 }
 
-/// What a node can give of a resource, and what it would have given with the pod on it. Containers that ask for no cpu or
-/// memory count with a default. Resources that the pod does not ask for and that are not of every node do not count.
-fn allocation(node: &NodeState, pod: &PodState, name: &str) -> (i64, i64) {
-    let both = |resources: fn(&Resources) -> i64, node: &Resources, pod: &Resources| resources(node) + resources(pod);
-    match name {
-        "cpu" => (node.allocatable.milli_cpu, both(|r| r.milli_cpu, &node.scored, &pod.scored_requests)),
-        "memory" => (node.allocatable.memory, both(|r| r.memory, &node.scored, &pod.scored_requests)),
-        name => {
-            let wanted = pod.requests.get(name);
-            if wanted == 0 && name != "ephemeral-storage" {
-                return (0, 0);
+impl Score {
+    /// What a node can give of a resource, and what it would have given with the pod on it. Containers that ask for no cpu or
+    /// memory count with a default. Resources that the pod does not ask for and that are not of every node do not count.
+    fn allocation(&self, node: &NodeState, name: &str) -> (i64, i64) {
+        match name {
+            "cpu" => (node.allocatable.milli_cpu, node.scored.milli_cpu + self.asked.0),
+            "memory" => (node.allocatable.memory, node.scored.memory + self.asked.1),
+            name => {
+                let wanted = self.pod.requests.get(name);
+                if wanted == 0 && name != "ephemeral-storage" {
+                    return (0, 0);
+                }
+                (node.allocatable.get(name), node.requested.get(name) + wanted)
             }
-            (node.allocatable.get(name), node.requested.get(name) + wanted)
         }
     }
 }
