@@ -126,7 +126,8 @@ async fn send(api: Api<Event>, event: Arc<Event>) -> Result<(), kube::Error> {
     }
 }
 
-/// Stands for what makes two events the same but for their time. Thousands are remembered, so a hash in place of the words:
+/// Stands for what makes two events the same but for their time. The note is part of it: a pod may be tried again, and fail for
+/// another reason, before its new version is known here. Thousands are remembered, so a hash in place of the words:
 /// of 128 bits with keys of this process' own, so that no two are taken for one.
 #[derive(PartialEq, Eq, Hash, Clone, Copy)]
 struct Likeness(u64, u64);
@@ -139,8 +140,8 @@ struct Current {
 
 impl Current {
     fn likeness(&self, event: &Event) -> Likeness {
-        let what = (&event.type_, &event.action, &event.reason, event.regarding.as_ref().map(regarded));
-        let all = (what, event.related.as_ref().map(regarded));
+        let what = (&event.type_, &event.action, &event.reason, &event.note);
+        let all = (what, event.regarding.as_ref().map(regarded), event.related.as_ref().map(regarded));
         Likeness(self.keys[0].hash_one(all), self.keys[1].hash_one(all))
     }
 
@@ -218,6 +219,8 @@ mod tests {
         assert_eq!(current.observe(event("FailedScheduling", 1), at(1)).unwrap().series.as_ref().unwrap().count, 2);
         assert!(current.observe(event("FailedScheduling", 2), at(2)).is_none());
         assert!(current.observe(event("Scheduled", 2), at(2)).is_some());
+        let other = Event { note: Some("another reason".into()), ..event("FailedScheduling", 2) };
+        assert!(current.observe(other, at(2)).unwrap().series.is_none());
         assert!(current.finished(at(60)).is_empty());
         let over = current.finished(at(3 + 360));
         assert_eq!(over.iter().map(|event| event.series.as_ref().unwrap().count).collect::<Vec<_>>(), [3]);
