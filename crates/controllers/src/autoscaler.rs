@@ -42,11 +42,15 @@ pub async fn run(context: Context) {
     let pods = context.informers.of::<Pod>();
     let queue: Arc<WorkQueue<Key>> = WorkQueue::new();
     let on_change = queue.clone();
+    let interval = context.settings.autoscaler_sync_period;
     autoscalers.on_change(move |change| {
-        // Its own writes are no news; it comes round again in its interval.
-        let same = change.previous().is_some_and(|old| old.spec == change.latest().spec);
-        if !same || matches!(change, Change::Deleted(_)) {
-            on_change.add(Key::of(&**change.latest()));
+        let key = Key::of(&**change.latest());
+        match change {
+            // The target's pods are often as new as the autoscaler: what they use is asked for when an interval has passed.
+            Change::Added(_) => on_change.add_after(key, interval),
+            // Its own writes are no news; it comes round again in its interval.
+            Change::Updated { old, new } if old.spec == new.spec => {}
+            Change::Updated { .. } | Change::Deleted(_) => on_change.add(key),
         }
     });
     autoscalers.synced().await;
@@ -69,7 +73,7 @@ pub async fn run(context: Context) {
                 tracing::debug!(autoscaler = %key, %error, "cannot autoscale now");
             }
             if controller.autoscalers.get(&key.namespace, &key.name).is_some() {
-                controller.queue.add_after(key, controller.context.settings.autoscaler_sync_period);
+                controller.queue.add_after(key, interval);
             }
             Ok::<(), Error>(())
         }
