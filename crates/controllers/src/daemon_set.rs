@@ -7,7 +7,7 @@ mod plan;
 mod revision;
 mod rolling;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,9 +21,10 @@ use parking_lot::Mutex;
 
 use crate::Context;
 use crate::common::adoption::{claim_all, is_alive};
-use crate::common::key::{namespace, uid};
+use crate::common::key::{name, namespace, uid};
 use crate::common::pods::{
-    BY_CONTROLLER, ORPHANS, PodControl, creation, each, index_by_controller, slow_start, worth_telling,
+    BY_CONTROLLER, BY_NODE, ORPHANS, PodControl, creation, each, index_by_controller, index_by_node, slow_start,
+    worth_telling,
 };
 use crate::common::requests::replace_status;
 use crate::common::{Expectations, Key, history, trail};
@@ -33,6 +34,8 @@ use plan::{Observed, Plan};
 
 const MANY_NODES: usize = 200;
 const GATHERING: Duration = Duration::from_millis(100);
+/// A node changes several times when it comes.
+const NODE_CHANGES: Duration = Duration::from_millis(20);
 
 pub async fn run(context: Context) {
     let sets = context.informers.of::<DaemonSet>();
@@ -40,6 +43,7 @@ pub async fn run(context: Context) {
     let nodes = context.informers.of::<Node>();
     let revisions = context.informers.of::<ControllerRevision>();
     index_by_controller(&pods);
+    index_by_node(&pods);
     history::index(&revisions);
     let control = PodControl { client: context.client.clone(), recorder: context.recorder("daemonset-controller") };
     let controller = Arc::new(Controller {
@@ -126,15 +130,8 @@ impl Controller {
         });
         let weak = Arc::downgrade(self);
         self.nodes.on_change(move |change| {
-            let Some(controller) = weak.upgrade() else { return };
-            let same = change.previous().is_some_and(|old| {
-                let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone());
-                let new = change.latest();
-                old.metadata.labels == new.metadata.labels && taints(old) == taints(new)
-            });
-            // A node that is gone takes its pods with it in time, and they are heard of.
-            if !same && !matches!(change, Change::Deleted(_)) {
-                controller.sets.for_each(|set| controller.queue.add_after(Key::of(&**set), Duration::from_millis(20)));
+            if let Some(controller) = weak.upgrade() {
+                controller.node_changed(change);
             }
         });
         let weak = Arc::downgrade(self);
@@ -144,6 +141,32 @@ impl Controller {
             // A new revision is this controller's own, or that of somebody who will say what it is for.
             if let Some(reference) = reference.filter(|_| !matches!(change, Change::Added(_))) {
                 controller.queue.add(Key::new(namespace(&**change.latest()), reference.name.clone()));
+            }
+        });
+    }
+
+    /// Wakes the sets that have something to do for a node. Those whose pod may just stay are left alone, and so their status
+    /// still counts the node as one to be served.
+    fn node_changed(&self, change: &Change<Node>) {
+        let node = change.latest();
+        let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone());
+        let same = change
+            .previous()
+            .is_some_and(|old| old.metadata.labels == node.metadata.labels && taints(old) == taints(node));
+        // A node that is gone takes its pods with it in time, and they are heard of.
+        if same || matches!(change, Change::Deleted(_)) {
+            return;
+        }
+        let pods = self.pods.by_index(BY_NODE, name(&**node));
+        let served: HashSet<Key> = pods.iter().filter_map(|pod| self.owner_key(pod)).collect();
+        let is_new = matches!(change, Change::Added(_));
+        self.sets.for_each(|set| {
+            let key = Key::of(&**set);
+            let (may_start, may_stay) = placement::suits(set, node);
+            let is_misplaced = || set.status.as_ref().is_some_and(|status| status.number_misscheduled > 0);
+            let wakes = if is_new || !served.contains(&key) { may_start } else { !may_stay || is_misplaced() };
+            if wakes {
+                self.queue.add_after(key, NODE_CHANGES);
             }
         });
     }
