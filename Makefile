@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian 12 with Rust, git and make: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: newcomer soak test-cgroup2 run test build check packages bench-scheduler bench-rollout bench-services bench-ingress bench fuzz
+.PHONY: newcomer soak test-cgroup2 test-service run test build check packages bench-scheduler bench-rollout bench-services bench-ingress bench fuzz
 
 packages:
 	@scripts/packages
@@ -53,6 +53,10 @@ soak: build
 # The node's tests on a kernel with unified cgroups, in a virtual machine.
 test-cgroup2: packages
 	scripts/test-cgroup2
+
+# Knarr as a service of systemd, through kills and a restart of the machine, in a virtual machine.
+test-service: build
+	scripts/test-service
 
 # The quick start, command by command, on a machine that never saw Knarr: docs/newcomer.txt. Needs root.
 newcomer: build

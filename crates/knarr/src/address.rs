@@ -41,7 +41,8 @@ fn best(all: &[(String, IpAddr)], routed: Option<&str>) -> IpAddr {
     }
 }
 
-fn interface_addresses() -> Vec<(String, IpAddr)> {
+/// All that the machine has but loopback and link-local ones, with the names of their interfaces.
+pub fn interface_addresses() -> Vec<(String, IpAddr)> {
     let mut found = Vec::new();
     for interface in getifaddrs().into_iter().flatten() {
         let Some(address) = interface.address else { continue };

@@ -1,6 +1,8 @@
 //! The machine: rights, cgroups, ports, name, address, memory.
 
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
+
+use knarr_network::cidr::Cidr;
 
 use super::{Finding, Listen};
 use crate::address::{LONELY, own_address};
@@ -98,6 +100,30 @@ pub fn address() -> Finding {
     }
 }
 
+/// Whether the networks of pods and services are free. One that another program left an interface in would get their packets.
+pub fn networks(networks: &[Cidr], interfaces: &[(String, IpAddr)]) -> Finding {
+    let is_ours = |name: &str| name == "lo" || name.starts_with("knarr");
+    let taken = interfaces.iter().find_map(|(name, address)| {
+        let network = networks.iter().find(|network| network.contains(*address))?;
+        (!is_ours(name)).then_some((name, address, network))
+    });
+    match taken {
+        None => Finding::good("networks", join(networks)),
+        Some((name, address, network)) => Finding::poor(
+            "networks",
+            format!("{name} has {address}, which is within {network}"),
+            format!(
+                "remove what another program left (ip link delete {name}), or choose networks of your own with --cluster-cidr \
+                 and --service-cluster-ip-range"
+            ),
+        ),
+    }
+}
+
+fn join(networks: &[Cidr]) -> String {
+    networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 pub fn memory() -> Finding {
     let total = meminfo("MemTotal:") / 1024;
     match total {
@@ -139,6 +165,21 @@ mod tests {
         ] {
             let finding = judge_cgroups(mounts, unified);
             assert_eq!((finding.verdict, finding.found.as_str()), (verdict, found));
+        }
+    }
+
+    #[test]
+    fn networks_of_pods_and_services_are_nobody_elses() {
+        let ours: Vec<Cidr> = ["10.244.0.0/16", "10.96.0.0/12"].map(|text| text.parse().unwrap()).into();
+        for (interface, address, verdict) in [
+            ("eth0", "192.0.2.7", Verdict::Good),
+            ("lo", "10.96.0.10", Verdict::Good),
+            ("knarr0", "10.244.0.1", Verdict::Good),
+            ("cni0", "10.244.0.1", Verdict::Poor),
+            ("eth0", "10.100.3.4", Verdict::Poor),
+        ] {
+            let finding = networks(&ours, &[(interface.to_owned(), address.parse().unwrap())]);
+            assert_eq!(finding.verdict, verdict, "{interface} {address}: {}", finding.found);
         }
     }
 

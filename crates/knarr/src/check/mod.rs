@@ -10,6 +10,10 @@ mod programs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use knarr_network::cidr::Cidr;
+
+use crate::address::interface_addresses;
+
 /// What one look found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
@@ -39,6 +43,8 @@ pub struct Plan {
     pub own_runtime: bool,
     /// Addresses that will be listened on, and what for; with a flag to choose another.
     pub listens: Vec<Listen>,
+    /// Networks of pods and services, which must be nobody else's.
+    pub networks: Vec<Cidr>,
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +81,9 @@ fn basics(plan: &Plan, with_versions: bool) -> Vec<Finding> {
         findings.extend(programs::all(plan.own_runtime, with_versions));
     }
     findings.extend(plan.listens.iter().map(machine::port));
+    if !plan.networks.is_empty() {
+        findings.push(machine::networks(&plan.networks, &interface_addresses()));
+    }
     findings
 }
 

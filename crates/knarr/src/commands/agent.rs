@@ -45,7 +45,7 @@ pub struct Arguments {
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     check_server(&arguments.server)?;
     running::take(&arguments.data_dir)?.until_exit();
-    preflight::check(&arguments.node, &arguments.data_dir, Vec::new())?;
+    preflight::check(&arguments.node, &arguments.data_dir, Vec::new(), Vec::new())?;
     let begun = Instant::now();
     // A node that was one before listens at once: nobody is to find it closed while it starts again.
     let early = Cluster::load(&arguments.data_dir).and_then(|cluster| bind_ingress(&arguments, &cluster));

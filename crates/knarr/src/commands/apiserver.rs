@@ -31,6 +31,9 @@ const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
+/// Addresses of services, unless another range is named.
+pub const SERVICES: &str = "10.96.0.0/12";
+
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "API server")]
 pub struct Arguments {
@@ -44,7 +47,7 @@ pub struct Arguments {
     #[arg(long)]
     pub token_file: Option<PathBuf>,
     /// Addresses of services, one range for each address family.
-    #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/12")]
+    #[arg(long, value_delimiter = ',', default_value = SERVICES)]
     pub service_cluster_ip_range: Vec<String>,
     /// The address by which the rest of the cluster reaches this server.
     #[arg(long)]

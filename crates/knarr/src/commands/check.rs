@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Args;
+use knarr_network::cidr::Cidr;
 
-use super::common;
+use super::{apiserver, common, network};
 use crate::check::{self, Listen, Plan, Verdict};
 use crate::running;
 
@@ -33,6 +34,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         runs_pods: true,
         own_runtime: true,
         listens: if is_running { Vec::new() } else { listens(arguments.role) },
+        networks: if is_running { Vec::new() } else { networks(arguments.role) },
     };
     let findings = check::all(&plan);
     let rows: Vec<[String; 4]> = findings
@@ -51,6 +53,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         0 => Ok(()),
         count => bail!("{count} of these must be mended before Knarr can run here"),
     }
+}
+
+/// Networks that pods and services are in when nothing else is said. An agent is told by its server.
+fn networks(role: Role) -> Vec<Cidr> {
+    let all = if role == Role::Server { [network::PODS, apiserver::SERVICES].as_slice() } else { &[] };
+    all.iter().filter_map(|network| network.parse().ok()).collect()
 }
 
 /// What is listened on when nothing else is said.

@@ -17,6 +17,9 @@ use super::node::{Network, NodeArguments};
 use crate::check::Listen;
 use crate::join;
 
+/// The network of all pods, unless another is named.
+pub const PODS: &str = "10.244.0.0/16";
+
 /// The interface that this node's pods hang on.
 pub const BRIDGE: &str = "knarr0";
 
@@ -24,7 +27,7 @@ pub const BRIDGE: &str = "knarr0";
 #[command(next_help_heading = "Network")]
 pub struct NetworkArguments {
     /// Networks of all pods, at most one of each family; nodes get their part of them.
-    #[arg(long, value_delimiter = ',', default_value = "10.244.0.0/16")]
+    #[arg(long, value_delimiter = ',', default_value = PODS)]
     pub cluster_cidr: Vec<Cidr>,
     /// Networks from which services of type LoadBalancer get addresses; without any they share the node's address.
     #[arg(long, value_delimiter = ',')]

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use super::network::{self, NetworkArguments, NodeNetwork};
-use super::node::{self, NodeArguments, NodeFiles, Runtime};
+use super::node::{self, Network, NodeArguments, NodeFiles, Runtime};
 use super::{apiserver, common, preflight};
 use crate::address::{ensure_address, own_address};
 use crate::check::{Listen, Plan};
@@ -99,10 +99,16 @@ fn preflight(arguments: &Arguments) -> anyhow::Result<()> {
     let mut listens = vec![api];
     if arguments.disable_agent {
         let data = arguments.apiserver.data_dir.clone();
-        return preflight::verify(&Plan { data, runs_pods: false, own_runtime: false, listens });
+        return preflight::verify(&Plan { data, runs_pods: false, own_runtime: false, listens, networks: Vec::new() });
     }
     listens.extend(arguments.network.ingress.listens());
-    preflight::check(&arguments.node, &arguments.apiserver.data_dir, listens)
+    let services = &arguments.apiserver.service_cluster_ip_range;
+    let mut networks: Vec<Cidr> = services.iter().filter_map(|range| range.parse().ok()).collect();
+    // Somebody else's network may have its interface there.
+    if arguments.node.network == Network::Knarr {
+        networks.extend(&arguments.network.cluster_cidr);
+    }
+    preflight::check(&arguments.node, &arguments.apiserver.data_dir, listens, networks)
 }
 
 /// Waits for the node to end, which it does only when it cannot run.
