@@ -1,6 +1,7 @@
 //! Knarr: Kubernetes as one program. What is here only reads the command line and puts the parts together.
 
 mod address;
+mod allocator;
 mod check;
 mod cluster;
 mod commands;

@@ -72,8 +72,11 @@ const FILE_THREADS: usize = 16;
 
 /// Runs a command to its end on a runtime with a thread for each processor.
 pub fn block_on(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().max_blocking_threads(FILE_THREADS).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .max_blocking_threads(FILE_THREADS)
+        .on_thread_park(crate::allocator::give_back)
+        .enable_all()
+        .build()?;
     runtime.spawn(crate::footprint::keep_small());
     runtime.block_on(command)
 }

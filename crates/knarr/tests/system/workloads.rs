@@ -321,7 +321,7 @@ impl Drop for Forwarded {
 
 fn kubectl_reaches_into_pods(cluster: &Cluster) {
     let overrides = r#"{"spec":{"nodeName":"node-2","terminationGracePeriodSeconds":0}}"#;
-    let script = "mkdir /www; echo page > /www/index.html; echo said; echo more; exec httpd -f -p 8080 -h /www";
+    let script = "mkdir -p /www; echo page > /www/index.html; echo said; echo more; exec httpd -f -p 8080 -h /www";
     let image = format!("--image={IMAGE}");
     cluster.kubectl(&["run", "shell", &image, "--overrides", overrides, "--command", "--", "sh", "-c", script]);
     cluster.kubectl(&["create", "deployment", "web", &image, "--replicas=4", "--", "sleep", "1000"]);

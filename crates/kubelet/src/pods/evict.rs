@@ -159,7 +159,7 @@ fn evict(
     context.pod_event(pod, true, "Evicted", message.clone());
     let ending = Ending::Stopped { reason: "Evicted".into(), message, grace: Some(grace), condition };
     if let Some(worker) = pods.workers.lock().get(pod::uid(pod)) {
-        let _ = worker.sender.send(Message::Stop(ending));
+        let _ = worker.sender.send(Message::Stop(Box::new(ending)));
     }
 }
 

@@ -82,7 +82,7 @@ impl Pods {
             self.context.pod_event(&pod, true, &refusal.reason, refusal.message.clone());
             self.context.metrics.count("kubelet_admission_rejections_total", &[("reason", &refusal.reason)]);
             let ending = Ending::Rejected { reason: refusal.reason, message: refusal.message };
-            let _ = worker.sender.send(Message::Stop(ending));
+            let _ = worker.sender.send(Message::Stop(Box::new(ending)));
         }
         if pod::is_static(&pod) {
             let mirror = self.mirrors.lock().get(&key(&pod)).cloned();
@@ -117,7 +117,7 @@ impl Pods {
                 condition: Some(("TerminationByKubelet".into(), CONDITION.into())),
             };
             if let Some(worker) = self.workers.lock().get(pod::uid(&victim)) {
-                let _ = worker.sender.send(Message::Stop(ending));
+                let _ = worker.sender.send(Message::Stop(Box::new(ending)));
             }
         }
         None
@@ -253,7 +253,7 @@ impl Pods {
                 grace: Some(own.min(most)),
                 condition: Some(("TerminationByKubelet".into(), message.clone())),
             };
-            let _ = worker.sender.send(Message::Stop(ending));
+            let _ = worker.sender.send(Message::Stop(Box::new(ending)));
         }
     }
 

@@ -126,7 +126,7 @@ impl Task {
         let mut reported = None;
         loop {
             ticks.tick().await;
-            let outcome = match tokio::time::timeout(limit, self.ask(limit)).await {
+            let outcome = match tokio::time::timeout(limit, Box::pin(self.ask(limit))).await {
                 Ok(outcome) => outcome,
                 Err(_) => Outcome::Failure(self.late(limit)),
             };

@@ -74,10 +74,12 @@ impl Worker {
     {
         self.memory.operations.insert(operation.clone());
         let sender = self.sender.clone();
+        // What a task is made of it holds twice, once before and once while it waits for it: only a pointer here.
+        let work = Box::pin(work);
         tokio::spawn(async move {
             let outcome = work.await;
             // A worker that has ended needs no answer.
-            let _ = sender.send(Message::Done(operation, outcome));
+            let _ = sender.send(Message::Done(operation, Box::new(outcome)));
         });
     }
 

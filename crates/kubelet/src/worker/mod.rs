@@ -33,7 +33,7 @@ use crate::volumes::MountedVolumes;
 use memory::{Ending, Memory, Operation, ProbeResults};
 use plan::{Plan, Situation};
 
-/// What a worker is told.
+/// What a worker is told. Queues have room for many, so what is large lies elsewhere.
 pub enum Message {
     /// The pod as it is wanted now.
     Desired(Arc<Pod>),
@@ -46,15 +46,15 @@ pub enum Message {
     /// Look at everything again: events may have been missed.
     Relist(Option<Arc<Round>>),
     ObjectsChanged,
-    Running(ContainerView),
+    Running(Box<ContainerView>),
     Probe {
         id: String,
         kind: ProbeKind,
         success: bool,
     },
     /// The node ends the pod.
-    Stop(Ending),
-    Done(Operation, Outcome),
+    Stop(Box<Ending>),
+    Done(Operation, Box<Outcome>),
 }
 
 pub struct Worker {
@@ -204,13 +204,14 @@ impl Worker {
             tokio::select! {
                 message = self.receiver.recv() => {
                     let Some(message) = message else { return };
-                    self.hear(message).await;
+                    // Most of the time a worker waits here: what it needs to hear with is only there while it does.
+                    Box::pin(self.hear(message)).await;
                 }
                 () = pause => {}
             }
             // What else has come meanwhile is taken in before the next plan.
             while let Ok(message) = self.receiver.try_recv() {
-                self.hear(message).await;
+                Box::pin(self.hear(message)).await;
             }
         }
     }
@@ -247,7 +248,7 @@ impl Worker {
                     self.memory.waiting.get(name).is_none_or(|why| why.reason != "CreateContainerConfigError")
                 });
             }
-            Message::Running(view) => self.put_started(view),
+            Message::Running(view) => self.put_started(*view),
             Message::Probe { id, kind, success } => {
                 let results = self.memory.probes.entry(id).or_default();
                 match kind {
@@ -258,9 +259,9 @@ impl Worker {
                 }
             }
             Message::Stop(ending) => {
-                self.memory.ending.get_or_insert(ending);
+                self.memory.ending.get_or_insert(*ending);
             }
-            Message::Done(operation, outcome) => self.conclude(operation, outcome),
+            Message::Done(operation, outcome) => self.conclude(operation, *outcome),
         }
     }
 

@@ -293,7 +293,7 @@ impl Start {
         let hook = found.container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
         let Some(hook) = hook else { return Ok(view) };
         // The container already runs, and its status may say so while the hook does.
-        let _ = self.worker.send(Message::Running(view.clone()));
+        let _ = self.worker.send(Message::Running(Box::new(view.clone())));
         let target = HookTarget { container: &found.container, id, addresses: &self.sandbox.addresses };
         let step = trail::hook(&self.pod, &self.name, "postStart");
         let ran = run_hook(&self.context, hook, &target, None).await;
