@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use knarr_cri::containerd::{Containerd, load_folder};
-use knarr_kubelet::{Settings, Threshold};
+use knarr_kubelet::{Settings, Signal};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,8 +30,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     settings.manifests = Some(data.join("manifests"));
     settings.cgroup_root = format!("/knarr-{name}");
     // A machine shared with others may be full by their doing.
-    settings.eviction.imagefs_available = Threshold::Thousandths(10);
-    settings.eviction.nodefs_available = Threshold::Thousandths(10);
+    settings.eviction.limits.retain(|limit| limit.signal == Signal::Memory);
     settings.image_gc_high_percent = 99;
     let client = knarr_client::connect(Some(Path::new(kubeconfig)), "kubelet").await?;
     knarr_kubelet::run(client, settings, async {

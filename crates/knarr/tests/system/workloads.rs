@@ -276,9 +276,9 @@ fn containers_start_and_end_in_order(cluster: &Cluster) {
     };
     let folder = cluster.nodes[0].data.with_file_name("on-host").join("story");
     let hook = format!("    lifecycle: {{preStop: {{exec: {{command: [\"sh\", \"-c\", \"{}\"]}}}}}}\n", say("hook"));
-    let begun = format!(
-        "    startupProbe: {{exec: {{command: [\"sh\", \"-c\", \"busybox grep -q 'side begins' /v/story\"]}}, periodSeconds: 1}}\n    restartPolicy: Always\n"
-    );
+    let begun = r#"    startupProbe: {exec: {command: ["sh", "-c", "busybox grep -q 'side begins' /v/story"]}, periodSeconds: 1}
+    restartPolicy: Always
+"#;
     cluster.apply(&format!(
         r#"
 apiVersion: v1
@@ -293,7 +293,7 @@ spec:
   volumes: [{{name: v, hostPath: {{path: {}, type: DirectoryOrCreate}}}}]
 "#,
         container("first", "", &say("first")),
-        container("side", &begun, &lasting("side")),
+        container("side", begun, &lasting("side")),
         container("second", "", &say("second")),
         container("main", &hook, &lasting("main")),
         folder.display(),

@@ -116,7 +116,7 @@ mod tests {
     fn a_place_for_a_pod_counts_as_well() {
         let allocatable = BTreeMap::from([("pods".to_string(), Quantity("1".into()))]);
         let (critical, other) = (pod("critical", 2_000_000_000, ""), pod("a", 0, ""));
-        let missing = missing(&critical, &[other.clone()], &allocatable);
+        let missing = missing(&critical, std::slice::from_ref(&other), &allocatable);
         assert_eq!(shown(&missing), "[(res: pods, q: 1), ]");
         assert_eq!(victims(&critical, &[other], &missing).map(|victims| victims.len()), Some(1));
     }
