@@ -51,6 +51,10 @@ fn write_all() {
     write("cni", texts(&CNI));
     write("dns", vec![QUESTION.to_vec(), ANSWER.to_vec()]);
     write("manifest", texts(&YAML));
+    write("proxied_page", texts(&PAGES));
+    write("ingress_request", texts(&REQUESTS));
+    write("ingress_answer", texts(&ANSWERS));
+    write("ingress_chunks", texts(&CHUNKS));
 }
 
 fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
@@ -163,6 +167,23 @@ const CNI: [&str; 2] = [
         "cni.dev/valid-attachments":[{"containerID":"c","ifname":"eth0"}]}"#,
 ];
 
+const PAGES: [&str; 3] = [
+    "<!DOCTYPE html><html><head><link href='/s.css'><base href=\"http://10.0.0.9:80/\"></head><body background=/b.png>",
+    "<a href=\"//10.0.0.9:80/x?y#z\">x &amp; y</a><script src=/s.js>'<a href=\"/x\">'</script><img src='/i.png'/>",
+    "<!-- <a href='/x'> --><form action=\"http://localhost:8001/proxy/x\"><input formaction=/y usemap=#z><textarea><a href=/>",
+];
+const REQUESTS: [&str; 3] = [
+    "GET /a/b?c=d HTTP/1.1\r\nHost: shop.example:80\r\nConnection: keep-alive\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n",
+    "POST / HTTP/1.1\r\nhost: a\r\nContent-Length: 5\r\nProxy-Authorization: x\r\n\r\nhelloGET / HTTP/1.1\r\nHost: b\r\n\r\n",
+    "HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\nTE: trailers\r\n\r\n",
+];
+const ANSWERS: [&str; 3] = [
+    "2HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: keep-alive, x-hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=5\r\n\r\nhello",
+    "3HTTP/1.0 304 Not Modified\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n",
+    "0HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 204 No Content\r\nServer: s\r\n\r\n",
+];
+const CHUNKS: [&str; 2] =
+    ["35\r\nhello\r\n1A;name=value\r\nabcdefghijklmnopqrstuvwxyz\r\n0\r\nTrailer: x\r\n\r\n", "10\r\n\r\n"];
 const QUESTION: &[u8] =
     b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01\x0akubernetes\x07default\x03svc\x07cluster\x05local\x00\x00\x01\
     \x00\x01\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00";

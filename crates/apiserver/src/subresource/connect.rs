@@ -9,6 +9,8 @@ mod location;
 mod log_options;
 mod trust;
 
+#[doc(hidden)]
+pub use links::fuzzing;
 pub use trust::{Kubelets, Trust};
 
 use std::sync::Arc;

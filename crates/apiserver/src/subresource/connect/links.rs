@@ -221,6 +221,22 @@ fn without_other_origins(headers: &mut HeaderMap) {
     }
 }
 
+/// The reader of pages, for fuzzing.
+#[doc(hidden)]
+pub mod fuzzing {
+    use super::Seen;
+
+    /// Reads a page, also as a packed one. Links that lead through the proxy are left alone when it is read again.
+    pub fn page(bytes: &[u8]) {
+        let seen = Seen { under: "/proxy", page_host: "10.0.0.9:80", own_host: "localhost:8001" };
+        for encoding in ["gzip", "deflate"] {
+            drop(seen.encoded_page(bytes, Some(encoding)));
+        }
+        let changed = seen.page(bytes);
+        assert!(seen.page(&changed) == changed, "a page changes when it is read again");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
