@@ -139,11 +139,18 @@ impl Binder {
         });
     }
 
-    /// Claims of a class that wait for a volume, the oldest first.
+    /// Claims of a class that wait for a volume, the oldest first. Those whose volume the scheduler chooses have nothing to
+    /// learn from another volume.
     fn wake_waiting(&self, class: &str) {
         let mut waiting = Vec::new();
+        let is_delayed = self.classes.get("", class).is_some_and(|class| claim::waits_for_consumer(&class));
+        let names_volume = |claim: &PersistentVolumeClaim| {
+            let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+            named.is_some_and(|name| !name.is_empty())
+        };
         self.claims.for_each(|claim| {
-            if !claim::is_bound(claim) && matching::claim_class(claim) == class {
+            let may_bind = !is_delayed || names_volume(claim);
+            if may_bind && !claim::is_bound(claim) && matching::claim_class(claim) == class {
                 waiting.push((claim.metadata.creation_timestamp.clone(), Key::of(&**claim)));
             }
         });

@@ -112,10 +112,7 @@ fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<
 }
 
 fn plan_unbound(claim: &PersistentVolumeClaim, observed: &Observed) -> ClaimStep {
-    let delayed = observed
-        .class
-        .as_ref()
-        .is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
+    let delayed = observed.class.as_ref().is_some_and(|class| waits_for_consumer(class));
     if let Some(volume) = best(claim, &observed.candidates, delayed) {
         return ClaimStep::Bind(volume);
     }
@@ -144,6 +141,11 @@ fn plan_unbound(claim: &PersistentVolumeClaim, observed: &Observed) -> ClaimStep
         }
         Some(class) => provisioning(class),
     }
+}
+
+/// Whether volumes of the class are chosen when a pod that uses the claim has its node.
+pub(super) fn waits_for_consumer(class: &StorageClass) -> bool {
+    class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
 }
 
 fn provisioning(class: &StorageClass) -> ClaimStep {
