@@ -107,17 +107,18 @@ pub fn settle(service: &mut Value, old: Option<&Value>, offered: &[Family]) -> R
         service.set(&["spec", "ipFamilies"], families);
         return Ok(());
     }
-    if policy == REQUIRE && offered.len() < 2 {
-        let why = "this cluster is not configured for dual-stack services";
-        return refuse(service, |errors, spec| errors.invalid(&spec.child("ipFamilyPolicy"), policy.as_str(), why));
-    }
-    for (index, family) in families.iter().enumerate() {
-        if Family::parse(family).is_some_and(|family| !offered.contains(&family)) {
-            let why = "not configured on this cluster";
-            return refuse(service, |errors, spec| {
-                errors.invalid(&spec.item("ipFamilies", index), family.as_str(), why);
-            });
-        }
+    let is_missing = |family: &String| Family::parse(family).is_some_and(|family| !offered.contains(&family));
+    let lacks_second = policy == REQUIRE && offered.len() < 2;
+    if lacks_second || families.iter().any(is_missing) {
+        return refuse(service, |errors, spec| {
+            if lacks_second {
+                let why = "this cluster is not configured for dual-stack services";
+                errors.invalid(&spec.child("ipFamilyPolicy"), policy.as_str(), why);
+            }
+            for (index, family) in families.iter().enumerate().filter(|(_, family)| is_missing(family)) {
+                errors.invalid(&spec.item("ipFamilies", index), family.as_str(), "not configured on this cluster");
+            }
+        });
     }
     if families.is_empty() {
         families.push(default.name().to_owned());
