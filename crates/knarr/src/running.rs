@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(10);
+const PARTING: Duration = Duration::from_millis(500);
 
 /// The sign that this process runs on a data directory; gone with it, however it ends.
 pub struct Running {
@@ -32,14 +34,23 @@ pub fn take(data: &Path) -> anyhow::Result<Running> {
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(lock) => lock,
-        Err((file, nix::errno::Errno::EWOULDBLOCK)) => bail!(
-            "Knarr runs on {} already (process {}): `knarr stop` ends it, --data-dir names another directory",
-            data.display(),
-            read_pid(file).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
-        ),
-        Err((_, error)) => return Err(error).with_context(|| format!("cannot lock {}", path.display())),
+    let begun = Instant::now();
+    let mut file = file;
+    let mut lock = loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => break lock,
+            // One that was killed holds on until the last of its threads has ended.
+            Err((taken, Errno::EWOULDBLOCK)) if begun.elapsed() < PARTING => {
+                file = taken;
+                std::thread::sleep(LOOK);
+            }
+            Err((file, Errno::EWOULDBLOCK)) => bail!(
+                "Knarr runs on {} already (process {}): `knarr stop` ends it, --data-dir names another directory",
+                data.display(),
+                read_pid(file).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string()),
+            ),
+            Err((_, error)) => return Err(error).with_context(|| format!("cannot lock {}", path.display())),
+        }
     };
     lock.set_len(0)?;
     lock.rewind()?;
@@ -61,7 +72,7 @@ pub fn find(data: &Path) -> anyhow::Result<Option<Pid>> {
     };
     match Flock::lock(file, FlockArg::LockSharedNonblock) {
         Ok(_) => Ok(None),
-        Err((file, nix::errno::Errno::EWOULDBLOCK)) => match read_pid(file) {
+        Err((file, Errno::EWOULDBLOCK)) => match read_pid(file) {
             Some(pid) => Ok(Some(pid)),
             None => bail!("a process holds {} but has not said which it is", path.display()),
         },
