@@ -1,7 +1,7 @@
 //! What pods can ask of a node, on two of them and with the real kubectl: volumes, probes, init containers and sidecars,
 //! commands in containers, logs and forwarded ports.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Stdio};
 
 use super::harness::{self, Cluster, GrpcHealth, IMAGE};
@@ -115,7 +115,7 @@ spec:
   - name: main
     image: {IMAGE}
     command: ["sh", "-c", {script:?}]
-    resources: {{limits: {{cpu: 200m}}}}
+    resources: {{limits: {{cpu: 200m}}, requests: {{cpu: 10m}}}}
     {mount}
   {volumes}
 "#
@@ -340,14 +340,19 @@ fn kubectl_reaches_into_pods(cluster: &Cluster) {
     let mut command = cluster.kubectl_command(&["port-forward", "pod/shell", ":8080"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("kubectl runs");
     let mut line = String::new();
-    BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+    // It tells of every connection, and ends when nobody listens.
+    let mut output = BufReader::new(child.stdout.take().expect("its output"));
+    output.read_line(&mut line).expect("a line");
     let _forwarded = Forwarded(child);
     let port: u16 =
         line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok()).expect("a port");
     let page = cluster.nodes[0].machine.within(|| {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("the forwarded port");
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("a request");
-        std::io::read_to_string(stream).expect("an answer")
+        let mut answer = Vec::new();
+        // What came counts: kubectl may reset the connection once the pod has closed it.
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
     });
     assert!(page.ends_with("page\n"), "{page}");
 }
