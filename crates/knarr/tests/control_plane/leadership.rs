@@ -22,8 +22,10 @@ async fn holder(client: &Client, lease: &str) -> Option<String> {
     lease.spec?.holder_identity.filter(|holder| !holder.is_empty())
 }
 
-fn is_held_by(holder: &Option<String>, pid: u32) -> bool {
-    holder.as_ref().is_some_and(|holder| holder.ends_with(&format!("_{pid}")))
+/// Who leads, once somebody other than the one before does.
+async fn leader(client: &Client, lease: &str, before: Option<&str>) -> String {
+    let is_new = |holder: &Option<String>| holder.is_some() && holder.as_deref() != before;
+    until("another to lead", || holder(client, lease), is_new).await.expect("a leader")
 }
 
 fn pods_of(plane: &ControlPlane, name: &str) -> usize {
@@ -38,8 +40,7 @@ async fn another_takes_over_from_a_killed_leader() {
         let client = plane.client().await;
         let arguments: Vec<&str> = std::iter::once(command).chain(PACE).collect();
         plane.add("first", &arguments);
-        let first = plane.pid("first");
-        until("the first to lead", || holder(&client, lease), |holder| is_held_by(holder, first)).await;
+        let first = leader(&client, lease, None).await;
         plane.add("second", &arguments);
         let other = if command == "scheduler" { "controller-manager" } else { "scheduler" };
         plane.add("other", &[other]);
@@ -47,8 +48,7 @@ async fn another_takes_over_from_a_killed_leader() {
 
         plane.kill("first");
         let killed = Instant::now();
-        let second = plane.pid("second");
-        until("the second to lead", || holder(&client, lease), |holder| is_held_by(holder, second)).await;
+        leader(&client, lease, Some(&first)).await;
         assert!(killed.elapsed() < Duration::from_secs(15), "{command} took {:?}", killed.elapsed());
         assert_acts(&plane, "after");
         assert!(plane.ended("second").is_none(), "it goes on");
@@ -75,12 +75,10 @@ async fn a_leader_that_was_frozen_stops_when_it_wakes() {
     let lease = "kube-controller-manager";
     let arguments: Vec<&str> = std::iter::once("controller-manager").chain(PACE).collect();
     plane.add("first", &arguments);
-    let first = plane.pid("first");
-    until("the first to lead", || holder(&client, lease), |holder| is_held_by(holder, first)).await;
+    let first = leader(&client, lease, None).await;
     plane.add("second", &arguments);
     plane.signal("first", Signal::SIGSTOP);
-    let second = plane.pid("second");
-    until("the second to lead", || holder(&client, lease), |holder| is_held_by(holder, second)).await;
+    let second = leader(&client, lease, Some(&first)).await;
     plane.signal("first", Signal::SIGCONT);
     let woken = Instant::now();
     let ended = loop {
@@ -91,5 +89,5 @@ async fn a_leader_that_was_frozen_stops_when_it_wakes() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     assert!(!ended.success(), "it says that it lost");
-    assert!(is_held_by(&holder(&client, lease).await, second));
+    assert_eq!(holder(&client, lease).await, Some(second));
 }
