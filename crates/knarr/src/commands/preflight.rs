@@ -24,11 +24,11 @@ pub fn check(node: &NodeArguments, data: &Path, more: Vec<Listen>, networks: Vec
 
 pub fn verify(plan: &Plan) -> anyhow::Result<()> {
     let findings = check::quick(plan);
+    if let Some(complaint) = check::complaint(&findings) {
+        bail!("{complaint} (`knarr check` shows everything)");
+    }
     for finding in findings.iter().filter(|finding| finding.verdict == Verdict::Poor) {
         tracing::warn!("{}: {}: {}", finding.name, finding.found, finding.remedy);
     }
-    match check::complaint(&findings) {
-        Some(complaint) => bail!("{complaint} (`knarr check` shows everything)"),
-        None => Ok(()),
-    }
+    Ok(())
 }
