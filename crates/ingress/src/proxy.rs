@@ -175,9 +175,8 @@ fn finish(mut answer: Response<Through>, upgrade: Option<OnUpgrade>) -> Response
         metrics::upgraded();
         tokio::spawn(async move {
             if let (Ok(client), Ok(pod)) = tokio::join!(client, pod) {
-                let (mut client, mut pod) = (TokioIo::new(client), TokioIo::new(pod));
                 // Either side may end whenever it likes.
-                let _ = tokio::io::copy_bidirectional(&mut client, &mut pod).await;
+                let _ = knarr_relay::relay(TokioIo::new(client), TokioIo::new(pod)).await;
             }
         });
     }

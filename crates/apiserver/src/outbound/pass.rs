@@ -103,9 +103,8 @@ fn join(request: &mut Admitted<'_>, answer: Response<Incoming>) -> Result<Respon
         let joined = async {
             let theirs = hyper::upgrade::on(answer).await?;
             let ours = ours.await?;
-            let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
             // How a stream ends is between the two of them.
-            let _ = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await;
+            let _ = knarr_relay::relay(TokioIo::new(ours), TokioIo::new(theirs)).await;
             Ok::<(), hyper::Error>(())
         };
         if let Err(error) = joined.await {

@@ -45,12 +45,18 @@ fn addresses(cluster: &Cluster, pod: &str) -> Vec<String> {
     found.split_whitespace().map(str::to_owned).collect()
 }
 
-/// What a pod gets from an address.
-fn fetch(cluster: &Cluster, pod: &str, address: &str, port: u16, path: &str) -> Option<String> {
+/// What a pod gets from an address, or why it gets nothing.
+fn fetch(cluster: &Cluster, pod: &str, address: &str, port: u16, path: &str) -> Result<String, String> {
     let script = format!("printf 'GET /{path} HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {address} {port}");
-    let answer = cluster.try_kubectl(&["exec", pod, "--", "sh", "-c", &script]).ok()?;
-    let body = answer.split_once("\r\n\r\n").or_else(|| answer.split_once("\n\n"))?.1;
-    answer.lines().next()?.contains(" 200 ").then(|| body.to_owned())
+    let answer = cluster.try_kubectl(&["exec", pod, "--", "sh", "-c", &script])?;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .or_else(|| answer.split_once("\n\n"))
+        .ok_or_else(|| format!("{} bytes without a body: {answer:.200}", answer.len()))?;
+    match head.lines().next() {
+        Some(status) if status.contains(" 200 ") => Ok(body.to_owned()),
+        _ => Err(head.to_owned()),
+    }
 }
 
 /// Addresses of a service that a pod finds by its name.
@@ -70,7 +76,7 @@ fn all_reach_each_other(cluster: &Cluster, families: usize) {
         assert_eq!(known[to].len(), families, "{asked} has {:?}", known[to]);
         for (own, address) in known[from].iter().zip(&known[to]) {
             cluster.wait_for(&format!("{asked} at {address}"), || {
-                fetch(cluster, &asking, address, 8080, "name").is_some_and(|name| name == asked)
+                fetch(cluster, &asking, address, 8080, "name").is_ok_and(|name| name == asked)
             });
             let seen = fetch(cluster, &asking, address, 8080, "cgi-bin/who").expect("an answer");
             assert_eq!(plain(&seen), own, "{asking} is seen as itself");
@@ -85,7 +91,7 @@ fn all_reach_each_other(cluster: &Cluster, families: usize) {
         cluster.wait_for(&format!("{service} by name"), || is_named(cluster, &asking, &service, &own));
         for address in own {
             cluster.wait_for(&format!("{service} at {address}"), || {
-                fetch(cluster, &asking, address, 80, "name").is_some_and(|name| name == asked)
+                fetch(cluster, &asking, address, 80, "name").is_ok_and(|name| name == asked)
             });
         }
     }
@@ -107,7 +113,7 @@ fn a_machine_without_any_network_runs_pods_and_reaches_their_services() {
         cluster.nodes[0].machine.fetch(&page).as_deref() == Some("pod-1")
     });
     cluster.wait_for("the pod to find it by name", || is_named(&cluster, "pod-1", "web-1", &[&service]));
-    assert_eq!(fetch(&cluster, "pod-1", &service, 80, "name").as_deref().map(str::trim), Some("pod-1"));
+    assert_eq!(fetch(&cluster, "pod-1", &service, 80, "name").as_deref().map(str::trim), Ok("pod-1"));
     let own = cluster.kubectl(&[
         "exec",
         "pod-1",
@@ -188,6 +194,6 @@ fn a_node_without_a_network_waits_for_one() {
     let service = cluster.kubectl(&["get", "service", "web-2", "-o", "jsonpath={.spec.clusterIP}"]);
     cluster.wait_for("the service by name", || is_named(&cluster, "pod-1", "web-2", &[&service]));
     cluster
-        .wait_for("the service", || fetch(&cluster, "pod-1", &service, 80, "name").is_some_and(|name| name == "pod-2"));
+        .wait_for("the service", || fetch(&cluster, "pod-1", &service, 80, "name").is_ok_and(|name| name == "pod-2"));
     cluster.kubectl(&["delete", "pods", "--all", "--now"]);
 }

@@ -51,9 +51,7 @@ async fn handed_on(mut request: Request<Incoming>, url: &str) -> Result<Response
         Asked::Refused(response) => Ok(response),
         Asked::Upgraded(headers, runtime) => {
             let client = hyper::upgrade::on(&mut request);
-            spawn_joined(client, runtime, |mut client, mut runtime| async move {
-                tokio::io::copy_bidirectional(&mut client, &mut runtime).await.map(drop)
-            });
+            spawn_joined(client, runtime, knarr_relay::relay);
             Ok(switching(headers))
         }
     }

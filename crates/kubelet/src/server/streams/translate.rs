@@ -63,15 +63,17 @@ where
     let first = [STDOUT, STDERR, ERROR].into_iter().find(|channel| streams.contains_key(channel)).unwrap_or(ERROR);
     websocket::send(&mut client, &[&[first]]).await?;
     let (client, runtime) = (Mutex::new(client), Mutex::new(runtime));
+    let mut messages = websocket::Reader::new(client_read);
     tokio::select! {
-        ended = from_client(websocket::Reader::new(client_read), &client, &runtime, &streams) => ended,
+        ended = from_client(&mut messages, &client, &runtime, &streams) => ended,
         ended = from_runtime(spdy::Reader::new(runtime_read), &client, &runtime, &streams) => ended,
-    }
+    }?;
+    websocket::finish(messages, client.into_inner()).await
 }
 
 /// What the client sends, to the streams of the runtime.
 async fn from_client<C, W, R>(
-    mut messages: websocket::Reader<C>,
+    messages: &mut websocket::Reader<C>,
     client: &Mutex<W>,
     runtime: &Mutex<spdy::Writer<R>>,
     streams: &HashMap<u8, u32>,
@@ -97,8 +99,7 @@ where
                 _ => {}
             },
             Some(Message::Ping(payload)) => websocket::send_pong(&mut *client.lock().await, &payload).await?,
-            Some(Message::Close) => return websocket::send_close(&mut *client.lock().await).await,
-            None => return Ok(()),
+            Some(Message::Close) | None => return Ok(()),
         }
     }
 }
@@ -140,7 +141,7 @@ where
             Some(_) => {}
         }
     }
-    websocket::send_close(&mut *client.lock().await).await
+    Ok(())
 }
 
 /// SPDY carried inside WebSocket messages, which is how ports are forwarded through WebSocket: only the wrapping changes.
@@ -152,8 +153,8 @@ where
     let (client_read, client) = split(client);
     let (mut runtime_read, mut runtime) = split(runtime);
     let client = Mutex::new(client);
+    let mut messages = websocket::Reader::new(client_read);
     let inward = async {
-        let mut messages = websocket::Reader::new(client_read);
         loop {
             match messages.next().await? {
                 Some(Message::Data(data)) => {
@@ -161,8 +162,7 @@ where
                     runtime.flush().await?;
                 }
                 Some(Message::Ping(payload)) => websocket::send_pong(&mut *client.lock().await, &payload).await?,
-                Some(Message::Close) => return websocket::send_close(&mut *client.lock().await).await,
-                None => return Ok(()),
+                Some(Message::Close) | None => return Ok::<(), io::Error>(()),
             }
         }
     };
@@ -170,7 +170,7 @@ where
         let mut buffer = vec![0; 32 << 10];
         loop {
             match runtime_read.read(&mut buffer).await? {
-                0 => return websocket::send_close(&mut *client.lock().await).await,
+                0 => return Ok(()),
                 count => websocket::send(&mut *client.lock().await, &[&buffer[..count]]).await?,
             }
         }
@@ -178,7 +178,8 @@ where
     tokio::select! {
         ended = inward => ended,
         ended = outward => ended,
-    }
+    }?;
+    websocket::finish(messages, client.into_inner()).await
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The server's side of a WebSocket (RFC 6455), as much of it as streams into containers need.
 
 use std::io;
+use std::time::Duration;
 
 use base64::Engine;
 use bytes::{Buf, BytesMut};
@@ -11,6 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// More in one message than any client of these streams sends.
 const LARGEST_MESSAGE: usize = 8 << 20;
+/// A client that has not read the end of what it was sent by then is gone or stuck.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(30);
 
 /// The subprotocols the client offers, in its order; none if this is no WebSocket request.
 pub fn offered(headers: &HeaderMap) -> Option<Vec<String>> {
@@ -133,9 +136,17 @@ pub async fn send_pong<W: AsyncWrite + Unpin>(stream: &mut W, payload: &[u8]) ->
     write_frame(stream, PONG, &[payload]).await
 }
 
-/// With the code of a normal end.
-pub async fn send_close<W: AsyncWrite + Unpin>(stream: &mut W) -> io::Result<()> {
-    write_frame(stream, CLOSE, &[&1000u16.to_be_bytes()]).await
+/// Says goodbye with the code of a normal end, and waits for the client to do the same: a connection that is dropped
+/// while something from the client is still unread takes with it what the client has not read yet.
+pub async fn finish<R, W>(mut messages: Reader<R>, mut stream: W) -> io::Result<()>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    write_frame(&mut stream, CLOSE, &[&1000u16.to_be_bytes()]).await?;
+    stream.shutdown().await?;
+    let farewell = async { while !matches!(messages.next().await, Ok(Some(Message::Close) | None) | Err(_)) {} };
+    tokio::time::timeout(LONGEST_FAREWELL, farewell).await.map_err(io::Error::other)
 }
 
 async fn write_frame<W: AsyncWrite + Unpin>(stream: &mut W, kind: u8, parts: &[&[u8]]) -> io::Result<()> {
