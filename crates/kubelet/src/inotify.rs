@@ -41,12 +41,15 @@ impl Watcher {
         Ok(Self(descriptor?))
     }
 
-    /// Returns at the next change, or at once if there were some since the last call.
-    pub async fn changed(&self) -> io::Result<()> {
+    /// Tells of the next change, or at once of those since the last call.
+    pub async fn changed(&self) -> io::Result<AddWatchFlags> {
         let mut ready = self.0.readable().await?;
-        while self.0.get_ref().0.read_events().is_ok() {}
+        let mut what = AddWatchFlags::empty();
+        while let Ok(events) = self.0.get_ref().0.read_events() {
+            what.extend(events.into_iter().map(|event| event.mask));
+        }
         ready.clear_ready();
-        Ok(())
+        Ok(what)
     }
 }
 

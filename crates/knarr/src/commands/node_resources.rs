@@ -39,6 +39,12 @@ pub struct ResourceArguments {
     /// How many processes a pod may have.
     #[arg(long)]
     pub pod_max_pids: Option<u64>,
+    /// How large a container's log grows before it is set aside.
+    #[arg(long, default_value = "10Mi")]
+    pub container_log_max_size: String,
+    /// How many files of a container's log are kept, at least two.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
+    pub container_log_max_files: u32,
     /// Seconds that pods get to end when the machine shuts down.
     #[arg(long, default_value_t = 0)]
     pub shutdown_grace_period: u64,
@@ -55,6 +61,10 @@ impl ResourceArguments {
     pub fn apply(&self, settings: &mut Settings, data: &Path) -> anyhow::Result<()> {
         settings.reserved = sum(self.system_reserved.iter().chain(&self.kube_reserved))?;
         settings.pod_pids_limit = self.pod_max_pids;
+        let size = Quantity::parse(&self.container_log_max_size);
+        let size = size.with_context(|| format!("{:?} is no size", self.container_log_max_size))?;
+        settings.log_max_size = u64::try_from(size.value()).context("a log can't be smaller than nothing")?;
+        settings.log_max_files = self.container_log_max_files;
         settings.shutdown_grace = Duration::from_secs(self.shutdown_grace_period);
         settings.shutdown_grace_critical = Duration::from_secs(self.shutdown_grace_period_critical_pods);
         settings.plugin_root = match &self.plugin_dir {

@@ -55,9 +55,13 @@ async fn rotate(context: &Context, id: &str, path: &Path) -> Result<(), String> 
 }
 
 /// Compresses all set aside but the newest, which a reader may still have open, and removes the oldest beyond the limit,
-/// the current one counted.
+/// the current one counted. What an earlier life did not finish goes.
 fn tidy(path: &Path, most: u32) -> io::Result<()> {
-    let mut aside = set_aside(path)?;
+    let (unfinished, mut aside): (Vec<_>, Vec<_>) =
+        set_aside(path)?.into_iter().partition(|file| file.extension().is_some_and(|extension| extension == "tmp"));
+    for file in unfinished {
+        std::fs::remove_file(file)?;
+    }
     let keep = usize::try_from(most.saturating_sub(1)).unwrap_or(1).max(1);
     while aside.len() > keep {
         std::fs::remove_file(aside.remove(0))?;
@@ -103,7 +107,14 @@ mod tests {
     fn old_logs_are_compressed_and_the_oldest_removed() {
         let folder = tempfile::tempdir().expect("a folder");
         let log = folder.path().join("0.log");
-        for name in ["0.log", "0.log.20260101-000000", "0.log.20260102-000000", "0.log.20260103-000000", "1.log"] {
+        for name in [
+            "0.log",
+            "0.log.20260101-000000",
+            "0.log.20260102-000000",
+            "0.log.20260103-000000",
+            "1.log",
+            "0.log.20260102-000000.gz.tmp",
+        ] {
             std::fs::write(folder.path().join(name), name).expect("written");
         }
         tidy(&log, 3).expect("tidied");

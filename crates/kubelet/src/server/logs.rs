@@ -2,14 +2,20 @@
 //! the next (`P`).
 
 use std::io::SeekFrom;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use k8s_openapi::jiff::Timestamp;
+use nix::sys::inotify::AddWatchFlags;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, BufReader};
 use tokio::sync::mpsc;
 
 use crate::inotify::Watcher;
+
+/// How long a follower waits for what no file tells.
+const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
@@ -60,7 +66,7 @@ async fn send_all(
 ) -> std::io::Result<()> {
     let mut writer = Writer { options, left: options.limit, at_line_start: true, buffer: Vec::with_capacity(16 << 10) };
     let mut file = tokio::fs::File::open(path).await?;
-    let mut watcher = if options.follow { Watcher::new(path).ok() } else { None };
+    let mut watcher = if options.follow { watch(&file) } else { None };
     let start = match options.tail {
         Some(lines) => tail_start(&mut file, lines, options.stream.as_deref()).await?,
         None => 0,
@@ -68,6 +74,8 @@ async fn send_all(
     file.seek(SeekFrom::Start(start)).await?;
     let mut reader = BufReader::with_capacity(32 << 10, file);
     let mut partial = Vec::new();
+    // Since when the name has stood for another file, and whether the runtime has closed this one.
+    let (mut set_aside, mut closed) = (None, false);
     loop {
         let over = ended();
         loop {
@@ -88,33 +96,48 @@ async fn send_all(
         if !writer.flush(sender).await {
             return Ok(());
         }
-        if !options.follow || over {
+        if !options.follow {
             return Ok(());
         }
         if rotated(path, reader.get_ref()).await {
-            if let Ok(file) = tokio::fs::File::open(path).await {
-                watcher = Watcher::new(path).ok();
-                reader = BufReader::with_capacity(32 << 10, file);
-                partial.clear();
+            // What the runtime had in hand still goes to the old file, until it is closed.
+            let since = *set_aside.get_or_insert_with(Instant::now);
+            if closed || over || watcher.is_none() || since.elapsed() >= PAUSE {
+                match tokio::fs::File::open(path).await {
+                    Ok(file) => {
+                        watcher = watch(&file);
+                        reader = BufReader::with_capacity(32 << 10, file);
+                        partial.clear();
+                        (set_aside, closed) = (None, false);
+                    }
+                    // Set aside once more: the next has no name yet.
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+                continue;
             }
-            continue;
+        } else if over {
+            return Ok(());
         }
-        let pause = std::time::Duration::from_secs(1);
         tokio::select! {
             () = sender.closed() => return Ok(()),
-            () = wait(watcher.as_ref()) => {}
+            is_closed = wait(watcher.as_ref()) => closed |= is_closed,
             // The end of the container shows in no file, so it is looked for now and then.
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(PAUSE) => {}
         }
     }
 }
 
-async fn wait(watcher: Option<&Watcher>) {
+/// Watches the open file, whatever its name is by now.
+fn watch(file: &tokio::fs::File) -> Option<Watcher> {
+    Watcher::new(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd()))).ok()
+}
+
+/// Whether one who wrote to the file closed it.
+async fn wait(watcher: Option<&Watcher>) -> bool {
     match watcher {
-        Some(watcher) => {
-            // A broken watch is as good as a change: the reader looks again.
-            let _ = watcher.changed().await;
-        }
+        // A broken watch is as good as a change: the reader looks again.
+        Some(watcher) => watcher.changed().await.is_ok_and(|what| what.contains(AddWatchFlags::IN_CLOSE_WRITE)),
         None => std::future::pending().await,
     }
 }
@@ -284,5 +307,37 @@ mod tests {
             let title = format!("{options:?}");
             assert_eq!(read(options).await, expected, "{title}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_follower_misses_nothing_when_a_log_is_set_aside() {
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let line = |word: &str| format!("2026-01-01T00:00:01.000000000Z stdout F {word}\n");
+        let append = |file: &mut std::fs::File, word| std::io::Write::write_all(file, line(word).as_bytes());
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("0.log");
+        let mut old = std::fs::File::create(&log).expect("a log");
+        append(&mut old, "one").expect("written");
+        let (sender, mut receiver) = mpsc::channel(16);
+        let over = Arc::new(AtomicBool::new(false));
+        let (path, is_over) = (log.clone(), over.clone());
+        let options = LogOptions { follow: true, ..Default::default() };
+        tokio::spawn(async move { send(path, options, sender, move || is_over.load(Ordering::Acquire)).await });
+        let mut read = receiver.recv().await.expect("a piece").expect("read").to_vec();
+        std::fs::rename(&log, folder.path().join("0.log.1")).expect("set aside");
+        std::fs::write(&log, line("three")).expect("a new log");
+        append(&mut old, "two").expect("written");
+        drop(old);
+        while !read.ends_with(b"three\n") {
+            read.extend_from_slice(&receiver.recv().await.expect("a piece").expect("read"));
+        }
+        std::fs::rename(&log, folder.path().join("0.log.2")).expect("set aside");
+        std::fs::write(&log, line("four")).expect("a new log");
+        over.store(true, Ordering::Release);
+        while let Some(piece) = receiver.recv().await {
+            read.extend_from_slice(&piece.expect("read"));
+        }
+        assert_eq!(String::from_utf8_lossy(&read), "one\ntwo\nthree\nfour\n");
     }
 }
