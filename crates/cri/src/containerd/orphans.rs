@@ -15,7 +15,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::{ContainerdConfig, NAMESPACE};
 use crate::client::Runtime;
-use crate::messages::PodSandboxFilter;
+use crate::messages::{ContainerFilter, PodSandboxFilter};
 
 const SHIM: &str = "containerd-shim-runc-v2";
 /// Where shims keep the state of runc, whatever containerd they belong to.
@@ -41,20 +41,67 @@ async fn end_shims(config: &ContainerdConfig) {
         if tasks.join(&id).exists() {
             continue;
         }
-        tracing::warn!(pid, sandbox = id, "a shim that containerd has lost is ended");
-        // runc ends the processes of the container and removes its cgroups. It may know nothing of it either.
-        let _ = tokio::process::Command::new("runc")
-            .args(["--root", RUNC_ROOT, "delete", "--force", &id])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .await;
-        for child in descendants(Path::new("/proc"), pid) {
-            let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
-        }
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        end(pid, &id).await;
     }
+}
+
+async fn end(pid: i32, id: &str) {
+    tracing::warn!(pid, sandbox = id, "a shim that containerd has lost is ended");
+    // runc ends the processes of the container and removes its cgroups. It may know nothing of it either.
+    let _ = tokio::process::Command::new("runc")
+        .args(["--root", RUNC_ROOT, "delete", "--force", id])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .await;
+    for child in descendants(Path::new("/proc"), pid) {
+        let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+    }
+    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+}
+
+/// Shims that were there when this life of containerd, or our own, began. Of one that was killed while it was given its
+/// sandbox, containerd knows the folder but no task: the sandbox goes, and the shim would stay.
+pub struct Inherited {
+    shims: Vec<(i32, String)>,
+    /// Those that were idle and unknown at the last look.
+    suspects: HashSet<i32>,
+}
+
+impl Inherited {
+    pub fn find(config: &ContainerdConfig) -> Self {
+        Self { shims: shims(Path::new("/proc"), &config.socket), suspects: HashSet::new() }
+    }
+
+    /// Ends shims that run nothing and that no sandbox or container has had for two looks.
+    pub async fn look(&mut self, runtime: &Runtime) {
+        let processes = Path::new("/proc");
+        self.shims.retain(|(pid, id)| serves(processes, *pid, id));
+        let idle: Vec<&(i32, String)> =
+            self.shims.iter().filter(|(pid, _)| descendants(processes, *pid).is_empty()).collect();
+        let known = if idle.is_empty() { Some(HashSet::new()) } else { known(runtime).await };
+        let Some(known) = known else { return };
+        let unknown: Vec<(i32, String)> = idle.into_iter().filter(|(_, id)| !known.contains(id)).cloned().collect();
+        for (pid, id) in unknown.iter().filter(|(pid, _)| self.suspects.contains(pid)) {
+            end(*pid, id).await;
+        }
+        self.suspects = unknown.into_iter().map(|(pid, _)| pid).collect();
+    }
+}
+
+/// The sandboxes and containers that containerd knows, if it tells.
+async fn known(runtime: &Runtime) -> Option<HashSet<String>> {
+    let sandboxes = runtime.list_pod_sandboxes(PodSandboxFilter::default()).await.ok()?;
+    let containers = runtime.list_containers(ContainerFilter::default()).await.ok()?;
+    let ids = sandboxes.into_iter().map(|sandbox| sandbox.id);
+    Some(ids.chain(containers.into_iter().map(|container| container.id)).collect())
+}
+
+/// Whether the process is still the shim of that id.
+fn serves(processes: &Path, pid: i32, id: &str) -> bool {
+    let command = std::fs::read(processes.join(pid.to_string()).join("cmdline")).unwrap_or_default();
+    command.split(|byte| *byte == 0).any(|word| word == id.as_bytes())
 }
 
 /// Shims that serve the containerd behind a socket, each with the id it was started for.

@@ -37,6 +37,8 @@ pub enum StartError {
     Pause(#[from] super::ImportError),
 }
 
+/// How many looks at containerd come on one for shims it has lost.
+const ROUNDS_PER_LOOK: u32 = 6;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A containerd whose files all live under one directory.
@@ -202,10 +204,18 @@ impl Containerd {
     /// Watches over the runtime for as long as we live: starts it again whenever it does not answer.
     pub async fn supervise(self, runtime: Runtime) {
         let mut failures = 0;
+        let mut inherited = orphans::Inherited::find(&self.config);
+        let mut rounds = 0;
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
+            rounds += 1;
             match runtime.version().await {
-                Ok(_) => failures = 0,
+                Ok(_) => {
+                    failures = 0;
+                    if rounds % ROUNDS_PER_LOOK == 0 {
+                        inherited.look(&runtime).await;
+                    }
+                }
                 Err(error) => {
                     failures += 1;
                     tracing::warn!(%error, failures, "containerd does not answer");
@@ -216,6 +226,7 @@ impl Containerd {
                     if let Err(error) = self.start(&runtime).await {
                         tracing::error!(%error, "containerd could not be started again");
                     }
+                    inherited = orphans::Inherited::find(&self.config);
                 }
             }
         }
