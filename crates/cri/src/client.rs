@@ -64,6 +64,14 @@ impl CallError {
         }
     }
 
+    /// Of a pull: the kind of failure is told where it says something.
+    pub fn pull_text(&self) -> String {
+        match self {
+            Self::Refused { status, .. } if status.code() == Code::Unknown => self.message(),
+            other => other.rpc_text(),
+        }
+    }
+
     /// The words of a gRPC client as users of the node know them from events.
     pub fn rpc_text(&self) -> String {
         match self {

@@ -180,7 +180,7 @@ async fn assemble(
         objects: objects::Objects::new(client.clone()),
         services: informers.of::<Service>(),
         node: informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), ""),
-        images: images::Images::new(),
+        images: images::Images::open(&settings.root),
         tokens: volumes::Tokens::new(client.clone()),
         index: runtime::Index::default(),
         addresses: vec![settings.node_ip.to_string()],

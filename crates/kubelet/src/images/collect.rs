@@ -26,6 +26,7 @@ pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String
     let low = u64::from(low.min(high));
     let wanted = if all { u64::MAX } else { (usage.capacity * (100 - low) / 100).saturating_sub(usage.available) };
     let images = context.runtime.list_images().await.map_err(|error| error.to_string())?;
+    context.images.keep_records_of(context, images.iter().map(|image| image.id.as_str()));
     let containers =
         context.runtime.list_containers(ContainerFilter::default()).await.map_err(|error| error.to_string())?;
     let pinned = context.runtime.pinned_images().await.map_err(|error| error.to_string())?;

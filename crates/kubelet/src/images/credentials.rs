@@ -1,11 +1,27 @@
-//! Which of a secret's credentials are for the registry of an image.
+//! Which credentials of a pod's secrets are for the registry of an image.
 
 use base64::Engine;
 use knarr_cri::messages::AuthConfig;
 use serde::Deserialize;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use super::access::SecretUsed;
 use crate::objects::Content;
+
+/// A secret that a pod names, and where it lies.
+pub struct PullSecret {
+    pub namespace: String,
+    pub name: String,
+    pub content: Arc<Content>,
+}
+
+/// What to show a registry, and whose it is.
+pub struct Credentials {
+    pub auth: AuthConfig,
+    pub source: SecretUsed,
+}
 
 #[derive(Deserialize)]
 struct DockerConfig {
@@ -21,13 +37,30 @@ struct Entry {
     password: String,
     #[serde(default)]
     auth: String,
-    #[serde(default, rename = "identitytoken")]
-    identity_token: String,
 }
 
-/// The most specific first. A secret that can't be read holds none.
-pub fn matching(secret: &Content, image: &str) -> Vec<AuthConfig> {
-    let auths = match secret.kind.as_deref() {
+/// The most specific first, whichever secret it is in; those for the same place in the order of the secrets. A secret
+/// that can't be read holds none.
+pub fn matching(secrets: &[PullSecret], image: &str) -> Vec<Credentials> {
+    let entries: Vec<(String, Credentials)> = secrets
+        .iter()
+        .flat_map(|secret| entries_of(&secret.content).into_iter().map(move |entry| (secret, entry)))
+        .map(|(secret, (server, entry))| (place_named(&server), credentials(secret, entry)))
+        .collect();
+    let place = place_of(image);
+    let (mut found, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(named, _)| covers(named, &place));
+    if found.is_empty() && place.starts_with("docker.io/") {
+        found = others.into_iter().filter(|(named, _)| named == DEFAULT_REGISTRY).collect();
+    }
+    found.sort_by(|(one, _), (other, _)| other.cmp(one));
+    found.into_iter().map(|(_, credentials)| credentials).collect()
+}
+
+/// Under this name Docker keeps what is for its own registry.
+const DEFAULT_REGISTRY: &str = "index.docker.io";
+
+fn entries_of(secret: &Content) -> BTreeMap<String, Entry> {
+    let entries = match secret.kind.as_deref() {
         Some("kubernetes.io/dockerconfigjson") => secret
             .data
             .get(".dockerconfigjson")
@@ -38,47 +71,46 @@ pub fn matching(secret: &Content, image: &str) -> Vec<AuthConfig> {
         }
         _ => None,
     };
-    let place = place_of(image);
-    let mut found: Vec<(String, Entry)> =
-        auths.into_iter().flatten().filter(|(pattern, _)| covers(pattern, &place)).collect();
-    found.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.len()));
-    found.into_iter().map(|(server, entry)| credentials(server, entry)).collect()
+    entries.unwrap_or_default()
 }
 
-fn credentials(server_address: String, entry: Entry) -> AuthConfig {
-    let mut auth = AuthConfig {
-        username: entry.username,
-        password: entry.password,
-        server_address,
-        identity_token: entry.identity_token,
-        ..Default::default()
+/// The registry is not told to the runtime, which takes only URLs for it: what is sent is for this image in any case.
+fn credentials(secret: &PullSecret, entry: Entry) -> Credentials {
+    let (username, password) = match decoded(&entry.auth) {
+        Some(both) => both,
+        None => (entry.username, entry.password),
     };
-    let decoded = base64::engine::general_purpose::STANDARD
-        .decode(entry.auth.trim_end_matches('=').to_string() + padding(&entry.auth));
-    if auth.username.is_empty()
-        && let Some((user, password)) = decoded.ok().and_then(|bytes| String::from_utf8(bytes).ok()).and_then(|text| {
-            text.split_once(':').map(|(user, password)| (user.to_string(), password.trim_end_matches('\0').to_string()))
-        })
-    {
-        auth.username = user;
-        auth.password = password;
-    }
-    auth
+    let mut hash = Sha256::new();
+    hash.update(username.len().to_le_bytes());
+    hash.update(&username);
+    hash.update(&password);
+    let source = SecretUsed {
+        uid: secret.content.uid.clone(),
+        namespace: secret.namespace.clone(),
+        name: secret.name.clone(),
+        credential_hash: super::access::hexadecimal(&hash.finalize()),
+    };
+    Credentials { auth: AuthConfig { username, password, ..Default::default() }, source }
 }
 
-fn padding(encoded: &str) -> &'static str {
-    ["", "===", "==", "="][encoded.trim_end_matches('=').len() % 4]
+/// User and password, padded or not.
+fn decoded(auth: &str) -> Option<(String, String)> {
+    let bytes = base64::engine::general_purpose::STANDARD_NO_PAD.decode(auth.trim().trim_end_matches('=')).ok()?;
+    let text = String::from_utf8(bytes).ok()?;
+    text.split_once(':').map(|(user, password)| (user.to_owned(), password.to_owned()))
 }
 
 /// Registry and path without tag and digest; a bare name belongs to Docker's registry.
-fn place_of(image: &str) -> String {
+pub fn place_of(image: &str) -> String {
     let path = image.split('@').next().unwrap_or_default();
     let path = match path.rsplit_once('/') {
         Some((front, last)) => format!("{front}/{}", last.split(':').next().unwrap_or_default()),
         None => path.split(':').next().unwrap_or_default().to_string(),
     };
     let first = path.split('/').next().unwrap_or_default();
-    if path.contains('/') && (first.contains(['.', ':']) || first == "localhost") {
+    if first == DEFAULT_REGISTRY {
+        path.replacen(DEFAULT_REGISTRY, "docker.io", 1)
+    } else if path.contains('/') && (first.contains(['.', ':']) || first == "localhost") {
         path
     } else if path.contains('/') {
         format!("docker.io/{path}")
@@ -88,19 +120,31 @@ fn place_of(image: &str) -> String {
 }
 
 /// `https://host/v1/`, `host`, `host/path` and `*.host` are all in use.
-fn covers(pattern: &str, place: &str) -> bool {
-    let pattern = pattern.trim_start_matches("https://").trim_start_matches("http://");
-    let pattern = pattern.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches("/v2");
-    let pattern = if pattern == "index.docker.io" { "docker.io" } else { pattern };
-    let (host, path) = pattern.split_once('/').unwrap_or((pattern, ""));
+fn place_named(server: &str) -> String {
+    let place = server.strip_prefix("https://").or_else(|| server.strip_prefix("http://")).unwrap_or(server);
+    let (host, path) = place.split_once('/').unwrap_or((place, ""));
+    let path = path.strip_prefix("v1/").or_else(|| path.strip_prefix("v2/")).unwrap_or(path);
+    if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") }
+}
+
+/// Stars stand in the names of hosts alone; a path covers all that begins with it.
+fn covers(named: &str, place: &str) -> bool {
+    let (host, path) = named.split_once('/').unwrap_or((named, ""));
     let (place_host, place_path) = place.split_once('/').unwrap_or((place, ""));
+    let ((host, port), (place_host, place_port)) = (split_port(host), split_port(place_host));
     let (parts, place_parts): (Vec<&str>, Vec<&str>) = (host.split('.').collect(), place_host.split('.').collect());
     let same_host = parts.len() == place_parts.len()
         && parts.iter().zip(&place_parts).all(|(part, found)| match part.split_once('*') {
-            Some((front, back)) => found.starts_with(front) && found.ends_with(back),
+            Some((front, back)) => {
+                found.len() >= front.len() + back.len() && found.starts_with(front) && found.ends_with(back)
+            }
             None => part == found,
         });
-    same_host && (path.is_empty() || place_path == path || place_path.starts_with(&format!("{path}/")))
+    same_host && port == place_port && place_path.starts_with(path)
+}
+
+fn split_port(host: &str) -> (&str, &str) {
+    host.rsplit_once(':').unwrap_or((host, ""))
 }
 
 #[cfg(test)]
@@ -109,17 +153,58 @@ mod tests {
 
     #[test]
     fn registries_are_matched() {
-        for (pattern, image, expected) in [
-            ("https://index.docker.io/v1/", "busybox", true),
-            ("https://index.docker.io/v1/", "user/app:1", true),
+        for (server, image, expected) in [
             ("r.example.org", "r.example.org/a/b:1", true),
+            ("https://r.example.org/v2/", "r.example.org/a/b:1", true),
             ("r.example.org/a", "r.example.org/a/b:1", true),
-            ("r.example.org/a", "r.example.org/ab:1", false),
+            ("r.example.org/a", "r.example.org/b:1", false),
+            ("r.example.org", "r.example.org:5000/b:1", false),
             ("*.example.org", "r.example.org/a", true),
             ("*.example.org", "example.org/a", false),
+            ("*.example.org:5000", "r.example.org:5000/a", true),
             ("localhost:5000", "localhost:5000/a@sha256:0", true),
+            ("docker.io", "busybox", true),
         ] {
-            assert_eq!(covers(pattern, &place_of(image)), expected, "{pattern} {image}");
+            assert_eq!(covers(&place_named(server), &place_of(image)), expected, "{server} {image}");
+        }
+    }
+
+    fn secret(name: &str, entries: &[(&str, &str)]) -> PullSecret {
+        let entries: BTreeMap<&str, serde_json::Value> = entries
+            .iter()
+            .map(|(server, auth)| {
+                (*server, serde_json::json!({"auth": base64::engine::general_purpose::STANDARD.encode(auth)}))
+            })
+            .collect();
+        let content = serde_json::json!({ "auths": entries }).to_string().into_bytes();
+        PullSecret {
+            namespace: "default".into(),
+            name: name.into(),
+            content: Arc::new(Content {
+                data: [(".dockerconfigjson".to_owned(), content)].into(),
+                kind: Some("kubernetes.io/dockerconfigjson".into()),
+                uid: format!("uid-of-{name}"),
+            }),
+        }
+    }
+
+    #[test]
+    fn the_most_specific_credentials_of_all_secrets_come_first() {
+        let secrets = [
+            secret("a", &[("r.io", "wide:1"), ("https://index.docker.io/v1/", "docker:2")]),
+            secret("b", &[("r.io/team", "narrow:3"), ("r.io", "later:4"), ("docker.io/mine", "mine:5")]),
+        ];
+        for (image, expected) in [
+            ("r.io/team/app", vec!["narrow", "wide", "later"]),
+            ("r.io/other", vec!["wide", "later"]),
+            ("busybox", vec!["docker"]),
+            ("mine/app", vec!["mine"]),
+            ("elsewhere.io/app", vec![]),
+        ] {
+            let found = matching(&secrets, image);
+            assert!(found.iter().all(|one| one.auth.server_address.is_empty()), "{image}");
+            let users: Vec<&str> = found.iter().map(|one| one.auth.username.as_str()).collect();
+            assert_eq!(users, expected, "{image}");
         }
     }
 }

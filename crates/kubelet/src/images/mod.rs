@@ -1,11 +1,14 @@
 //! Making an image present before a container needs it, and taking away what nobody needs.
 
+mod access;
 mod collect;
 mod credentials;
+mod pull;
 
 pub use collect::collect_garbage;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +19,12 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::context::Context;
-use crate::objects::{Interest, Kind};
+use crate::objects::Interest;
 use crate::pod;
 use crate::trail;
+use access::{Access, Verdict};
+use credentials::PullSecret;
+use pull::{Pulled, Refusal};
 
 /// Why an image is not there: what the container's status shows, and when to try again.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,12 +44,13 @@ struct Inner {
     pulling: Mutex<HashMap<String, (Timestamp, Timestamp)>>,
     /// When an image was last known to be in use, for the choice of what goes first.
     last_used: Mutex<HashMap<String, Timestamp>>,
+    access: Access,
 }
 
 struct Failure {
     delay: Duration,
     at: Timestamp,
-    message: String,
+    refusal: Refusal,
 }
 
 pub const PULLS_AT_ONCE: usize = 8;
@@ -51,12 +58,14 @@ const FIRST_DELAY: Duration = Duration::from_secs(10);
 const LONGEST_DELAY: Duration = Duration::from_secs(300);
 
 impl Images {
-    pub fn new() -> Self {
+    /// `root` is where the node keeps its state.
+    pub fn open(root: &Path) -> Self {
         Self(Arc::new(Inner {
             pulls: Semaphore::new(PULLS_AT_ONCE),
             failures: Mutex::default(),
             pulling: Mutex::default(),
             last_used: Mutex::default(),
+            access: Access::open(root),
         }))
     }
 
@@ -66,11 +75,11 @@ impl Images {
         context: &Context,
         pod: &Pod,
         container: &Container,
-        secrets: Option<&Interest>,
+        objects: &Interest,
         sandbox: PodSandboxConfig,
     ) -> Result<Image, ImageFailure> {
         let step = trail::image(pod, &container.name, container.image.as_deref().unwrap_or_default());
-        let obtained = self.obtain(&step, context, pod, container, secrets, sandbox).await;
+        let obtained = self.obtain(&step, context, pod, container, objects, sandbox).await;
         if let Err(failure) = &obtained {
             step.record("failed", failure.message.as_str());
         }
@@ -83,7 +92,7 @@ impl Images {
         context: &Context,
         pod: &Pod,
         container: &Container,
-        secrets: Option<&Interest>,
+        objects: &Interest,
         sandbox: PodSandboxConfig,
     ) -> Result<Image, ImageFailure> {
         let now = Timestamp::now();
@@ -103,11 +112,13 @@ impl Images {
             ImageFailure { reason: "ImageInspectError", message, retry_at: later(FIRST_DELAY) }
         })?;
         let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_policy(&name));
+        let secrets = pull::secrets(context, pod, objects).await;
+        let usable =
+            present.as_ref().filter(|image| policy != "Always" && self.may_use(context, asked, image, &secrets));
         let must_pull = match (policy, &present) {
-            ("Always", _) => "true",
             ("Never", None) => "unknown",
-            (_, Some(_)) => "false",
-            (_, None) => "true",
+            _ if usable.is_some() => "false",
+            _ => "true",
         };
         let labels = [
             ("present_locally", if present.is_some() { "true" } else { "false" }),
@@ -115,7 +126,7 @@ impl Images {
             ("pull_required", must_pull),
         ];
         context.metrics.count("kubelet_image_manager_ensure_image_requests_total", &labels);
-        if let Some(image) = present.as_ref().filter(|_| policy != "Always") {
+        if let Some(image) = usable {
             self.note_use(&image.id);
             step.record("found", "was there");
             let message =
@@ -129,15 +140,31 @@ impl Images {
             return Err(ImageFailure { reason: "ErrImageNeverPull", message, retry_at: later(FIRST_DELAY) });
         }
         let key = (pod::uid(pod).to_string(), name.clone());
-        if let Some((until, why)) = self.backing_off(&key, now) {
+        if let Some((until, Refusal { reason, message: why })) = self.backing_off(&key, now) {
             let message = format!("Back-off pulling image \"{asked}\"");
             context.container_event(pod, &container.name, false, "BackOff", message.clone());
-            let message = format!("{message}: ErrImagePull: {why}");
+            let message = format!("{message}: {reason}: {why}");
             return Err(ImageFailure { reason: "ImagePullBackOff", message, retry_at: until });
         }
         context.container_event(pod, &container.name, false, "Pulling", format!("Pulling image \"{asked}\""));
-        match self.pull(context, pod, &name, secrets, sandbox).await {
-            Ok((image, pulling, whole)) => {
+        let intent = self.0.access.begin(asked).map_err(|error| {
+            let message = format!(
+                "Failed to record image pull intent for container image \"{asked}\": failed to record image pull intent: {error}"
+            );
+            ImageFailure { reason: "ErrImagePull", message, retry_at: later(FIRST_DELAY) }
+        })?;
+        let pulled = self.pull(context, pod, &name, &secrets, sandbox).await;
+        match &pulled {
+            Ok(pulled) => {
+                if let Err(error) = intent.fulfil(&pulled.image.id, pulled.secret.clone()) {
+                    tracing::warn!(%error, image = asked, "how the image was pulled can't be noted");
+                }
+            }
+            Err(_) => drop(intent),
+        }
+        self.tell_counts(context);
+        match pulled {
+            Ok(Pulled { image, pulling, whole, .. }) => {
                 self.0.failures.lock().remove(&key);
                 self.note_use(&image.id);
                 let labels = [("image_size_in_bytes", size_label(image.size))];
@@ -154,16 +181,42 @@ impl Images {
             }
             Err(why) => {
                 let message = format!("Failed to pull image \"{asked}\": {why}");
-                context.container_event(pod, &container.name, true, "Failed", message.clone());
-                let retry_at = self.note_failure(key, why, Timestamp::now());
-                Err(ImageFailure { reason: "ErrImagePull", message, retry_at })
+                context.container_event(pod, &container.name, true, "Failed", message);
+                let refusal = pull::judge(asked, why);
+                let (reason, message) = (refusal.reason, refusal.message.clone());
+                let retry_at = self.note_failure(key, refusal, Timestamp::now());
+                Err(ImageFailure { reason, message, retry_at })
             }
         }
     }
 
-    pub async fn ensure_for_volume(&self, context: &Context, pod: &Pod, stand_in: &Container) -> Result<Image, String> {
-        let ensured = self.ensure(context, pod, stand_in, None, PodSandboxConfig::default()).await;
+    pub async fn ensure_for_volume(
+        &self,
+        context: &Context,
+        pod: &Pod,
+        stand_in: &Container,
+        objects: &Interest,
+    ) -> Result<Image, String> {
+        let ensured = self.ensure(context, pod, stand_in, objects, PodSandboxConfig::default()).await;
         ensured.map_err(|failure| failure.message)
+    }
+
+    /// Whether the pod may use the image that is there without asking its registry again.
+    fn may_use(&self, context: &Context, asked: &str, image: &Image, secrets: &[PullSecret]) -> bool {
+        let own = || credentials::matching(secrets, asked).into_iter().map(|one| one.source).collect();
+        let verdict = self.0.access.judge(asked, &image.id, own);
+        if let Err(error) = &verdict {
+            tracing::warn!(%error, image = asked, "who may use the image can't be noted");
+        }
+        let label = verdict.as_ref().map_or("error", |verdict| verdict.label());
+        context.metrics.count("kubelet_imagemanager_image_mustpull_checks_total", &[("result", label)]);
+        verdict.is_ok_and(|verdict| verdict != Verdict::MustAuthenticate)
+    }
+
+    fn tell_counts(&self, context: &Context) {
+        let (intents, records) = self.0.access.counts();
+        context.metrics.set("kubelet_imagemanager_ondisk_pullintents", &[], intents as f64);
+        context.metrics.set("kubelet_imagemanager_ondisk_pulledrecords", &[], records as f64);
     }
 
     async fn pull(
@@ -171,70 +224,37 @@ impl Images {
         context: &Context,
         pod: &Pod,
         name: &str,
-        secrets: Option<&Interest>,
+        secrets: &[PullSecret],
         sandbox: PodSandboxConfig,
-    ) -> Result<(Image, Duration, Duration), String> {
+    ) -> Result<Pulled, String> {
         let asked = std::time::Instant::now();
         let begun_pulling = Timestamp::now();
-        let pulled = self.pull_in_turn(context, pod, name, secrets, sandbox, asked).await;
+        let pulled = pull::in_turn(context, &self.0.pulls, name, secrets, sandbox, asked).await;
         let mut spans = self.0.pulling.lock();
         let span = spans.entry(pod::uid(pod).to_string()).or_insert((begun_pulling, begun_pulling));
         span.1 = Timestamp::now();
         pulled
     }
 
-    async fn pull_in_turn(
-        &self,
-        context: &Context,
-        pod: &Pod,
-        name: &str,
-        secrets: Option<&Interest>,
-        sandbox: PodSandboxConfig,
-        asked: std::time::Instant,
-    ) -> Result<(Image, Duration, Duration), String> {
-        let _permit = self.0.pulls.acquire().await.map_err(|error| error.to_string())?;
-        let begun = std::time::Instant::now();
-        let mut credentials = Vec::new();
-        if let Some(interest) = secrets {
-            for reference in pod::spec(pod).image_pull_secrets.iter().flatten() {
-                match interest.get(Kind::Secret, pod::namespace(pod), &reference.name).await {
-                    Ok(Some(secret)) => credentials.extend(credentials::matching(&secret, name)),
-                    Ok(None) => {}
-                    Err(error) => tracing::warn!(%error, pod = pod::title(pod), "an image pull secret can't be read"),
-                }
-            }
-        }
-        let mut attempts: Vec<Option<_>> = credentials.into_iter().map(Some).collect();
-        if attempts.is_empty() {
-            attempts.push(None);
-        }
-        let mut last = String::new();
-        for auth in attempts {
-            match context.runtime.pull_image(name, auth, sandbox.clone()).await {
-                Ok(reference) => {
-                    let image = context.runtime.image_status(&reference).await.map_err(|error| error.rpc_text())?;
-                    let image = image.ok_or_else(|| format!("the pulled image {reference} is not there"))?;
-                    return Ok((image, begun.elapsed(), asked.elapsed()));
-                }
-                Err(error) => last = error.message(),
-            }
-        }
-        Err(last)
-    }
-
-    fn backing_off(&self, key: &(String, String), now: Timestamp) -> Option<(Timestamp, String)> {
+    fn backing_off(&self, key: &(String, String), now: Timestamp) -> Option<(Timestamp, Refusal)> {
         let failures = self.0.failures.lock();
         let failure = failures.get(key)?;
         let until = failure.at.saturating_add(SignedDuration::try_from(failure.delay).ok()?).ok()?;
-        (until > now).then(|| (until, failure.message.clone()))
+        (until > now).then(|| (until, failure.refusal.clone()))
     }
 
-    fn note_failure(&self, key: (String, String), message: String, now: Timestamp) -> Timestamp {
+    fn note_failure(&self, key: (String, String), refusal: Refusal, now: Timestamp) -> Timestamp {
         let mut failures = self.0.failures.lock();
         let delay = failures.get(&key).map_or(FIRST_DELAY, |known| (known.delay * 2).min(LONGEST_DELAY));
-        failures.insert(key, Failure { delay, at: now, message });
+        failures.insert(key, Failure { delay, at: now, refusal });
         // The status shows the failure for a moment before it shows the back-off.
         now.saturating_add(SignedDuration::from_millis(1500)).unwrap_or(now)
+    }
+
+    /// Forgets how all images but those that are there were pulled.
+    pub(crate) fn keep_records_of<'a>(&self, context: &Context, there: impl Iterator<Item = &'a str>) {
+        self.0.access.keep_only(there);
+        self.tell_counts(context);
     }
 
     pub fn note_use(&self, id: &str) {
@@ -254,12 +274,6 @@ impl Images {
     pub fn forget_pod(&self, uid: &str) {
         self.0.pulling.lock().remove(uid);
         self.0.failures.lock().retain(|(owner, _), _| owner != uid);
-    }
-}
-
-impl Default for Images {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -46,6 +46,7 @@ pub struct Content {
     pub data: BTreeMap<String, Vec<u8>>,
     /// The type of a secret.
     pub kind: Option<String>,
+    pub uid: String,
 }
 
 type Key = (Kind, String, String);
@@ -156,6 +157,7 @@ async fn follow(objects: Objects, key: Key, state: watch::Sender<Known>) {
                     .chain(map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0)))
                     .collect(),
                 kind: None,
+                uid: map.metadata.uid.unwrap_or_default(),
             })
             .await;
         }
@@ -163,6 +165,7 @@ async fn follow(objects: Objects, key: Key, state: watch::Sender<Known>) {
             follow_kind(Api::<Secret>::namespaced(client, namespace), &objects, &key, &state, |secret| Content {
                 data: secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect(),
                 kind: secret.type_,
+                uid: secret.metadata.uid.unwrap_or_default(),
             })
             .await;
         }

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod};
 
 use super::{Mounted, VolumeError, mount};
 use crate::context::Context;
+use crate::objects::Interest;
 use crate::settings::Settings;
 
 /// The kind under which such a volume lies in the pod's folder.
@@ -16,6 +17,7 @@ pub const KIND: &str = "image";
 pub async fn mount(
     context: &Context,
     pod: &Pod,
+    objects: &Interest,
     name: &str,
     source: &ImageVolumeSource,
     target: PathBuf,
@@ -27,7 +29,7 @@ pub async fn mount(
         image_pull_policy: source.pull_policy.clone(),
         ..Default::default()
     };
-    let image = context.images.ensure_for_volume(context, pod, &stand_in).await.map_err(VolumeError::Image)?;
+    let image = context.images.ensure_for_volume(context, pod, &stand_in, objects).await.map_err(VolumeError::Image)?;
     if context.runtime_name != "containerd" || mounts_images(&context.runtime_version) {
         return Ok(Mounted { path: PathBuf::new(), read_only: true, relabel: false, image: Some(reference) });
     }

@@ -168,7 +168,10 @@ impl Mounting<'_> {
         }
         if let Some(source) = &volume.image {
             let target = self.directory(image::KIND);
-            return Ok((image::mount(self.context, self.pod, &self.volume.name, source, target).await?, None));
+            return Ok((
+                image::mount(self.context, self.pod, self.objects, &self.volume.name, source, target).await?,
+                None,
+            ));
         }
         if let Some(source) = &volume.persistent_volume_claim {
             let claimed = claim::resolve(self.context, self.pod, &source.claim_name).await?;

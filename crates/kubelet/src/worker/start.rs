@@ -75,8 +75,7 @@ impl Start {
             &context.node_dns,
             &context.cgroup_parent(&self.pod),
         );
-        let pull =
-            context.images.ensure(context, &self.pod, &found.container, Some(&self.objects), sandbox_config.clone());
+        let pull = context.images.ensure(context, &self.pod, &found.container, &self.objects, sandbox_config.clone());
         let pulled = tokio::select! {
             pulled = pull => pulled,
             // A pull may take as long as its registry likes; a pod that ends does not wait for it.
