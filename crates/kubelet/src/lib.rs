@@ -29,6 +29,7 @@ mod trail;
 mod volumes;
 mod worker;
 
+pub use node::LOGIND_FILE;
 pub use node::certificates;
 pub use node::eviction::{Eviction, Limit, Signal, Threshold};
 pub use settings::{CertificateFiles, Settings};

@@ -44,6 +44,12 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let place = Place { data: data.clone(), cgroup_root: arguments.cgroup_root.clone() };
     remove::remove_node(&place).await?;
     service::remove(&data)?;
+    match std::fs::remove_file(knarr_kubelet::LOGIND_FILE) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot remove {}", knarr_kubelet::LOGIND_FILE));
+        }
+        _ => {}
+    }
     if !arguments.keep_data {
         remove::remove_files(&data)?;
         if data == Path::new(super::common::DATA) {

@@ -17,4 +17,4 @@ pub use lease::keep_lease;
 pub use log_rotation::rotate_logs;
 pub use object::{allocatable, apply_devices, memory_for_pods};
 pub use register::{keep_status, register};
-pub use shutdown::watch_shutdown;
+pub use shutdown::{LOGIND_FILE, watch_shutdown};

@@ -3,6 +3,8 @@
 //! systemd lets a program hold a shutdown up for a while and tells when one begins. Both are had through its own tools, so
 //! that hosts without systemd need nothing and lose nothing.
 
+use std::io;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,33 +15,118 @@ use tokio::process::{Child, Command};
 use crate::context::Context;
 use crate::pods::Pods;
 
+/// Where systemd is told to wait as long as pods may take, if that is longer than it would.
+pub const LOGIND_FILE: &str = "/etc/systemd/logind.conf.d/99-knarr.conf";
+
+/// How long systemd's tools are left alone when they failed.
+const RETRY: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+enum ShutdownError {
+    #[error("{tool} can't be used: {reason}")]
+    Tool { tool: &'static str, reason: String },
+    #[error("{LOGIND_FILE} can't be written: {0}")]
+    File(io::Error),
+    #[error("systemd holds shutdowns up for {0:?} at most")]
+    TooShort(Duration),
+    #[error("systemd tells nothing any more")]
+    Silent,
+}
+
+impl ShutdownError {
+    fn tool(tool: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::Tool { tool, reason: error.to_string() }
+    }
+}
+
 /// Runs for as long as the node does. Does nothing where no grace is configured.
 pub async fn watch_shutdown(context: Arc<Context>, pods: Arc<Pods>) {
     if context.settings.shutdown_grace.is_zero() {
         return;
     }
-    let (inhibitor, mut monitor) = match (hold_up(), listen()) {
-        (Ok(inhibitor), Ok(monitor)) => (inhibitor, monitor),
-        (Err(error), _) | (_, Err(error)) => {
-            tracing::warn!(%error, "systemd's tools can't be used: pods are not ended in order at shutdown");
-            return;
+    let mut told = String::new();
+    loop {
+        if let Err(error) = watch(&context, &pods).await {
+            let error = error.to_string();
+            if error != told {
+                tracing::warn!(error, "pods are not ended in order at shutdown");
+            }
+            told = error;
         }
-    };
-    let Some(output) = monitor.stdout.take() else { return };
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+async fn watch(context: &Context, pods: &Pods) -> Result<(), ShutdownError> {
+    make_patient(context.settings.shutdown_grace).await?;
+    let mut inhibitor = Some(hold_up().map_err(ShutdownError::tool("systemd-inhibit"))?);
+    let mut monitor = listen().map_err(ShutdownError::tool("busctl"))?;
+    let output = monitor.stdout.take().ok_or(ShutdownError::Silent)?;
     let mut lines = BufReader::new(output).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        if is_beginning(&line) {
-            tracing::info!("the machine shuts down: pods are ended");
-            end_pods(&context, &pods).await;
-            // Only now the shutdown may go on.
-            drop(inhibitor);
-            return;
+    while let Some(line) = lines.next_line().await.map_err(ShutdownError::tool("busctl"))? {
+        match announced(&line) {
+            Some(true) => {
+                tracing::info!("the machine shuts down: pods are ended");
+                end_pods(context, pods).await;
+                // Only now the shutdown may go on.
+                inhibitor = None;
+            }
+            Some(false) => {
+                tracing::info!("the shutdown was called off");
+                pods.set_shutting_down(false);
+                if inhibitor.is_none() {
+                    inhibitor = Some(hold_up().map_err(ShutdownError::tool("systemd-inhibit"))?);
+                }
+            }
+            None => {}
         }
+    }
+    Err(ShutdownError::Silent)
+}
+
+/// Lets systemd wait for us as long as pods may take.
+async fn make_patient(grace: Duration) -> Result<(), ShutdownError> {
+    if longest_delay().await? >= grace {
+        return Ok(());
+    }
+    let folder = Path::new(LOGIND_FILE).parent().unwrap_or(Path::new("/"));
+    let text = format!("# Pods may take this long to end.\n[Login]\nInhibitDelayMaxSec={}\n", grace.as_secs());
+    tokio::fs::create_dir_all(folder).await.map_err(ShutdownError::File)?;
+    tokio::fs::write(LOGIND_FILE, text).await.map_err(ShutdownError::File)?;
+    run("systemctl", &["kill", "--signal=HUP", "systemd-logind.service"]).await?;
+    // It reads its files when it gets to it, and does not tell.
+    let mut pause = Duration::from_millis(100);
+    loop {
+        let longest = longest_delay().await?;
+        match longest >= grace {
+            true => return Ok(()),
+            false if pause > RETRY => return Err(ShutdownError::TooShort(longest)),
+            false => tokio::time::sleep(pause).await,
+        }
+        pause *= 2;
+    }
+}
+
+async fn longest_delay() -> Result<Duration, ShutdownError> {
+    let (service, object) = ("org.freedesktop.login1", "/org/freedesktop/login1");
+    let (interface, property) = ("org.freedesktop.login1.Manager", "InhibitDelayMaxUSec");
+    let answer = run("busctl", &["--json=short", "get-property", service, object, interface, property]).await?;
+    let value = serde_json::from_str::<serde_json::Value>(&answer).ok().and_then(|answer| answer["data"].as_u64());
+    value.map(Duration::from_micros).ok_or(ShutdownError::Tool { tool: "busctl", reason: format!("{answer:?}") })
+}
+
+async fn run(tool: &'static str, arguments: &[&str]) -> Result<String, ShutdownError> {
+    let ended = Command::new(tool).args(arguments).stdin(Stdio::null()).kill_on_drop(true).output().await;
+    let ended = ended.map_err(ShutdownError::tool(tool))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match ended.status.success() {
+        true => Ok(text(&ended.stdout)),
+        false => Err(ShutdownError::Tool { tool, reason: text(&ended.stderr) }),
     }
 }
 
 /// A child that holds the shutdown up for as long as it lives.
-fn hold_up() -> std::io::Result<Child> {
+fn hold_up() -> io::Result<Child> {
     Command::new("systemd-inhibit")
         .args(["--what=shutdown", "--mode=delay", "--who=knarr", "--why=pods are being ended", "cat"])
         .stdin(Stdio::piped())
@@ -49,7 +136,7 @@ fn hold_up() -> std::io::Result<Child> {
         .spawn()
 }
 
-fn listen() -> std::io::Result<Child> {
+fn listen() -> io::Result<Child> {
     Command::new("busctl")
         .args(["monitor", "--json=short", "--match", "type='signal',member='PrepareForShutdown'"])
         .stdin(Stdio::null())
@@ -60,14 +147,14 @@ fn listen() -> std::io::Result<Child> {
 }
 
 /// The signal carries `true` when a shutdown begins and `false` when it was called off.
-fn is_beginning(line: &str) -> bool {
-    let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { return false };
-    message["member"] == "PrepareForShutdown" && message["payload"]["data"][0] == true
+fn announced(line: &str) -> Option<bool> {
+    let message = serde_json::from_str::<serde_json::Value>(line).ok()?;
+    message["payload"]["data"][0].as_bool().filter(|_| message["member"] == "PrepareForShutdown")
 }
 
 /// Ordinary pods first, critical ones with the time kept for them.
 async fn end_pods(context: &Context, pods: &Pods) {
-    pods.begin_shutdown();
+    pods.set_shutting_down(true);
     let now = || k8s_openapi::jiff::Timestamp::now().as_second() as f64;
     context.metrics.set("kubelet_graceful_shutdown_start_time_seconds", &[], now());
     let critical = context.settings.shutdown_grace_critical.min(context.settings.shutdown_grace);
@@ -87,14 +174,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_beginning_of_a_shutdown_counts() {
+    fn shutdowns_are_announced_and_called_off() {
         for (line, expected) in [
-            (r#"{"member":"PrepareForShutdown","payload":{"type":"b","data":[true]}}"#, true),
-            (r#"{"member":"PrepareForShutdown","payload":{"type":"b","data":[false]}}"#, false),
-            (r#"{"member":"Other","payload":{"type":"b","data":[true]}}"#, false),
-            ("noise", false),
+            (r#"{"member":"PrepareForShutdown","payload":{"type":"b","data":[true]}}"#, Some(true)),
+            (r#"{"member":"PrepareForShutdown","payload":{"type":"b","data":[false]}}"#, Some(false)),
+            (r#"{"member":"Other","payload":{"type":"b","data":[true]}}"#, None),
+            ("noise", None),
         ] {
-            assert_eq!(is_beginning(line), expected, "{line}");
+            assert_eq!(announced(line), expected, "{line}");
         }
     }
 }

@@ -233,8 +233,8 @@ impl Pods {
         self.shutting_down.load(Ordering::Relaxed)
     }
 
-    pub fn begin_shutdown(&self) {
-        self.shutting_down.store(true, Ordering::Relaxed);
+    pub fn set_shutting_down(&self, shutting_down: bool) {
+        self.shutting_down.store(shutting_down, Ordering::Relaxed);
         self.node_changed.notify_one();
     }
 
