@@ -273,6 +273,9 @@ async fn keep_serving_certificate(context: Arc<Context>, certificate: ServingCer
             tracing::warn!(%error, "the signed serving certificate can't be used");
         }
     };
+    if let Err(error) = certificates::settle(&folder, &purpose) {
+        tracing::warn!(%error, "the serving certificate that was being replaced can't be used");
+    }
     let known = certificates::files(&folder, &purpose);
     if known.certificate.exists() {
         put(&known);

@@ -74,6 +74,7 @@ impl Identity {
         folder: &Path,
     ) -> anyhow::Result<Self> {
         let way = Way::new(server, authority);
+        certificates::settle(folder, &Purpose::Client)?;
         // A certificate that is due is renewed with itself: the token may have expired long ago.
         if !is_good(folder) {
             let client = way.with_token(token)?;
@@ -90,6 +91,7 @@ impl Identity {
         let config =
             Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(unusable)?;
         let way = Way::from(config.clone());
+        certificates::settle(folder, &Purpose::Client)?;
         if !is_good(folder) {
             let client = Client::try_from(config).with_context(unusable)?;
             certificates::ensure(&client, node, folder, &Purpose::Client)

@@ -180,9 +180,20 @@ async fn request(client: &Client, node: &str, folder: &Path, purpose: &Purpose) 
     let certificate = sign(client, pem, purpose).await?;
     let files = files(folder, purpose);
     std::fs::create_dir_all(folder).map_err(|source| CertificateError::File { path: folder.into(), source })?;
-    // The key first: a certificate without its key is of no use.
-    write_private(&files.key, key.serialize_pem().as_bytes())?;
-    write_private(&files.certificate, &certificate)
+    write_beside(&files.key, key.serialize_pem().as_bytes())?;
+    write_beside(&files.certificate, &certificate)?;
+    put_in_place(&files.key)?;
+    put_in_place(&files.certificate)
+}
+
+/// Ends what an earlier life was killed in: a new certificate whose key is in place already follows it. To be called
+/// before a pair is used for the first time.
+pub fn settle(folder: &Path, purpose: &Purpose) -> Result<(), CertificateError> {
+    let files = files(folder, purpose);
+    match beside(&files.certificate).exists() && !beside(&files.key).exists() {
+        true => put_in_place(&files.certificate),
+        false => Ok(()),
+    }
 }
 
 async fn sign(client: &Client, pem: String, purpose: &Purpose) -> Result<Vec<u8>, CertificateError> {
@@ -230,21 +241,29 @@ async fn sign(client: &Client, pem: String, purpose: &Purpose) -> Result<Vec<u8>
     }
 }
 
-/// Written beside and moved into place, so that no reader sees half a file.
-fn write_private(path: &Path, content: &[u8]) -> Result<(), CertificateError> {
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// No reader may see half a file, nor a certificate without its key.
+fn write_beside(path: &Path, content: &[u8]) -> Result<(), CertificateError> {
     use std::io::Write;
     let failed = |source| CertificateError::File { path: path.to_path_buf(), source };
-    let beside = path.with_extension("new");
     let mut file = std::fs::OpenOptions::new()
         .create(true)
         .truncate(true)
         .write(true)
         .mode(0o600)
-        .open(&beside)
+        .open(beside(path))
         .map_err(failed)?;
     file.write_all(content).map_err(failed)?;
-    file.sync_all().map_err(failed)?;
-    std::fs::rename(&beside, path).map_err(failed)
+    file.sync_all().map_err(failed)
+}
+
+fn put_in_place(path: &Path) -> Result<(), CertificateError> {
+    std::fs::rename(beside(path), path).map_err(|source| CertificateError::File { path: path.to_path_buf(), source })
 }
 
 #[cfg(test)]
@@ -270,6 +289,29 @@ mod tests {
             let addresses = address.into_iter().map(IpAddr::from).collect();
             let purpose = Purpose::Serving { names: vec![name.to_string()], addresses };
             assert_eq!(due(&path, &purpose).expect("a moment"), at, "{name} {address:?}");
+        }
+    }
+
+    #[test]
+    fn a_pair_that_was_half_replaced_is_whole_again() {
+        for (left_beside, expected) in [
+            (vec!["key"], ("old", "old")),
+            (vec!["key", "crt"], ("old", "old")),
+            (vec!["crt"], ("new", "new")),
+            (vec![], ("old", "old")),
+        ] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let files = files(folder.path(), &Purpose::Client);
+            let is_moved = left_beside == ["crt"];
+            std::fs::write(&files.key, if is_moved { "new" } else { "old" }).expect("written");
+            std::fs::write(&files.certificate, "old").expect("written");
+            for extension in &left_beside {
+                std::fs::write(folder.path().join(format!("kubelet-client.{extension}.new")), "new").expect("written");
+            }
+            settle(folder.path(), &Purpose::Client).expect("settled");
+            let text = |path: &Path| std::fs::read_to_string(path).expect("read");
+            let found = (text(&files.key), text(&files.certificate));
+            assert_eq!((found.0.as_str(), found.1.as_str()), expected, "{left_beside:?}");
         }
     }
 }
