@@ -3,6 +3,8 @@
 //! containerd before 1.7 serves no CRI events, but its own stream of task events says the same at once; other runtimes
 //! serve CRI's. Where neither exists the caller falls back to listing.
 
+use std::time::{Duration, SystemTime};
+
 use futures::stream::{self, BoxStream, Stream, StreamExt, TryStreamExt};
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -25,6 +27,13 @@ pub enum ContainerEvent {
     Changed { id: String },
 }
 
+/// An event, and when it happened by the runtime's word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub event: ContainerEvent,
+    pub at: Option<SystemTime>,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum EventError {
     #[error("the runtime serves no event stream")]
@@ -35,7 +44,7 @@ pub enum EventError {
     Unreachable(#[source] tonic::transport::Error),
 }
 
-pub type EventStream = BoxStream<'static, Result<ContainerEvent, EventError>>;
+pub type EventStream = BoxStream<'static, Result<Told, EventError>>;
 
 /// Whichever stream this runtime serves. It connects when it is first polled: a runtime answers a subscription only with
 /// its first event. A runtime without any stream shows as [`EventError::Unsupported`], the first and last item.
@@ -59,7 +68,13 @@ fn containerd_events(runtime: Runtime) -> EventStream {
     let request = SubscribeRequest { filters: vec![format!("namespace=={CRI_NAMESPACE},topic~=^/tasks/(exit|oom)$")] };
     let path = "/containerd.services.events.v1.Events/Subscribe";
     open::<SubscribeRequest, Envelope>(runtime, path, request)
-        .try_filter_map(async |envelope| Ok(translate(&envelope)))
+        .try_filter_map(async |envelope| {
+            let at = envelope.timestamp.and_then(|moment| {
+                let since = Duration::new(u64::try_from(moment.seconds).ok()?, u32::try_from(moment.nanos).ok()?);
+                SystemTime::UNIX_EPOCH.checked_add(since)
+            });
+            Ok(translate(&envelope).map(|event| Told { event, at }))
+        })
         .boxed()
 }
 
@@ -68,8 +83,11 @@ fn cri_events(runtime: Runtime) -> EventStream {
     open::<Empty, ContainerEventResponse>(runtime, path, Empty {})
         .map_ok(|event| {
             let stopped = event.container_event_type == ContainerEventType::Stopped as i32;
+            let since = u64::try_from(event.created_at).ok().map(Duration::from_nanos);
+            let at = since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
             let id = event.container_id;
-            if stopped { ContainerEvent::Exited { id } } else { ContainerEvent::Changed { id } }
+            let event = if stopped { ContainerEvent::Exited { id } } else { ContainerEvent::Changed { id } };
+            Told { event, at }
         })
         .boxed()
 }
@@ -119,6 +137,7 @@ mod tests {
 
     fn envelope(topic: &str, value: Vec<u8>) -> Envelope {
         Envelope {
+            timestamp: None,
             namespace: CRI_NAMESPACE.into(),
             topic: topic.into(),
             event: Some(Packed { type_url: String::new(), value }),

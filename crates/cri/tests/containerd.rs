@@ -157,7 +157,7 @@ async fn a_container_runs_in_a_containerd_of_our_own() {
     runtime.stop_container(&id, Duration::from_secs(30)).await.expect("stopped");
     let told = tokio::time::timeout(Duration::from_secs(10), async {
         while let Some(event) = events.recv().await {
-            if event == (ContainerEvent::Exited { id: id.clone() }) {
+            if event.event == (ContainerEvent::Exited { id: id.clone() }) {
                 return true;
             }
         }

@@ -17,7 +17,7 @@ use crate::images::Images;
 use crate::node::machine::Machine;
 use crate::objects::Objects;
 use crate::pod::{self, Role};
-use crate::runtime::Index;
+use crate::runtime::{Index, Pulse};
 use crate::settings::Settings;
 use crate::volumes::Tokens;
 
@@ -32,6 +32,7 @@ pub struct Context {
     pub abilities: RwLock<Abilities>,
     pub events: EventRecorder,
     pub index: Index,
+    pub pulse: Pulse,
     pub objects: Objects,
     pub services: Arc<Informer<Service>>,
     pub node: Arc<Informer<Node>>,

@@ -107,6 +107,7 @@ pub const FAMILIES: &[Family] = &[
     by_labels(histogram("kubelet_device_plugin_alloc_duration_seconds", USUAL, "Seconds until a plugin gave devices.")),
     by_labels(counter("kubelet_device_plugin_registration_total", "Registrations of device plugins.")),
     counter("kubelet_evented_pleg_connection_error_count", "Times that the runtime's events broke off."),
+    histogram("kubelet_evented_pleg_connection_latency_seconds", USUAL, "Seconds from an event of the runtime until it was heard."),
     counter("kubelet_evented_pleg_connection_success_count", "Times that the runtime's events were subscribed to."),
     by_labels(histogram("kubelet_eviction_stats_age_seconds", USUAL, "Age of what was measured when a pod was evicted for it.")),
     by_labels(counter("kubelet_evictions", "Pods that were evicted, by what the node or the pod was short of.")),

@@ -87,7 +87,8 @@ pub async fn run(
     if context.settings.request_serving_certificate && context.settings.serving_certificate.is_none() {
         tasks.spawn(keep_serving_certificate(context.clone(), certificate));
     }
-    tasks.spawn(runtime::follow(context.runtime.clone(), context.index.clone(), context.metrics.clone()));
+    let (index, metrics, pulse) = (context.index.clone(), context.metrics.clone(), context.pulse.clone());
+    tasks.spawn(runtime::follow(context.runtime.clone(), index, metrics, pulse));
     if context.settings.register {
         // Pods of the manifest folder must run while there is no API yet: it may be one of them.
         let registering = context.clone();
@@ -184,6 +185,7 @@ async fn assemble(
         images: images::Images::open(&settings.root),
         tokens: volumes::Tokens::new(client.clone()),
         index: runtime::Index::default(),
+        pulse: runtime::Pulse::new(std::time::Instant::now()),
         addresses: vec![settings.node_ip.to_string()],
         node_dns: container::dns::parse_resolv_conf(&resolv_conf.unwrap_or_default()),
         allocatable: RwLock::new(allocatable),

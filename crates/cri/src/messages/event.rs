@@ -30,12 +30,23 @@ pub struct SubscribeRequest {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Envelope {
+    #[prost(message, optional, tag = "1")]
+    pub timestamp: Option<Moment>,
     #[prost(string, tag = "2")]
     pub namespace: String,
     #[prost(string, tag = "3")]
     pub topic: String,
     #[prost(message, optional, tag = "4")]
     pub event: Option<Packed>,
+}
+
+/// Since 1970 (google.protobuf.Timestamp).
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Moment {
+    #[prost(int64, tag = "1")]
+    pub seconds: i64,
+    #[prost(int32, tag = "2")]
+    pub nanos: i32,
 }
 
 /// A message together with the name of its type (google.protobuf.Any).

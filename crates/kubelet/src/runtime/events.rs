@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use knarr_cri::Runtime;
-use knarr_cri::events::{ContainerEvent, EventError, subscribe};
+use knarr_cri::events::{ContainerEvent, EventError, Told, subscribe};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::Pulse;
 use crate::counters::Counters;
 use crate::worker::Message;
 
@@ -32,9 +34,8 @@ impl Index {
         worker.map(|worker| worker.send(message));
     }
 
-    /// Each worker looks at all its containers. The round is over when the last has done so.
-    fn tell_all(&self, metrics: &Arc<Counters>) {
-        let round = Arc::new(Round { metrics: metrics.clone(), begun: Instant::now() });
+    /// Each worker looks at all its containers.
+    fn tell_all(&self, round: &Arc<Round>) {
         let mut told: Vec<UnboundedSender<Message>> = Vec::new();
         for worker in self.0.lock().values() {
             if !told.iter().any(|known| known.same_channel(worker)) {
@@ -45,16 +46,21 @@ impl Index {
     }
 }
 
-/// One look at all that the runtime holds, which is measured when nobody looks any more.
+/// One look at all that the runtime holds. It is over, and measured, when nobody looks any more.
 pub struct Round {
     metrics: Arc<Counters>,
+    pulse: Pulse,
     begun: Instant,
+    is_answered: AtomicBool,
 }
 
 impl Drop for Round {
     fn drop(&mut self) {
         self.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], self.begun.elapsed());
-        heard(&self.metrics);
+        if self.is_answered.load(Ordering::Acquire) {
+            heard(&self.metrics);
+            self.pulse.beat(Instant::now());
+        }
     }
 }
 
@@ -71,13 +77,20 @@ const LOOK_AFTER_SUBSCRIBING: Duration = Duration::from_millis(300);
 const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
 
 /// Runs for as long as the node does.
-pub async fn follow(runtime: Runtime, index: Index, metrics: Arc<Counters>) {
+pub async fn follow(runtime: Runtime, index: Index, metrics: Arc<Counters>, pulse: Pulse) {
     let mut pause = Duration::from_millis(100);
     let mut looked = Instant::now();
     let mut look = |index: &Index| {
         metrics.observe("kubelet_pleg_relist_interval_seconds", &[], looked.elapsed());
         looked = Instant::now();
-        index.tell_all(&metrics);
+        let (metrics, pulse) = (metrics.clone(), pulse.clone());
+        let round = Arc::new(Round { metrics, pulse, begun: looked, is_answered: AtomicBool::new(false) });
+        index.tell_all(&round);
+        let runtime = runtime.clone();
+        tokio::spawn(async move {
+            let is_answered = runtime.status(false).await.is_ok();
+            round.is_answered.store(is_answered, Ordering::Release);
+        });
     };
     loop {
         metrics.count("kubelet_evented_pleg_connection_success_count", &[]);
@@ -94,9 +107,13 @@ pub async fn follow(runtime: Runtime, index: Index, metrics: Arc<Counters>) {
                 }
             };
             match item {
-                Some(Ok(event)) => {
+                Some(Ok(Told { event, at })) => {
                     pause = Duration::from_millis(100);
                     heard(&metrics);
+                    if let Some(at) = at {
+                        let late = at.elapsed().unwrap_or_default();
+                        metrics.observe("kubelet_evented_pleg_connection_latency_seconds", &[], late);
+                    }
                     match event {
                         ContainerEvent::Exited { id } => index.tell(&id, Message::Exited(id.clone())),
                         ContainerEvent::Changed { id } => index.tell(&id, Message::Changed(id.clone())),

@@ -2,9 +2,11 @@
 
 mod events;
 mod observe;
+mod pulse;
 
 pub use events::{Index, Round, follow};
 pub use observe::{PodName, inventory, observe_container, observe_sandbox};
+pub use pulse::Pulse;
 
 use std::collections::HashMap;
 

@@ -76,7 +76,10 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         request.uri().path().split('/').filter(|part| !part.is_empty()).map(|part| decode(part, false)).collect();
     let parts: Vec<&str> = path.iter().map(String::as_str).collect();
     match (request.method(), parts.as_slice()) {
-        (&Method::GET, ["healthz", rest @ ..]) => health::answer(rest, query.get("verbose").is_some(), health::NODE),
+        (&Method::GET, ["healthz", rest @ ..]) => {
+            let is_stuck = server.context.pulse.is_stuck(std::time::Instant::now());
+            health::answer(rest, query.get("verbose").is_some(), &health::of_node(is_stuck))
+        }
         (&Method::GET, ["pods"]) => pods(server),
         (&Method::GET, ["runningpods"]) => running_pods(server),
         (&Method::GET, ["stats", "summary"]) => json(&stats::summary(server).await),
