@@ -127,8 +127,14 @@ impl Access {
         Ok(())
     }
 
-    /// Whether a pod with these secrets may use the image as it is there.
-    pub fn judge(&self, image: &str, id: &str, secrets: impl FnOnce() -> Vec<SecretUsed>) -> io::Result<Verdict> {
+    /// Whether a pod with these secrets may use the image as it is there. `names` are all that the runtime has for it.
+    pub fn judge(
+        &self,
+        image: &str,
+        id: &str,
+        names: &[String],
+        secrets: impl FnOnce() -> Vec<SecretUsed>,
+    ) -> io::Result<Verdict> {
         let mut noted = self.noted.lock();
         let record = match noted.records.get(&file_name(id)) {
             Some(Some(record)) => record,
@@ -136,12 +142,16 @@ impl Access {
             None if noted.intents.contains_key(&file_name(image)) => return Ok(Verdict::MustAuthenticate),
             None => return Ok(Verdict::NotPulledHere),
         };
-        let Some(users) = record.credential_mapping.get(&super::credentials::place_of(image)) else {
-            return Ok(Verdict::MustAuthenticate);
-        };
-        if users.node_pods_accessible {
+        // Under whichever name it came without credentials: what all can have needs no guarding.
+        if record.credential_mapping.values().any(|users| users.node_pods_accessible) {
             return Ok(Verdict::Known);
         }
+        let place = super::credentials::place_of(image);
+        let Some(users) = record.credential_mapping.get(&place) else {
+            // A name that no pull of ours brought was there before.
+            let is_there = names.iter().any(|name| super::credentials::place_of(name) == place);
+            return Ok(if is_there { Verdict::NotPulledHere } else { Verdict::MustAuthenticate });
+        };
         let known = secrets().into_iter().find(|secret| users.knows(secret));
         let Some(secret) = known else { return Ok(Verdict::MustAuthenticate) };
         // The same credentials in another secret, or others in the same one, are good from now on.
@@ -263,7 +273,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let access = Access::open(folder.path());
         let judge = |access: &Access, image: &str, id: &str, secrets: &[SecretUsed]| {
-            access.judge(image, id, || secrets.to_vec()).expect("judged")
+            access.judge(image, id, &["r.io/loaded:1".to_owned()], || secrets.to_vec()).expect("judged")
         };
         let (good, renamed, renewed) = (secret("a", "1"), secret("b", "1"), secret("b", "2"));
         assert_eq!(judge(&access, "r.io/old:1", "sha256:0", &[]), Verdict::NotPulledHere);
@@ -282,7 +292,9 @@ mod tests {
                 ("r.io/own:2", "sha256:1", vec![renamed.clone()], Verdict::Known),
                 ("r.io/own:1", "sha256:1", vec![renewed.clone()], Verdict::Known),
                 ("r.io/other:1", "sha256:1", vec![good.clone()], Verdict::MustAuthenticate),
+                ("r.io/loaded:1", "sha256:1", vec![], Verdict::NotPulledHere),
                 ("r.io/free:1", "sha256:2", vec![], Verdict::Known),
+                ("r.io/same:1", "sha256:2", vec![], Verdict::Known),
                 ("r.io/failed:1", "sha256:3", vec![], Verdict::NotPulledHere),
                 ("r.io/cut-off:1", "sha256:3", vec![], Verdict::MustAuthenticate),
             ] {

@@ -204,7 +204,8 @@ impl Images {
     /// Whether the pod may use the image that is there without asking its registry again.
     fn may_use(&self, context: &Context, asked: &str, image: &Image, secrets: &[PullSecret]) -> bool {
         let own = || credentials::matching(secrets, asked).into_iter().map(|one| one.source).collect();
-        let verdict = self.0.access.judge(asked, &image.id, own);
+        let names: Vec<String> = image.repo_tags.iter().chain(&image.repo_digests).cloned().collect();
+        let verdict = self.0.access.judge(asked, &image.id, &names, own);
         if let Err(error) = &verdict {
             tracing::warn!(%error, image = asked, "who may use the image can't be noted");
         }
