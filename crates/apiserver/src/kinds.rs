@@ -32,6 +32,8 @@ pub struct Kinds {
     pub catalogue: Catalogue,
     pub descriptions: OpenDescriptions,
     resources: HashMap<Box<str>, Arc<Resource>>,
+    /// By group and plural, each in the version it is stored in: every request looks for some of them several times.
+    stored: HashMap<Box<str>, HashMap<Box<str>, Arc<Resource>>>,
 }
 
 /// Unpacks what the fields of the built-in kinds mean, in words, for as long as the answer is held: a function from a
@@ -51,7 +53,9 @@ impl Kinds {
             resources
                 .insert(path.into_boxed_str(), Arc::new(Resource::new(kind.clone(), custom, descriptions.clone())));
         }
-        Kinds { catalogue, descriptions, resources }
+        let mut kinds = Kinds { catalogue, descriptions, resources, stored: HashMap::new() };
+        kinds.stored = kinds.all_stored();
+        kinds
     }
 
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
@@ -60,10 +64,23 @@ impl Kinds {
 
     /// The resource in the version it is stored in, whichever that is.
     pub fn stored(&self, group: &str, plural: &str) -> Option<&Arc<Resource>> {
-        let preferred = self.catalogue.preferred(group, plural)?;
-        let storage = preferred.storage.as_ref()?;
-        self.resource(&storage.group, &storage.version, plural)
-            .or_else(|| self.resource(group, &preferred.version, plural))
+        self.stored.get(group)?.get(plural)
+    }
+
+    fn all_stored(&self) -> HashMap<Box<str>, HashMap<Box<str>, Arc<Resource>>> {
+        let mut stored: HashMap<Box<str>, HashMap<Box<str>, Arc<Resource>>> = HashMap::new();
+        for kind in self.catalogue.kinds() {
+            let (group, plural) = (kind.group.as_str(), kind.plural.as_str());
+            if let Some(preferred) = self.catalogue.preferred(group, plural)
+                && let Some(storage) = &preferred.storage
+                && let Some(resource) = self
+                    .resource(&storage.group, &storage.version, plural)
+                    .or_else(|| self.resource(group, &preferred.version, plural))
+            {
+                stored.entry(group.into()).or_default().insert(plural.into(), resource.clone());
+            }
+        }
+        stored
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Arc<Resource>> {

@@ -4,12 +4,15 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use http::Request;
+use http::header::ACCEPT;
 use kube::api::ApiResource;
+use kube::client::Body;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, Resource};
 use parking_lot::Mutex;
 
-use crate::informer::{Informer, Metadata, Object, only_identity, without_managed_fields};
+use crate::informer::{self, Informer, Metadata, Object, only_identity};
 
 /// Large enough that a list takes few requests, small enough that its pages stay a few megabytes.
 const PAGE: u32 = 1000;
@@ -17,6 +20,8 @@ const PAGE: u32 = 1000;
 #[derive(Clone)]
 pub struct Informers {
     client: Client,
+    /// Asks for objects without what informers would drop.
+    lean: Client,
     running: Arc<Mutex<HashMap<Followed, Arc<dyn Any + Send + Sync>>>>,
     /// By kind, a `fn(&mut K)` that drops from each object what nobody here reads.
     reducers: Arc<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
@@ -33,7 +38,13 @@ struct Followed {
 
 impl Informers {
     pub fn new(client: Client) -> Self {
-        Self { client, running: Arc::default(), reducers: Arc::default() }
+        let (asked, namespace) = (client.clone(), client.default_namespace().to_owned());
+        let lean = tower::service_fn(move |request| {
+            let asked = asked.clone();
+            async move { asked.send(without_managed_fields(request)).await }
+        });
+        let lean = Client::new(lean, namespace);
+        Self { client, lean, running: Arc::default(), reducers: Arc::default() }
     }
 
     /// Keeps objects of a kind smaller: `reduce` takes out what none of this process' readers needs. Such objects must not
@@ -64,8 +75,8 @@ impl Informers {
             config.label_selector = (!labels.is_empty()).then(|| labels.to_owned());
             let reduce =
                 self.reducers.get(&TypeId::of::<K>()).and_then(|reduce| reduce.downcast_ref::<fn(&mut K)>()).copied();
-            Informer::start(watcher(Api::<K>::all(self.client.clone()), config), move |object: &mut K| {
-                without_managed_fields(object);
+            Informer::start(watcher(Api::<K>::all(self.lean.clone()), config), move |object: &mut K| {
+                informer::without_managed_fields(object);
                 if let Some(reduce) = reduce {
                     reduce(object);
                 }
@@ -76,7 +87,7 @@ impl Informers {
     /// Identity and owners of everything of a kind known only at run time.
     pub fn metadata(&self, resource: &ApiResource) -> Arc<Informer<Metadata>> {
         self.shared(followed_metadata(resource), || {
-            let api = Api::<Metadata>::all_with(self.client.clone(), resource);
+            let api = Api::<Metadata>::all_with(self.lean.clone(), resource);
             Informer::start(watcher(api, config()), only_identity)
         })
     }
@@ -97,6 +108,16 @@ impl Informers {
         running.insert(followed, informer.clone());
         informer
     }
+}
+
+/// Asks that who set which fields be left out of the answer, as few servers know how to: to read it is much of the work.
+fn without_managed_fields(mut request: Request<Body>) -> Request<Body> {
+    if let Some(accept) = request.headers_mut().get_mut(ACCEPT)
+        && let Ok(lean) = [accept.as_bytes(), b";managedFields=none"].concat().try_into()
+    {
+        *accept = lean;
+    }
+    request
 }
 
 fn config() -> watcher::Config {

@@ -20,7 +20,7 @@ mod service;
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
 fn main() -> anyhow::Result<ExitCode> {
     // Container runtimes call the network plugin by its name with the command in the environment.

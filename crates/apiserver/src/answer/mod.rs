@@ -10,7 +10,7 @@ mod yaml_text;
 pub use body::Body;
 pub use encode::{list, object, served_bytes, value};
 pub use gzip::compress;
-pub use table::{IncludeObject, Tables, partial};
+pub use table::{IncludeObject, Tables, is_shown_whole, partial};
 
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};

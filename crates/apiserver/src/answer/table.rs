@@ -156,10 +156,15 @@ fn column(column: &Column, description: String) -> Value {
 /// An annotation that stands for a field of old and is no part of the metadata.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
+/// Whether the metadata alone is the stored metadata.
+pub fn is_shown_whole(resource: &Resource) -> bool {
+    !resource.is("apps", "daemonsets")
+}
+
 /// An object's metadata alone.
 pub fn partial(resource: &Resource, object: &Value, meta_version: &str) -> Value {
     let mut metadata = object["metadata"].clone();
-    if resource.is("apps", "daemonsets")
+    if !is_shown_whole(resource)
         && let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut)
     {
         annotations.remove(TEMPLATE_GENERATION);

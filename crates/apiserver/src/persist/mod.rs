@@ -14,6 +14,7 @@ pub mod objects;
 pub mod options;
 pub mod patch;
 pub mod pipeline;
+pub mod splice;
 pub mod stored;
 pub mod token;
 pub mod update;

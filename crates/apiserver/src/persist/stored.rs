@@ -124,6 +124,11 @@ pub fn set_revision(object: &mut Value, revision: u64) {
     }
 }
 
+/// Whether an object can be served from its bytes.
+pub fn is_spliceable(resource: &Resource, entry: &Entry) -> bool {
+    resource.is_stored_version() && has_head(resource, entry)
+}
+
 /// Whether the stored bytes have the form that can be spliced; what another program wrote may not.
 fn has_head(resource: &Resource, entry: &Entry) -> bool {
     let value = &entry.value;
@@ -139,7 +144,7 @@ pub fn append_object(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> R
 
 /// Like `append_object`, for an object that is gone: its last state, at the revision of its deletion.
 pub fn append_object_at(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u64) -> Result<(), Status> {
-    if resource.is_stored_version() && has_head(resource, entry) {
+    if is_spliceable(resource, entry) {
         out.extend_from_slice(resource.head());
         append_rest(out, resource, entry, revision);
         return Ok(());
@@ -155,7 +160,7 @@ pub fn append_item(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> Res
     if resource.kind.custom {
         return append_object(out, resource, entry);
     }
-    if resource.is_stored_version() && has_head(resource, entry) {
+    if is_spliceable(resource, entry) {
         out.extend_from_slice(b"{\"metadata\":{");
         append_rest(out, resource, entry, entry.revision);
         return Ok(());
@@ -171,7 +176,7 @@ pub fn append_item(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> Res
 
 /// How long an object is in a list, where that is known without parsing it.
 pub fn item_length(resource: &Resource, entry: &Entry) -> Option<usize> {
-    if !resource.is_stored_version() || !has_head(resource, entry) {
+    if !is_spliceable(resource, entry) {
         return None;
     }
     let head = if resource.kind.custom { resource.head().len() } else { b"{\"metadata\":{".len() };
@@ -181,10 +186,15 @@ pub fn item_length(resource: &Resource, entry: &Entry) -> Option<usize> {
 }
 
 fn append_rest(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u64) {
+    append_version(out, revision);
+    out.extend_from_slice(&entry.value[resource.head().len()..]);
+}
+
+/// Appends the metadata's first field.
+pub fn append_version(out: &mut Vec<u8>, revision: u64) {
     out.extend_from_slice(b"\"resourceVersion\":\"");
     append_number(out, revision);
     out.extend_from_slice(b"\",");
-    out.extend_from_slice(&entry.value[resource.head().len()..]);
 }
 
 /// Appends a number in decimal.

@@ -5,6 +5,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use knarr_api::status::Status;
 
 use super::query::Query;
+use crate::persist::splice::Cut;
 
 pub const JSON: &str = "application/json";
 pub const YAML: &str = "application/yaml";
@@ -34,15 +35,28 @@ pub struct Format {
     /// The version of `meta.k8s.io` for tables and partial objects.
     pub meta_version: &'static str,
     pub pretty: bool,
+    /// Whether watches leave out who set which fields. Only our own components ask for it; other servers overlook it.
+    pub is_lean: bool,
 }
 
 impl Format {
     pub const JSON: Format =
-        Format { encoding: Encoding::Json, shape: Shape::Whole, meta_version: "v1", pretty: false };
+        Format { encoding: Encoding::Json, shape: Shape::Whole, meta_version: "v1", pretty: false, is_lean: false };
 
     /// Stored bytes can be sent as they are.
     pub fn is_plain(&self) -> bool {
         self.encoding == Encoding::Json && self.shape == Shape::Whole && !self.pretty
+    }
+
+    /// The part of stored bytes that is sent, if it is less than all and can be sent as it is.
+    pub fn cut(&self) -> Option<Cut> {
+        let to_metadata = match self.shape {
+            Shape::Partial | Shape::PartialList => Some(self.meta_version),
+            Shape::Whole if self.is_lean => None,
+            Shape::Whole | Shape::Table => return None,
+        };
+        let is_compact = self.encoding == Encoding::Json && !self.pretty;
+        is_compact.then_some(Cut { to_metadata, managed_fields: self.is_lean })
     }
 
     pub fn media_type(&self) -> &'static str {
@@ -200,7 +214,8 @@ impl<'a> Clause<'a> {
         if !matches!(self.parameter("stream"), "" | "watch") {
             return None;
         }
-        Some(Format { encoding, shape, meta_version, pretty: self.parameter("pretty") == "1" })
+        let (pretty, is_lean) = (self.parameter("pretty") == "1", self.parameter("managedFields") == "none");
+        Some(Format { encoding, shape, meta_version, pretty, is_lean })
     }
 }
 

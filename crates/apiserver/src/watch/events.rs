@@ -7,10 +7,10 @@ use knarr_api::{decode, protobuf};
 use knarr_store::{Entry, Event};
 use serde_json::{Value, json};
 
-use crate::answer::{IncludeObject, Tables, partial};
+use crate::answer::{IncludeObject, Tables, is_shown_whole, partial};
 use crate::kinds::Resource;
 use crate::persist::facts::Selection;
-use crate::persist::stored;
+use crate::persist::{splice, stored};
 use crate::route::accept::{Encoding, Format, Shape};
 
 /// Turns changes into frames, all in one representation.
@@ -48,11 +48,12 @@ impl Events {
     }
 
     fn append_entry(&mut self, out: &mut Vec<u8>, kind: &str, entry: &Entry, revision: u64) -> Result<(), Status> {
+        if self.append_cut(out, kind, entry, revision) {
+            return Ok(());
+        }
         if self.format.is_plain() {
             out.reserve(entry.value.len() + 96);
-            out.extend_from_slice(b"{\"type\":\"");
-            out.extend_from_slice(kind.as_bytes());
-            out.extend_from_slice(b"\",\"object\":");
+            append_opening(out, kind);
             stored::append_object_at(out, &self.resource, entry, revision)?;
             out.extend_from_slice(b"}\n");
             return Ok(());
@@ -61,6 +62,22 @@ impl Events {
         stored::set_revision(&mut object, revision);
         self.append_value(out, kind, object);
         Ok(())
+    }
+
+    /// Appends as much of an object as is wanted, where that is less than all of it and can be cut out of its bytes.
+    fn append_cut(&self, out: &mut Vec<u8>, kind: &str, entry: &Entry, revision: u64) -> bool {
+        let Some(cut) = self.format.cut().filter(|cut| cut.to_metadata.is_none() || is_shown_whole(&self.resource))
+        else {
+            return false;
+        };
+        let before = out.len();
+        append_opening(out, kind);
+        if !splice::append(out, &self.resource, entry, revision, cut) {
+            out.truncate(before);
+            return false;
+        }
+        out.extend_from_slice(b"}\n");
+        true
     }
 
     fn append_value(&mut self, out: &mut Vec<u8>, kind: &str, object: Value) {
@@ -106,9 +123,13 @@ fn append_frame(out: &mut Vec<u8>, kind: &str, object: &Value, encoding: Encodin
         }
         return;
     }
+    append_opening(out, kind);
+    let _ = serde_json::to_writer(&mut *out, object);
+    out.extend_from_slice(b"}\n");
+}
+
+fn append_opening(out: &mut Vec<u8>, kind: &str) {
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(kind.as_bytes());
     out.extend_from_slice(b"\",\"object\":");
-    let _ = serde_json::to_writer(&mut *out, object);
-    out.extend_from_slice(b"}\n");
 }
