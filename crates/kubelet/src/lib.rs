@@ -125,10 +125,11 @@ pub async fn run(
 
 /// The sockets by which device plugins and monitors on the node speak to us, and the CPUs that containers share.
 fn serve_plugins(context: &Arc<Context>, pods: &Arc<Pods>, tasks: &mut tokio::task::JoinSet<()>) {
-    let (told, node) = (context.clone(), pods.node_changed());
+    let (told, node, concerned) = (context.clone(), pods.node_changed(), pods.clone());
     let changed = Arc::new(move || {
         node::apply_devices(&told);
         node.notify_one();
+        concerned.tell_of_devices();
     });
     let folder = context.settings.plugin_root.join("device-plugins");
     let registration = resources::devices::registration::Registration::new(&folder, &context.resources, changed);

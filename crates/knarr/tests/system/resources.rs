@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::harness::{self, Cluster, IMAGE, Options};
+use super::harness::{self, Cluster, DevicePlugin, IMAGE, Options, RESOURCE};
 
 fn pod(name: &str, command: &str, resources: &str, more: &str) -> String {
     format!(
@@ -208,14 +208,52 @@ fn what_is_used_is_told(cluster: &Cluster) {
     assert_eq!(service, "True");
 }
 
+/// The node is started again while a pod has a device.
+fn devices_are_given_and_watched(cluster: &mut Cluster) {
+    let folder = cluster.nodes[0].data.join("kubelet/device-plugins");
+    cluster.wait_for("the node to listen for plugins", || DevicePlugin::is_awaited(&folder));
+    let plugin = DevicePlugin::serve(&folder);
+    cluster.wait_for("the plugin to be known", || plugin.register());
+    let allocatable = |cluster: &Cluster| {
+        let path = format!("jsonpath={{.status.allocatable.{}}}", RESOURCE.replace('.', "\\."));
+        cluster.try_kubectl(&["get", "node", "node-1", "-o", &path]).unwrap_or_default()
+    };
+    cluster.wait_for("the devices", || allocatable(cluster) == "2");
+    let resources = format!("{{limits: {{{RESOURCE}: 2}}}}");
+    let script = "echo $DONGLES; test -c /dev/dongle && echo there; exec sleep 1000";
+    cluster.apply(&pod("device", script, &resources, ""));
+    cluster.wait_for("the pod to run", || cluster.ready_pods("app=device") == 1);
+    cluster.wait_for("its word", || cluster.try_kubectl(&["logs", "device"]).as_deref() == Ok("a,b\nthere"));
+    let health = "containerStatuses[0].allocatedResourcesStatus[0].resources[*].health";
+    let is_well = |cluster: &Cluster, expected: &str| status(cluster, "device", health) == expected;
+    cluster.wait_for("both to be well", || is_well(cluster, "Healthy Healthy"));
+    plugin.set_well(false);
+    cluster.wait_for("one to be ill", || allocatable(cluster) == "1" && is_well(cluster, "Healthy Unhealthy"));
+
+    cluster.nodes[0].kill();
+    cluster.nodes[0].start();
+    drop(plugin);
+    cluster.wait_for("the node to listen again", || DevicePlugin::is_awaited(&folder));
+    let plugin = DevicePlugin::serve(&folder);
+    cluster.wait_for("the plugin to be known again", || plugin.register());
+    cluster.wait_for("all to be well", || allocatable(cluster) == "2" && is_well(cluster, "Healthy Healthy"));
+    assert_eq!(status(cluster, "device", "containerStatuses[0].restartCount"), "0");
+    cluster.apply(&pod("second", "true", &resources.replace(": 2", ": 1"), ""));
+    let reason = "conditions[?(@.type==\"PodScheduled\")].message";
+    cluster.wait_for("the second to be told that none is free", || {
+        status(cluster, "second", reason).contains(&format!("Insufficient {RESOURCE}"))
+    });
+}
+
 #[test]
-fn whole_cpus_are_given_to_those_who_ask() {
+fn whole_cpus_and_devices_are_given_to_those_who_ask() {
     let several = std::thread::available_parallelism().is_ok_and(|count| count.get() >= 2);
     if !harness::is_possible() || !several {
         return;
     }
     let flags = vec!["--cpu-manager-policy", "static", "--system-reserved", "cpu=500m"];
-    let cluster = Cluster::with(Options { nodes: 1, server: flags, ..Options::default() });
+    let mut cluster = Cluster::with(Options { nodes: 1, server: flags, ..Options::default() });
+    devices_are_given_and_watched(&mut cluster);
     cluster.apply(&pod("shared", "sleep 1000", "{}", ""));
     cluster.wait_for("the first pod to run", || cluster.ready_pods("app=shared") == 1);
     let cpus = |pod: &str| {

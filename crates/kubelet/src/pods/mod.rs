@@ -224,6 +224,16 @@ impl Pods {
         }
     }
 
+    /// Has pods look at the devices they were given.
+    pub fn tell_of_devices(&self) {
+        for worker in self.all() {
+            if !self.context.resources.health_of(pod::uid(&worker.pod.lock())).is_empty() {
+                // A worker that has ended needs no news.
+                let _ = worker.sender.send(Message::Relist(None));
+            }
+        }
+    }
+
     /// Told when the node's own status should be looked at before its time.
     pub fn node_changed(&self) -> Arc<Notify> {
         self.node_changed.clone()

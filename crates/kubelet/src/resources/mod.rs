@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceHealth, ResourceStatus};
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::quantity::{Quantity as Amount, value};
 use parking_lot::Mutex;
@@ -203,6 +203,21 @@ impl Resources {
 
     pub fn grant(&self, uid: &str, container: &str) -> Grant {
         self.grants.lock().get(uid).and_then(|own| own.get(container)).cloned().unwrap_or_default()
+    }
+
+    /// How the devices are that containers of a pod were given, by container.
+    pub fn health_of(&self, uid: &str) -> BTreeMap<String, Vec<ResourceStatus>> {
+        let grants = self.grants.lock();
+        let with_devices = grants.get(uid).into_iter().flatten().filter(|(_, grant)| !grant.devices.is_empty());
+        let shown = |(resource, grant): (&String, &DeviceGrant)| {
+            let health = |id: &String| ResourceHealth {
+                resource_id: id.clone(),
+                health: Some(if self.devices.is_unwell(resource, id) { "Unhealthy" } else { "Healthy" }.to_owned()),
+                ..Default::default()
+            };
+            ResourceStatus { name: resource.clone(), resources: Some(grant.ids.iter().map(health).collect()) }
+        };
+        with_devices.map(|(name, grant)| (name.clone(), grant.devices.iter().map(shown).collect())).collect()
     }
 
     /// The CPUs a container runs on, in the kernel's form; empty if any will do.

@@ -71,6 +71,9 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
         status.resources = Some(applied.cloned().unwrap_or(wanted));
         status.allocated_resources = pod::requests(container).clone();
     }
+    if role == Role::Main {
+        status.allocated_resources_status = input.devices.get(&container.name).cloned();
+    }
     status.volume_mounts = mounts(container);
     status
 }

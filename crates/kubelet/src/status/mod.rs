@@ -7,7 +7,9 @@ mod resources;
 
 pub use patch::{differs, patch};
 
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus, ResourceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::time::truncated;
@@ -28,6 +30,8 @@ pub struct Input<'a> {
     pub plan: &'a Plan,
     pub node_addresses: &'a [String],
     pub runtime_name: &'a str,
+    /// Of containers that were given devices, which and how they are.
+    pub devices: &'a BTreeMap<String, Vec<ResourceStatus>>,
     pub now: Timestamp,
 }
 

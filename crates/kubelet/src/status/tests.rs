@@ -33,6 +33,7 @@ fn runtime(containers: Vec<ContainerView>) -> RuntimePod {
 
 fn status(pod: &Pod, runtime: &RuntimePod, memory: &Memory, plan: &Plan) -> PodStatus {
     compute(&Input {
+        devices: &Default::default(),
         pod,
         previous: &PodStatus::default(),
         runtime,

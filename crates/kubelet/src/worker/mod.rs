@@ -526,7 +526,9 @@ impl Worker {
     }
 
     fn report(&mut self, now: Timestamp) {
+        let devices = self.context.resources.health_of(pod::uid(&self.pod));
         let input = status::Input {
+            devices: &devices,
             pod: &self.pod,
             previous: &self.status,
             runtime: &self.runtime,

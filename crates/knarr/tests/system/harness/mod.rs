@@ -15,12 +15,14 @@
 #![allow(dead_code)]
 
 mod cluster;
+mod devices;
 mod grpc;
 mod image;
 mod machine;
 mod node;
 
 pub use cluster::{Cluster, Options, turn};
+pub use devices::{DevicePlugin, RESOURCE};
 pub use grpc::GrpcHealth;
 pub use image::{IMAGE, write as write_images};
 pub use machine::{Machine, Switch};

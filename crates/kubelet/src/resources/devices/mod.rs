@@ -31,6 +31,8 @@ pub struct Kind {
     /// None while no plugin answers.
     pub plugin: Option<Plugin>,
     pub gone_since: Option<Timestamp>,
+    /// A plugin has told how its devices are, in this life of the node.
+    is_told: bool,
 }
 
 impl Kind {
@@ -91,6 +93,13 @@ impl Devices {
         self.0.lock().contains_key(resource)
     }
 
+    /// A plugin said so, or left. One that nobody spoke of is taken to be well.
+    pub fn is_unwell(&self, resource: &str, id: &str) -> bool {
+        let kinds = self.0.lock();
+        let kind = kinds.get(resource).filter(|kind| kind.is_told);
+        kind.and_then(|kind| kind.devices.get(id)).is_some_and(|device| !device.healthy)
+    }
+
     /// A resource that an earlier life of the node had given away: it is the node's until its grace is over.
     pub fn expect(&self, resource: &str, ids: impl Iterator<Item = String>, now: Timestamp) {
         let mut kinds = self.0.lock();
@@ -109,7 +118,10 @@ impl Devices {
     }
 
     pub(super) fn told(&self, resource: &str, devices: BTreeMap<String, Device>) {
-        self.0.lock().entry(resource.to_string()).or_default().devices = devices;
+        let mut kinds = self.0.lock();
+        let kind = kinds.entry(resource.to_string()).or_default();
+        kind.devices = devices;
+        kind.is_told = true;
     }
 
     /// The plugin at this endpoint ended. Another may have taken its place already.

@@ -157,14 +157,23 @@ async fn a_plugin_brings_devices_gives_them_and_takes_them_along() {
         "Allocate failed due to requested number of devices unavailable for example.com/dongle. Requested: 2, \
          Available: 1, which is unexpected"
     );
+    let shown = &resources.health_of("p")["c"][0];
+    let health = shown.resources.as_ref().and_then(|devices| devices[0].health.clone());
+    assert_eq!((shown.name.as_str(), health.as_deref()), (RESOURCE, Some("Healthy")));
     resources.release("p");
     resources.allocate(&pod("q", "2")).await.expect("both are free");
 
     plugin.abort();
     wait_for("the end of the plugin", || amounts()[RESOURCE] == (3, 0)).await;
+    let unwell = |resources: &Resources| {
+        let shown = resources.health_of("q").remove("c").expect("a container").remove(0).resources.unwrap_or_default();
+        shown.iter().filter(|device| device.health.as_deref() == Some("Unhealthy")).count()
+    };
+    assert_eq!(unwell(&resources), 2);
     let refused = resources.allocate(&pod("r", "1")).await.expect_err("no plugin");
     assert!(refused.message.contains("cannot allocate unregistered device"), "{}", refused.message);
     let again = Resources::open(folder.path(), Policies::default(), 0, Arc::default());
     assert_eq!(again.grant("q", "c").devices[RESOURCE].ids.len(), 2, "a restarted node knows who has what");
+    assert_eq!(unwell(&again), 0, "nobody has said so yet");
     serving.abort();
 }
