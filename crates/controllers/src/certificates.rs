@@ -3,6 +3,7 @@
 //! [`request`] reads what is asked for and which rules of a signer it meets, [`serving`] tells whether a node may serve under the
 //! names it asks for, [`sign`] makes certificates.
 
+mod der;
 mod request;
 mod serving;
 mod sign;
@@ -185,11 +186,8 @@ async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -
     }
     let mut changed = (*request).clone();
     let status = changed.status.get_or_insert_default();
-    let refused = match Asked::read(&request.spec) {
-        None => Some("the request cannot be read as a certificate request".to_owned()),
-        Some(asked) => asked.check(&request.spec).err(),
-    };
-    match refused {
+    let asked = Asked::read(&request.spec).ok_or_else(|| Error::Later("the request cannot be read".to_owned()))?;
+    match asked.check(&request.spec).err() {
         Some(reason) => {
             let told = new_condition("Failed", "SignerValidationFailure", &reason, context.clock.now());
             status.conditions.get_or_insert_default().push(told);

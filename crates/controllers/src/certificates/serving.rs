@@ -17,7 +17,7 @@ pub(super) fn is_own(spec: &CertificateSigningRequestSpec, asked: &Asked, nodes:
     }
     let node = nodes.iter().find(|node| name(&***node) == node_name);
     let node = node.ok_or_else(|| format!("node {node_name} is not registered yet"))?;
-    for wanted in &asked.names {
+    for wanted in asked.names() {
         if wanted != node_name && !reports(node, wanted) {
             return Err(format!("node {node_name} does not report the address {wanted}"));
         }
