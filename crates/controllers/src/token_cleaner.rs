@@ -1,6 +1,6 @@
 //! Removes tokens that nobody should use any more: generated ones unused for long, and expired bootstrap tokens.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +10,12 @@ use k8s_openapi::jiff::tz::TimeZone;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::{Change, Informer, WorkQueue, run_workers, time};
 use kube::Api;
-use serde_json::json;
+use kube::api::{DeleteParams, ListParams, Preconditions};
+use serde_json::{Value, json};
 
 use crate::Context;
 use crate::common::Key;
-use crate::common::key::{name, namespace};
+use crate::common::key::{name, namespace, uid};
 use crate::common::requests::{delete, merge_patch};
 use crate::error::{Error, Result, ignore_not_found};
 
@@ -42,65 +43,112 @@ pub async fn run_legacy(context: Context) {
     const EVERY: Duration = Duration::from_secs(24 * 3600);
     let secrets = account_tokens(&context);
     let accounts = context.informers.of::<ServiceAccount>();
-    let pods = context.informers.of::<Pod>();
     secrets.synced().await;
     accounts.synced().await;
-    pods.synced().await;
     let mut ticks = tokio::time::interval(EVERY);
     loop {
         ticks.tick().await;
-        if let Err(error) = clean_up(&context, &secrets, &accounts, &pods).await {
+        if let Err(error) = clean_up(&context, &secrets, &accounts).await {
             tracing::debug!(%error, "cannot clean up unused tokens; next time");
         }
     }
 }
 
-async fn clean_up(
-    context: &Context,
-    secrets: &Informer<Secret>,
-    accounts: &Informer<ServiceAccount>,
-    pods: &Informer<Pod>,
-) -> Result<()> {
+async fn clean_up(context: &Context, secrets: &Informer<Secret>, accounts: &Informer<ServiceAccount>) -> Result<()> {
     let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), "kube-system");
-    let since = maps.get_opt(TRACKING).await?.and_then(|map| date(map.data?.get("since")?));
+    let since = maps.get_opt(TRACKING).await?.and_then(|map| map.data?.get("since")?.parse().ok());
     let period = SignedDuration::try_from(context.settings.legacy_token_clean_up_period).unwrap_or(SignedDuration::MAX);
     let now = context.clock.now();
-    // Use has not been recorded for long enough to tell.
-    let Some(since) = since.filter(|since| now.duration_since(*since) >= period) else { return Ok(()) };
+    let Some(limit) = since.and_then(|since| limit(since, now, period)) else { return Ok(()) };
+    let mut mounted: HashMap<String, BTreeSet<String>> = HashMap::new();
     for secret in secrets.list() {
-        let Some((account, _)) = account_of(&secret) else { continue };
-        let generated = accounts.get(namespace(&*secret), account).is_some_and(|account| {
-            account.secrets.iter().flatten().any(|reference| reference.name.as_deref() == Some(name(&*secret)))
-        });
-        if !generated || mounted(pods, &secret) {
+        let verdict = judge(&secret, limit);
+        if verdict == Verdict::Keep || !is_generated(&secret, accounts) {
             continue;
         }
-        match judge(&secret, since, now, period) {
-            Verdict::Keep => {}
-            Verdict::Invalidate => {
-                let today = now.to_zoned(TimeZone::UTC).date().to_string();
-                let patch = json!({"metadata": {"resourceVersion": secret.metadata.resource_version, "labels": {INVALID_SINCE: today}}});
-                ignore_not_found(merge_patch(&context.client, &*secret, patch).await)?;
-            }
-            Verdict::Delete => delete(&context.client, &*secret, None).await?,
+        let namespace = namespace(&*secret);
+        if !mounted.contains_key(namespace) {
+            mounted.insert(namespace.to_owned(), used_secrets(context, namespace).await?);
+        }
+        if mounted[namespace].contains(name(&*secret)) {
+            continue;
+        }
+        let done = if verdict == Verdict::Invalidate {
+            invalidate(context, &secret, now).await
+        } else {
+            remove(context, &secret).await
+        };
+        if let Err(error) = done {
+            tracing::debug!(secret = name(&*secret), %error, "cannot clean up an unused token; next time");
         }
     }
     Ok(())
 }
 
-fn date(text: &str) -> Option<Timestamp> {
-    let date: Date = text.parse().ok()?;
-    Some(date.to_zoned(TimeZone::UTC).ok()?.timestamp())
+/// Whether the token was made for its account rather than by somebody on purpose.
+fn is_generated(secret: &Secret, accounts: &Informer<ServiceAccount>) -> bool {
+    let Some((account, wanted)) = account_of(secret) else { return false };
+    let account = accounts
+        .get(namespace(secret), account)
+        .filter(|account| wanted.is_none_or(|wanted| wanted == uid(&**account)));
+    account.is_some_and(|account| {
+        account.secrets.iter().flatten().any(|reference| reference.name.as_deref() == Some(name(secret)))
+    })
 }
 
-fn mounted(pods: &Informer<Pod>, secret: &Secret) -> bool {
-    let used: BTreeSet<String> = pods
-        .in_namespace(namespace(secret))
-        .iter()
-        .flat_map(|pod| pod.spec.iter().flat_map(|spec| spec.volumes.clone().unwrap_or_default()).collect::<Vec<_>>())
-        .filter_map(|volume| volume.secret?.secret_name)
-        .collect();
-    used.contains(name(secret))
+async fn invalidate(context: &Context, secret: &Secret, now: Timestamp) -> Result<()> {
+    let today = now.to_zoned(TimeZone::UTC).date().to_string();
+    let patch = json!({"metadata": {"uid": uid(secret), "labels": {INVALID_SINCE: today}}});
+    ignore_not_found(merge_patch(&context.client, secret, patch).await)?;
+    Ok(())
+}
+
+/// A token that was used again meanwhile stays.
+async fn remove(context: &Context, secret: &Secret) -> Result<()> {
+    let api: Api<Secret> = Api::namespaced(context.client.clone(), namespace(secret));
+    let preconditions = Preconditions { uid: None, resource_version: secret.metadata.resource_version.clone() };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    ignore_not_found(api.delete(name(secret), &params).await)?;
+    Ok(())
+}
+
+/// The secrets that pods of the namespace use in any way, asked from the server: the cache holds only part of a pod.
+async fn used_secrets(context: &Context, namespace: &str) -> Result<BTreeSet<String>> {
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    let pods = api.list(&ListParams::default()).await?;
+    let mut used = BTreeSet::new();
+    for spec in pods.items.into_iter().filter_map(|pod| pod.spec) {
+        names_of_secrets(&serde_json::to_value(spec)?, &mut used);
+    }
+    Ok(used)
+}
+
+/// Secrets are named in many places of a pod, always under one of few names.
+fn names_of_secrets(value: &Value, found: &mut BTreeSet<String>) {
+    const REFERENCES: [&str; 3] = ["secretRef", "secretKeyRef", "nodePublishSecretRef"];
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| names_of_secrets(item, found)),
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                match (key.as_str(), field) {
+                    ("secretName", Value::String(name)) => drop(found.insert(name.clone())),
+                    ("imagePullSecrets", Value::Array(items)) => {
+                        found.extend(items.iter().filter_map(|item| item["name"].as_str()).map(str::to_owned));
+                    }
+                    (reference, Value::Object(_)) if REFERENCES.contains(&reference) => {
+                        found.extend(field["name"].as_str().map(str::to_owned));
+                    }
+                    // A projected secret carries its name itself.
+                    ("secret", Value::Object(secret)) => {
+                        found.extend(secret.get("name").and_then(Value::as_str).map(str::to_owned));
+                        names_of_secrets(field, found);
+                    }
+                    _ => names_of_secrets(field, found),
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -110,18 +158,28 @@ enum Verdict {
     Delete,
 }
 
-fn judge(secret: &Secret, tracked_since: Timestamp, now: Timestamp, period: SignedDuration) -> Verdict {
-    let label =
-        |key: &str| secret.metadata.labels.as_ref().and_then(|labels| labels.get(key)).and_then(|text| date(text));
-    let created = secret.metadata.creation_timestamp.as_ref().map_or(now, |at| at.0);
-    let last = label(LAST_USED).unwrap_or_else(|| created.max(tracked_since));
-    if now.duration_since(last) < period || now.duration_since(created) < period {
+/// What happened before this is long ago; nothing if uses have not been recorded for long enough to tell.
+fn limit(tracked_since: Date, now: Timestamp, period: SignedDuration) -> Option<Timestamp> {
+    let first_whole_day = tracked_since.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();
+    let limit = now.checked_sub(period).ok()?;
+    (limit >= first_whole_day).then_some(limit)
+}
+
+fn judge(secret: &Secret, limit: Timestamp) -> Verdict {
+    let label = |key: &str| secret.metadata.labels.as_ref().and_then(|labels| labels.get(key));
+    let created = secret.metadata.creation_timestamp.as_ref();
+    if secret.metadata.deletion_timestamp.is_some() || created.is_none_or(|at| at.0 >= limit) {
         return Verdict::Keep;
     }
-    match label(INVALID_SINCE) {
+    let day = limit.to_zoned(TimeZone::UTC).date();
+    // When a use cannot be told, it may have been yesterday.
+    if label(LAST_USED).is_some_and(|text| text.parse::<Date>().map_or(true, |used| used >= day)) {
+        return Verdict::Keep;
+    }
+    match label(INVALID_SINCE).and_then(|text| text.parse::<Date>().ok()) {
         None => Verdict::Invalidate,
-        Some(invalid) if now.duration_since(invalid) >= period => Verdict::Delete,
-        Some(_) => Verdict::Keep,
+        Some(invalid) if invalid >= day => Verdict::Keep,
+        Some(_) => Verdict::Delete,
     }
 }
 
@@ -163,26 +221,58 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
+    fn day(text: &str) -> Timestamp {
+        format!("{text}T00:00:00Z").parse().unwrap()
+    }
+
     #[test]
     fn unused_tokens_are_invalidated_and_then_deleted() {
         let secret = |labels: Value, created: &str| -> Secret {
-            serde_json::from_value(
-                json!({"metadata": {"labels": labels, "creationTimestamp": format!("{created}T00:00:00Z")}}),
-            )
-            .unwrap()
+            serde_json::from_value(json!({"metadata": {"labels": labels, "creationTimestamp": day(created)}})).unwrap()
         };
-        let (since, now) = (date("2024-01-01").unwrap(), date("2026-06-01").unwrap());
-        let year = SignedDuration::from_hours(365 * 24);
         for (labels, created, verdict) in [
             (json!({}), "2026-01-01", Verdict::Keep),
             (json!({}), "2023-01-01", Verdict::Invalidate),
             (json!({(LAST_USED): "2026-05-01"}), "2023-01-01", Verdict::Keep),
-            (json!({(LAST_USED): "2025-01-01"}), "2023-01-01", Verdict::Invalidate),
+            (json!({(LAST_USED): "2025-06-01"}), "2023-01-01", Verdict::Keep),
+            (json!({(LAST_USED): "2025-05-31"}), "2023-01-01", Verdict::Invalidate),
+            (json!({(LAST_USED): "lately"}), "2023-01-01", Verdict::Keep),
             (json!({(INVALID_SINCE): "2026-05-01"}), "2023-01-01", Verdict::Keep),
             (json!({(INVALID_SINCE): "2025-05-01"}), "2023-01-01", Verdict::Delete),
+            (json!({(INVALID_SINCE): "lately"}), "2023-01-01", Verdict::Invalidate),
         ] {
-            assert_eq!(judge(&secret(labels.clone(), created), since, now, year), verdict, "{labels} {created}");
+            assert_eq!(judge(&secret(labels.clone(), created), day("2025-06-01")), verdict, "{labels} {created}");
         }
+    }
+
+    #[test]
+    fn uses_must_have_been_recorded_for_the_whole_period() {
+        let since: Date = "2025-01-01".parse().unwrap();
+        let year = SignedDuration::from_hours(365 * 24);
+        assert_eq!(limit(since, day("2026-01-01"), year), None);
+        assert_eq!(limit(since, day("2026-01-02"), year), Some(day("2025-01-02")));
+    }
+
+    #[test]
+    fn secrets_are_found_wherever_a_pod_names_them() {
+        let spec = json!({
+            "imagePullSecrets": [{"name": "a"}],
+            "containers": [{
+                "name": "no",
+                "env": [{"name": "no", "valueFrom": {"secretKeyRef": {"name": "b", "key": "no"}}}],
+                "envFrom": [{"secretRef": {"name": "c"}}, {"configMapRef": {"name": "no"}}],
+            }],
+            "volumes": [
+                {"name": "no", "secret": {"secretName": "d"}},
+                {"name": "no", "projected": {"sources": [{"secret": {"name": "e"}}, {"configMap": {"name": "no"}}]}},
+                {"name": "no", "csi": {"driver": "no", "nodePublishSecretRef": {"name": "f"}}},
+                {"name": "no", "azureFile": {"secretName": "g", "shareName": "no"}},
+                {"name": "no", "cephfs": {"secretRef": {"name": "h"}}},
+            ],
+        });
+        let mut found = BTreeSet::new();
+        names_of_secrets(&spec, &mut found);
+        assert_eq!(found.into_iter().collect::<String>(), "abcdefgh");
     }
 
     #[test]
@@ -194,6 +284,6 @@ mod tests {
         assert_eq!(account_of(&Secret::default()), None);
         let token: Secret =
             serde_json::from_value(json!({"data": {"expiration": "MjAyNi0wMS0wMVQwMDowMDowMFo="}})).unwrap();
-        assert_eq!(expiration(&token), date("2026-01-01"));
+        assert_eq!(expiration(&token), Some(day("2026-01-01")));
     }
 }

@@ -1,6 +1,7 @@
 //! `knarr controller-manager`: the controllers, alone, against any Kubernetes API server.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -29,6 +30,12 @@ pub struct Arguments {
     /// Its private key (PEM).
     #[arg(long, requires = "cluster_signing_cert_file")]
     pub cluster_signing_key_file: Option<PathBuf>,
+    /// How long the certificates it signs are valid at the most.
+    #[arg(long, value_parser = leadership::duration)]
+    pub cluster_signing_duration: Option<Duration>,
+    /// How long a generated token of a service account must be unused to be marked invalid, and then to be removed.
+    #[arg(long, value_parser = leadership::duration)]
+    pub legacy_service_account_token_clean_up_period: Option<Duration>,
     /// Networks of all pods, at most one of each family; nodes get their part of them.
     #[arg(long, value_delimiter = ',')]
     pub cluster_cidr: Vec<String>,
@@ -53,6 +60,7 @@ fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
         (Some(certificate), Some(key)) => Some(SigningAuthority { certificate: read(certificate)?, key: read(key)? }),
         _ => None,
     };
+    let usual = Settings::default();
     Ok(Settings {
         controllers: arguments.controllers.clone(),
         root_ca: arguments.root_ca_file.as_ref().map(read).transpose()?,
@@ -60,6 +68,10 @@ fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
         allocate_node_cidrs: !arguments.cluster_cidr.is_empty(),
         cluster_cidrs: arguments.cluster_cidr.clone(),
         service_cidrs: arguments.service_cluster_ip_range.clone(),
-        ..Settings::default()
+        signing_duration: arguments.cluster_signing_duration.unwrap_or(usual.signing_duration),
+        legacy_token_clean_up_period: arguments
+            .legacy_service_account_token_clean_up_period
+            .unwrap_or(usual.legacy_token_clean_up_period),
+        ..usual
     })
 }
