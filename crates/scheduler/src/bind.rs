@@ -19,12 +19,20 @@ use crate::volumes::{VolumeError, Watched, bind_volumes};
 pub enum BindError {
     #[error("running PreBind plugin \"VolumeBinding\": {0}")]
     Volumes(#[from] VolumeError),
-    #[error("running PreBind plugin \"DynamicResources\": {0}")]
+    #[error("running PreBind plugin \"DynamicResources\": {}", message(.0))]
     Devices(kube::Error),
-    #[error("running Bind plugin \"DefaultBinder\": {0}")]
+    #[error("running Bind plugin \"DefaultBinder\": {}", message(.0))]
     Bind(kube::Error),
     #[error(transparent)]
     Extender(#[from] ExtenderError),
+}
+
+/// What the server said, in its own words: these reach events and conditions.
+pub fn message(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
 }
 
 impl BindError {

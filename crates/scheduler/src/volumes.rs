@@ -11,6 +11,7 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::watch;
 
+use crate::bind::message;
 use crate::cluster::node::NodeState;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::{SELECTED_NODE, is_fully_bound, volume_name};
@@ -22,7 +23,7 @@ const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    #[error(transparent)]
+    #[error("{}", message(.0))]
     Api(#[from] kube::Error),
     #[error("binding volumes: {0}")]
     Lost(String),
