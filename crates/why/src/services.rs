@@ -3,7 +3,7 @@
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, quote};
 use crate::nearest::nearest;
 use crate::traffic::{differing, isolated, selects, wrong_port};
 use crate::{Finding, full_name, is_ready};
@@ -16,7 +16,7 @@ pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     if service.text(&["spec", "type"]) == "ExternalName" || !evidence.lists.contains_key("pods") {
         return Vec::new();
     }
-    let mut findings = unaddressed(service).into_iter().collect::<Vec<_>>();
+    let mut findings = unaddressed(evidence, service).into_iter().collect::<Vec<_>>();
     let selector = service.fields(&["spec", "selector"]).filter(|selector| !selector.is_empty());
     let Some(_) = selector else {
         findings.extend(by_hand(evidence, service));
@@ -59,13 +59,15 @@ fn none_ready(pods: &[&Value]) -> Finding {
 }
 
 /// A load balancer that nobody gave an address.
-fn unaddressed(service: &Value) -> Option<Finding> {
+fn unaddressed(evidence: &Evidence, service: &Value) -> Option<Finding> {
     let is_pending = service.text(&["spec", "type"]) == "LoadBalancer"
         && service.items(&["status", "loadBalancer", "ingress"]).is_empty();
     is_pending.then(|| {
+        let mut told = vec!["spec.type is LoadBalancer, and status.loadBalancer is empty".to_owned()];
+        told.extend(evidence.event(service, &["NoAddress"]).map(quote));
         Finding::new(
             "it waits for an address from outside",
-            vec!["spec.type is LoadBalancer, and status.loadBalancer is empty".to_owned()],
+            told,
             "start the server with --load-balancer-pool and addresses that are free, or use a NodePort",
         )
     })

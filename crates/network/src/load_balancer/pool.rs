@@ -35,7 +35,7 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
     services.on_change(move |_| notify.notify_one());
     services.synced().await;
     let events = EventRecorder::new(client.clone(), "knarr-load-balancer", None);
-    let mut complained: HashSet<String> = HashSet::new();
+    let mut complained: HashSet<(String, String)> = HashSet::new();
     loop {
         let all = services.list();
         let plan = plan(&all, &settings);
@@ -46,9 +46,9 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
                 failed = true;
             }
         }
-        for service in plan.without {
-            if complained.insert(service.metadata.uid.clone().unwrap_or_default()) {
-                events.warning(service.as_ref(), "NoAddress", "no address or port is free for this load balancer");
+        for (service, reason) in plan.without {
+            if complained.insert((service.metadata.uid.clone().unwrap_or_default(), reason.clone())) {
+                events.warning(service.as_ref(), "NoAddress", &reason);
             }
         }
         if failed {
@@ -61,8 +61,8 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
 
 struct Plan {
     changes: Vec<(Arc<Service>, Vec<IpAddr>)>,
-    /// Services for which nothing is free.
-    without: Vec<Arc<Service>>,
+    /// Services for which nothing is free, and why.
+    without: Vec<(Arc<Service>, String)>,
 }
 
 fn plan(services: &[Arc<Service>], settings: &Settings) -> Plan {
@@ -95,7 +95,7 @@ fn plan(services: &[Arc<Service>], settings: &Settings) -> Plan {
     for service in waiting {
         let given = choose(service, settings, &taken);
         if given.is_empty() {
-            plan.without.push(Arc::clone(service));
+            plan.without.push((Arc::clone(service), why_none(service, settings, &taken)));
         }
         given.iter().for_each(|address| taken.take(service, *address));
         if given != addresses(service) {
@@ -148,6 +148,38 @@ fn choose(service: &Service, settings: &Settings, taken: &Taken) -> Vec<IpAddr> 
         given.extend(found);
     }
     given
+}
+
+/// What a user is told whose service gets no address, and what to do.
+fn why_none(service: &Service, settings: &Settings, taken: &Taken) -> String {
+    let asked = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
+    let pool = settings.pool.iter().map(Cidr::to_string).collect::<Vec<_>>().join(", ");
+    if let Some(asked) = asked.filter(|text| !text.is_empty()) {
+        let known = asked.parse().is_ok_and(|address| settings.knows(address));
+        return match (known, pool.is_empty()) {
+            (true, false) => {
+                format!("spec.loadBalancerIP: {asked} belongs to another service; take another one or none")
+            }
+            (false, false) => format!("spec.loadBalancerIP: {asked} is not of the pool {pool}; take one of it or none"),
+            (_, true) => format!(
+                "spec.loadBalancerIP: {asked} cannot be given; leave it out, or give the server a pool with \
+                 --load-balancer-pool"
+            ),
+        };
+    }
+    if !pool.is_empty() {
+        return format!(
+            "no address is free in the pool {pool}, where {} are in use; delete a load balancer that is not needed, or \
+             give the server more networks with --load-balancer-pool",
+            taken.owners.len()
+        );
+    }
+    let addresses = settings.node_addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+    let ports = ports(service).map(|(protocol, port)| format!("{protocol} {port}")).collect::<Vec<_>>().join(", ");
+    format!(
+        "not all of {ports} are free on {addresses}, which load balancers share with the server; choose other ports, or \
+         give each load balancer an address of its own with --load-balancer-pool"
+    )
 }
 
 #[derive(Default)]
@@ -252,6 +284,28 @@ mod tests {
             ),
         ] {
             assert_eq!(planned(&services, &pool), (expected.into_iter().map(str::to_owned).collect(), without));
+        }
+    }
+
+    #[test]
+    fn who_gets_nothing_is_told_why() {
+        let pool = vec!["192.168.7.0/30".parse().unwrap()];
+        let node_addresses = vec!["192.168.1.1".parse().unwrap()];
+        let with = Settings { pool, ..Settings::default() };
+        let without = Settings { node_addresses, node_ports: vec![80], ..Settings::default() };
+        let held =
+            || vec![service("a", 80, json!({}), &["192.168.7.1"]), service("b", 80, json!({}), &["192.168.7.2"])];
+        for (settings, before, spec, said) in [
+            (&with, held(), json!({}), "no address is free in the pool 192.168.7.0/30, where 2 are in use;"),
+            (&with, held(), json!({"loadBalancerIP": "192.168.7.2"}), "192.168.7.2 belongs to another service"),
+            (&with, vec![], json!({"loadBalancerIP": "10.0.0.1"}), "10.0.0.1 is not of the pool 192.168.7.0/30"),
+            (&without, vec![], json!({}), "not all of TCP 80 are free on 192.168.1.1"),
+        ] {
+            let mut services = before;
+            services.push(service("c", 80, spec, &[]));
+            let plan = plan(&services, settings);
+            let reasons: Vec<&str> = plan.without.iter().map(|(_, reason)| reason.as_str()).collect();
+            assert!(reasons.len() == 1 && reasons[0].contains(said), "{reasons:?} should say {said}");
         }
     }
 
