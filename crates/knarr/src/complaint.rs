@@ -23,6 +23,12 @@ pub fn complaint(error: &anyhow::Error) -> String {
             break;
         }
     }
+    let is_full = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull)
+    };
+    if error.chain().any(is_full) {
+        text.push_str("; make room on that disk");
+    }
     text
 }
 
@@ -56,6 +62,13 @@ mod tests {
         let status = kube::core::Status { message: "pods \"x\" not found".to_owned(), code: 404, ..Default::default() };
         let error = Err::<(), _>(kube::Error::Api(Box::new(status))).context("cannot read pods/a/x").unwrap_err();
         assert_eq!(complaint(&error), "cannot read pods/a/x: pods \"x\" not found");
+    }
+
+    #[test]
+    fn a_full_disk_wants_room() {
+        let inner = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let error = anyhow::Error::new(inner).context("cannot write a");
+        assert_eq!(complaint(&error), "cannot write a: no storage space; make room on that disk");
     }
 
     #[test]

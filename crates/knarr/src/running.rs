@@ -52,9 +52,12 @@ pub fn take(data: &Path) -> anyhow::Result<Running> {
             Err((_, error)) => return Err(error).with_context(|| format!("cannot lock {}", path.display())),
         }
     };
-    lock.set_len(0)?;
-    lock.rewind()?;
-    writeln!(lock, "{}", std::process::id())?;
+    let sign = |lock: &mut File| {
+        lock.set_len(0)?;
+        lock.rewind()?;
+        writeln!(lock, "{}", std::process::id())
+    };
+    sign(&mut lock).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(Running { _lock: lock })
 }
 

@@ -8,13 +8,24 @@ use std::time::{Duration, Instant};
 use super::Finding;
 
 const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+/// With less than this, what is begun anew does not come to an end.
+const LEAST: u64 = 64 * MIB;
 const MEASURED: Duration = Duration::from_millis(300);
+
+/// Whether a first start would run into a full disk. What has run here before starts again, as others may make room.
+pub fn no_room(data: &Path) -> Option<Finding> {
+    let has_run = ["store", "kubelet"].iter().any(|part| data.join(part).exists());
+    let folder = existing(data);
+    let free = free(&folder).ok().filter(|free| !has_run && *free < LEAST)?;
+    let found = format!("only {} MiB are free in {}", free / MIB, folder.display());
+    Some(Finding::missing("disk space", found, "free at least 1 GiB there, or choose another --data-dir"))
+}
 
 pub fn space(data: &Path) -> Finding {
     let folder = existing(data);
-    match nix::sys::statvfs::statvfs(&folder) {
-        Ok(status) => {
-            let free = status.blocks_available() * status.fragment_size();
+    match free(&folder) {
+        Ok(free) => {
             let found = format!("{} GiB free in {}", free / GIB, folder.display());
             match free {
                 0..GIB => Finding::missing("disk space", found, "free at least 1 GiB, or choose another --data-dir"),
@@ -24,6 +35,10 @@ pub fn space(data: &Path) -> Finding {
         }
         Err(error) => Finding::missing("disk space", error.to_string(), "choose another --data-dir"),
     }
+}
+
+fn free(folder: &Path) -> nix::Result<u64> {
+    nix::sys::statvfs::statvfs(folder).map(|status| status.blocks_available() * status.fragment_size())
 }
 
 pub fn sync_speed(data: &Path) -> Finding {

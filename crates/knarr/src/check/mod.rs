@@ -70,7 +70,9 @@ impl Finding {
 
 /// What takes no time to look at.
 pub fn quick(plan: &Plan) -> Vec<Finding> {
-    basics(plan, false)
+    let mut findings = basics(plan, false);
+    findings.extend(disk::no_room(&plan.data));
+    findings
 }
 
 fn basics(plan: &Plan, with_versions: bool) -> Vec<Finding> {

@@ -107,5 +107,6 @@ impl DiskFile for RealFile {
 
 /// An error of the disk with the file it was about and what was to be done.
 pub(super) fn describe(step: &str, path: &Path, error: &io::Error) -> String {
-    format!("{step} {}: {error}", path.display())
+    let remedy = if error.kind() == io::ErrorKind::StorageFull { "; make room on that disk" } else { "" };
+    format!("{step} {}: {error}{remedy}", path.display())
 }
