@@ -1,6 +1,7 @@
 //! Taking away everything that this crate has put on the machine: interfaces, addresses, routes, rules, and the network
 //! namespaces of pods.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,6 +9,7 @@ use std::process::Command;
 use crate::cidr::Cidr;
 use crate::cni::configuration::NETWORK;
 use crate::cni::{self, LeaseError};
+use crate::load_balancer::held;
 use crate::netlink::{Netlink, NetlinkError};
 use crate::nft::{self, NftError};
 use crate::pod_network::TUNNEL;
@@ -52,11 +54,11 @@ pub async fn clean(belongings: &Belongings) -> Result<(), CleanError> {
     }
     let loopback = netlink.link("lo").await?;
     for (_, address, _) in netlink.addresses(Some(loopback.index)).await? {
-        let is_pooled = belongings.pools.iter().any(|pool| pool.contains(address));
-        if belongings.addresses.contains(&address) || is_pooled {
+        if belongings.addresses.contains(&address) {
             ignore_gone(netlink.delete_address(loopback.index, address).await)?;
         }
     }
+    held::drop_leftovers(&belongings.pools, &BTreeSet::new()).await?;
     remove_tables()
 }
 

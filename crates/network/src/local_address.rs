@@ -23,16 +23,3 @@ pub async fn add_local_address(address: IpAddr) -> Result<(), AddressError> {
     };
     add.await.map_err(|source| AddressError { address, source })
 }
-
-/// Takes an address away again. That it is not there is no error.
-pub async fn remove_local_address(address: IpAddr) -> Result<(), AddressError> {
-    let remove = async {
-        let netlink = Netlink::open()?;
-        let loopback = netlink.link("lo").await?;
-        netlink.delete_address(loopback.index, address).await
-    };
-    match remove.await {
-        Err(source) if !source.is_gone() => Err(AddressError { address, source }),
-        _ => Ok(()),
-    }
-}

@@ -7,7 +7,7 @@ use futures::{StreamExt, TryStreamExt};
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_core::{DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage};
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, CacheInfo};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope};
 use rtnetlink::packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
@@ -199,6 +199,20 @@ impl Netlink {
         }
     }
 
+    /// Adds a single IPv6 address that is answered on and never chosen to speak from, or finds it there.
+    pub async fn add_passive_address(&self, index: u32, address: IpAddr) -> Result<(), NetlinkError> {
+        let mut request = self.handle.address().add(index, address, 128);
+        let message = request.message_mut();
+        message.header.flags |= AddressHeaderFlags::Nodad;
+        let mut lifetime = CacheInfo::default();
+        (lifetime.ifa_preferred, lifetime.ifa_valid) = (0, u32::MAX);
+        message.attributes.push(AddressAttribute::CacheInfo(lifetime));
+        match request.execute().await.map_err(failed(format!("adding address {address}"))) {
+            Err(error) if error.is_exists() => Ok(()),
+            result => result,
+        }
+    }
+
     pub async fn delete_address(&self, index: u32, address: IpAddr) -> Result<(), NetlinkError> {
         let found = self.handle.address().get().set_link_index_filter(index).set_address_filter(address).execute();
         let messages: Vec<_> = found.try_collect().await.map_err(failed("listing addresses"))?;
@@ -215,26 +229,31 @@ impl Netlink {
 
     /// Addresses with their lengths, of one interface or of all.
     pub async fn addresses(&self, index: Option<u32>) -> Result<Vec<(u32, IpAddr, u8)>, NetlinkError> {
+        let messages = self.address_messages(index).await?;
+        let read =
+            |message: &AddressMessage| Some((message.header.index, address_of(message)?, message.header.prefix_len));
+        Ok(messages.iter().filter_map(read).collect())
+    }
+
+    /// Addresses made by [`Self::add_passive_address`], with the interface they are on.
+    pub async fn passive_addresses(&self) -> Result<Vec<(u32, IpAddr)>, NetlinkError> {
+        let is_passive = |message: &&AddressMessage| {
+            message.header.prefix_len == 128
+                && message.attributes.iter().any(
+                    |attribute| matches!(attribute, AddressAttribute::CacheInfo(lifetime) if lifetime.ifa_preferred == 0),
+                )
+        };
+        let messages = self.address_messages(None).await?;
+        let read = |message: &AddressMessage| Some((message.header.index, address_of(message)?));
+        Ok(messages.iter().filter(is_passive).filter_map(read).collect())
+    }
+
+    async fn address_messages(&self, index: Option<u32>) -> Result<Vec<AddressMessage>, NetlinkError> {
         let mut request = self.handle.address().get();
         if let Some(index) = index {
             request = request.set_link_index_filter(index);
         }
-        let messages: Vec<_> = request.execute().try_collect().await.map_err(failed("listing addresses"))?;
-        let mut found = Vec::new();
-        for message in messages {
-            let local = message.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Local(address) => Some(*address),
-                _ => None,
-            });
-            let plain = message.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Address(address) => Some(*address),
-                _ => None,
-            });
-            if let Some(address) = local.or(plain) {
-                found.push((message.header.index, address, message.header.prefix_len));
-            }
-        }
-        Ok(found)
+        request.execute().try_collect().await.map_err(failed("listing addresses"))
     }
 
     /// Adds a route or puts it in place of the one to the same network.
@@ -316,6 +335,20 @@ impl Netlink {
         }
         Ok(())
     }
+}
+
+fn address_of(message: &AddressMessage) -> Option<IpAddr> {
+    let local = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let plain = || {
+        message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    };
+    local.or_else(plain)
 }
 
 fn describe(message: &LinkMessage) -> Link {

@@ -13,9 +13,9 @@ use knarr_client::Informers;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
+use super::held::{self, Held};
 use super::{addresses, is_ours};
 use crate::cidr::Cidr;
-use crate::{add_local_address, remove_local_address};
 
 const RETRY: Duration = Duration::from_secs(2);
 const BY_SERVICE: &str = "service";
@@ -38,7 +38,8 @@ pub async fn run(informers: Informers, node_name: String, pool: Vec<Cidr>) {
     services.synced().await;
     nodes.synced().await;
     slices.synced().await;
-    let mut held: BTreeSet<IpAddr> = BTreeSet::new();
+    let mut held = Held::default();
+    let mut are_leftovers_gone = false;
     loop {
         let ready: Vec<String> =
             nodes.list().iter().filter(|node| is_ready(node)).filter_map(|node| node.metadata.name.clone()).collect();
@@ -52,7 +53,13 @@ pub async fn run(informers: Informers, node_name: String, pool: Vec<Cidr>) {
                 wanted.extend(own.filter(|address| winner(&candidates, *address) == Some(node_name.as_str())));
             }
         });
-        if apply(&mut held, &wanted).await {
+        if !are_leftovers_gone {
+            match held::drop_leftovers(&pool, &wanted).await {
+                Ok(()) => are_leftovers_gone = true,
+                Err(error) => tracing::warn!(%error, "load balancers' addresses of before could not be given up"),
+            }
+        }
+        if held.become_these(&wanted).await && are_leftovers_gone {
             changed.notified().await;
         } else {
             tokio::time::sleep(RETRY).await;
@@ -94,30 +101,6 @@ fn service_of_slice(slice: &EndpointSlice) -> Vec<String> {
     let labels = slice.metadata.labels.iter().flatten();
     let names = labels.filter(|(key, _)| *key == "kubernetes.io/service-name").map(|(_, name)| name);
     names.map(|name| format!("{namespace}/{name}")).collect()
-}
-
-/// Tells whether all went well.
-async fn apply(held: &mut BTreeSet<IpAddr>, wanted: &BTreeSet<IpAddr>) -> bool {
-    let mut is_done = true;
-    for address in held.difference(wanted).copied().collect::<Vec<_>>() {
-        match remove_local_address(address).await {
-            Ok(()) => drop(held.remove(&address)),
-            Err(error) => {
-                tracing::warn!(%error, "a load balancer's address could not be given up");
-                is_done = false;
-            }
-        }
-    }
-    for address in wanted.difference(held).copied().collect::<Vec<_>>() {
-        match add_local_address(address).await {
-            Ok(()) => drop(held.insert(address)),
-            Err(error) => {
-                tracing::warn!(%error, "a load balancer's address could not be taken");
-                is_done = false;
-            }
-        }
-    }
-    is_done
 }
 
 #[cfg(test)]

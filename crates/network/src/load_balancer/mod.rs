@@ -1,9 +1,12 @@
 //! Addresses for services of type LoadBalancer.
 //!
 //! `pool` gives each such service an address, in one place of the cluster; `announce` runs on every node and makes the one
-//! node that is to answer for an address do so. The service proxy does the rest.
+//! node that is to answer for an address do so: `held` puts it on the machine and `neighbours` tells those around. The
+//! service proxy does the rest.
 
 pub mod announce;
+pub(crate) mod held;
+mod neighbours;
 pub mod pool;
 
 use std::net::IpAddr;

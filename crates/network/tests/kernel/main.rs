@@ -4,6 +4,7 @@
 //! with `CNI_COMMAND` set, this program is the CNI plugin, as the real binary is.
 
 mod api;
+mod balancers;
 mod endpoints;
 mod machine;
 mod pods;
@@ -26,6 +27,7 @@ const SCENARIOS: &[Scenario] = &[
     ("clients_keep_their_endpoint_for_a_time", endpoints::clients_keep_their_endpoint_for_a_time),
     ("health_ports_tell_of_local_endpoints", endpoints::health_ports_tell_of_local_endpoints),
     ("connections_outlive_the_proxy", services::connections_outlive_the_proxy),
+    ("neighbours_learn_where_a_balancer_s_address_is", balancers::neighbours_learn_where_a_balancer_s_address_is),
     ("policies_decide_who_gets_through", policies::policies_decide_who_gets_through),
     ("many_services", scale::many_services),
 ];
