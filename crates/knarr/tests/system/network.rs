@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use super::harness::{self, Cluster, IMAGE, Machine, Options, PATIENCE, plain};
 
 const TRY: Duration = Duration::from_secs(1);
-/// How long the ingress may be away when Knarr is killed. What is not optimised starts several times more slowly.
-const BACK: Duration = Duration::from_secs(if cfg!(debug_assertions) { 2 } else { 1 });
+/// How long the ingress may be away when Knarr is killed. What is not optimised starts several times more slowly, and a
+/// machine that does much else beside adds to that.
+const BACK: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 });
 
 /// Pods that say their name, who asks them, and for whom; port 9000 echoes.
 fn web(replicas: usize, more: &str) -> String {
@@ -204,11 +205,19 @@ fn an_outsider_reaches_pods_and_is_seen_where_policy_says_so() {
 
     let path = "jsonpath={.spec.healthCheckNodePort}";
     let port = cluster.kubectl(&["get", "service", "balanced-near", "-o", path]);
-    assert!(
-        outside.fetch(&format!("http://{second}:{port}/")).is_some_and(|text| text.contains("\"localEndpoints\":1"))
-    );
-    assert!(outside.fetch(&format!("http://{first}:{port}/")).is_none(), "unhealthy without a pod");
-    assert!(outside.fetch(&format!("http://{first}:10256/healthz")).is_some_and(|text| text.contains("lastUpdated")));
+    // The health port follows the rules, by a moment.
+    for (page, expected) in [
+        (format!("http://{second}:{port}/"), "\"localEndpoints\":1"),
+        (format!("http://{first}:10256/healthz"), "lastUpdated"),
+    ] {
+        let mut said = None;
+        cluster.wait_for(&format!("{page} to say {expected}"), || {
+            said = outside.fetch(&page);
+            said.as_ref().is_some_and(|text| text.contains(expected))
+        });
+    }
+    let unhealthy = outside.fetch(&format!("http://{first}:{port}/"));
+    assert_eq!(unhealthy, None, "a node without a pod is unhealthy");
     let dns = cluster.kubectl(&["get", "service", "-n", "kube-system", "kube-dns", "-o", "jsonpath={.spec.clusterIP}"]);
     assert_eq!(dns, "10.96.0.10");
 }
@@ -314,7 +323,7 @@ fn every_node_serves_ingresses_with_certificates_and_is_soon_back() {
             cluster.wait_for("the ingress to be back", || on(&outside, || ask(to, "web.example")).is_ok());
         });
         println!("{name} killed: {} of {} requests failed, longest gap {:?}", load.failed.len(), load.asked, load.gap);
-        assert!(load.gap < BACK, "{:?}", load.gap);
+        assert!(load.gap < BACK, "{name} was away for {:?}: {:?}", load.gap, load.failed.last());
     }
     cluster.kubectl(&["delete", "ingress", "web"]);
     cluster.wait_for("the right to read the secret to go", || {

@@ -97,8 +97,8 @@ fn the_story_of_two_nodes_is_told_in_one_place() {
         });
     }
     let told_now = told(&cluster, "ds/web", 0);
-    let looked =
-        told_now.iter().find(|line| line.contains("looked at 2 nodes: 1 fit")).expect("why others did not fit");
+    let looked = told_now.iter().find(|line| line.contains("looked at 2 nodes: 1 fit"));
+    let looked = looked.unwrap_or_else(|| panic!("why others did not fit is missing: {told_now:#?}"));
     assert!(looked.contains("others: 1 "), "{looked}");
 
     let page = knarr(&cluster, &["journey", "daemonset", "web", "-o", "html"]).expect("a page");

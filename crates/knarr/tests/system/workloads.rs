@@ -249,8 +249,13 @@ fn probes_decide(cluster: &Cluster) {
             cluster.wait_for(&format!("{pod} to be restarted"), || {
                 field(&pod, "containerStatuses[0].restartCount").parse::<u32>().is_ok_and(|count| count > 0)
             });
-            assert!(told(&pod, "Killing").contains(&format!("failed {kind} probe, will be restarted")), "{pod}");
-            assert!(told(&pod, "Unhealthy").contains(&format!("{shown} probe failed")), "{pod}");
+            // Events are written beside the work they tell of.
+            for (reason, expected) in [
+                ("Killing", format!("failed {kind} probe, will be restarted")),
+                ("Unhealthy", format!("{shown} probe failed")),
+            ] {
+                cluster.wait_for(&format!("{pod}: {reason}: {expected}"), || told(&pod, reason).contains(&expected));
+            }
         }
         let pod = format!("{name}-readiness");
         cluster.wait_for(&format!("{pod} to be found unready"), || {
@@ -330,7 +335,10 @@ fn kubectl_reaches_into_pods(cluster: &Cluster) {
     let nodes = cluster.kubectl(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"]);
     assert!(nodes.contains("node-1") && nodes.contains("node-2"), "{nodes}");
 
-    assert_eq!(cluster.kubectl(&["logs", "shell"]), "said\nmore");
+    // Ready means no more than started here.
+    let listens = ["exec", "shell", "--", "sh", "-c", "nc -w 1 127.0.0.1 8080 </dev/null"];
+    cluster.wait_for("the pod to listen", || cluster.try_kubectl(&listens).is_ok());
+    cluster.wait_for("all that it said", || cluster.kubectl(&["logs", "shell"]) == "said\nmore");
     assert_eq!(cluster.kubectl(&["logs", "shell", "--tail=1"]), "more");
     assert_eq!(cluster.kubectl(&["exec", "shell", "--", "cat", "/www/index.html"]), "page");
     assert_eq!(cluster.kubectl_with(&["exec", "-i", "shell", "--", "cat"], "through").as_deref(), Ok("through"));
