@@ -64,6 +64,16 @@ impl ControlPlane {
         self.run(name, &arguments);
     }
 
+    /// Starts anew those of the processes that have ended by themselves.
+    pub fn revive(&mut self, names: &[&str]) {
+        for name in names {
+            if self.ended(name).is_some() {
+                let arguments = self.processes[*name].arguments.clone();
+                self.run(name, &arguments);
+            }
+        }
+    }
+
     pub fn signal(&self, name: &str, signal: nix::sys::signal::Signal) {
         let pid = nix::unistd::Pid::from_raw(self.pid(name) as i32);
         nix::sys::signal::kill(pid, signal).expect("it can be signalled");
