@@ -31,6 +31,7 @@ pub struct Arguments {
     /// Tell what repeats, too: each look of each controller, each status that changed nothing.
     #[arg(long, short)]
     all: bool,
+    /// How it is told.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
     /// Send the story to an OpenTelemetry collector too, such as http://127.0.0.1:4318.

@@ -27,6 +27,7 @@ pub struct Arguments {
     /// Its namespace; that of the kubeconfig when not given.
     #[arg(long, short)]
     namespace: Option<String>,
+    /// How it is told.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
     /// How to reach the cluster; the server's own kubeconfig when not given.

@@ -134,24 +134,40 @@ fn parse(text: &str, command: &Command) -> anyhow::Result<Vec<Setting>> {
                 None => bail!("there is no setting {key:?}; `knarr config show` lists them all"),
             }
         }
-        settings.push(Setting { key: key.to_owned(), values: values(key, &value)? });
+        let values = values(key, &value)?;
+        if is_switch(command, key) && !(values.len() <= 1 && values.iter().all(|value| is_truth(value))) {
+            bail!("{key} must be true or false, not {}", values.join(", "));
+        }
+        settings.push(Setting { key: key.to_owned(), values });
     }
     Ok(settings)
 }
 
 /// The flags of all commands that read the file: one file serves them all.
 fn known(command: &Command) -> Vec<String> {
-    let readers = READERS.iter().filter_map(|name| command.find_subcommand(name));
-    let mut all: Vec<String> = readers
-        .flat_map(|reader| std::iter::once(reader).chain(reader.get_subcommands()))
-        .flat_map(Command::get_arguments)
-        .filter_map(|argument| argument.get_long())
+    let mut all: Vec<String> = flags(command)
+        .filter_map(Arg::get_long)
         .filter(|name| !matches!(*name, "config" | "help" | "version" | "yes"))
         .map(str::to_owned)
         .collect();
     all.sort_unstable();
     all.dedup();
     all
+}
+
+/// Whether a flag is given or not and has no value.
+fn is_switch(command: &Command, key: &str) -> bool {
+    let mut own = flags(command).filter(|argument| argument.get_long() == Some(key));
+    own.any(|argument| matches!(argument.get_action(), ArgAction::SetTrue))
+}
+
+fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
+    let readers = READERS.iter().filter_map(|name| command.find_subcommand(name));
+    readers.flat_map(|reader| std::iter::once(reader).chain(reader.get_subcommands())).flat_map(Command::get_arguments)
+}
+
+fn is_truth(value: &str) -> bool {
+    matches!(value, "true" | "false")
 }
 
 fn values(key: &str, value: &Value) -> anyhow::Result<Vec<String>> {
@@ -262,10 +278,14 @@ mod tests {
             ("colour: red", "`knarr config show` lists them all"),
             ("node-name: {a: b}", "must be a value or a list"),
             ("- node-name", "of the form `flag: value`"),
+            ("disable-agent: on", "disable-agent must be true or false, not on"),
+            ("disable-agent: [true, false]", "must be true or false"),
         ] {
             let error = parse(text, &command()).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
         }
-        assert_eq!(parse("", &command()).unwrap(), []);
+        for text in ["", "disable-agent: false", "disable-agent: 'true'", "disable-agent:"] {
+            assert!(parse(text, &command()).is_ok(), "{text}");
+        }
     }
 }

@@ -19,7 +19,11 @@ pub fn show(role: &str, file: Option<PathBuf>, only_changed: bool, command: &Com
     let Some(reader) = command.find_subcommand(role) else { anyhow::bail!("there is no command {role}") };
     let typed: Vec<OsString> = ["knarr", role].map(OsString::from).into();
     let merged = merge(typed, &settings, reader, |variable| std::env::var_os(variable).is_some());
-    let matches = command.clone().try_get_matches_from(merged)?;
+    let matches = command.clone().try_get_matches_from(merged).map_err(|error| {
+        let told = error.to_string();
+        let first = told.lines().next().unwrap_or_default();
+        anyhow::anyhow!("{} is wrong: {}", path.display(), first.trim_start_matches("error: "))
+    })?;
     let Some((_, matches)) = matches.subcommand() else { anyhow::bail!("there is no command {role}") };
     let arguments = reader
         .get_arguments()
