@@ -125,10 +125,10 @@ impl Service<Request<Body>> for Connections {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let connection = if lasts(request.uri().query()) { &self.watches } else { &self.requests };
-        let (answer, reach) = (connection.request(request), self.reach.clone());
+        let (asked, answer, reach) = (self.reach.ask(), connection.request(request), self.reach.clone());
         Box::pin(async move {
             let answer = answer.await;
-            reach.learn(answer.as_ref().err().map(|error| error as &dyn std::error::Error));
+            reach.learn(asked, answer.as_ref().err().map(|error| error as &dyn std::error::Error));
             answer
         })
     }

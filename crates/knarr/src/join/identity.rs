@@ -143,8 +143,9 @@ impl Identity {
         let send = service_fn(move |request: http::Request<Body>| {
             let (client, reach) = (current.load_full(), reach.clone());
             async move {
+                let asked = reach.ask();
                 let answer = client.as_ref().clone().send(request).await;
-                reach.learn(answer.as_ref().err().map(|error| error as &dyn std::error::Error));
+                reach.learn(asked, answer.as_ref().err().map(|error| error as &dyn std::error::Error));
                 answer
             }
         });
