@@ -1,5 +1,7 @@
 //! Watches and logs over WebSocket, for clients such as browsers that cannot read an answer while it grows.
 
+use std::pin::pin;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -103,14 +105,18 @@ async fn send(
     connection: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     mut messages: BoxStream<'static, Vec<u8>>,
 ) {
-    let (mut reader, mut writer) = tokio::io::split(connection);
+    let (reader, mut writer) = tokio::io::split(connection);
+    // A message of which a part has come is read on where it stopped, whatever is sent meanwhile.
+    let mut said = pin!(futures::stream::unfold(reader, |mut reader| async move {
+        control(&mut reader).await.map(|message| (message, reader))
+    }));
     loop {
         let wrote = tokio::select! {
             framed = messages.next() => match framed {
                 Some(framed) => writer.write_all(&framed).await,
                 None => break,
             },
-            incoming = control(&mut reader) => match incoming {
+            incoming = said.next() => match incoming {
                 Some((PING, payload)) => writer.write_all(&frame(PONG, &payload)).await,
                 Some((CLOSE, _)) | None => break,
                 Some(_) => Ok(()),
@@ -182,6 +188,31 @@ async fn control(reader: &mut (impl tokio::io::AsyncRead + Unpin)) -> Option<(u8
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_ping_that_comes_in_pieces_is_answered_between_messages() {
+        let (client, server) = tokio::io::duplex(1 << 10);
+        let (sender, events) = futures::channel::mpsc::unbounded();
+        let served = tokio::spawn(send(server, events.boxed()));
+        let (mut heard, mut says) = tokio::io::split(client);
+        let mut next = async |length: usize| {
+            let mut bytes = vec![0; length];
+            heard.read_exact(&mut bytes).await.expect("a message");
+            bytes
+        };
+        // A head, then its mask, then what it says, with an event after each.
+        for (place, piece) in [&[0x89, 0x82][..], &[0; 4], b"hi"].into_iter().enumerate() {
+            says.write_all(piece).await.expect("written");
+            if place < 2 {
+                sender.unbounded_send(frame(TEXT, b"event")).expect("open");
+                assert_eq!(next(7).await, frame(TEXT, b"event"));
+            }
+        }
+        assert_eq!(next(4).await, frame(PONG, b"hi"));
+        drop(sender);
+        assert_eq!(next(4).await, frame(CLOSE, &1000u16.to_be_bytes()));
+        served.await.expect("it ends");
+    }
 
     #[test]
     fn each_event_is_a_message() {
