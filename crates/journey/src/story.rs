@@ -115,8 +115,7 @@ fn family<'s>(steps: &'s [Step], object: &'s str, since: u64) -> BTreeSet<&'s st
     family
 }
 
-/// Who follows a Service in the process of the API server may hear of a change before its writer has its answer: by so many
-/// microseconds at most.
+/// Who follows a Service may hear of a change before its writer has its answer: by so many microseconds at most.
 const HEARD_EARLY: u64 = 100_000;
 
 /// When each node's proxy and DNS had learnt that a pod is ready in a Service, or no longer is: a step of the Service that
@@ -132,9 +131,8 @@ fn reachable(steps: &[Step], own: &[Step]) -> Vec<Step> {
         }
         let reach = || steps.iter().filter(|step| step.object == service && words::tells_reach(&step.step));
         let after = reach().filter(|step| step.ended() > joined.began);
-        let just_before = reach().rev().filter(|step| {
-            step.ended() <= joined.began && step.ended() + HEARD_EARLY > joined.began && step.process == joined.process
-        });
+        let just_before =
+            reach().rev().filter(|step| step.ended() <= joined.began && step.ended() + HEARD_EARLY > joined.began);
         let mut heard = BTreeSet::new();
         for step in after.chain(just_before) {
             if heard.insert((&step.step, &step.process)) {
