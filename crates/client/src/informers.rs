@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::Request;
-use http::header::ACCEPT;
+use http::header::{ACCEPT, HeaderValue};
 use kube::api::ApiResource;
 use kube::client::Body;
 use kube::runtime::watcher::{self, watcher};
@@ -111,11 +111,11 @@ impl Informers {
 }
 
 /// Asks that who set which fields be left out of the answer, as few servers know how to: to read it is much of the work.
+/// A request that does not say what it accepts takes JSON.
 fn without_managed_fields(mut request: Request<Body>) -> Request<Body> {
-    if let Some(accept) = request.headers_mut().get_mut(ACCEPT)
-        && let Ok(lean) = [accept.as_bytes(), b";managedFields=none"].concat().try_into()
-    {
-        *accept = lean;
+    let accepted = request.headers().get(ACCEPT).map_or(&b"application/json"[..], HeaderValue::as_bytes);
+    if let Ok(lean) = HeaderValue::from_bytes(&[accepted, b";managedFields=none"].concat()) {
+        request.headers_mut().insert(ACCEPT, lean);
     }
     request
 }
@@ -130,5 +130,23 @@ fn followed_metadata(resource: &ApiResource) -> Followed {
         resource: Some((resource.group.clone(), resource.version.clone(), resource.plural.clone())),
         fields: String::new(),
         labels: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_asked_for_without_managed_fields() {
+        let metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        for (accepted, asked) in [
+            (None, "application/json;managedFields=none".to_owned()),
+            (Some(metadata), format!("{metadata};managedFields=none")),
+        ] {
+            let request = accepted.into_iter().fold(Request::builder(), |request, value| request.header(ACCEPT, value));
+            let request = without_managed_fields(request.body(Body::empty()).expect("a request"));
+            assert_eq!(request.headers().get_all(ACCEPT).iter().collect::<Vec<_>>(), [asked.as_str()]);
+        }
     }
 }

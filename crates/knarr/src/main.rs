@@ -27,9 +27,6 @@ fn main() -> anyhow::Result<ExitCode> {
     if std::env::var_os("CNI_COMMAND").is_some() {
         return Ok(knarr_network::cni_main());
     }
-    // Huge pages would keep memory that was given back: a third of the whole with 10,000 pods. Nothing depends on it, so
-    // a kernel that does not know the setting is no reason to stop.
-    let _ = nix::sys::prctl::set_thp_disable(true);
     match commands::run(std::env::args_os().collect()) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
