@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use knarr_store::{Notice, Range, Retention};
+use knarr_store::{Entry, Notice, Range, Retention};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::persist::facts;
+use crate::kinds::Resource;
+use crate::persist::splice::{self, Cut};
+use crate::persist::{outline, stored};
 use crate::server::Server;
 
 /// How much history watches can be resumed from.
@@ -77,13 +79,14 @@ async fn follow(
     plural: &'static str,
     changed: fn(&Server, Option<&Value>, Option<&Value>),
 ) {
-    let Some(prefix) = server.kinds.load().stored(group, plural).map(|resource| resource.range("")) else { return };
+    let Some(resource) = server.kinds.load().stored(group, plural).cloned() else { return };
+    let prefix = resource.range("");
     let mut stopping = server.stopping.clone();
     loop {
         let mut watch = match server.store.peek_range(&Range { prefix: &prefix, ..Range::default() }) {
             Ok(page) => {
                 for entry in &page.entries {
-                    if let Some(object) = relevant(plural, entry) {
+                    if let Some(object) = relevant(&resource, entry) {
                         changed(&server, None, Some(&object));
                     }
                 }
@@ -108,12 +111,16 @@ async fn follow(
             match notice {
                 Some(Notice::Events(events)) => {
                     for event in &events {
-                        let read = |entry: &Option<Arc<knarr_store::Entry>>| {
-                            entry.as_ref().and_then(|entry| relevant(plural, entry))
-                        };
+                        if let (Some(old), Some(new)) = (&event.previous, &event.current)
+                            && uses_the_same(old, new)
+                        {
+                            continue;
+                        }
+                        let read =
+                            |entry: &Option<Arc<Entry>>| entry.as_ref().and_then(|entry| relevant(&resource, entry));
                         let (old, new) = (read(&event.previous), read(&event.current));
                         if old.is_some() || new.is_some() {
-                            changed(&server, old.as_deref(), new.as_deref());
+                            changed(&server, old.as_ref(), new.as_ref());
                         }
                     }
                 }
@@ -127,9 +134,49 @@ async fn follow(
 }
 
 /// Pods without a node concern no node; they are not even parsed.
-fn relevant(plural: &str, entry: &knarr_store::Entry) -> Option<Arc<Value>> {
-    if plural == "pods" && memchr::memmem::find(&entry.value, b"\"nodeName\":\"").is_none() {
+fn relevant(resource: &Resource, entry: &Entry) -> Option<Value> {
+    if resource.is("", "pods") && memchr::memmem::find(&entry.value, b"\"nodeName\":\"").is_none() {
         return None;
     }
-    facts::parsed(entry, false)
+    let lean = Cut { to_metadata: None, managed_fields: true };
+    splice::read(resource, entry, lean).or_else(|| stored::parse(entry).ok())
+}
+
+/// Whether only an object's status changed, or its metadata, and it says nothing of what is used: as with most changes.
+fn uses_the_same(old: &Entry, new: &Entry) -> bool {
+    let spec = |entry: &Entry| {
+        let mut spec = None;
+        let status_tells = memchr::memmem::find(&entry.value, b"\"resourceClaimStatuses\"").is_some();
+        let end = outline::fields(&entry.value, 1, |field| {
+            if field.name == "spec" {
+                spec = Some(field.value);
+            }
+        });
+        end.and(spec).filter(|_| !status_tells)
+    };
+    match (spec(old), spec(new)) {
+        (Some(before), Some(after)) => old.value[before] == new.value[after],
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_status_alone_is_passed_over() {
+        let entry = |text: &str| Entry::new(Arc::from("k"), text.to_owned().into(), 1, 2);
+        let old = r#"{"kind":"Pod","metadata":{"name":"p"},"spec":{"nodeName":"n"},"status":{"phase":"Pending"}}"#;
+        for (new, same) in [
+            (old.replace("Pending", "Running"), true),
+            (old.replace("\"p\"", "\"p\",\"labels\":{}"), true),
+            (old.replace("\"n\"", "\"m\""), false),
+            (old.replace("\"phase\"", "\"resourceClaimStatuses\":[],\"phase\""), false),
+            (old.replace(",\"spec\"", ",\"specs\""), false),
+            (old[1..].to_owned(), false),
+        ] {
+            assert_eq!(uses_the_same(&entry(old), &entry(&new)), same, "{new}");
+        }
+    }
 }

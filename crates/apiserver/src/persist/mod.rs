@@ -12,6 +12,7 @@ pub mod list;
 pub mod name;
 pub mod objects;
 pub mod options;
+pub mod outline;
 pub mod patch;
 pub mod pipeline;
 pub mod splice;

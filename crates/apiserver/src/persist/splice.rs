@@ -6,8 +6,9 @@
 use std::ops::Range;
 
 use knarr_store::Entry;
+use serde_json::Value;
 
-use super::stored;
+use super::{outline, stored};
 use crate::kinds::Resource;
 
 /// What a watcher wants to be spared.
@@ -47,6 +48,15 @@ pub fn append(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u
     true
 }
 
+/// The object, or a part of it, parsed; nothing when its bytes are not in the form we write.
+pub fn read(resource: &Resource, entry: &Entry, cut: Cut) -> Option<Value> {
+    let mut bytes = Vec::with_capacity(entry.value.len());
+    if !append(&mut bytes, resource, entry, entry.revision, cut) {
+        return None;
+    }
+    stored::read(&bytes).ok()
+}
+
 /// Where an object's metadata ends, and where in it the managed fields are, name and all.
 #[derive(Debug, PartialEq, Eq)]
 struct Metadata {
@@ -58,22 +68,12 @@ impl Metadata {
     /// Looks through the metadata's own fields, the first of which begins at `first`.
     fn find(bytes: &[u8], first: usize) -> Option<Metadata> {
         let mut managed_fields = None;
-        let mut field = first;
-        loop {
-            let colon = text_end(bytes, field)?;
-            if *bytes.get(colon)? != b':' {
-                return None;
+        let end = outline::fields(bytes, first, |field| {
+            if field.name == "managedFields" {
+                managed_fields = Some(field.whole);
             }
-            let end = value_end(bytes, colon + 1)?;
-            if &bytes[field..colon] == b"\"managedFields\"" {
-                managed_fields = Some(field..end);
-            }
-            match bytes.get(end)? {
-                b',' => field = end + 1,
-                b'}' => return Some(Metadata { end, managed_fields }),
-                _ => return None,
-            }
-        }
+        })?;
+        Some(Metadata { end, managed_fields })
     }
 
     /// The bytes to leave out, with the comma that belongs to them. None when nothing would be left.
@@ -85,45 +85,6 @@ impl Metadata {
                 _ => None,
             },
             _ => Some(self.end..self.end),
-        }
-    }
-}
-
-/// Behind the quote that ends the text which begins at `at`.
-fn text_end(bytes: &[u8], at: usize) -> Option<usize> {
-    if *bytes.get(at)? != b'"' {
-        return None;
-    }
-    let mut at = at + 1;
-    loop {
-        at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
-        match bytes[at] {
-            b'"' => return Some(at + 1),
-            _ => at += 2,
-        }
-    }
-}
-
-/// Behind the value that begins at `at`.
-fn value_end(bytes: &[u8], mut at: usize) -> Option<usize> {
-    let mut depth = 0_usize;
-    loop {
-        match *bytes.get(at)? {
-            b'"' => at = text_end(bytes, at)?,
-            b'{' | b'[' => {
-                depth += 1;
-                at += 1;
-            }
-            b'}' | b']' if depth > 0 => {
-                depth -= 1;
-                at += 1;
-            }
-            b',' | b':' if depth > 0 => at += 1,
-            b',' | b'}' | b']' | b':' => return None,
-            _ => at += bytes[at..].iter().position(|byte| matches!(byte, b',' | b'}' | b']' | b':'))?,
-        }
-        if depth == 0 {
-            return Some(at);
         }
     }
 }

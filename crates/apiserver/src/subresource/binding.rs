@@ -1,16 +1,21 @@
 //! Giving a pod its node.
 
+use std::ops::Range;
+
+use bytes::Bytes;
 use http::Response;
 use knarr_api::field::{Errors, Path};
 use knarr_api::status::{Named, Status};
 use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
+use knarr_store::Entry;
 use serde_json::{Value, json};
 
-use super::{admit, change_stored, created, success};
+use super::{admit, change_entry, changed, created, success};
 use crate::answer::Body;
-use crate::persist::Call;
+use crate::kinds::Resource;
 use crate::persist::pipeline::Phase;
+use crate::persist::{Call, outline, splice};
 use crate::route::accept::Format;
 use crate::server::Admitted;
 
@@ -34,7 +39,8 @@ pub async fn serve(
     let missing = || Status::not_found(pods.named(), name);
     let now = time::seconds(call.now);
     let key = pods.key(&call.target.namespace, name);
-    change_stored(call, pods, &key, missing, options.dry_run, |pod| assign(pod, &key, &binding, &now)).await?;
+    change_entry(call, pods, &key, missing, options.dry_run, |current| bind(pods, current, &key, &binding, &now))
+        .await?;
     Ok(success(201, format))
 }
 
@@ -55,6 +61,84 @@ fn check(binding: &Value) -> Result<(), Status> {
             let list: Vec<String> = many.iter().map(ToString::to_string).collect();
             Err(Status::new(500, "", format!("[{}]", list.join(", "))))
         }
+    }
+}
+
+/// A stored pod with its node, and what of it is worth telling.
+fn bind(pods: &Resource, current: &Entry, key: &str, binding: &Value, now: &str) -> Result<(Bytes, Value), Status> {
+    match InBytes::of(pods, current, binding) {
+        Some(quick) => quick.bind(pods, current, key, binding, now),
+        None => changed(pods, current, |pod| assign(pod, key, binding, now)),
+    }
+}
+
+/// A pod that can get its node without being parsed: to read and write all of it is most of a binding's work.
+struct InBytes {
+    /// What decides whether the pod may be bound, and all that changes but for the node's name.
+    pod: Value,
+    /// Where the node's name goes, and whether a field comes after it.
+    place: usize,
+    is_last: bool,
+    status: Range<usize>,
+}
+
+impl InBytes {
+    /// Nothing for a pod whose spec or metadata say anything about its binding, or that ran already.
+    fn of(pods: &Resource, current: &Entry, binding: &Value) -> Option<InBytes> {
+        if binding.has(&["metadata", "annotations"]) || binding.has(&["metadata", "labels"]) {
+            return None;
+        }
+        let only_metadata = splice::Cut { to_metadata: Some("v1"), managed_fields: true };
+        let mut pod = splice::read(pods, current, only_metadata)?;
+        let bytes = &current.value[..];
+        let (mut spec, mut status) = (None, None);
+        outline::fields(bytes, 1, |field| match field.name {
+            "spec" => spec = Some(field.value),
+            "status" => status = Some(field.value),
+            _ => {}
+        })?;
+        let (spec, status) = (spec?, status?);
+        let (mut speaks_of_it, mut place) = (false, None);
+        let end = outline::fields(bytes, spec.start + 1, |field| {
+            speaks_of_it |= matches!(field.name, "nodeName" | "schedulingGates");
+            if place.is_none() && field.name > "nodeName" {
+                place = Some(field.whole.start);
+            }
+        })?;
+        pod.set(&["status"], serde_json::from_slice::<Value>(&bytes[status.clone()]).ok()?);
+        let ran = pod.has(&["status", "containerStatuses"]) || pod.has(&["status", "initContainerStatuses"]);
+        let is_first = end == spec.start + 1;
+        (!speaks_of_it && !ran && !is_first).then(|| InBytes {
+            pod,
+            place: place.unwrap_or(end),
+            is_last: place.is_none(),
+            status,
+        })
+    }
+
+    fn bind(
+        self,
+        pods: &Resource,
+        current: &Entry,
+        key: &str,
+        binding: &Value,
+        now: &str,
+    ) -> Result<(Bytes, Value), Status> {
+        let InBytes { mut pod, place, is_last, status } = self;
+        assign(&mut pod, key, binding, now)?;
+        let node = json!(binding.text(&["target", "name"])).to_string();
+        if let Some(schema) = pods.schema() {
+            knarr_api::decode::normalize(&mut pod, schema);
+        }
+        let old = &current.value[..];
+        let mut bytes = Vec::with_capacity(old.len() + 256);
+        bytes.extend_from_slice(&old[..place]);
+        let (before, after) = if is_last { (",", "") } else { ("", ",") };
+        bytes.extend_from_slice(format!("{before}\"nodeName\":{node}{after}").as_bytes());
+        bytes.extend_from_slice(&old[place..status.start]);
+        bytes.extend_from_slice(pod["status"].to_string().as_bytes());
+        bytes.extend_from_slice(&old[status.end..]);
+        Ok((bytes.into(), pod))
     }
 }
 
@@ -118,7 +202,14 @@ pub fn set_condition(pod: &mut Value, mut condition: Value, now: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use knarr_api::catalogue::Catalogue;
+
     use super::*;
+    use crate::kinds::{Kinds, no_descriptions};
+    use crate::persist::stored;
 
     #[test]
     fn a_pod_gets_one_node() {
@@ -136,5 +227,58 @@ mod tests {
             again.message,
             "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n1\""
         );
+    }
+
+    /// A pod as it is stored, with more in its spec and status.
+    fn stored_pod(pods: &Resource, spec: Value, status: Value) -> Entry {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "n", "uid": "1", "labels": {"nodeName": "}"},
+                "managedFields": [{"manager": "m", "fieldsV1": {"f:spec": {"f:nodeName": {}}}}]},
+            "spec": {"containers": [{"name": "c", "image": "i", "args": ["\"status\":{}"]}]},
+            "status": {"phase": "Pending", "qosClass": "BestEffort"},
+        });
+        for (part, more) in [("spec", spec), ("status", status)] {
+            pod[part].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        }
+        knarr_api::decode::normalize(&mut pod, pods.schema().unwrap());
+        Entry::new(Arc::from("/registry/pods/n/p"), stored::encode(pods, &pod), 7, 8)
+    }
+
+    #[test]
+    fn a_pod_bound_in_its_bytes_is_the_one_bound_as_an_object() {
+        let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new(), no_descriptions());
+        let pods = kinds.resource("", "v1", "pods").unwrap();
+        let failed =
+            json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 \"\\n"});
+        let binding = |metadata: Value| json!({"metadata": metadata, "target": {"name": "node-1"}});
+        let plain = binding(json!({"name": "p", "uid": "1"}));
+        let (bytes, whole) = (true, false);
+        for (spec, status, binding, how) in [
+            (json!({}), json!({}), &plain, bytes),
+            (json!({"nodeSelector": {"a": "b"}, "volumes": []}), json!({}), &plain, bytes),
+            (json!({"restartPolicy": "Always"}), json!({"nominatedNodeName": "other"}), &plain, bytes),
+            (json!({}), json!({"conditions": [failed]}), &plain, bytes),
+            (json!({}), json!({}), &binding(json!({"name": "p", "annotations": {"x": "y"}})), whole),
+            (json!({}), json!({}), &binding(json!({"name": "p", "uid": "2"})), bytes),
+            (json!({}), json!({}), &binding(json!({"name": "p", "resourceVersion": "3"})), bytes),
+            (json!({"schedulingGates": [{"name": "g"}]}), json!({}), &plain, whole),
+            (json!({"nodeName": "taken"}), json!({}), &plain, whole),
+            (json!({}), json!({"containerStatuses": [{"name": "c"}]}), &plain, whole),
+        ] {
+            let entry = stored_pod(pods, spec, status);
+            assert_eq!(InBytes::of(pods, &entry, binding).is_some(), how, "{}", String::from_utf8_lossy(&entry.value));
+            let quick = bind(pods, &entry, "k", binding, "2026-01-01T00:00:00Z");
+            let slow = changed(pods, &entry, |pod| assign(pod, "k", binding, "2026-01-01T00:00:00Z"));
+            match (quick, slow) {
+                (Ok((quick, told)), Ok((slow, pod))) => {
+                    assert_eq!(String::from_utf8_lossy(&quick), String::from_utf8_lossy(&slow));
+                    assert_eq!(told["status"], pod["status"]);
+                    assert_eq!(told["metadata"]["name"], pod["metadata"]["name"]);
+                }
+                (Err(quick), Err(slow)) => assert_eq!(quick.message, slow.message),
+                (quick, slow) => panic!("{quick:?}, but {slow:?}"),
+            }
+        }
     }
 }

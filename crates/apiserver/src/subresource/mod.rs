@@ -10,11 +10,12 @@ mod token;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use http::Response;
 use knarr_api::catalogue::{GroupVersionKind, Verb};
 use knarr_api::status::{Named, Status};
 use knarr_api::value::Read;
-use knarr_store::Error;
+use knarr_store::{Entry, Error};
 use serde_json::{Value, json};
 
 use crate::admit::Operation;
@@ -127,15 +128,36 @@ async fn change_stored(
     dry_run: bool,
     mut change: impl FnMut(&mut Value) -> Result<(), Status>,
 ) -> Result<Value, Status> {
+    change_entry(call, resource, key, missing, dry_run, |current| changed(resource, current, &mut change)).await
+}
+
+/// What becomes of a stored object: its bytes, and the object itself.
+fn changed(
+    resource: &Resource,
+    current: &Entry,
+    change: impl FnOnce(&mut Value) -> Result<(), Status>,
+) -> Result<(Bytes, Value), Status> {
+    let mut object = stored::parse(current)?;
+    change(&mut object)?;
+    if let Some(node) = resource.schema() {
+        knarr_api::decode::normalize(&mut object, node);
+    }
+    Ok((stored::encode(resource, &object), object))
+}
+
+/// Changes what is stored under a key; `change` makes the new bytes, and as much of the object as is to be told of.
+async fn change_entry(
+    call: &Call<'_>,
+    resource: &Resource,
+    key: &str,
+    missing: impl Fn() -> Status,
+    dry_run: bool,
+    mut change: impl FnMut(&Entry) -> Result<(Bytes, Value), Status>,
+) -> Result<Value, Status> {
     call.server.store.sync().await.map_err(store_error)?;
     let mut current = call.server.store.peek(key).ok_or_else(&missing)?;
     loop {
-        let mut object = stored::parse(&current)?;
-        change(&mut object)?;
-        if let Some(node) = resource.schema() {
-            knarr_api::decode::normalize(&mut object, node);
-        }
-        let value = stored::encode(resource, &object);
+        let (value, mut object) = change(&current)?;
         if dry_run || value == current.value {
             return Ok(object);
         }
