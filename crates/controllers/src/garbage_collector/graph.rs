@@ -92,6 +92,8 @@ struct Dependents {
     all: HashMap<String, bool>,
     /// How many say so: counted, since an owner of thousands is asked each time one of them goes.
     blocking: usize,
+    /// Those of them that came when the owner already waited for all to go: they are looked at when another one goes.
+    late: Vec<String>,
 }
 
 impl Dependents {
@@ -159,34 +161,46 @@ impl Graph {
             }
             for gained in object.owners() {
                 let blocks = gained.block_owner_deletion == Some(true);
-                self.dependents.entry(gained.uid.clone()).or_default().insert(&uid, blocks);
+                let is_late = blocks && self.objects.get(&gained.uid).is_some_and(Object::is_deleting_dependents);
+                let dependents = self.dependents.entry(gained.uid.clone()).or_default();
+                dependents.insert(&uid, blocks);
+                if is_late {
+                    dependents.late.push(uid.clone());
+                }
             }
-            self.look_at_owners(&object, old.as_ref(), &mut work);
+            if !object.owners().iter().all(|owner| self.is_present(owner, object.namespace())) {
+                work.deletions.push(uid.clone());
+            }
+            for former in old.as_ref().map(Object::owners).unwrap_or_default() {
+                self.go_on_with(&former.uid, &mut work);
+            }
         }
         if object.is_orphaning() && old.as_ref().is_none_or(|old| !old.is_orphaning()) {
             work.orphanings.push(uid.clone());
         }
         if object.is_deleting_dependents() {
-            if old.as_ref().is_none_or(|old| !old.is_deleting_dependents()) {
+            let starts = old.as_ref().is_none_or(|old| !old.is_deleting_dependents());
+            if starts {
                 work.deletions.extend(self.uids_of_dependents(&uid).cloned());
             }
-            work.deletions.push(uid);
+            if starts || !self.is_blocked(&uid) {
+                work.deletions.push(uid);
+            }
         }
         work
     }
 
-    /// What a new or changed set of owners means: the object may have to go, or an owner may go on.
-    fn look_at_owners(&self, object: &Object, old: Option<&Object>, work: &mut Work) {
-        let is_present = |reference: &OwnerReference| {
-            self.objects.get(&reference.uid).is_some_and(|owner| {
-                !owner.is_deleting_dependents() && owner.is_meant_by(reference, object.namespace())
-            })
-        };
-        if !object.owners().iter().all(is_present) {
-            work.deletions.push(object.uid().to_owned());
+    fn is_present(&self, reference: &OwnerReference, from: &str) -> bool {
+        self.objects.get(&reference.uid).is_some_and(|owner| owner.is_meant_by(reference, from))
+    }
+
+    /// One that the owner perhaps waited for is in its way no more: it may go itself, or those that came late are next.
+    fn go_on_with(&mut self, owner: &str, work: &mut Work) {
+        if self.may_finish(owner) {
+            work.deletions.push(owner.to_owned());
+        } else if let Some(rest) = self.dependents.get_mut(owner) {
+            work.deletions.append(&mut rest.late);
         }
-        let former = old.map(Object::owners).unwrap_or_default();
-        work.deletions.extend(former.iter().filter(|owner| self.may_finish(&owner.uid)).map(|owner| owner.uid.clone()));
     }
 
     pub fn remove(&mut self, uid: &str) -> Work {
@@ -194,9 +208,7 @@ impl Graph {
         let Some(object) = self.objects.remove(uid) else { return work };
         for owner in object.owners() {
             self.unlink(&owner.uid, uid);
-            if self.may_finish(&owner.uid) {
-                work.deletions.push(owner.uid.clone());
-            }
+            self.go_on_with(&owner.uid, &mut work);
         }
         work.deletions.extend(self.uids_of_dependents(uid).cloned());
         work
@@ -263,9 +275,11 @@ mod tests {
         work.sort();
         assert_eq!(work, ["child", "owner"]);
         assert_eq!(graph.blocking_dependents("owner"), ["child"]);
-        graph.put(object("other", &["owner"], json!({})));
-        assert_eq!(graph.remove("child"), Work::default(), "the other is still in the way");
-        assert_eq!(graph.remove("other").deletions, ["owner"]);
+        assert_eq!(graph.put(object("late", &["owner"], json!({}))), Work::default(), "until another one goes");
+        assert_eq!(graph.put(object("owner", &[], deleting(FOREGROUND))), Work::default(), "it waits already");
+        assert_eq!(graph.remove("child").deletions, ["late"], "it is in the way");
+        assert_eq!(graph.remove("late").deletions, ["owner"]);
+        assert_eq!(graph.put(object("owner", &[], deleting(FOREGROUND))).deletions, ["owner"]);
         assert!(graph.blocking_dependents("owner").is_empty());
     }
 
