@@ -36,8 +36,6 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 /// Index of slices by namespace, service and manager.
 const BY_SERVICE: &str = "service";
-/// Changes of pods come in bursts.
-const GATHERING: Duration = Duration::from_millis(20);
 
 pub async fn run(context: Context) {
     let services = context.informers.of::<Service>();
@@ -96,8 +94,9 @@ impl Controller {
         let weak = Arc::downgrade(self);
         self.pods.on_change(move |change| {
             let Some(controller) = weak.upgrade() else { return };
-            let delay = controller.context.settings.endpoints_batch_period.max(GATHERING);
+            let period = controller.context.settings.endpoints_batch_period;
             for key in services_touched(&controller.services, change) {
+                let delay = period.max(controller.trigger_times.gathering(&key));
                 controller.queue.add_after(key, delay);
             }
         });

@@ -3,7 +3,6 @@
 mod subsets;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -28,7 +27,6 @@ use subsets::{equal, of_service, truncate};
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const CONTROLLER: &str = "endpoint-controller";
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
-const GATHERING: Duration = Duration::from_millis(20);
 
 pub async fn run(context: Context) {
     let services = context.informers.of::<Service>();
@@ -39,10 +37,12 @@ pub async fn run(context: Context) {
     let queue: Arc<WorkQueue<Key>> = WorkQueue::new();
     let on_service = queue.clone();
     services.on_change(move |change| on_service.add(Key::of(&**change.latest())));
-    let (on_pod, selecting, delay) =
-        (queue.clone(), services.clone(), context.settings.endpoints_batch_period.max(GATHERING));
+    let trigger_times = Arc::new(TriggerTimes::default());
+    let (on_pod, selecting, seen) = (queue.clone(), services.clone(), trigger_times.clone());
+    let period = context.settings.endpoints_batch_period;
     pods.on_change(move |change| {
         for key in services_touched(&selecting, change) {
+            let delay = period.max(seen.gathering(&key));
             on_pod.add_after(key, delay);
         }
     });
@@ -65,7 +65,6 @@ pub async fn run(context: Context) {
     });
     let workers = context.settings.concurrent_syncs;
     let recorder = context.recorder(CONTROLLER);
-    let trigger_times = TriggerTimes::default();
     let controller = Arc::new(Controller { context, services, pods, endpoints, trigger_times, recorder });
     run_workers(queue, workers, move |key| {
         let controller = controller.clone();
@@ -79,7 +78,7 @@ struct Controller {
     services: Arc<Informer<Service>>,
     pods: Arc<Informer<Pod>>,
     endpoints: Arc<Informer<Endpoints>>,
-    trigger_times: TriggerTimes,
+    trigger_times: Arc<TriggerTimes>,
     recorder: EventRecorder,
 }
 

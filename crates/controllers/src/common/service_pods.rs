@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -191,6 +192,15 @@ impl TriggerTimes {
         let changed = times.iter().filter(|(pod, at)| known.pods.get(*pod).is_none_or(|before| before < at));
         let service_changed = created.filter(|at| known.service.is_none_or(|before| before < *at));
         changed.map(|(_, at)| *at).chain(service_changed).min()
+    }
+
+    /// How long to wait for more when a pod of the service changes: where there are many, changes come in bursts, and all
+    /// of them are looked at each time.
+    pub fn gathering(&self, key: &Key) -> Duration {
+        const MANY_PODS: usize = 100;
+        const GATHERING: Duration = Duration::from_millis(20);
+        let has_many = self.seen.lock().get(key).is_some_and(|seen| seen.pods.len() >= MANY_PODS);
+        if has_many { GATHERING } else { Duration::ZERO }
     }
 
     pub fn forget(&self, key: &Key) {
