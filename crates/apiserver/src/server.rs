@@ -100,6 +100,10 @@ pub struct Admitted<'a> {
     pub passage: Passage,
 }
 
+/// What is to be said of the token that came with a request.
+#[derive(Clone, Copy)]
+struct TokenWarning(&'static str);
+
 /// An answer, and what is said about it in its head.
 pub struct Answer {
     pub response: Response<Body>,
@@ -130,6 +134,7 @@ impl Server {
             Ok(answer) => answer,
             Err(status) => failure(&parts.headers, &query, &status).into(),
         };
+        answer.warnings.extend(parts.extensions.get::<TokenWarning>().map(|warning| warning.0.to_owned()));
         add_head(&mut answer, record.id());
         record.answered(&mut answer.response, routed.target.verb == "watch", Timestamp::now());
         running.end(answer.response.status().as_u16(), begun.elapsed());
@@ -155,11 +160,14 @@ impl Server {
         let now = Timestamp::now();
         let mut passage = Passage::begin();
         let identified = self.identify(&parts.headers, sender, now);
+        if let Ok((_, _, Some(warning))) = &identified {
+            parts.extensions.insert(TokenWarning(warning));
+        }
         match &identified {
-            Ok((user, acting)) => record.identified(Some(user), acting.as_deref(), &routed.target, now),
+            Ok((user, acting, _)) => record.identified(Some(user), acting.as_deref(), &routed.target, now),
             Err(_) => record.identified(None, None, &routed.target, now),
         }
-        let allowed = identified.and_then(|(user, acting)| {
+        let allowed = identified.and_then(|(user, acting, _)| {
             passage.identified = Instant::now();
             let user = acting.unwrap_or(user);
             match self.authorizer.decide(&user, &routed.target) {
@@ -192,25 +200,24 @@ impl Server {
         }
     }
 
-    /// Who sent a request, and whom it acts as where that is somebody else.
+    /// Who sent a request, whom it acts as where that is somebody else, and what is to be said of the credentials.
     fn identify(
         &self,
         headers: &HeaderMap,
         sender: &Sender,
         now: Timestamp,
-    ) -> Result<(Arc<User>, Option<Arc<User>>), Status> {
-        let user = match sender {
-            Sender::Trusted(user) => user.clone(),
-            Sender::Remote(certificate) => {
-                Arc::new(self.authenticator.request(headers, certificate.as_deref(), &*self.objects, now)?)
-            }
-            Sender::FrontProxy => {
-                let named = user_of_headers(headers);
-                Arc::new(self.authenticator.request(headers, named.as_ref(), &*self.objects, now)?)
-            }
+    ) -> Result<(Arc<User>, Option<Arc<User>>, Option<&'static str>), Status> {
+        let known = |named: Option<&User>| -> Result<_, Status> {
+            let (user, warning) = self.authenticator.request(headers, named, &*self.objects, now)?;
+            Ok((Arc::new(user), warning))
+        };
+        let (user, warning) = match sender {
+            Sender::Trusted(user) => (user.clone(), None),
+            Sender::Remote(certificate) => known(certificate.as_deref())?,
+            Sender::FrontProxy => known(user_of_headers(headers).as_ref())?,
         };
         let acting = impersonate(&user, headers, &*self.authorizer)?.map(Arc::new);
-        Ok((user, acting))
+        Ok((user, acting, warning))
     }
 
     /// Refuses what nobody allowed.

@@ -4,6 +4,7 @@
 mod bootstrap_token;
 mod certificate;
 mod front_proxy;
+mod held_token;
 mod impersonate;
 mod service_account;
 mod token_file;
@@ -17,6 +18,7 @@ use knarr_api::status::Status;
 
 pub use certificate::user_of_certificate;
 pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, is_front_proxy, user_of_headers};
+pub use held_token::{follow as follow_uses, publish_since};
 pub use impersonate::impersonate;
 pub use service_account::{Bound, KeyError, ServiceAccountTokens, TokenRequest};
 pub use token_file::{TokenFile, TokenFileError};
@@ -35,7 +37,12 @@ pub struct Authenticator {
 pub struct Authenticated {
     pub user: User,
     pub audiences: Vec<String>,
+    /// What whoever uses it should know.
+    pub warning: Option<&'static str>,
 }
+
+/// Whose request it is, and what they are to be warned of.
+pub type Known = (User, Option<&'static str>);
 
 impl Authenticator {
     pub fn new(token_file: TokenFile, service_accounts: Arc<ServiceAccountTokens>) -> Self {
@@ -49,23 +56,23 @@ impl Authenticator {
         certificate: Option<&User>,
         objects: &dyn Objects,
         now: Timestamp,
-    ) -> Result<User, Status> {
-        let mut user = match (certificate, bearer(headers)) {
-            (Some(user), _) => user.clone(),
+    ) -> Result<Known, Status> {
+        let (mut user, warning) = match (certificate, bearer(headers)) {
+            (Some(user), _) => (user.clone(), None),
             (None, Some(token)) => {
                 let audiences = self.service_accounts.api_audiences();
                 let found = self.token(token, audiences, objects, now).map_err(|why| {
                     tracing::debug!(why, "a token was refused");
                     Status::unauthorized()
                 })?;
-                found.user
+                (found.user, found.warning)
             }
-            (None, None) => return Ok(User::anonymous()),
+            (None, None) => return Ok((User::anonymous(), None)),
         };
         if !user.is_in(GROUP_AUTHENTICATED) {
             user.groups.push(GROUP_AUTHENTICATED.to_owned());
         }
-        Ok(user)
+        Ok((user, warning))
     }
 
     /// Whom a token stands for, or why it stands for nobody.
@@ -87,7 +94,7 @@ impl Authenticator {
             return if common.is_empty() {
                 Err(UNKNOWN.to_owned())
             } else {
-                Ok(Authenticated { user, audiences: common })
+                Ok(Authenticated { user, audiences: common, warning: None })
             };
         }
         self.service_accounts.verify(token, audiences, objects, now)
@@ -123,8 +130,8 @@ mod tests {
             }
             authenticator.request(&headers, None, &objects, Timestamp::UNIX_EPOCH)
         };
-        assert_eq!(ask(None).unwrap(), User::anonymous());
-        let ann = ask(Some("bearer secret")).unwrap();
+        assert_eq!(ask(None).unwrap().0, User::anonymous());
+        let (ann, _) = ask(Some("bearer secret")).unwrap();
         assert_eq!((ann.name.as_str(), ann.groups.join(",").as_str()), ("ann", "devs,ops,system:authenticated"));
         assert_eq!(ask(Some("Bearer wrong")).unwrap_err().code, 401);
     }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::Authenticated;
+use super::held_token::Uses;
 use crate::objects::Objects;
 use crate::request::User;
 
@@ -35,6 +36,8 @@ pub struct ServiceAccountTokens {
     verifying: DecodingKey,
     public_point: Vec<u8>,
     verified: Mutex<BTreeMap<[u8; 32], Claims>>,
+    /// Of the tokens that lie in secrets.
+    pub(super) uses: Uses,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -117,6 +120,7 @@ impl ServiceAccountTokens {
             verifying: DecodingKey::from_ec_components(&x, &y)?,
             public_point,
             verified: Mutex::default(),
+            uses: Uses::default(),
         })
     }
 
@@ -193,7 +197,23 @@ impl ServiceAccountTokens {
             return Err(format!("token audiences [{own}] is invalid for the target audiences [{asked}]"));
         }
         check_bound(&claims.kubernetes, objects, now)?;
-        Ok(Authenticated { user: user(&claims), audiences: common })
+        let warning = self.check_held(token, &claims.kubernetes, objects, now)?;
+        Ok(Authenticated { user: user(&claims), audiences: common, warning })
+    }
+
+    fn check_held(
+        &self,
+        token: &str,
+        claims: &Private,
+        objects: &dyn Objects,
+        now: Timestamp,
+    ) -> Result<Option<&'static str>, String> {
+        let get = |resource: &str, of: &Reference| objects.get("", resource, &claims.namespace, &of.name);
+        let secret = claims.secret.as_ref().and_then(|secret| get("secrets", secret));
+        match (secret, get("serviceaccounts", &claims.serviceaccount)) {
+            (Some(secret), Some(account)) => self.uses.check(token, &secret, &account, now),
+            _ => Ok(None),
+        }
     }
 
     fn claims(&self, token: &str) -> Result<Claims, String> {

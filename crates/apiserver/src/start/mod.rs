@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::admit::{Chain, QuotaWriter};
-use crate::authenticate::{Authenticator, ServiceAccountTokens, TokenFile};
+use crate::authenticate::{Authenticator, ServiceAccountTokens, TokenFile, publish_since};
 use crate::authorize::{Authorizer, Decision, NodeAuthorizer, NodeGraph, Rbac, Rule, Union};
 use crate::bootstrap::{self, Wanted};
 use crate::endpoint::Documents;
@@ -227,9 +227,19 @@ pub async fn prepare(
     for part in [namespaces, others] {
         futures::stream::iter(part).map(Ok).try_for_each_concurrent(AT_ONCE, |wanted| ensure(server, wanted)).await?;
     }
-    let (published, trust) = futures::join!(api_services::publish(server), publish_trust(server));
+    let (published, trust, since) = futures::join!(
+        api_services::publish(server),
+        publish_trust(server),
+        publish_since(server, jiff::Timestamp::now())
+    );
     let () = published;
     trust?;
+    since.map_err(|status| PrepareError {
+        verb: "publish",
+        resource: "configmaps",
+        name: "kube-apiserver-legacy-service-account-token-tracking".to_owned(),
+        status: Box::new(status),
+    })?;
     crate::service::publish(server, service_ranges, advertised).await.map_err(|status| PrepareError {
         verb: "publish",
         resource: "services",

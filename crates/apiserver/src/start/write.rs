@@ -20,7 +20,7 @@ pub struct Path<'a> {
     pub name: &'a str,
 }
 
-/// Sends an object to where it belongs. That it is there already is no failure.
+/// Sends an object to where it belongs, or what is to be changed of one. That it is there already is no failure.
 pub async fn send(server: &Arc<Server>, method: Method, at: &Path<'_>, object: &Value) -> Result<(), Status> {
     let mut path = if at.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", at.group) };
     path.push_str(&format!("/{}", at.version));
@@ -31,11 +31,12 @@ pub async fn send(server: &Arc<Server>, method: Method, at: &Path<'_>, object: &
     if method != Method::POST {
         path.push_str(&format!("/{}", at.name));
     }
+    let media = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
     let body = serde_json::to_vec(object).map_err(Status::internal)?;
     let request = Request::builder()
         .method(method)
         .uri(path)
-        .header("content-type", "application/json")
+        .header("content-type", media)
         .header("user-agent", "kube-apiserver")
         .body(Full::new(Bytes::from(body)))
         .map_err(Status::internal)?;
