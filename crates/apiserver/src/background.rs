@@ -146,14 +146,8 @@ fn relevant(resource: &Resource, entry: &Entry) -> Option<Value> {
 /// Whether only an object's status changed, or its metadata, and it says nothing of what is used: as with most changes.
 fn uses_the_same(old: &Entry, new: &Entry) -> bool {
     let spec = |entry: &Entry| {
-        let mut spec = None;
         let status_tells = memchr::memmem::find(&entry.value, b"\"resourceClaimStatuses\"").is_some();
-        let end = outline::fields(&entry.value, 1, |field| {
-            if field.name == "spec" {
-                spec = Some(field.value);
-            }
-        });
-        end.and(spec).filter(|_| !status_tells)
+        outline::value(&entry.value, 1, "spec").filter(|_| !status_tells)
     };
     match (spec(old), spec(new)) {
         (Some(before), Some(after)) => old.value[before] == new.value[after],

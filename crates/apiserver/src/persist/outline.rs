@@ -34,6 +34,38 @@ pub fn fields<'b>(bytes: &'b [u8], first: usize, mut each: impl FnMut(Field<'b>)
     }
 }
 
+/// Where the value of one field is.
+pub fn value(bytes: &[u8], first: usize, name: &str) -> Option<Range<usize>> {
+    let mut found = None;
+    fields(bytes, first, |field| {
+        if field.name == name {
+            found = Some(field.value);
+        }
+    })?;
+    found
+}
+
+/// The bytes with one field's value another. A field that was not there comes where its name is in order.
+pub fn put(bytes: &[u8], first: usize, name: &str, value: &[u8]) -> Option<Vec<u8>> {
+    let (mut there, mut next) = (None, None);
+    let end = fields(bytes, first, |field| {
+        if field.name == name {
+            there = Some(field.value);
+        } else if next.is_none() && field.name > name {
+            next = Some(field.whole.start);
+        }
+    })?;
+    let quoted = format!("\"{name}\":");
+    let (kept, before, after) = match (there, next) {
+        (Some(there), _) => (there, "", ""),
+        (None, Some(next)) => (next..next, &*quoted, ","),
+        (None, None) if end == first => (end..end, &*quoted, ""),
+        (None, None) => (end..end, &*format!(",{quoted}"), ""),
+    };
+    let parts = [&bytes[..kept.start], before.as_bytes(), value, after.as_bytes(), &bytes[kept.end..]];
+    Some(parts.concat())
+}
+
 /// Behind the quote that ends the text which begins at `at`.
 fn text_end(bytes: &[u8], at: usize) -> Option<usize> {
     if *bytes.get(at)? != b'"' {
@@ -95,6 +127,24 @@ mod tests {
             });
             assert_eq!(end, Some(text.len() - 1));
             assert_eq!(Value::Object(found), object);
+        }
+    }
+
+    #[test]
+    fn a_field_is_put_where_it_belongs() {
+        for (object, name) in [
+            (json!({}), "b"),
+            (json!({"b": [1]}), "b"),
+            (json!({"a": {"b": 1}}), "b"),
+            (json!({"c": 1}), "b"),
+            (json!({"a": 1, "bb": 3, "c": 2}), "b"),
+            (json!({"a": 1, "b": "x}", "c": 2}), "b"),
+        ] {
+            let mut expected = object.clone();
+            expected[name] = json!({"new": "\""});
+            let put = put(object.to_string().as_bytes(), 1, name, expected[name].to_string().as_bytes());
+            assert_eq!(String::from_utf8(put.expect("an object")).expect("text"), expected.to_string());
+            assert_eq!(value(expected.to_string().as_bytes(), 1, "none"), None);
         }
     }
 
