@@ -7,8 +7,8 @@ use knarr_store::{Entry, Notice, Range, Retention};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+use crate::authorize::OF_POD;
 use crate::kinds::Resource;
-use crate::persist::splice::{self, Cut};
 use crate::persist::{outline, stored};
 use crate::server::Server;
 
@@ -139,8 +139,8 @@ fn relevant(resource: &Resource, entry: &Entry) -> Option<Value> {
     if resource.is("", "pods") && memchr::memmem::find(&entry.value, b"\"nodeName\":\"").is_none() {
         return None;
     }
-    let lean = Cut { to_metadata: None, managed_fields: true };
-    splice::read(resource, entry, lean).or_else(|| stored::parse(entry).ok())
+    let read = if resource.is("", "pods") { OF_POD.read(&entry.value).ok() } else { None };
+    read.or_else(|| stored::parse(entry).ok())
 }
 
 /// Whether only an object's status changed, or its metadata, and it says nothing of what is used: as with most changes.

@@ -9,7 +9,7 @@ mod rule;
 
 pub use covering::uncovered;
 pub use node::{NodeAuthorizer, node_name};
-pub use node_graph::NodeGraph;
+pub use node_graph::{NodeGraph, OF_POD};
 pub use rbac::{Rbac, UserRules};
 pub use rule::Rule;
 

@@ -7,6 +7,8 @@ use knarr_api::value::Read;
 use parking_lot::RwLock;
 use serde_json::Value;
 
+use crate::persist::pick::Pick;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Asked {
     Pod,
@@ -125,6 +127,26 @@ impl Edges {
 }
 
 /// The node of a bound pod and all it uses. A mirror pod gives its node nothing: the kubelet itself made it.
+/// All that is asked of a pod here.
+pub const OF_POD: Pick = Pick::Fields(&[
+    ("metadata", Pick::Fields(&[("annotations", Pick::All), ("name", Pick::All), ("namespace", Pick::All)])),
+    (
+        "spec",
+        Pick::Fields(&[
+            ("containers", OF_CONTAINER),
+            ("ephemeralContainers", OF_CONTAINER),
+            ("imagePullSecrets", Pick::All),
+            ("initContainers", OF_CONTAINER),
+            ("nodeName", Pick::All),
+            ("resourceClaims", Pick::All),
+            ("serviceAccountName", Pick::All),
+            ("volumes", Pick::All),
+        ]),
+    ),
+    ("status", Pick::Fields(&[("resourceClaimStatuses", Pick::All)])),
+]);
+const OF_CONTAINER: Pick = Pick::Fields(&[("env", Pick::Fields(&[("valueFrom", Pick::All)])), ("envFrom", Pick::All)]);
+
 fn pod_edges(pod: &Value) -> Option<(String, Vec<Key>)> {
     let node = pod.text(&["spec", "nodeName"]);
     if node.is_empty() {
@@ -235,5 +257,31 @@ mod tests {
         assert_eq!(reached(), [true; 4]);
         graph.pod_changed(Some(&pod), None);
         assert_eq!(reached(), [false; 4]);
+    }
+
+    #[test]
+    fn what_is_picked_of_a_pod_is_all_that_is_asked_for() {
+        let references =
+            json!([{"name": "v", "valueFrom": {"secretKeyRef": {"name": "s1"}}}, {"name": "w", "value": "x"}]);
+        let container =
+            |from: &str| json!({"name": "c", "env": references, "envFrom": [{"configMapRef": {"name": from}}]});
+        let pod = json!({
+            "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "n", "labels": {"a": "b"}, "annotations": {"x": "y"}},
+            "spec": {
+                "nodeName": "one", "serviceAccountName": "account", "hostname": "h",
+                "imagePullSecrets": [{"name": "pull"}],
+                "containers": [container("m1")], "initContainers": [container("m2")],
+                "ephemeralContainers": [container("m3")],
+                "volumes": [{"name": "v", "secret": {"secretName": "s2"}}, {"name": "e", "ephemeral": {}},
+                    {"name": "q", "projected": {"sources": [{"configMap": {"name": "m4"}}]}}],
+                "resourceClaims": [{"name": "r", "resourceClaimName": "claim1"}],
+            },
+            "status": {"phase": "Running", "resourceClaimStatuses": [{"name": "r", "resourceClaimName": "claim2"}]},
+        });
+        let picked = OF_POD.read(pod.to_string().as_bytes()).unwrap();
+        let edges = pod_edges(&pod).unwrap();
+        assert_eq!(pod_edges(&picked).unwrap(), edges);
+        assert_eq!(edges.1.len(), 14, "{edges:?}");
     }
 }

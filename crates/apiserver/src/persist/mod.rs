@@ -14,6 +14,7 @@ pub mod objects;
 pub mod options;
 pub mod outline;
 pub mod patch;
+pub mod pick;
 pub mod pipeline;
 pub mod splice;
 pub mod stored;
