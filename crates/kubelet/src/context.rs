@@ -19,6 +19,7 @@ use crate::objects::Objects;
 use crate::pod::{self, Role};
 use crate::runtime::{Index, Pulse};
 use crate::settings::Settings;
+use crate::start_queue::StartQueue;
 use crate::volumes::Tokens;
 
 pub struct Context {
@@ -68,22 +69,6 @@ impl Abilities {
     pub fn of_handler(&self, name: &str) -> RuntimeHandlerFeatures {
         let handler = self.handlers.iter().find(|handler| handler.name == name);
         handler.and_then(|handler| handler.features).unwrap_or_default()
-    }
-}
-
-/// Starting a sandbox or container keeps the CPU busy for a good while. Many at once take longer than the same many in
-/// turn, so they take turns; but nobody waits long for a start that hangs.
-pub struct StartQueue(tokio::sync::Semaphore);
-
-impl StartQueue {
-    pub fn new(cpus: u32) -> Self {
-        Self(tokio::sync::Semaphore::new(usize::try_from(cpus).unwrap_or(1) * 2))
-    }
-
-    /// A turn, or none when it did not come in time; the start goes on either way.
-    pub async fn turn(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
-        const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
-        tokio::time::timeout(PATIENCE, self.0.acquire()).await.ok()?.ok()
     }
 }
 

@@ -24,6 +24,7 @@ mod runtime;
 mod server;
 mod settings;
 mod source;
+mod start_queue;
 mod status;
 mod trail;
 mod volumes;
@@ -191,7 +192,7 @@ async fn assemble(
         node_dns: container::dns::parse_resolv_conf(&resolv_conf.unwrap_or_default()),
         allocatable: RwLock::new(allocatable),
         metrics,
-        starts: context::StartQueue::new(machine.cpus),
+        starts: start_queue::StartQueue::new(machine.cpus),
         abilities: RwLock::new(abilities),
         runtime_name: version.runtime_name,
         runtime_version: version.runtime_version,
