@@ -6,8 +6,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::step::Step;
-
 /// Enough for the last three thousand steps or so.
 const CAPACITY: usize = 1 << 20;
 
@@ -43,10 +41,8 @@ impl Journal {
         Journal { shared: Arc::new(shared) }
     }
 
-    /// Adds a step; the oldest make room for it.
-    pub fn add(&self, step: &Step) {
-        // A step is made of strings and numbers: there is nothing in it that JSON could not hold.
-        let Ok(line) = serde_json::to_string(step) else { return };
+    /// Adds a step as its line of JSON; the oldest make room for it.
+    pub(crate) fn add(&self, line: String) {
         let mut lines = self.shared.lines.lock();
         lines.bytes += line.len();
         lines.kept.push_back(line.into());
@@ -111,16 +107,18 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::Step;
 
-    fn step(number: u64) -> Step {
-        Step {
+    fn step(number: u64) -> String {
+        let step = Step {
             began: number,
             took: 0,
             step: "seen".into(),
             object: "pods/a/b".into(),
             process: String::new(),
             fields: Default::default(),
-        }
+        };
+        serde_json::to_string(&step).expect("JSON")
     }
 
     fn moments(text: &str) -> Vec<u64> {
@@ -129,33 +127,33 @@ mod tests {
 
     #[test]
     fn the_oldest_make_room() {
-        let size = serde_json::to_string(&step(1)).unwrap().len();
+        let size = step(1).len();
         let journal = Journal::with_capacity(size * 3);
-        (1..=5).for_each(|number| journal.add(&step(number)));
+        (1..=5).for_each(|number| journal.add(step(number)));
         assert_eq!(moments(&journal.text()), [3, 4, 5]);
     }
 
     #[tokio::test]
     async fn a_follower_misses_nothing_and_sees_nothing_twice() {
         let journal = Journal::default();
-        journal.add(&step(1));
+        journal.add(step(1));
         let mut all = journal.follow();
         let mut new = journal.follow_new();
         assert_eq!(moments(&all.next().await.unwrap()), [1]);
-        journal.add(&step(2));
-        journal.add(&step(3));
+        journal.add(step(2));
+        journal.add(step(3));
         assert_eq!(moments(&all.next().await.unwrap()), [2, 3]);
         assert_eq!(moments(&new.next().await.unwrap()), [2, 3]);
     }
 
     #[tokio::test]
     async fn a_follower_goes_on_after_what_was_forgotten() {
-        let size = serde_json::to_string(&step(1)).unwrap().len();
+        let size = step(1).len();
         let journal = Journal::with_capacity(size * 2);
         let mut follower = journal.follow();
-        (1..=5).for_each(|number| journal.add(&step(number)));
+        (1..=5).for_each(|number| journal.add(step(number)));
         assert_eq!(moments(&follower.next().await.unwrap()), [4, 5]);
-        journal.add(&step(6));
+        journal.add(step(6));
         assert_eq!(moments(&follower.next().await.unwrap()), [6]);
     }
 }

@@ -1,8 +1,7 @@
 //! From what the parts say with `tracing` to steps in a journal.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::fmt::{Debug, Write as _};
+use std::fmt::Debug;
+use std::io::Write as _;
 use std::time::{Duration, Instant, SystemTime};
 
 use tracing::field::{Field, Visit};
@@ -13,7 +12,6 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::TARGET;
 use crate::journal::Journal;
-use crate::step::Step;
 
 /// A layer that writes everything under the journey's target into a journal, and leaves all else alone.
 pub struct Recorder {
@@ -32,18 +30,43 @@ impl Recorder {
         metadata.target() == TARGET
     }
 
-    fn add(&self, name: &'static str, said: Said, took: Duration) {
-        let Said { step, object, took_us, fields } = said;
-        let took = took_us.map_or(took, Duration::from_micros);
+    /// Writes a line as `Step` reads it. Steps are many, so nothing is made for one but its line.
+    fn add(&self, name: &'static str, said: &Said, took: Duration) {
+        let took = said.took_us.map_or(took, Duration::from_micros);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.journal.add(&Step {
-            began: micros(now.saturating_sub(took)),
-            took: micros(took),
-            step: step.map_or(Cow::Borrowed(name), Cow::Owned),
-            object,
-            process: self.process.clone(),
-            fields,
-        });
+        let mut line = Line(Vec::with_capacity(160 + said.object.len() + said.fields.0.len()));
+        line.0.extend_from_slice(b"{\"began\":");
+        line.number(micros(now.saturating_sub(took)));
+        if !took.is_zero() {
+            line.0.extend_from_slice(b",\"took\":");
+            line.number(micros(took));
+        }
+        line.field("step", said.step.as_deref().unwrap_or(name));
+        line.field("object", &said.object);
+        line.field("process", &self.process);
+        line.0.extend_from_slice(&said.fields.0);
+        line.0.push(b'}');
+        if let Ok(line) = String::from_utf8(line.0) {
+            self.journal.add(line);
+        }
+    }
+}
+
+/// JSON in the making.
+#[derive(Default)]
+struct Line(Vec<u8>);
+
+impl Line {
+    fn number(&mut self, number: u64) {
+        // Writing to memory does not fail, here and below.
+        let _ = write!(self.0, "{number}");
+    }
+
+    fn field(&mut self, name: &str, value: &str) {
+        self.0.push(b',');
+        let _ = serde_json::to_writer(&mut self.0, name);
+        self.0.push(b':');
+        let _ = serde_json::to_writer(&mut self.0, value);
     }
 }
 
@@ -76,7 +99,7 @@ where
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(span) = context.span(&id) else { return };
         if let Some((said, began)) = span.extensions_mut().remove::<(Said, Instant)>() {
-            self.add(span.metadata().name(), said, began.elapsed());
+            self.add(span.metadata().name(), &said, began.elapsed());
         }
     }
 
@@ -84,7 +107,7 @@ where
         if Recorder::wants(event.metadata()) {
             let mut said = Said::default();
             event.record(&mut said);
-            self.add("", said, Duration::ZERO);
+            self.add("", &said, Duration::ZERO);
         }
     }
 }
@@ -95,39 +118,37 @@ struct Said {
     step: Option<String>,
     object: String,
     took_us: Option<u64>,
-    fields: BTreeMap<Cow<'static, str>, String>,
+    /// The others, as they stand in the line.
+    fields: Line,
 }
 
 impl Said {
-    fn take(&mut self, field: &Field, value: String) {
+    fn take(&mut self, field: &Field, value: &str) {
         match field.name() {
-            "step" => self.step = Some(value),
-            "object" => self.object = value,
+            "step" => self.step = Some(value.to_owned()),
+            "object" => value.clone_into(&mut self.object),
             // Nothing to tell.
             _ if value.is_empty() => {}
-            name => drop(self.fields.insert(Cow::Borrowed(name), value)),
+            name => self.fields.field(name, value),
         }
     }
 }
 
 impl Visit for Said {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.take(field, value.to_owned());
+        self.take(field, value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
         if field.name() == "took_us" {
             self.took_us = Some(value);
         } else {
-            self.take(field, value.to_string());
+            self.take(field, &value.to_string());
         }
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = write!(text, "{value:?}");
-        self.take(field, text);
+        self.take(field, &format!("{value:?}"));
     }
 }
 
@@ -136,6 +157,7 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
+    use crate::step::Step;
 
     fn recorded(act: impl FnOnce()) -> Vec<Step> {
         let journal = Journal::default();
@@ -147,12 +169,15 @@ mod tests {
     #[test]
     fn an_event_is_a_step() {
         let steps = recorded(|| {
-            tracing::info!(target: "journey", step = "request", object = "pods/a/b", took_us = 1_500_u64, user = "jane", note = "");
+            tracing::info!(target: "journey", step = "request", object = "pods/a/b", took_us = 1_500_u64, user = "jane \"j\"\n", note = "");
             tracing::info!(object = "pods/a/b", "a log line is none");
         });
         assert_eq!(steps.len(), 1);
         assert_eq!((steps[0].step.as_ref(), steps[0].object.as_str(), steps[0].took), ("request", "pods/a/b", 1_500));
-        assert_eq!((steps[0].field("user"), steps[0].fields.len(), steps[0].process.as_str()), ("jane", 1, "here"));
+        assert_eq!(
+            (steps[0].field("user"), steps[0].fields.len(), steps[0].process.as_str()),
+            ("jane \"j\"\n", 1, "here")
+        );
     }
 
     #[test]
