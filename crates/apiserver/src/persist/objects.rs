@@ -1,6 +1,5 @@
 //! Reads of other objects for admission and authorization, from what this server knows.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -18,17 +17,19 @@ pub struct StoreObjects {
     store: Arc<dyn Store>,
     kinds: Arc<ArcSwap<Kinds>>,
     /// For each resource somebody asked the version of, a watch that tells when it changes.
-    versions: Mutex<HashMap<String, Version>>,
+    versions: Mutex<Vec<Version>>,
 }
 
 struct Version {
+    group: String,
+    resource: String,
     watch: Box<dyn Watch>,
     number: u64,
 }
 
 impl StoreObjects {
     pub fn new(store: Arc<dyn Store>, kinds: Arc<ArcSwap<Kinds>>) -> StoreObjects {
-        StoreObjects { store, kinds, versions: Mutex::new(HashMap::new()) }
+        StoreObjects { store, kinds, versions: Mutex::default() }
     }
 
     fn resource(&self, group: &str, resource: &str) -> Option<Arc<Resource>> {
@@ -67,18 +68,26 @@ impl Objects for StoreObjects {
     }
 
     fn version(&self, group: &str, resource: &str) -> u64 {
-        let Some(resource) = self.resource(group, resource) else { return 0 };
-        let prefix = resource.range("");
         let mut versions = self.versions.lock();
-        if !versions.contains_key(&prefix) {
-            let number = self.store.revision();
-            match self.store.watch(&prefix, number) {
-                Ok(watch) => drop(versions.insert(prefix.clone(), Version { watch, number })),
-                // Without a watch every moment counts as a change.
-                Err(_) => return number,
+        // Asked for with every request, of a dozen resources in all.
+        let known = versions.iter().position(|version| version.resource == resource && version.group == group);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let Some(found) = self.resource(group, resource) else { return 0 };
+                let number = self.store.revision();
+                match self.store.watch(&found.range(""), number) {
+                    Ok(watch) => {
+                        let (group, resource) = (group.to_owned(), resource.to_owned());
+                        versions.push(Version { group, resource, watch, number });
+                    }
+                    // Without a watch every moment counts as a change.
+                    Err(_) => return number,
+                }
+                versions.len() - 1
             }
-        }
-        let Some(version) = versions.get_mut(&prefix) else { return self.store.revision() };
+        };
+        let version = &mut versions[at];
         loop {
             match version.watch.next().now_or_never() {
                 Some(Some(Notice::Events(events))) => {
@@ -86,7 +95,7 @@ impl Objects for StoreObjects {
                 }
                 Some(Some(Notice::Progress(_))) => {}
                 Some(Some(Notice::Compacted) | None) => {
-                    versions.remove(&prefix);
+                    versions.swap_remove(at);
                     return self.store.revision();
                 }
                 None => return version.number,
