@@ -170,7 +170,7 @@ async fn assemble(
     let client = api_metrics::measured(client, metrics.clone());
     let runtime = runtime.observed(server::metrics::runtime_observer(metrics.clone()));
     let abilities = runtime.status(false).await.map(|status| context::Abilities::of(&status)).unwrap_or_default();
-    let informers = Informers::new(client.clone());
+    let informers = Informers::new(client.clone()).reducing(pod::compact);
     let machine = node::machine::read();
     let allocatable = node::allocatable(&settings, &machine);
     let cgroups = prepare_cgroups(&settings, &allocatable, node::memory_for_pods(&settings, &machine));

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe, TCPSocketAction};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
 
@@ -24,11 +25,13 @@ pub struct ProbeTasks(HashMap<(String, ProbeKind), AbortHandle>);
 
 impl ProbeTasks {
     /// Starts what should run and ends what should not. Until its startup probe succeeded a container is asked nothing
-    /// else, and a pod that ends is only asked whether it is still ready.
+    /// else, and a pod that ends is only asked whether it is still ready. Where the pod will be found as it is then, is
+    /// `latest`.
     pub fn sync(
         &mut self,
         context: &Arc<Context>,
-        pod: &Arc<Pod>,
+        latest: &Arc<Mutex<Arc<Pod>>>,
+        pod: &Pod,
         runtime: &RuntimePod,
         memory: &Memory,
         worker: &UnboundedSender<Message>,
@@ -54,7 +57,9 @@ impl ProbeTasks {
                 (ProbeKind::Readiness, container.readiness_probe.as_ref().filter(|_| started)),
             ];
             for (kind, probe) in wanted {
-                let Some(probe) = probe else { continue };
+                if probe.is_none() {
+                    continue;
+                }
                 let failed = results.liveness_failed || results.startup_failed;
                 if (memory.ending.is_some() || failed) && kind != ProbeKind::Readiness {
                     continue;
@@ -65,12 +70,11 @@ impl ProbeTasks {
                 }
                 let task = Task {
                     context: context.clone(),
-                    pod: pod.clone(),
-                    container: container.clone(),
+                    pod: latest.clone(),
+                    container: container.name.clone(),
                     id: view.id.clone(),
                     started_at: view.started_at.unwrap_or_else(Timestamp::now),
                     address: addresses.first().cloned().unwrap_or_default(),
-                    probe: probe.clone(),
                     kind,
                     worker: worker.clone(),
                 };
@@ -86,14 +90,14 @@ impl Drop for ProbeTasks {
     }
 }
 
+/// It lives as long as its container, so it holds neither the pod as it was once nor parts of it.
 struct Task {
     context: Arc<Context>,
-    pod: Arc<Pod>,
-    container: Container,
+    pod: Arc<Mutex<Arc<Pod>>>,
+    container: String,
     id: String,
     started_at: Timestamp,
     address: String,
-    probe: Probe,
     kind: ProbeKind,
     worker: UnboundedSender<Message>,
 }
@@ -107,29 +111,72 @@ enum Outcome {
     Unknown(String),
 }
 
-impl Task {
-    async fn run(self) {
+/// What a probe is told, and of which container.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    container: &'a Container,
+    probe: &'a Probe,
+}
+
+impl<'a> Asked<'a> {
+    fn of(pod: &'a Pod, name: &str, kind: ProbeKind) -> Option<Self> {
+        let mut containers = pod::init_containers(pod).map(|(_, c)| c).chain(pod::main_containers(pod));
+        let container = containers.find(|container| container.name == name)?;
+        let probe = match kind {
+            ProbeKind::Startup => &container.startup_probe,
+            ProbeKind::Liveness => &container.liveness_probe,
+            ProbeKind::Readiness => &container.readiness_probe,
+        };
+        Some(Self { container, probe: probe.as_ref()? })
+    }
+
+    fn command(&self) -> &'a [String] {
+        self.probe.exec.as_ref().and_then(|exec| exec.command.as_deref()).unwrap_or_default()
+    }
+
+    fn late(&self, limit: Duration) -> String {
+        if self.probe.exec.is_some() {
+            return format!("command timed out: \"{}\" timed out after {}s", self.command().join(" "), limit.as_secs());
+        }
+        "context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_string()
+    }
+}
+
+/// When a probe is asked, and how many answers count.
+struct Rhythm {
+    initial: SignedDuration,
+    period: Duration,
+    limit: Duration,
+    counter: Counter,
+}
+
+impl Rhythm {
+    fn of(probe: &Probe) -> Self {
         let seconds = |value: Option<i32>, default: u64| {
             Duration::from_secs(value.and_then(|value| u64::try_from(value).ok()).filter(|v| *v > 0).unwrap_or(default))
         };
-        let period = seconds(self.probe.period_seconds, 10);
-        let limit = seconds(self.probe.timeout_seconds, 1);
-        let initial = SignedDuration::from_secs(self.probe.initial_delay_seconds.unwrap_or(0).into());
+        let threshold = |value: Option<i32>, default| value.filter(|threshold| *threshold > 0).unwrap_or(default);
+        Self {
+            initial: SignedDuration::from_secs(probe.initial_delay_seconds.unwrap_or(0).into()),
+            period: seconds(probe.period_seconds, 10),
+            limit: seconds(probe.timeout_seconds, 1),
+            counter: Counter::new(threshold(probe.failure_threshold, 3), threshold(probe.success_threshold, 1)),
+        }
+    }
+}
+
+impl Task {
+    async fn run(self) {
+        let rhythm = Asked::of(&self.pod(), &self.container, self.kind).map(|asked| Rhythm::of(asked.probe));
+        let Some(Rhythm { initial, period, limit, mut counter }) = rhythm else { return };
         let begin = self.started_at.saturating_add(initial).unwrap_or(self.started_at);
         tokio::time::sleep(knarr_client::time::until(Timestamp::now(), begin)).await;
-        let mut counter = Counter::new(
-            self.probe.failure_threshold.filter(|threshold| *threshold > 0).unwrap_or(3),
-            self.probe.success_threshold.filter(|threshold| *threshold > 0).unwrap_or(1),
-        );
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut reported = None;
         loop {
             ticks.tick().await;
-            let outcome = match tokio::time::timeout(limit, Box::pin(self.ask(limit))).await {
-                Ok(outcome) => outcome,
-                Err(_) => Outcome::Failure(self.late(limit)),
-            };
+            let outcome = Box::pin(self.ask(limit)).await;
             if let Outcome::Unknown(message) = &outcome {
                 // Who could not ask knows nothing: neither a success nor a failure.
                 self.count("unknown");
@@ -152,7 +199,7 @@ impl Task {
             let Some(verdict) = counter.answer(success) else { continue };
             if reported != Some(verdict) {
                 reported = Some(verdict);
-                trail::probe(&self.pod, &self.container.name, self.kind.as_str(), verdict, &why);
+                trail::probe(&self.pod(), &self.container, self.kind.as_str(), verdict, &why);
                 let message = Message::Probe { id: self.id.clone(), kind: self.kind, success: verdict };
                 if self.worker.send(message).is_err() {
                     return;
@@ -164,12 +211,18 @@ impl Task {
         }
     }
 
+    /// The pod as it is now.
+    fn pod(&self) -> Arc<Pod> {
+        self.pod.lock().clone()
+    }
+
     fn count(&self, result: &str) {
+        let pod = self.pod();
         let labels = [
-            ("container", self.container.name.as_str()),
-            ("namespace", pod::namespace(&self.pod)),
-            ("pod", pod::name(&self.pod)),
-            ("pod_uid", pod::uid(&self.pod)),
+            ("container", self.container.as_str()),
+            ("namespace", pod::namespace(&pod)),
+            ("pod", pod::name(&pod)),
+            ("pod_uid", pod::uid(&pod)),
             ("probe_type", self.kind.as_str()),
             ("result", result),
         ];
@@ -177,29 +230,28 @@ impl Task {
     }
 
     fn event(&self, reason: &str, message: String) {
-        self.context.container_event(&self.pod, &self.container.name, true, reason, message);
-    }
-
-    fn late(&self, limit: Duration) -> String {
-        if self.probe.exec.is_some() {
-            return format!("command timed out: \"{}\" timed out after {}s", self.command().join(" "), limit.as_secs());
-        }
-        "context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_string()
-    }
-
-    fn command(&self) -> Vec<String> {
-        self.probe.exec.as_ref().and_then(|exec| exec.command.clone()).unwrap_or_default()
+        self.context.container_event(&self.pod(), &self.container, true, reason, message);
     }
 
     async fn ask(&self, limit: Duration) -> Outcome {
-        if self.probe.exec.is_some() {
-            return self.ask_by_command(limit).await;
+        let pod = self.pod();
+        let Some(asked) = Asked::of(&pod, &self.container, self.kind) else {
+            return Outcome::Unknown("the container has no such probe any more".to_string());
+        };
+        let answer = tokio::time::timeout(limit, self.ask_as_told(asked, limit)).await;
+        answer.unwrap_or_else(|_| Outcome::Failure(asked.late(limit)))
+    }
+
+    async fn ask_as_told(&self, asked: Asked<'_>, limit: Duration) -> Outcome {
+        let probe = asked.probe;
+        if probe.exec.is_some() {
+            return self.ask_by_command(asked, limit).await;
         }
-        let answer = if let Some(http) = &self.probe.http_get {
-            return self.ask_by_http(http).await;
-        } else if let Some(tcp) = &self.probe.tcp_socket {
-            self.ask_by_tcp(tcp).await
-        } else if let Some(probe) = &self.probe.grpc {
+        let answer = if let Some(http) = &probe.http_get {
+            return self.ask_by_http(http, asked.container).await;
+        } else if let Some(tcp) = &probe.tcp_socket {
+            self.ask_by_tcp(tcp, asked.container).await
+        } else if let Some(probe) = &probe.grpc {
             match u16::try_from(probe.port) {
                 Ok(port) => grpc::check(&self.address, port, probe.service.as_deref().unwrap_or_default()).await,
                 Err(_) => Err("the port is out of range".to_string()),
@@ -210,12 +262,12 @@ impl Task {
         answer.map_or_else(Outcome::Failure, |()| Outcome::Success)
     }
 
-    async fn ask_by_command(&self, limit: Duration) -> Outcome {
+    async fn ask_by_command(&self, asked: Asked<'_>, limit: Duration) -> Outcome {
         let mut environment = std::collections::BTreeMap::new();
-        for variable in self.container.env.iter().flatten() {
+        for variable in asked.container.env.iter().flatten() {
             environment.insert(variable.name.clone(), variable.value.clone().unwrap_or_default());
         }
-        let command = self.command().iter().map(|word| crate::container::env::expand(word, &environment)).collect();
+        let command = asked.command().iter().map(|word| crate::container::env::expand(word, &environment)).collect();
         match self.context.runtime.exec_sync(&self.id, command, Some(limit)).await {
             Ok(answer) if answer.exit_code == 0 => Outcome::Success,
             Ok(answer) => {
@@ -224,13 +276,13 @@ impl Task {
                 output.truncate(10 << 10);
                 Outcome::Failure(String::from_utf8_lossy(&output).into_owned())
             }
-            Err(error) if error.is_late() => Outcome::Failure(self.late(limit)),
+            Err(error) if error.is_late() => Outcome::Failure(asked.late(limit)),
             Err(error) => Outcome::Unknown(error.rpc_text()),
         }
     }
 
-    async fn ask_by_http(&self, http: &k8s_openapi::api::core::v1::HTTPGetAction) -> Outcome {
-        let port = match resolve_port(&http.port, &self.container) {
+    async fn ask_by_http(&self, http: &HTTPGetAction, container: &Container) -> Outcome {
+        let port = match resolve_port(&http.port, container) {
             Ok(port) => port,
             Err(message) => return Outcome::Failure(message),
         };
@@ -251,8 +303,8 @@ impl Task {
         }
     }
 
-    async fn ask_by_tcp(&self, tcp: &k8s_openapi::api::core::v1::TCPSocketAction) -> Result<(), String> {
-        let port = resolve_port(&tcp.port, &self.container)?;
+    async fn ask_by_tcp(&self, tcp: &TCPSocketAction, container: &Container) -> Result<(), String> {
+        let port = resolve_port(&tcp.port, container)?;
         let host = tcp.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| self.address.clone());
         match tokio::net::TcpStream::connect((host.as_str(), port)).await {
             Ok(_) => Ok(()),

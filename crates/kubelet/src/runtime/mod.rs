@@ -119,6 +119,8 @@ impl RuntimePod {
     pub fn put_container(&mut self, container: ContainerView) {
         self.containers.retain(|known| known.id != container.id);
         let place = self.containers.partition_point(|known| known.created_at > container.created_at);
+        // Few pods get more than they begin with.
+        self.containers.reserve_exact(1);
         self.containers.insert(place, container);
     }
 

@@ -72,6 +72,7 @@ pub struct Worker {
     /// What was computed last, on which the next is built.
     status: PodStatus,
     shared_status: Arc<parking_lot::Mutex<PodStatus>>,
+    shared_pod: Arc<parking_lot::Mutex<Arc<Pod>>>,
     /// The version of the object that holds it.
     reported_version: Option<u64>,
     status_retry_at: Option<Timestamp>,
@@ -158,6 +159,7 @@ impl Worker {
             reported: status.clone(),
             status,
             shared_status: handle.status.clone(),
+            shared_pod: handle.pod.clone(),
             reported_version: None,
             status_retry_at: None,
             retry_at: None,
@@ -458,7 +460,7 @@ impl Worker {
         for action in std::mem::take(&mut self.plan.actions) {
             self.perform(action, now);
         }
-        self.probes.sync(&self.context, &self.pod, &self.runtime, &self.memory, &self.sender);
+        self.probes.sync(&self.context, &self.shared_pod, &self.pod, &self.runtime, &self.memory, &self.sender);
         self.report(now);
         if self.plan.ended {
             self.finish();
