@@ -4,7 +4,7 @@
 //! last, and a server lets only so many streams through one connection.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -105,6 +105,23 @@ fn connector(config: &Config, shares: bool) -> Result<HttpsConnector<HttpConnect
     })
 }
 
+/// Put into a request's extensions, it learns the host and port that the request went to.
+#[derive(Clone, Debug, Default)]
+pub struct Server(Arc<OnceLock<String>>);
+
+impl Server {
+    /// Nothing before the first request, and of a server that is reached without a connection.
+    pub fn name(&self) -> &str {
+        self.0.get().map_or("", String::as_str)
+    }
+
+    fn learn(request: &Request<Body>) {
+        if let Some((server, authority)) = request.extensions().get::<Self>().zip(request.uri().authority()) {
+            server.0.get_or_init(|| authority.to_string());
+        }
+    }
+}
+
 type Connection = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 
 #[derive(Clone)]
@@ -124,6 +141,7 @@ impl Service<Request<Body>> for Connections {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Server::learn(&request);
         let connection = if lasts(request.uri().query()) { &self.watches } else { &self.requests };
         let (asked, answer, reach) = (self.reach.ask(), connection.request(request), self.reach.clone());
         Box::pin(async move {

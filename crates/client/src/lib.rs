@@ -26,7 +26,7 @@ pub mod selector;
 pub mod time;
 pub mod work_queue;
 
-pub use connect::{ConnectError, connect};
+pub use connect::{ConnectError, Server, connect};
 pub use events::{EventRecorder, SeriesRecorder};
 pub use informer::{Change, Informer, Metadata};
 pub use informers::Informers;

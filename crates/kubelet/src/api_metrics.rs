@@ -5,29 +5,34 @@ use std::time::Instant;
 
 use http::Request;
 use hyper::body::Body as _;
+use knarr_client::Server;
 use kube::Client;
 use kube::client::Body;
 
 use crate::counters::Counters;
 
-/// The client, measured.
+/// The client, measured. The server is named as the connections to it are; one in this process has no such name.
 pub fn measured(client: Client, metrics: Arc<Counters>) -> Client {
     let namespace = client.default_namespace().to_string();
-    let send = tower::service_fn(move |request: Request<Body>| {
-        let (client, metrics) = (client.clone(), metrics.clone());
+    let server = Server::default();
+    let send = tower::service_fn(move |mut request: Request<Body>| {
+        let (client, metrics, server) = (client.clone(), metrics.clone(), server.clone());
         async move {
             let (method, begun) = (request.method().clone(), Instant::now());
-            let verb = [("verb", method.as_str())];
-            if let Some(size) = request.body().size_hint().exact() {
+            let size = request.body().size_hint().exact();
+            request.extensions_mut().insert(server.clone());
+            let answer = client.send(request).await;
+            let host = ("host", server.name());
+            let verb = [("verb", method.as_str()), host];
+            if let Some(size) = size {
                 metrics.observe_value("rest_client_request_size_bytes", &verb, size as f64);
             }
-            let answer = client.send(request).await;
             metrics.observe("rest_client_request_duration_seconds", &verb, begun.elapsed());
             let code = match &answer {
                 Ok(answer) => answer.status().as_str().to_string(),
                 Err(_) => "<error>".to_string(),
             };
-            let labels = [("code", code.as_str()), ("method", method.as_str())];
+            let labels = [("code", code.as_str()), ("method", method.as_str()), host];
             metrics.count("rest_client_requests_total", &labels);
             if let Some(size) = answer.as_ref().ok().and_then(|answer| answer.body().size_hint().exact()) {
                 metrics.observe_value("rest_client_response_size_bytes", &verb, size as f64);
