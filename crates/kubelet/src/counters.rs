@@ -161,6 +161,7 @@ pub const FAMILIES: &[Family] = &[
     by_labels(counter("kubelet_runtime_operations_errors_total", "Calls to the container runtime that failed.")),
     counter("kubelet_server_expiration_renew_errors", "Failed renewals of the serving certificate."),
     counter("kubelet_sleep_action_terminated_early_total", "Sleeps before a container's end that were cut short."),
+    by_labels(counter("kubelet_restarted_pods_total", "Pods that came back under the same uid while they were being ended.")),
     by_labels(counter("kubelet_started_containers_total", "Containers whose start was tried.")),
     by_labels(counter("kubelet_started_containers_errors_total", "Containers that did not start, by what came of it.")),
     counter("kubelet_started_pods_total", "Pods whose sandbox was asked for."),

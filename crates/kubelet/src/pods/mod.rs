@@ -28,6 +28,9 @@ use crate::worker::{Handle, Message, Worker};
 pub struct Pods {
     context: Arc<Context>,
     workers: Mutex<HashMap<String, Handle>>,
+    /// Pods that are no longer wanted while they have a worker, and how they came back meanwhile: a manifest may be taken
+    /// away and put back. Locked after the workers.
+    leaving: Mutex<HashMap<String, Option<Arc<Pod>>>>,
     /// What an earlier life left in the runtime, until its pod is seen.
     leftovers: Mutex<HashMap<String, RuntimePod>>,
     /// The API's pictures of static pods, by namespace and name.
@@ -39,9 +42,13 @@ pub struct Pods {
 
 impl Pods {
     pub fn new(context: Arc<Context>, leftovers: HashMap<String, RuntimePod>) -> Arc<Self> {
+        for is_static in ["true", ""] {
+            context.metrics.add("kubelet_restarted_pods_total", &[("static", is_static)], 0.0);
+        }
         Arc::new(Self {
             context,
             workers: Mutex::default(),
+            leaving: Mutex::default(),
             leftovers: Mutex::new(leftovers),
             mirrors: Mutex::default(),
             pressure: Mutex::default(),
@@ -53,7 +60,14 @@ impl Pods {
     /// A pod is wanted as it is here. One not seen before must be admitted first.
     pub fn desire(self: &Arc<Self>, pod: Arc<Pod>) {
         let uid = pod::uid(&pod).to_string();
-        let known = self.workers.lock().get(&uid).cloned();
+        let workers = self.workers.lock();
+        let known = workers.get(&uid).cloned();
+        if let Some(returned) = self.leaving.lock().get_mut(&uid) {
+            // It must end first: only then it is begun anew.
+            *returned = Some(pod);
+            return;
+        }
+        drop(workers);
         if let Some(worker) = known {
             *worker.pod.lock() = pod.clone();
             // A worker that has just ended is on its way out of the map.
@@ -129,8 +143,17 @@ impl Pods {
         let fits = Arc::new(move |pod: &Pod| asked.upgrade().and_then(|pods| admit::no_room_to_grow(&pods, pod)));
         let mut workers = self.workers.lock();
         let handle = Worker::spawn(self.context.clone(), pod, runtime, fits, move || {
-            pods.workers.lock().remove(&ended);
+            let returned = {
+                let mut workers = pods.workers.lock();
+                workers.remove(&ended);
+                pods.leaving.lock().remove(&ended).flatten()
+            };
             pods.weigh();
+            if let Some(pod) = returned {
+                let is_static = if pod::is_static(&pod) { "true" } else { "" };
+                pods.context.metrics.count("kubelet_restarted_pods_total", &[("static", is_static)]);
+                pods.desire(pod);
+            }
         });
         workers.insert(uid.to_string(), handle.clone());
         handle
@@ -139,6 +162,7 @@ impl Pods {
     /// The API, or the manifest folder, no longer has the pod.
     pub fn remove(&self, uid: &str) {
         if let Some(worker) = self.workers.lock().get(uid) {
+            self.leaving.lock().insert(uid.to_string(), None);
             let _ = worker.sender.send(Message::Removed);
         }
     }

@@ -11,7 +11,7 @@ use super::Pods;
 use crate::context::Context;
 use crate::runtime::PodName;
 use crate::volumes;
-use crate::worker::{Message, clean};
+use crate::worker::clean;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -24,8 +24,8 @@ pub fn clear_leftovers(pods: &Arc<Pods>, names: &HashMap<String, PodName>) {
         tracing::info!(uid, pod = format!("{}/{}", name.namespace, name.name), "a pod nobody wants any more is ended");
         pods.context.metrics.count("kubelet_orphaned_runtime_pods_total", &[]);
         let pod = stand_in(&uid, &name);
-        let worker = pods.start(&uid, Arc::new(pod), runtime);
-        let _ = worker.sender.send(Message::Removed);
+        pods.start(&uid, Arc::new(pod), runtime);
+        pods.remove(&uid);
     }
     let context = pods.context.clone();
     let mut without_pod = volumes::pods_with_folders(&context.settings);
