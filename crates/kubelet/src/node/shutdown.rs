@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -18,8 +18,9 @@ use crate::pods::Pods;
 /// Where systemd is told to wait as long as pods may take, if that is longer than it would.
 pub const LOGIND_FILE: &str = "/etc/systemd/logind.conf.d/99-knarr.conf";
 
-/// How long systemd's tools are left alone when they failed.
+/// How long systemd's tools are left alone when they failed: longer each time, as most hosts where they do have none.
 const RETRY: Duration = Duration::from_secs(5);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
 enum ShutdownError {
@@ -45,7 +46,9 @@ pub async fn watch_shutdown(context: Arc<Context>, pods: Arc<Pods>) {
         return;
     }
     let mut told = String::new();
+    let mut pause = RETRY;
     loop {
+        let begun = Instant::now();
         if let Err(error) = watch(&context, &pods).await {
             let error = error.to_string();
             if error != told {
@@ -53,7 +56,12 @@ pub async fn watch_shutdown(context: Arc<Context>, pods: Arc<Pods>) {
             }
             told = error;
         }
-        tokio::time::sleep(RETRY).await;
+        if begun.elapsed() > LONGEST_RETRY {
+            // It worked for a while.
+            pause = RETRY;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_RETRY);
     }
 }
 
