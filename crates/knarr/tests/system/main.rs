@@ -5,8 +5,10 @@ mod harness;
 
 mod documentation;
 mod joining;
+mod log_rotation;
 mod network;
 mod pod_network;
+mod pulling;
 mod removal;
 mod resources;
 mod settings;

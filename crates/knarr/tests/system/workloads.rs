@@ -1,10 +1,11 @@
 //! What pods can ask of a node, on two of them and with the real kubectl: volumes, probes, init containers and sidecars,
-//! commands in containers, logs and forwarded ports.
+//! commands in containers, logs and forwarded ports, images of a registry with a secret.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Stdio};
 
-use super::harness::{self, Cluster, GrpcHealth, IMAGE};
+use super::harness::{self, Cluster, GrpcHealth, IMAGE, Options};
+use super::{log_rotation, pulling};
 
 /// A pod whose log, or whose event, shows that it got what it asked for.
 struct Row {
@@ -127,11 +128,15 @@ fn two_nodes_do_what_pods_ask_for() {
     if !harness::is_possible() {
         return;
     }
-    let cluster = Cluster::start(2);
+    let agents = log_rotation::FLAGS.to_vec();
+    let cluster = Cluster::with(Options { nodes: 2, agents, ..Options::default() });
     volumes_hold_what_they_should(&cluster);
+    let talker = log_rotation::Talker::start(&cluster);
     probes_decide(&cluster);
     containers_start_and_end_in_order(&cluster);
     kubectl_reaches_into_pods(&cluster);
+    pulling::a_secret_opens_a_registry(&cluster);
+    talker.was_heard_over_a_rotation(&cluster);
 }
 
 fn volumes_hold_what_they_should(cluster: &Cluster) {

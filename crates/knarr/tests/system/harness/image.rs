@@ -24,6 +24,11 @@ pub fn write(folder: &Path) {
     std::fs::write(folder.join("nginx.tar"), web.build()).expect("an archive");
 }
 
+/// An archive of an image that no node has from the beginning.
+pub fn private(name: &str) -> Vec<u8> {
+    busybox(ImageArchive::new(name)).file("etc/private", 0o644, name.as_bytes()).build()
+}
+
 fn busybox_with_page(image: ImageArchive) -> ImageArchive {
     busybox(image).file("www/index.html", 0o644, b"<h1>It works!</h1>\n")
 }

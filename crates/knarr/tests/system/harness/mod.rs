@@ -20,6 +20,7 @@ mod grpc;
 mod image;
 mod machine;
 mod node;
+mod registry;
 
 pub use cluster::{Cluster, Options, turn};
 pub use devices::{DevicePlugin, RESOURCE};
@@ -27,6 +28,7 @@ pub use grpc::GrpcHealth;
 pub use image::{IMAGE, write as write_images};
 pub use machine::{Machine, Switch};
 pub use node::Node;
+pub use registry::{PASSWORD, Registry, USER};
 
 use std::path::Path;
 use std::time::{Duration, Instant};
