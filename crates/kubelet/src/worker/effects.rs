@@ -150,6 +150,7 @@ impl Worker {
             Action::Stop { id, container, grace, why } => {
                 let kill_at = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(now);
                 let hurried = self.memory.stopping.insert(id.clone(), kill_at).is_some();
+                self.memory.stop_again.remove(&id);
                 let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
                 let stop = Stop { context, pod, id: id.clone(), name: container, addresses, grace, why, hurried };
                 self.launch(Operation::Stop(id), async move {
@@ -212,12 +213,14 @@ impl Worker {
             (_, Outcome::Sandbox(Err(_))) => self.memory.sandbox_retry_at = later(SANDBOX_RETRY),
             (Operation::Start(name), Outcome::Started(result)) => self.conclude_start(name, result),
             (Operation::Stop(id), Outcome::Stopped(result)) => {
-                if let Err(error) = result {
-                    tracing::warn!(error, pod = pod::title(&self.pod), "a container can't be stopped");
-                    self.memory.stopping.remove(&id);
+                match result {
+                    // The exit itself is told by the runtime; asking makes sure of it.
+                    Ok(()) => drop(self.sender.send(Message::Exited(id))),
+                    Err(error) => {
+                        tracing::warn!(error, pod = pod::title(&self.pod), "a container can't be stopped");
+                        self.hear_later(Message::NotStopped(id));
+                    }
                 }
-                // The exit itself is told by the runtime; asking makes sure of it.
-                let _ = self.sender.send(Message::Exited(id));
             }
             (Operation::StopSandbox(id), Outcome::SandboxStopped(result)) => match result {
                 Ok(()) => {

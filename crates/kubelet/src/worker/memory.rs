@@ -19,6 +19,8 @@ pub struct Memory {
     pub operations: HashSet<Operation>,
     /// Containers told to stop, with the moment of their kill.
     pub stopping: HashMap<String, Timestamp>,
+    /// Those of them that the runtime could not stop.
+    pub stop_again: HashSet<String>,
     /// Why a container does not run, as its last start found.
     pub waiting: BTreeMap<String, Waiting>,
     /// Not before this moment a failed start is tried again.

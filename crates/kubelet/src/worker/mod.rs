@@ -13,7 +13,7 @@ mod stop;
 
 pub use effects::Outcome;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -42,7 +42,11 @@ pub enum Message {
     /// The API's picture of a static pod, to which its status is written.
     Mirror(Option<Arc<Pod>>),
     Exited(String),
+    /// The same, told by ourselves because the runtime did not know of it yet.
+    ExitedAgain(String),
     Changed(String),
+    /// The runtime was told to stop a container, and a moment ago said that it can't.
+    NotStopped(String),
     /// Look at everything again: events may have been missed.
     Relist(Option<Arc<Round>>),
     ObjectsChanged,
@@ -88,6 +92,8 @@ pub struct Worker {
     fits: Fits,
     /// Tells starts under way that the pod is to end.
     ends: CancellationToken,
+    /// Of which containers and sandboxes we are about to tell ourselves again.
+    echoes: HashSet<String>,
 }
 
 /// Whether the node has room for a pod in another size; the answer says why not.
@@ -171,6 +177,7 @@ impl Worker {
             wished: Some(wished),
             fits,
             ends: CancellationToken::new(),
+            echoes: HashSet::new(),
         };
         let shared = handle.clone();
         tokio::spawn(async move {
@@ -211,8 +218,10 @@ impl Worker {
                 }
                 () = pause => {}
             }
-            // What else has come meanwhile is taken in before the next plan.
-            while let Ok(message) = self.receiver.try_recv() {
+            // What else has come meanwhile is taken in before the next plan; what comes while it is, is not: hearing may
+            // take long, and a plan must come of it.
+            for _ in 0..self.receiver.len() {
+                let Ok(message) = self.receiver.try_recv() else { break };
                 Box::pin(self.hear(message)).await;
             }
         }
@@ -232,6 +241,13 @@ impl Worker {
                 self.mirror = mirror;
             }
             Message::Exited(id) => self.refresh(&id, true).await,
+            Message::ExitedAgain(id) => {
+                self.echoes.remove(&id);
+                self.refresh(&id, true).await;
+            }
+            Message::NotStopped(id) => {
+                self.memory.stop_again.insert(id);
+            }
             Message::Changed(id) => self.refresh(&id, false).await,
             Message::Relist(_round) => {
                 let begun = std::time::Instant::now();
@@ -365,7 +381,7 @@ impl Worker {
                     }
                     if exited && view.state == State::Running {
                         // A busy runtime may take longer than we should wait here; it is asked again.
-                        self.hear_again(Message::Exited(id.to_string()));
+                        self.ask_again(id);
                     }
                     self.runtime.put_container(view);
                     return;
@@ -377,7 +393,7 @@ impl Worker {
                 Err(error) => {
                     tracing::warn!(%error, pod = pod::title(&self.pod), "a container can't be read");
                     if exited {
-                        self.hear_again(Message::Exited(id.to_string()));
+                        self.ask_again(id);
                     }
                     return;
                 }
@@ -404,8 +420,15 @@ impl Worker {
         }
     }
 
+    /// Hears of an end once more in a moment, however often it was heard of meanwhile.
+    fn ask_again(&mut self, id: &str) {
+        if self.echoes.insert(id.to_string()) {
+            self.hear_later(Message::ExitedAgain(id.to_string()));
+        }
+    }
+
     /// Sends a message to ourselves in a moment.
-    fn hear_again(&self, message: Message) {
+    fn hear_later(&self, message: Message) {
         let sender = self.sender.clone();
         tokio::spawn(async move {
             tokio::time::sleep(std::time::Duration::from_millis(500)).await;
@@ -424,7 +447,7 @@ impl Worker {
                 }
                 Ok(view) => {
                     if exited && view.ready {
-                        self.hear_again(Message::Exited(id.to_string()));
+                        self.ask_again(id);
                     }
                     self.runtime.put_sandbox(view);
                     return;

@@ -141,8 +141,9 @@ fn ending_grace(pod: &Pod, memory: &Memory, now: Timestamp) -> i64 {
 fn stop(situation: &Situation<'_>, plan: &mut Plan, container: &ContainerView, grace: i64, why: Why) {
     let Situation { memory, now, .. } = situation;
     let kill_at = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
-    // Told again only when the time became notably shorter.
+    // Told again only when it failed, or when the time became notably shorter.
     if let Some(known) = memory.stopping.get(&container.id)
+        && !memory.stop_again.contains(&container.id)
         && known.duration_since(kill_at) < SignedDuration::from_secs(2)
     {
         return;

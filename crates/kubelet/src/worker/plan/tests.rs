@@ -121,6 +121,8 @@ fn unwell_containers_are_stopped_and_a_lost_sandbox_renewed() {
     assert_eq!(actions(&pod, &running, &memory, 100), ["stop a 3 Liveness"]);
     memory.stopping.insert("id-a".into(), at(103));
     assert!(actions(&pod, &running, &memory, 100).is_empty(), "it is told once");
+    memory.stop_again.insert("id-a".into());
+    assert_eq!(actions(&pod, &running, &memory, 100), ["stop a 3 Liveness"], "it could not be stopped");
 
     let mut lost = runtime(vec![view("a", State::Exited, 1)]);
     lost.sandboxes[0].ready = false;
