@@ -56,7 +56,10 @@ where
     let mut streams = HashMap::new();
     for (place, (channel, name)) in wanted.channels().into_iter().enumerate() {
         let stream = u32::try_from(place * 2 + 1).map_err(io::Error::other)?;
-        runtime.open(stream, &[("streamtype", name)]).await?;
+        if let Err(error) = runtime.open(stream, &[("streamtype", name)]).await {
+            // What is read of it tells the client.
+            tracing::debug!(%error, "the runtime is gone already");
+        }
         streams.insert(channel, stream);
     }
     // The client learns from an empty message that the command is about to run.
@@ -88,12 +91,12 @@ where
             Some(Message::Data(data)) => match data.split_first() {
                 Some((&CLOSE, rest)) => {
                     if let Some(stream) = rest.first().and_then(|channel| streams.get(channel)) {
-                        runtime.lock().await.data(*stream, &[], true).await?;
+                        hand_on(runtime, *stream, &[], true).await;
                     }
                 }
                 Some((channel, rest)) if matches!(*channel, STDIN | RESIZE) => {
                     if let Some(stream) = streams.get(channel) {
-                        runtime.lock().await.data(*stream, rest, false).await?;
+                        hand_on(runtime, *stream, rest, false).await;
                     }
                 }
                 _ => {}
@@ -104,7 +107,17 @@ where
     }
 }
 
-/// What the runtime sends, to the channels of the client.
+/// A runtime that takes nothing any more has gone, or is about to: the other direction finds out, and tells the client.
+async fn hand_on<R: AsyncWrite + Unpin>(runtime: &Mutex<spdy::Writer<R>>, stream: u32, payload: &[u8], last: bool) {
+    let handed_on = runtime.lock().await.data(stream, payload, last).await;
+    if let Err(error) = handed_on {
+        tracing::debug!(%error, "the runtime takes nothing from a stream");
+        std::future::pending().await
+    }
+}
+
+/// What the runtime sends, to the channels of the client. Who hears nothing of how the command ended takes it for a
+/// success, so a runtime that goes before it told is told of.
 async fn from_runtime<R, C, W>(
     mut frames: spdy::Reader<R>,
     client: &Mutex<C>,
@@ -119,11 +132,17 @@ where
     let channels: HashMap<u32, u8> = streams.iter().map(|(channel, stream)| (*stream, *channel)).collect();
     let mut open: HashSet<u8> =
         streams.keys().copied().filter(|channel| matches!(*channel, STDOUT | STDERR | ERROR)).collect();
+    let mut told = false;
     while !open.is_empty() {
-        match frames.next().await? {
+        let frame = frames.next().await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "the runtime broke a stream off");
+            None
+        });
+        match frame {
             Some(spdy::Frame::Data { stream, payload, last }) => {
                 let Some(channel) = channels.get(&stream).copied() else { continue };
                 if !payload.is_empty() {
+                    told |= channel == ERROR;
                     websocket::send(&mut *client.lock().await, &[&[channel], &payload]).await?;
                 }
                 if last {
@@ -140,6 +159,16 @@ where
             Some(spdy::Frame::GoAway) | None => break,
             Some(_) => {}
         }
+    }
+    if !told && open.contains(&ERROR) {
+        let status = serde_json::json!({
+            "metadata": {},
+            "status": "Failure",
+            "message": "the container runtime went away before the command ended",
+            "reason": "InternalError",
+            "code": 500,
+        });
+        websocket::send(&mut *client.lock().await, &[&[ERROR], status.to_string().as_bytes()]).await?;
     }
     Ok(())
 }
@@ -194,6 +223,41 @@ mod tests {
         frame.extend_from_slice(&[0; 4]);
         frame.extend_from_slice(payload);
         frame
+    }
+
+    /// Whether the runtime takes what comes before it goes, or not even that.
+    #[tokio::test]
+    async fn a_client_is_told_of_a_runtime_that_goes_before_the_command_ends() {
+        for takes in [true, false] {
+            let (client, ours) = duplex(1 << 16);
+            let (mut runtime, theirs) = duplex(1 << 16);
+            let wanted = Wanted { stdin: true, stdout: true, stderr: false, tty: false };
+            if takes {
+                // A byte of output on the third stream, and not a word more.
+                runtime.write_all(&[0, 0, 0, 5, 0, 0, 0, 1, b'x']).await.expect("it is taken");
+            }
+            let (mut client_read, mut client_write) = split(client);
+            client_write.write_all(&message(&[STDIN, b'a'])).await.expect("it is taken");
+            let hold = takes.then_some(runtime);
+            let joined = tokio::spawn(async move { translate(ours, theirs, wanted).await });
+            let mut heard = Vec::new();
+            let mut byte = [0];
+            if hold.is_some() {
+                while !heard.ends_with(&[2, STDOUT, b'x']) {
+                    client_read.read_exact(&mut byte).await.expect("more");
+                    heard.push(byte[0]);
+                }
+            }
+            drop(hold);
+            let text = |heard: &[u8]| String::from_utf8_lossy(heard).into_owned();
+            while !heard.ends_with(&1000u16.to_be_bytes()) {
+                client_read.read_exact(&mut byte).await.expect("more");
+                heard.push(byte[0]);
+            }
+            assert!(text(&heard).contains("the container runtime went away before the command ended"), "{heard:?}");
+            drop((client_read, client_write));
+            joined.await.expect("it ends").ok();
+        }
     }
 
     /// Both peers send more than any buffer holds before they read anything.
