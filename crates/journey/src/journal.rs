@@ -6,6 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::step::Step;
+
 /// Enough for the last three thousand steps or so.
 const CAPACITY: usize = 1 << 20;
 
@@ -39,6 +41,14 @@ impl Journal {
     pub fn with_capacity(capacity: usize) -> Journal {
         let shared = Shared { lines: Mutex::default(), written: watch::Sender::new(0), capacity };
         Journal { shared: Arc::new(shared) }
+    }
+
+    /// Adds a step that another process recorded.
+    pub fn take_in(&self, step: &Step) {
+        // A step is made of strings and numbers: there is nothing in it that JSON could not hold.
+        if let Ok(line) = serde_json::to_string(step) {
+            self.add(line);
+        }
     }
 
     /// Adds a step as its line of JSON; the oldest make room for it.
@@ -107,7 +117,6 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::step::Step;
 
     fn step(number: u64) -> String {
         let step = Step {

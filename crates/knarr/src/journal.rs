@@ -46,7 +46,7 @@ impl Page for JournalPage {
             Method::GET => answer(StatusCode::OK, Body::full(self.0.text())),
             Method::POST => match steps(body) {
                 Ok(steps) => {
-                    steps.iter().for_each(|step| self.0.add(step));
+                    steps.iter().for_each(|step| self.0.take_in(step));
                     answer(StatusCode::NO_CONTENT, Body::Empty)
                 }
                 Err(error) => {
