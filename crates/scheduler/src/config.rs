@@ -1,14 +1,17 @@
 //! The scheduler's configuration: profiles, their plugins and weights. Read from a KubeSchedulerConfiguration file.
 
+mod arguments;
 mod check;
 mod file;
+mod mistakes;
+mod points;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
 
-use crate::extender::ExtenderSettings;
+use crate::extender::{ExtenderSettings, duration};
 use crate::plugins::{DEFAULTS, Strategy};
 use crate::plugins::{SpreadDefaults, StrategyKind};
 
@@ -51,20 +54,32 @@ pub struct Profile {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
-    #[error("the scheduler's configuration cannot be read: {0}")]
+    #[error("{}", unreadable(.0))]
     Read(#[from] serde_yaml_ng::Error),
+    #[error("Object 'Kind' is missing in '{0}'")]
+    NoKind(String),
     #[error(
-        "the scheduler's configuration is a {0:?}, not a KubeSchedulerConfiguration of kubescheduler.config.k8s.io/v1"
+        "no kind {kind:?} is registered for version {version:?} in scheme \"pkg/scheduler/apis/config/scheme/scheme.go:29\""
     )]
-    Kind(String),
-    #[error("profile {profile}: there is no plugin {plugin:?}")]
-    UnknownPlugin { profile: String, plugin: String },
-    #[error("two profiles have the name {0:?}")]
-    DuplicateProfile(String),
+    Kind { kind: String, version: String },
+    #[error("time: invalid duration {0:?}")]
+    Duration(String),
     #[error("{0}")]
     Wrong(String),
-    #[error("profile {profile}: {what}")]
-    Invalid { profile: String, what: String },
+    #[error("initializing profiles: creating profile for scheduler name {profile}: {what}")]
+    Profile { profile: String, what: String },
+}
+
+/// Why a file could not be read. A field that nobody knows is named with its place, as Kubernetes names it.
+fn unreadable(error: &serde_yaml_ng::Error) -> String {
+    let text = error.to_string();
+    let Some((place, rest)) = text.split_once("unknown field `") else {
+        return format!("the scheduler's configuration cannot be read: {text}");
+    };
+    let field = rest.split('`').next().unwrap_or_default();
+    let place = place.trim_end_matches(": ");
+    let dot = if place.is_empty() { "" } else { "." };
+    format!("{STRICT}unknown field \"{place}{dot}{field}\"")
 }
 
 impl Default for Configuration {
@@ -104,21 +119,18 @@ impl Configuration {
     /// Reads the file's text, YAML or JSON.
     pub fn parse(text: &str) -> Result<Self, ConfigurationError> {
         let file: File = serde_yaml_ng::from_str(text)?;
-        if file.kind != "KubeSchedulerConfiguration" || file.api_version != "kubescheduler.config.k8s.io/v1" {
-            return Err(ConfigurationError::Kind(format!("{}/{}", file.api_version, file.kind)));
+        if file.kind.is_empty() {
+            return Err(ConfigurationError::NoKind(text.to_owned()));
         }
-        if let Some(what) = check::mistake(&file) {
+        if file.kind != "KubeSchedulerConfiguration" || file.api_version != "kubescheduler.config.k8s.io/v1" {
+            return Err(ConfigurationError::Kind { kind: file.kind, version: file.api_version });
+        }
+        check_readable(&file)?;
+        if let Some(what) = check::mistakes(&file) {
             return Err(ConfigurationError::Wrong(what));
         }
         let default = Configuration::default();
-        let mut profiles = Vec::new();
-        for profile in &file.profiles {
-            let profile = read_profile(profile)?;
-            if profiles.iter().any(|known: &Profile| known.scheduler_name == profile.scheduler_name) {
-                return Err(ConfigurationError::DuplicateProfile(profile.scheduler_name));
-            }
-            profiles.push(profile);
-        }
+        let mut profiles = file.profiles.iter().map(read_profile).collect::<Result<Vec<_>, _>>()?;
         if profiles.is_empty() {
             profiles = default.profiles;
         }
@@ -137,16 +149,6 @@ impl Configuration {
         })
     }
 }
-
-/// Plugins that have no effect of their own here: what they do is part of the scheduler itself.
-const BUILT_IN: &[&str] = &[
-    "SchedulingGates",
-    "PrioritySort",
-    "DefaultPreemption",
-    "DefaultBinder",
-    "DynamicResources",
-    "NodeDeclaredFeatures",
-];
 
 const PREEMPTION: &str = "DefaultPreemption";
 
@@ -180,24 +182,34 @@ fn merge(known: Vec<(String, i64)>, set: &PluginSet, first: bool) -> Vec<(String
     merged
 }
 
-fn read_profile(file: &FileProfile) -> Result<Profile, ConfigurationError> {
-    let mut profile = Profile::named(file.scheduler_name.as_deref().unwrap_or("default-scheduler"));
-    profile.percentage_of_nodes_to_score = percentage(file.percentage_of_nodes_to_score);
-    if let Some(what) = check::profile_mistake(file) {
-        return Err(ConfigurationError::Invalid { profile: profile.scheduler_name, what });
-    }
-    let plugins = &file.plugins;
-    for set in plugins.all() {
-        for plugin in set.enabled.iter().chain(&set.disabled) {
-            let known = plugin.name == "*"
-                || DEFAULTS.iter().any(|(name, _)| *name == plugin.name)
-                || BUILT_IN.contains(&plugin.name.as_str());
-            if !known {
-                let profile = profile.scheduler_name;
-                return Err(ConfigurationError::UnknownPlugin { profile, plugin: plugin.name.clone() });
+/// What is said before fields that nobody knows.
+const STRICT: &str = "strict decoding error: ";
+
+/// Refuses arguments that are not those of their plugin, and lengths of time that are none.
+fn check_readable(file: &File) -> Result<(), ConfigurationError> {
+    for (profile, given) in file.profiles.iter().enumerate() {
+        for (config, plugin) in given.plugin_config.iter().enumerate() {
+            if let Some(what) = arguments::unreadable(&plugin.name, &plugin.args) {
+                let strict = if what.starts_with(STRICT) { STRICT } else { "" };
+                let what = format!("{strict}decoding .profiles[{profile}].pluginConfig[{config}]: {what}");
+                return Err(ConfigurationError::Wrong(what));
             }
         }
     }
+    let timeouts = file.extenders.iter().filter_map(|extender| extender.timeout.as_deref());
+    match timeouts.into_iter().find(|timeout| duration(timeout).is_none()) {
+        Some(timeout) => Err(ConfigurationError::Duration(timeout.to_owned())),
+        None => Ok(()),
+    }
+}
+
+fn read_profile(file: &FileProfile) -> Result<Profile, ConfigurationError> {
+    let mut profile = Profile::named(file.scheduler_name.as_deref().unwrap_or("default-scheduler"));
+    profile.percentage_of_nodes_to_score = percentage(file.percentage_of_nodes_to_score);
+    if let Some(what) = points::mistake(file, &profile.scheduler_name) {
+        return Err(ConfigurationError::Profile { profile: profile.scheduler_name, what });
+    }
+    let plugins = &file.plugins;
     let everywhere: Vec<(String, i64)> = DEFAULTS
         .iter()
         .map(|(name, weight)| ((*name).to_owned(), *weight))
@@ -221,7 +233,7 @@ fn read_profile(file: &FileProfile) -> Result<Profile, ConfigurationError> {
 fn read_arguments(profile: &mut Profile, config: &PluginConfig) -> Result<(), ConfigurationError> {
     let args = &config.args;
     let name = profile.scheduler_name.clone();
-    let invalid = |what: String| ConfigurationError::Invalid { profile: name.clone(), what };
+    let invalid = |what: String| ConfigurationError::Profile { profile: name.clone(), what };
     let parse_list = |value: &serde_json::Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
     };
@@ -345,28 +357,98 @@ mod tests {
 
     #[test]
     fn wrong_files_are_refused_with_the_reason() {
+        let plugins = |sets: &str| format!("{HEAD}profiles: [{{schedulerName: a, plugins: {{{sets}}}}}]\n");
+        let made = |what: &str| format!("initializing profiles: creating profile for scheduler name a: {what}");
+        let name_form = "name part must consist of";
         for (text, part) in [
-            ("kind: Pod".to_owned(), "not a KubeSchedulerConfiguration"),
-            (format!("{HEAD}profiles:\n- plugins:\n    filter:\n      enabled:\n      - name: Nothing\n"), "no plugin"),
-            (format!("{HEAD}profiles:\n- schedulerName: a\n- schedulerName: a\n"), "two profiles"),
-            (format!("{HEAD}profile: []\n"), "unknown field"),
-            (format!("{HEAD}percentageOfNodesToScore: 101\n"), "between 0 and 100"),
-            (format!("{HEAD}podInitialBackoffSeconds: 5\npodMaxBackoffSeconds: 4\n"), "podMaxBackoffSeconds"),
-            (format!("{HEAD}extenders:\n- prioritizeVerb: p\n"), "positive weight"),
-            (arguments("NodeResourcesFit", "scoringStrategy: {type: RequestedToCapacityRatio}"), "one point"),
+            ("kind: Pod".to_owned(), "no kind \"Pod\" is registered for version \"\"".to_owned()),
+            (format!("{HEAD}profile: []\n"), "strict decoding error: unknown field \"profile\"".into()),
+            (format!("{HEAD}profiles: [{{plugin: []}}]\n"), "unknown field \"profiles[0].plugin\"".into()),
+            (
+                arguments("NodeAffinity", "foo: 1"),
+                "decoding .profiles[0].pluginConfig[0]: strict decoding error: decoding args for plugin NodeAffinity: strict \
+                 decoding error: unknown field \"foo\""
+                    .into(),
+            ),
+            (
+                format!("{HEAD}percentageOfNodesToScore: 101\nparallelism: 0\n"),
+                "[parallelism: Invalid value: 0: should be an integer value greater than zero, percentageOfNodesToScore: \
+                 Invalid value: 101: not in valid range [0-100]]"
+                    .into(),
+            ),
+            (
+                format!("{HEAD}podInitialBackoffSeconds: 5\npodMaxBackoffSeconds: 4\n"),
+                "podMaxBackoffSeconds: Invalid value: 4: must be greater than or equal to PodInitialBackoffSeconds".into(),
+            ),
+            (format!("{HEAD}profiles: [{{schedulerName: a}}, {{}}]\n"), "profiles[1].schedulerName: Required value".into()),
+            (
+                format!("{HEAD}profiles: [{{schedulerName: a}}, {{schedulerName: a}}]\n"),
+                "profiles[1].schedulerName: Duplicate value: {}".into(),
+            ),
+            (
+                format!("{HEAD}extenders: [{{prioritizeVerb: p}}]\n"),
+                "extenders[0].weight: Invalid value: 0: must have a positive weight applied to it".into(),
+            ),
+            (
+                format!("{HEAD}extenders: [{{managedResources: [{{name: cpu}}]}}]\n"),
+                "extenders[0].managedResources[0].name: Invalid value: \"cpu\": is an invalid extended resource name".into(),
+            ),
+            (format!("{HEAD}extenders: [{{httpTimeout: long}}]\n"), "time: invalid duration \"long\"".into()),
+            (
+                format!("{HEAD}leaderElection: {{leaseDuration: 5s}}\n"),
+                "leaderElection.leaseDuration: Invalid value: \"10s\": must be greater than `RenewDeadline`".into(),
+            ),
+            (plugins("filter: {enabled: [{name: No}]}"), made("FilterPlugin \"No\" does not exist")),
+            (plugins("score: {enabled: [{name: NodePorts}]}"), made("plugin \"NodePorts\" does not extend ScorePlugin plugin")),
+            (
+                plugins("score: {enabled: [{name: ImageLocality}, {name: ImageLocality}]}"),
+                made("plugin \"ImageLocality\" already registered as \"ScorePlugin\""),
+            ),
+            (
+                plugins("multiPoint: {enabled: [{name: NodeName}, {name: NodeName}]}"),
+                made("plugin \"NodeName\" already registered as \"FilterPlugin\""),
+            ),
+            (
+                plugins("multiPoint: {disabled: [{name: PrioritySort}]}"),
+                made("only one queue sort plugin required for profile with scheduler name \"a\", but got 0"),
+            ),
+            (
+                plugins("bind: {disabled: [{name: '*'}]}"),
+                made("at least one bind plugin is needed for profile with scheduler name \"a\""),
+            ),
+            (
+                plugins("score: {enabled: [{name: ImageLocality, weight: -2}]}"),
+                made("score plugins: total score of Score plugins could overflow"),
+            ),
+            (
+                arguments("NodeResourcesFit", "scoringStrategy: {type: RequestedToCapacityRatio}"),
+                "initializing plugin \"NodeResourcesFit\": scoringStrategy.requestedToCapacityRatio: Required value: must be \
+                 specified when type is RequestedToCapacityRatio"
+                    .into(),
+            ),
             (
                 arguments(
                     "NodeResourcesFit",
                     "scoringStrategy: {type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: [{utilization: 5}, \
                      {utilization: 5}]}}",
                 ),
-                "increase",
+                "shape[1].utilization: Invalid value: 5: values must be sorted in increasing order".into(),
             ),
-            (arguments("InterPodAffinity", "hardPodAffinityWeight: 101"), "between 0 and 100"),
-            (arguments("PodTopologySpread", "defaultConstraints: [{}]"), "defaultingType"),
+            (
+                arguments("InterPodAffinity", "hardPodAffinityWeight: 101"),
+                "args.hardPodAffinityWeight: Invalid value: 101: not in valid range [0, 100]".into(),
+            ),
+            (
+                arguments("PodTopologySpread", "defaultConstraints: [{maxSkew: 1, topologyKey: 'a b', whenUnsatisfiable: X}]"),
+                format!(
+                    "[profiles[0].pluginConfig[0].args.defaultingType: Invalid value: \"System\": when .defaultConstraints are \
+                     not empty, profiles[0].pluginConfig[0].args.defaultConstraints[0].topologyKey: Invalid value: \"a b\": \
+                     {name_form}"
+                ),
+            ),
         ] {
             let error = Configuration::parse(&text).unwrap_err().to_string();
-            assert!(error.contains(part), "{error}");
+            assert!(error.contains(&part), "{error}");
         }
     }
 }

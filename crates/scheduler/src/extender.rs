@@ -67,8 +67,10 @@ pub enum ExtenderError {
     Connect { url: String, source: Box<kube::Error> },
     #[error("extender {url}: {file} cannot be read: {source}")]
     File { url: String, file: String, source: std::io::Error },
-    #[error("failed {verb} with extender at URL {url}: {source}")]
-    Request { verb: String, url: String, source: Box<kube::Error> },
+    #[error("failed {verb} with extender at URL {url}, code {code}")]
+    Refused { verb: String, url: String, code: u16 },
+    #[error("Post \"{url}\": {source}")]
+    Request { url: String, source: Box<kube::Error> },
     #[error("{0}")]
     Answer(String),
 }
@@ -100,6 +102,10 @@ impl Extender {
             let read = std::fs::read(file);
             let text = read.map_err(|source| ExtenderError::File { url: url.clone(), file: file.clone(), source })?;
             config.root_cert = Some(certificates(&text));
+        }
+        for file in tls.cert_file.iter().chain(&tls.key_file) {
+            let failed = |source| ExtenderError::File { url: url.clone(), file: file.clone(), source };
+            std::fs::metadata(file).map_err(failed)?;
         }
         config.auth_info.client_certificate = tls.cert_file.clone();
         config.auth_info.client_key = tls.key_file.clone();
@@ -231,16 +237,19 @@ impl Extender {
     }
 
     async fn send(&self, verb: &str, arguments: Value) -> Result<Value, ExtenderError> {
-        let failed = |source: kube::Error| ExtenderError::Request {
-            verb: verb.to_owned(),
-            url: self.settings.url_prefix.clone(),
-            source: Box::new(source),
-        };
+        let url = format!("{}/{verb}", self.settings.url_prefix.trim_end_matches('/'));
         let request = http::Request::post(format!("/{verb}"))
             .header("content-type", "application/json")
-            .body(arguments.to_string().into_bytes())
-            .map_err(|error| failed(kube::Error::HttpError(error)))?;
-        self.client.request::<Value>(request).await.map_err(failed)
+            .body(kube::client::Body::from(arguments.to_string().into_bytes()));
+        let failed = |source: kube::Error| ExtenderError::Request { url: url.clone(), source: Box::new(source) };
+        let request = request.map_err(|error| failed(kube::Error::HttpError(error)))?;
+        let response = self.client.send(request).await.map_err(failed)?;
+        let code = response.status().as_u16();
+        if code != 200 {
+            return Err(ExtenderError::Refused { verb: verb.to_owned(), url, code });
+        }
+        let body = response.into_body().collect_bytes().await.map_err(failed)?;
+        serde_json::from_slice(&body).map_err(|error| failed(kube::Error::SerdeError(error)))
     }
 }
 
@@ -259,7 +268,7 @@ fn text(value: &Value) -> String {
 }
 
 /// A duration as Kubernetes writes it: "100ms", "5s", "1m".
-fn duration(text: &str) -> Option<Duration> {
+pub fn duration(text: &str) -> Option<Duration> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
     let number: f64 = text[..digits].parse().ok()?;
     let unit = match &text[digits..] {

@@ -2,112 +2,142 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::json;
 
-use super::file::{File, FileProfile};
+use super::arguments;
+use super::file::{File, FileProfile, NamedPlugin, PluginSet};
+use super::mistakes::Mistakes;
+use crate::extender::{ExtenderSettings, duration};
 
-/// What is wrong with the file as a whole, if anything.
-pub(super) fn mistake(file: &File) -> Option<String> {
-    if file.parallelism.is_some_and(|count| count <= 0) {
-        return Some("parallelism must be greater than zero".to_owned());
+/// What is wrong with the file, if anything.
+pub(super) fn mistakes(file: &File) -> Option<String> {
+    let mut mistakes = Mistakes::default();
+    check_lease(file, &mut mistakes);
+    if let Some(count) = file.parallelism.filter(|count| *count <= 0) {
+        mistakes.invalid("parallelism", json!(count), "should be an integer value greater than zero");
     }
+    let mut names = BTreeSet::new();
+    for (index, profile) in file.profiles.iter().enumerate() {
+        let path = format!("profiles[{index}]");
+        check_profile(&path, profile, file.profiles.len() == 1, &mut mistakes);
+        if !names.insert(profile.scheduler_name.as_deref().unwrap_or_default()) {
+            mistakes.duplicate(&format!("{path}.schedulerName"), json!({}));
+        }
+    }
+    check_queue_sort(&file.profiles, &mut mistakes);
+    check_percentage("percentageOfNodesToScore", file.percentage_of_nodes_to_score, &mut mistakes);
     let initial = file.pod_initial_backoff_seconds.unwrap_or(1);
     if initial <= 0 {
-        return Some("podInitialBackoffSeconds must be greater than zero".to_owned());
+        mistakes.invalid("podInitialBackoffSeconds", json!(initial), "must be greater than 0");
     }
-    if file.pod_max_backoff_seconds.is_some_and(|most| most < initial) {
-        return Some("podMaxBackoffSeconds must not be less than podInitialBackoffSeconds".to_owned());
+    let most = file.pod_max_backoff_seconds.unwrap_or(10);
+    if most < initial {
+        let why = "must be greater than or equal to PodInitialBackoffSeconds";
+        mistakes.invalid("podMaxBackoffSeconds", json!(most), why);
     }
-    if file.leader_election.resource_lock.as_deref().is_some_and(|lock| lock != "leases") {
-        return Some("leaderElection.resourceLock must be \"leases\"".to_owned());
-    }
-    let profiles = file.profiles.iter().map(|profile| profile.percentage_of_nodes_to_score);
-    if std::iter::once(file.percentage_of_nodes_to_score)
-        .chain(profiles)
-        .flatten()
-        .any(|part| !(0..=100).contains(&part))
-    {
-        return Some("percentageOfNodesToScore must be between 0 and 100".to_owned());
-    }
-    let scores = |extender: &&crate::extender::ExtenderSettings| !extender.prioritize_verb.is_empty();
-    if file.extenders.iter().filter(scores).any(|extender| extender.weight <= 0) {
-        return Some("an extender that scores must have a positive weight".to_owned());
-    }
-    if file.extenders.iter().filter(|extender| !extender.bind_verb.is_empty()).count() > 1 {
-        return Some("only one extender can bind".to_owned());
-    }
-    None
+    check_extenders(&file.extenders, &mut mistakes);
+    mistakes.text()
 }
 
-/// What is wrong with a profile, if anything.
-pub(super) fn profile_mistake(profile: &FileProfile) -> Option<String> {
+fn check_lease(file: &File, mistakes: &mut Mistakes) {
+    let lease = &file.leader_election;
+    if lease.leader_elect == Some(false) {
+        return;
+    }
+    let seconds = |said: &Option<String>, usual: &'static str| {
+        let text = said.as_deref().unwrap_or(usual).to_owned();
+        let negative = text.starts_with('-');
+        let length = duration(text.trim_start_matches('-')).map_or(0.0, |length| length.as_secs_f64());
+        (if negative { -length } else { length }, text)
+    };
+    let lasts = seconds(&lease.lease_duration, "15s");
+    let renewed = seconds(&lease.renew_deadline, "10s");
+    let retried = seconds(&lease.retry_period, "2s");
+    for (field, (length, text)) in [("leaseDuration", &lasts), ("renewDeadline", &renewed), ("retryPeriod", &retried)] {
+        if *length <= 0.0 {
+            mistakes.invalid(&format!("leaderElection.{field}"), json!(text), "must be greater than zero");
+        }
+    }
+    if lasts.0 <= renewed.0 {
+        let why = "must be greater than `RenewDeadline`";
+        mistakes.invalid("leaderElection.leaseDuration", json!(renewed.1), why);
+    }
+    let lock = lease.resource_lock.as_deref().filter(|lock| !lock.is_empty()).unwrap_or("leases");
+    if lock != "leases" {
+        mistakes.invalid("leaderElection.resourceLock", json!(lock), "resourceLock value must be \"leases\"");
+    }
+}
+
+fn check_profile(path: &str, profile: &FileProfile, is_alone: bool, mistakes: &mut Mistakes) {
+    let name = profile.scheduler_name.as_deref();
+    if name.is_some_and(str::is_empty) || name.is_none() && !is_alone {
+        mistakes.required(&format!("{path}.schedulerName"), "");
+    }
+    check_percentage(&format!("{path}.percentageOfNodesToScore"), profile.percentage_of_nodes_to_score, mistakes);
     let mut configured = BTreeSet::new();
-    for config in &profile.plugin_config {
+    for (index, config) in profile.plugin_config.iter().enumerate() {
+        let path = format!("{path}.pluginConfig[{index}]");
         if !configured.insert(config.name.as_str()) {
-            return Some(format!("the arguments of {} are given twice", config.name));
+            mistakes.duplicate(&path, json!(config.name));
         }
-        if let Some(what) = arguments_mistake(&config.name, &config.args) {
-            return Some(format!("{}: {what}", config.name));
-        }
+        arguments::check(&format!("{path}.args"), &config.name, &config.args, mistakes);
     }
-    None
 }
 
-fn arguments_mistake(plugin: &str, args: &Value) -> Option<String> {
-    let number = |value: &Value| value.as_i64();
-    match plugin {
-        "NodeResourcesFit" => scoring_mistake(&args["scoringStrategy"]),
-        "NodeResourcesBalancedAllocation" => {
-            let resources = args["resources"].as_array().into_iter().flatten();
-            let weighs = |resource: &Value| number(&resource["weight"]).is_some_and(|weight| weight > 1);
-            resources.into_iter().any(weighs).then(|| "the weight of each resource must be 1".to_owned())
+fn check_percentage(path: &str, part: Option<i64>, mistakes: &mut Mistakes) {
+    if let Some(part) = part.filter(|part| !(0..=100).contains(part)) {
+        mistakes.invalid(path, json!(part), "not in valid range [0-100]");
+    }
+}
+
+/// All profiles share one queue.
+fn check_queue_sort(profiles: &[FileProfile], mistakes: &mut Mistakes) {
+    let Some(first) = profiles.first().map(|profile| &profile.plugins.queue_sort) else { return };
+    if first.enabled.len() > 1 {
+        let why = "only one queue sort plugin can be enabled";
+        mistakes.invalid("profiles[0].plugins.queueSort.Enabled", json!(first.enabled.len()), why);
+    }
+    let shown = |plugins: &[NamedPlugin]| {
+        let one = |plugin: &NamedPlugin| format!("{{\"Name\":{:?},\"Weight\":{}}}", plugin.name, plugin.weight);
+        let all: Vec<String> = plugins.iter().map(one).collect();
+        if all.is_empty() { "null".to_owned() } else { format!("[{}]", all.join(",")) }
+    };
+    let whole =
+        |set: &PluginSet| format!("{{\"Enabled\":{},\"Disabled\":{}}}", shown(&set.enabled), shown(&set.disabled));
+    for (index, profile) in profiles.iter().enumerate().skip(1) {
+        let own = &profile.plugins.queue_sort;
+        if whole(own) != whole(first) {
+            let why = "must be the same for all profiles";
+            mistakes.invalid(&format!("profiles[{index}].plugins.queueSort"), whole(own), why);
         }
-        "InterPodAffinity" => number(&args["hardPodAffinityWeight"])
-            .is_some_and(|weight| !(0..=100).contains(&weight))
-            .then(|| "hardPodAffinityWeight must be between 0 and 100".to_owned()),
-        "PodTopologySpread" => {
-            let listed = args["defaultConstraints"].as_array().is_some_and(|list| !list.is_empty());
-            match args["defaultingType"].as_str() {
-                Some("List") => None,
-                None | Some("System") if !listed => None,
-                None | Some("System") => Some("defaultConstraints need the defaultingType \"List\"".to_owned()),
-                Some(other) => Some(format!("there is no defaultingType {other:?}")),
+    }
+}
+
+fn check_extenders(extenders: &[ExtenderSettings], mistakes: &mut Mistakes) {
+    let mut managed = BTreeSet::new();
+    for (index, extender) in extenders.iter().enumerate() {
+        if !extender.prioritize_verb.is_empty() && extender.weight <= 0 {
+            let why = "must have a positive weight applied to it";
+            mistakes.invalid(&format!("extenders[{index}].weight"), json!(extender.weight), why);
+        }
+        for (at, resource) in extender.managed_resources.iter().enumerate() {
+            let path = format!("extenders[{index}].managedResources[{at}].name");
+            if mistakes.unless_qualified(&path, &resource.name) && !is_extended(&resource.name) {
+                mistakes.invalid(&path, json!(resource.name), "is an invalid extended resource name");
+            }
+            if !managed.insert(resource.name.as_str()) {
+                mistakes.invalid(&path, json!(resource.name), "duplicate extender managed resource name");
             }
         }
-        "DefaultPreemption" => {
-            let part = number(&args["minCandidateNodesPercentage"]).unwrap_or(10);
-            let count = number(&args["minCandidateNodesAbsolute"]).unwrap_or(100);
-            let wrong = !(0..=100).contains(&part) || count < 0 || (part == 0 && count == 0);
-            wrong.then(|| "so few candidate nodes cannot be".to_owned())
-        }
-        _ => None,
+    }
+    let binders = extenders.iter().filter(|extender| !extender.bind_verb.is_empty()).count();
+    if binders > 1 {
+        let found = format!("found {binders} extenders implementing bind");
+        mistakes.invalid("extenders", json!(found), "only one extender can implement bind");
     }
 }
 
-fn scoring_mistake(strategy: &Value) -> Option<String> {
-    let resources = strategy["resources"].as_array().into_iter().flatten();
-    let out_of_range =
-        |resource: &Value| resource["weight"].as_i64().is_some_and(|weight| !(0..=100).contains(&weight));
-    if resources.into_iter().any(out_of_range) {
-        return Some("the weight of a resource must be between 1 and 100".to_owned());
-    }
-    let shape = strategy["requestedToCapacityRatio"]["shape"].as_array();
-    if strategy["type"].as_str() != Some("RequestedToCapacityRatio") {
-        return shape.map(|_| "requestedToCapacityRatio is for the strategy of this name".to_owned());
-    }
-    let points: Vec<(i64, i64)> = shape
-        .into_iter()
-        .flatten()
-        .map(|point| (point["utilization"].as_i64().unwrap_or(0), point["score"].as_i64().unwrap_or(0)))
-        .collect();
-    if points.is_empty() {
-        return Some("requestedToCapacityRatio needs at least one point".to_owned());
-    }
-    if points.iter().any(|(used, score)| !(0..=100).contains(used) || !(0..=10).contains(score)) {
-        return Some("utilization lies between 0 and 100, a score between 0 and 10".to_owned());
-    }
-    points
-        .windows(2)
-        .any(|pair| pair[0].0 >= pair[1].0)
-        .then(|| "utilization must increase from point to point".to_owned())
+/// Whether a resource is one that Kubernetes itself knows nothing of.
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")
 }

@@ -102,28 +102,6 @@ pub(super) struct FilePlugins {
     pub(super) placement_score: PluginSet,
 }
 
-impl FilePlugins {
-    pub(super) fn all(&self) -> [&PluginSet; 15] {
-        [
-            &self.multi_point,
-            &self.pre_filter,
-            &self.filter,
-            &self.post_filter,
-            &self.score,
-            &self.pre_enqueue,
-            &self.queue_sort,
-            &self.pre_score,
-            &self.reserve,
-            &self.permit,
-            &self.pre_bind,
-            &self.bind,
-            &self.post_bind,
-            &self.placement_generate,
-            &self.placement_score,
-        ]
-    }
-}
-
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PluginSet {
