@@ -57,7 +57,8 @@ fn address(service: &Service, spec: &ServiceSpec, pod: &Pod) -> Option<EndpointA
     Some(EndpointAddress {
         ip: addresses(pod, ipv6).into_iter().next()?,
         hostname: hostname_for(pod, service),
-        node_name: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+        // One without a node gets an empty name: the server refuses it, as it does Kubernetes' own controller.
+        node_name: pod.spec.as_ref().map(|spec| spec.node_name.clone().unwrap_or_default()),
         target_ref: Some(ObjectReference {
             kind: Some("Pod".to_owned()),
             namespace: pod.metadata.namespace.clone(),
