@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tokio::task::JoinHandle;
 use tracing::field::Empty;
 
 use crate::bind::{self, Nomination, Reason};
@@ -86,8 +87,11 @@ impl Scheduler {
         let recorder = self.recorder(&pod);
         let watched = self.watched.clone();
         let binder = self.extenders.iter().find(|one| one.is_binder() && one.is_interested(&pod)).cloned();
+        // Why the pod waited must not be written after it is bound: it would seem to wait still.
+        let explaining = self.explaining.remove(&pod.key);
         tokio::spawn(async move {
             let _permit = permit;
+            finished(explaining).await;
             let object = format!("pods/{}", pod.key);
             let _step = tracing::info_span!(target: "journey", "bound", object, node);
             let message = match bind::carry_out(client, &watched, &pod, &node, &plan, &devices, binder.as_ref()).await {
@@ -146,18 +150,26 @@ impl Scheduler {
         self.write_reason(pod, Reason::Unschedulable, message, nomination);
     }
 
-    /// Has written onto the pod why it waits.
-    pub(crate) fn write_reason(&self, pod: Arc<PodState>, reason: Reason, message: String, nomination: Nomination) {
+    /// Has written onto the pod why it waits, after what was said of it before.
+    pub(crate) fn write_reason(&mut self, pod: Arc<PodState>, reason: Reason, message: String, nomination: Nomination) {
+        const LOOKED_THROUGH_EVERY: usize = 64;
         let client = self.client.clone();
         let now = (self.now)();
-        tokio::spawn(async move {
+        let key = Arc::clone(&pod.key);
+        let before = self.explaining.remove(&key);
+        if self.explaining.len().is_multiple_of(LOOKED_THROUGH_EVERY) {
+            self.explaining.retain(|_, task| !task.is_finished());
+        }
+        let task = tokio::spawn(async move {
             let key = Arc::clone(&pod.key);
+            finished(before).await;
             if let Err(error) = bind::explain(client, pod, reason, message, nomination, now).await
                 && !bind::is_gone(&error)
             {
                 tracing::warn!(pod = &*key, %error, "the reason could not be written to the pod");
             }
         });
+        self.explaining.insert(key, task);
     }
 
     /// Begins to make room for a pod, and answers where; or why it cannot be made.
@@ -226,6 +238,13 @@ impl Scheduler {
             });
         }
         Room::Made(node)
+    }
+}
+
+/// Waits for a task, if there is one. One that failed has said so itself.
+async fn finished(task: Option<JoinHandle<()>>) {
+    if let Some(task) = task {
+        let _ = task.await;
     }
 }
 

@@ -11,6 +11,7 @@ use knarr_client::{Informers, SeriesRecorder};
 use kube::Client;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
 
 use crate::bind::{Nomination, Reason};
 use crate::cluster::Cluster;
@@ -58,6 +59,8 @@ pub(crate) struct Scheduler {
     pub(crate) extenders: Vec<Extender>,
     pub(crate) messages: UnboundedSender<Message>,
     pub(crate) permits: Arc<Semaphore>,
+    /// The writing of why pods wait, by pod.
+    pub(crate) explaining: HashMap<Arc<str>, JoinHandle<()>>,
 }
 
 impl Scheduler {
@@ -94,6 +97,7 @@ impl Scheduler {
             extenders: extenders.collect(),
             messages,
             permits: Arc::new(Semaphore::new(BINDINGS_IN_FLIGHT)),
+            explaining: HashMap::new(),
         }
     }
 
