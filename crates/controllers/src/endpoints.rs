@@ -7,6 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Endpoints, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
+use knarr_client::events::{EventType, reference};
 use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
@@ -123,7 +124,12 @@ impl Controller {
                         ("FailedToUpdateEndpoint", format!("Failed to update endpoint {key}: {}", message(&error)))
                     }
                 };
-                self.recorder.warning(&wanted, reason, text);
+                let mut about = reference(&wanted);
+                if reason == "FailedToCreateEndpoint" {
+                    // What is not there yet is in no namespace: Kubernetes' events about it are in the default one.
+                    (about.namespace, about.resource_version) = (None, None);
+                }
+                self.recorder.about(about, EventType::Warning, reason, text);
                 Err(error.into())
             }
         }
