@@ -23,19 +23,48 @@ pub fn record(call: &Call<'_>, live: Option<&Value>, object: &mut Value, options
         tracker.update(live, object, &options.manager);
         Ok(())
     })?;
-    if call.target.subresource == "scale" {
+    settle(call.resource, object);
+    Ok(())
+}
+
+/// Records who wrote a scale, of which the object keeps the number of replicas, at `path`. A scale of none does not name the
+/// number, so nobody owns it then; and while nobody does, updates are not recorded.
+pub fn record_scale(
+    call: &Call<'_>,
+    live: &Value,
+    object: &mut Value,
+    path: &[&str],
+    options: &WriteOptions,
+) -> Result<(), Status> {
+    if is_owned(live, path) {
+        let mut said = object.clone();
+        if object.integer(path) == Some(0) {
+            said.remove(path);
+        }
+        record(call, Some(live), &mut said, options)?;
+        object.set(&["metadata", "managedFields"], said["metadata"]["managedFields"].take());
         forget_times_of_scale(object);
     }
     settle(call.resource, object);
     Ok(())
 }
 
-/// Who wrote a scale is told without the time.
+fn is_owned(object: &Value, path: &[&str]) -> bool {
+    let names: Vec<String> = path.iter().map(|name| format!("f:{name}")).collect();
+    let names: Vec<&str> = ["fieldsV1"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    object.items(&["metadata", "managedFields"]).iter().any(|entry| entry.has(&names))
+}
+
+/// Who wrote a scale is told without the time, and so before all others who did the same.
 fn forget_times_of_scale(object: &mut Value) {
-    let entries = object.find(&["metadata", "managedFields"]).and_then(Value::as_array_mut);
-    for entry in entries.into_iter().flatten().filter(|entry| entry.text(&["subresource"]) == "scale") {
+    let Some(entries) = object.find(&["metadata", "managedFields"]).and_then(Value::as_array_mut) else { return };
+    for entry in entries.iter_mut().filter(|entry| entry.text(&["subresource"]) == "scale") {
         entry.remove(&["time"]);
     }
+    let order = |entry: &Value| {
+        ["operation", "time", "manager", "apiVersion", "subresource"].map(|part| entry.text(&[part]).to_owned())
+    };
+    entries.sort_by_cached_key(order);
 }
 
 /// What a client wants to be, as server-side apply takes it.

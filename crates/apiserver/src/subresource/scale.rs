@@ -168,7 +168,7 @@ async fn write(
         }
         let path: Vec<&str> = paths.replicas.iter().map(String::as_str).collect();
         object.set(&path, replicas);
-        fields::record(call, Some(current), &mut object, options)?;
+        fields::record_scale(call, current, &mut object, &path, options)?;
         Ok(object)
     })
     .await?;
