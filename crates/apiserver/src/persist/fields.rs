@@ -316,3 +316,53 @@ impl Versions for ResourceVersions<'_> {
         self.resource.custom.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(manager: &str, subresource: &str, time: &str, fields: Value) -> Value {
+        let mut entry = json!({"manager": manager, "operation": "Update", "apiVersion": "apps/v1", "fieldsV1": fields});
+        for (part, value) in [("subresource", subresource), ("time", time)] {
+            if !value.is_empty() {
+                entry.set(&[part], value);
+            }
+        }
+        entry
+    }
+
+    #[test]
+    fn who_wrote_a_scale_comes_first_and_without_a_time() {
+        let with = |times: [&str; 3]| {
+            let [creator, scaler, status] = times;
+            let entries = [
+                entry("creator", "", creator, json!({})),
+                entry("scaler", "scale", scaler, json!({})),
+                entry("a", "status", status, json!({})),
+            ];
+            json!({"metadata": {"managedFields": entries}})
+        };
+        let mut object = with(["2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z", "2026-01-02T00:00:00Z"]);
+        forget_times_of_scale(&mut object);
+        let told: Vec<_> = object
+            .items(&["metadata", "managedFields"])
+            .iter()
+            .map(|entry| (entry.text(&["manager"]), entry.has(&["time"])))
+            .collect();
+        assert_eq!(told, [("scaler", false), ("creator", true), ("a", true)]);
+    }
+
+    #[test]
+    fn replicas_are_owned_by_whoever_names_them() {
+        let path = ["spec", "replicas"];
+        for (fields, owned) in [
+            (json!({"f:spec": {"f:replicas": {}}}), true),
+            (json!({"f:spec": {"f:paused": {}}}), false),
+            (json!({"f:replicas": {}}), false),
+        ] {
+            let object = json!({"metadata": {"managedFields": [entry("m", "", "", fields)]}});
+            assert_eq!(is_owned(&object, &path), owned, "{object}");
+        }
+        assert!(!is_owned(&json!({}), &path));
+    }
+}

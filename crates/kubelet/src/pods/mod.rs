@@ -291,15 +291,24 @@ impl Pods {
         }
     }
 
-    /// Returns when none of those pods runs any more.
+    /// Returns when none of those pods runs any more and the API knows it: a pod of which it does not would be started again
+    /// when the machine is back. A server that does not answer is not waited for long.
     pub async fn wait_until_ended(&self, critical: bool) {
-        let running = || {
-            self.all().iter().any(|worker| {
-                pod::is_critical(&worker.pod.lock()) == critical && worker.runtime.lock().running().next().is_some()
-            })
+        const PACE: std::time::Duration = std::time::Duration::from_millis(100);
+        const TOLD_WITHIN: std::time::Duration = std::time::Duration::from_secs(3);
+        let any = |is_so: fn(&Handle) -> bool| {
+            self.all().iter().any(|worker| pod::is_critical(&worker.pod.lock()) == critical && is_so(worker))
         };
-        while running() {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        while any(|worker| worker.runtime.lock().running().next().is_some()) {
+            tokio::time::sleep(PACE).await;
+        }
+        let told = async {
+            while any(|worker| !is_known_to_be_over(&worker.pod.lock())) {
+                tokio::time::sleep(PACE).await;
+            }
+        };
+        if tokio::time::timeout(TOLD_WITHIN, told).await.is_err() {
+            tracing::warn!("the API server could not be told of all pods that were ended");
         }
     }
 
@@ -321,4 +330,9 @@ fn key(pod: &Pod) -> (String, String) {
 
 fn is_over(pod: &Pod) -> bool {
     knarr_client::pod::is_terminal(pod) || pod.metadata.deletion_timestamp.is_some()
+}
+
+/// Whether the API server has a pod as ended; a static one is not its own.
+fn is_known_to_be_over(pod: &Pod) -> bool {
+    pod::is_static(pod) || is_over(pod)
 }
