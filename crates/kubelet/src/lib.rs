@@ -71,7 +71,7 @@ pub async fn run(
     volumes::prepare(&settings)?;
     let (context, bound) = assemble(client, settings, runtime).await?;
     let begun = std::time::Instant::now();
-    let found = runtime::inventory(&context.runtime).await?;
+    let found = once_there(|| runtime::inventory(&context.runtime)).await?;
     context.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], begun.elapsed());
     let names = found.iter().map(|(uid, (_, name))| (uid.clone(), name.clone())).collect();
     let leftovers: HashMap<_, _> = found.into_iter().map(|(uid, (pod, _))| (uid, pod)).collect();
@@ -160,16 +160,35 @@ async fn reach_runtime(endpoint: &str) -> Result<Runtime, NodeError> {
     }
 }
 
+/// What the runtime answers. One that was lost since it was reached is waited for: somebody starts it again.
+async fn once_there<T, F>(ask: impl Fn() -> F) -> Result<T, knarr_cri::CallError>
+where
+    F: Future<Output = Result<T, knarr_cri::CallError>>,
+{
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        match ask().await {
+            Err(error) if error.is_unavailable() && tokio::time::Instant::now() < deadline => {
+                tracing::debug!(%error, "the container runtime is gone: waiting for it");
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 async fn assemble(
     client: kube::Client,
     settings: Settings,
     runtime: Runtime,
 ) -> Result<(Arc<Context>, Arc<knarr_client::Informer<Pod>>), NodeError> {
-    let version = runtime.version().await?;
+    let version = once_there(|| runtime.version()).await?;
     let metrics = Arc::new(counters::Counters::default());
     let client = api_metrics::measured(client, metrics.clone());
     let runtime = runtime.observed(server::metrics::runtime_observer(metrics.clone()));
-    let abilities = runtime.status(false).await.map(|status| context::Abilities::of(&status)).unwrap_or_default();
+    let abilities = once_there(|| runtime.status(false)).await;
+    let abilities = abilities.map(|status| context::Abilities::of(&status)).unwrap_or_default();
     let informers = Informers::new(client.clone()).reducing(pod::compact);
     let machine = node::machine::read();
     let allocatable = node::allocatable(&settings, &machine);

@@ -8,9 +8,9 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -27,6 +27,8 @@ pub enum StartError {
     Spawn(#[source] io::Error),
     #[error("containerd ended right after its start, see {log}")]
     Ended { log: PathBuf },
+    #[error("containerd was killed as it started: {status}")]
+    Killed { status: ExitStatus },
     #[error("containerd did not answer within {seconds} s, see {log}")]
     Silent { seconds: u64, log: PathBuf },
     #[error("containerd (process {process}) has other settings than it should and does not end")]
@@ -35,6 +37,13 @@ pub enum StartError {
     Call(#[from] CallError),
     #[error("the pause image could not be imported")]
     Pause(#[from] super::ImportError),
+}
+
+impl StartError {
+    /// Whether another try may go better: containerd itself was there, and then it was not.
+    fn may_pass(&self) -> bool {
+        matches!(self, StartError::Killed { .. } | StartError::Call(_) | StartError::Pause(_))
+    }
 }
 
 /// How many looks at containerd come on one for shims it has lost.
@@ -78,24 +87,51 @@ impl Containerd {
     }
 
     /// Adopts the containerd that answers on the socket, or starts one; returns when it serves CRI and has its pause
-    /// image.
+    /// image. One that is lost on the way is tried again.
     pub async fn ensure(&self) -> Result<Runtime, StartError> {
-        let runtime = Runtime::connect(&self.config.socket.to_string_lossy())?;
-        if runtime.version().await.is_ok() {
-            if self.is_configured() {
-                tracing::info!(socket = %self.config.socket.display(), "containerd runs already");
-            } else {
-                tracing::info!("containerd has other settings than it should: it is started anew");
-                self.end().await?;
-                self.start(&runtime).await?;
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            match self.adopt_or_start().await {
+                Err(error) if error.may_pass() && tokio::time::Instant::now() < deadline => {
+                    tracing::warn!(%error, "containerd was lost as it was being started");
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+                outcome => return outcome,
             }
+        }
+    }
+
+    async fn adopt_or_start(&self) -> Result<Runtime, StartError> {
+        let runtime = Runtime::connect(&self.config.socket.to_string_lossy())?;
+        if !self.answers(&runtime).await {
+            self.start(&runtime).await?;
+        } else if self.is_configured() {
+            tracing::info!(socket = %self.config.socket.display(), "containerd runs already");
         } else {
+            tracing::info!("containerd has other settings than it should: it is started anew");
+            self.end().await?;
             self.start(&runtime).await?;
         }
         if runtime.image_status(PAUSE_IMAGE).await?.is_none() {
             self.import_pause(&runtime).await?;
         }
         Ok(runtime)
+    }
+
+    /// Whether a containerd of ours answers. One that runs is given time: it may have been started a moment ago, or the
+    /// machine is busy, and a second one on the same files would help nobody.
+    async fn answers(&self, runtime: &Runtime) -> bool {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            if runtime.version().await.is_ok() {
+                return true;
+            }
+            let runs = running(Path::new("/proc"), &self.file()).is_some();
+            if !runs || tokio::time::Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     fn file(&self) -> PathBuf {
@@ -161,8 +197,11 @@ impl Containerd {
             if runtime.version().await.is_ok() {
                 break;
             }
-            if matches!(child.try_wait(), Ok(Some(_))) {
-                return Err(StartError::Ended { log: log_path });
+            if let Ok(Some(status)) = child.try_wait() {
+                return Err(match status.signal() {
+                    Some(_) => StartError::Killed { status },
+                    None => StartError::Ended { log: log_path },
+                });
             }
             if tokio::time::Instant::now() >= deadline {
                 return Err(StartError::Silent { seconds: PATIENCE.as_secs(), log: log_path });
