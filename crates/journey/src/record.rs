@@ -46,6 +46,7 @@ impl Recorder {
         line.field("process", &self.process);
         line.0.extend_from_slice(&said.fields.0);
         line.0.push(b'}');
+        // It is made of texts alone.
         if let Ok(line) = String::from_utf8(line.0) {
             self.journal.add(line);
         }

@@ -80,7 +80,13 @@ fn bind(pods: &Resource, current: &Entry, key: &str, binding: &Value, now: &str)
 fn unbound(pods: &Resource, current: &Entry) -> Option<Value> {
     let mut pod = splice::read(pods, current, Cut { to_metadata: Some("v1"), managed_fields: true })?;
     let bytes = &current.value[..];
-    let (spec, status) = (outline::value(bytes, 1, "spec")?, outline::value(bytes, 1, "status")?);
+    let (mut spec, mut status) = (None, None);
+    outline::fields(bytes, 1, |field| match field.name {
+        "spec" => spec = Some(field.value),
+        "status" => status = Some(field.value),
+        _ => {}
+    })?;
+    let (spec, status) = (spec?, status?);
     let mut speaks_of_it = false;
     outline::fields(bytes, spec.start + 1, |field| {
         speaks_of_it |= matches!(field.name, "nodeName" | "schedulingGates");
