@@ -1,59 +1,21 @@
 //! Several servers on one etcd: what one gives out, no other gives out again.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use futures::future::join_all;
-use knarr_store::{Etcd, EtcdOptions};
 use serde_json::{Value, json};
 
 use crate::journeys::Cluster;
+use etcd_server::EtcdCluster;
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const EACH: usize = 40;
 
-/// Debian's etcd on free ports of the loopback interface, gone with the test.
-struct EtcdServer {
-    process: Child,
-    endpoint: String,
-    _directory: tempfile::TempDir,
-}
-
-impl EtcdServer {
-    fn start() -> EtcdServer {
-        let directory = tempfile::tempdir().unwrap();
-        // Both are held at once, so that they differ.
-        let held = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [endpoint, peer] =
-            held.each_ref().map(|listener| format!("http://127.0.0.1:{}", listener.local_addr().unwrap().port()));
-        drop(held);
-        let process = Command::new("etcd")
-            .args(["--data-dir", &directory.path().join("data").display().to_string()])
-            .args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint])
-            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("default={peer}"), "--logger", "zap", "--log-level", "error"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("etcd is needed for this test: install Debian's etcd-server package");
-        EtcdServer { process, endpoint, _directory: directory }
-    }
-
-    async fn server(&self) -> Cluster {
-        let store = Etcd::connect(std::slice::from_ref(&self.endpoint), None, EtcdOptions::default()).await.unwrap();
-        Cluster::on(Arc::new(store)).await
-    }
-}
-
-impl Drop for EtcdServer {
-    fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing left to do.
-        self.process.kill().unwrap_or_default();
-        self.process.wait().map(drop).unwrap_or_default();
-    }
-}
+/// The store's own tests start etcd in the same way.
+#[expect(dead_code, reason = "no member is killed here")]
+#[path = "../../store/tests/contract/etcd_server.rs"]
+mod etcd_server;
 
 async fn create(server: &Cluster, name: String) -> (u16, Value) {
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
@@ -63,8 +25,9 @@ async fn create(server: &Cluster, name: String) -> (u16, Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn addresses_and_ports_are_given_out_once() {
-    let etcd = EtcdServer::start();
-    let servers = [etcd.server().await, etcd.server().await];
+    let etcd = EtcdCluster::start(1);
+    let server = async || Cluster::on(Arc::new(etcd.connect("/registry/").await)).await;
+    let servers = [server().await, server().await];
     let mut wanted = Vec::new();
     for number in 0..EACH {
         for (which, server) in servers.iter().enumerate() {

@@ -107,7 +107,7 @@ async fn what_is_too_large_for_etcd_is_told() {
 
 #[tokio::test]
 async fn without_etcd_writes_fail_and_what_is_known_stays_readable() {
-    let mut cluster = EtcdCluster::start(1);
+    let cluster = EtcdCluster::start(1);
     let store = cluster.connect("/registry/").await;
     let entry = store.create("/registry/pods/a", Bytes::from("1"), None).await.unwrap();
     cluster.kill(0);

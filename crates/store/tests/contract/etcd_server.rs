@@ -1,8 +1,11 @@
-//! Debian's etcd, started by a test on ephemeral ports of the loopback interface and gone with it.
+//! Debian's etcd, started by a test on an address of the loopback network and gone with it.
 
-use std::net::TcpListener;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
 
 use knarr_store::{Etcd, EtcdOptions, Tls};
 use rcgen::{
@@ -10,40 +13,56 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
+/// How long etcd may take to start where many do at once on a slow disk.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A cluster of etcd servers that ask for client certificates.
 pub struct EtcdCluster {
-    members: Vec<Option<Child>>,
+    members: Mutex<Vec<Option<Child>>>,
     pub endpoints: Vec<String>,
     pub tls: Tls,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl EtcdCluster {
     pub fn start(size: usize) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let tls = make_certificates(directory.path());
-        let ports = free_ports(2 * size);
-        let (clients, peers) = ports.split_at(size);
-        let cluster: Vec<String> =
-            peers.iter().enumerate().map(|(number, port)| format!("m{number}=http://127.0.0.1:{port}")).collect();
-        let endpoints: Vec<String> = clients.iter().map(|port| format!("https://127.0.0.1:{port}")).collect();
-        let members = (0..size)
-            .map(|number| {
-                let peer = format!("http://127.0.0.1:{}", peers[number]);
-                Some(start_member(directory.path(), number, &endpoints[number], &peer, &cluster.join(",")))
-            })
-            .collect();
-        Self { members, endpoints, tls, _directory: directory }
+        let endpoints: Vec<String> = (0..size).map(|_| format!("https://{}", own_listener())).collect();
+        let peers: Vec<String> = (0..size).map(|_| format!("http://{}", own_listener())).collect();
+        let cluster: Vec<String> = peers.iter().enumerate().map(|(number, peer)| format!("m{number}={peer}")).collect();
+        let start =
+            |number| start_member(directory.path(), number, &endpoints[number], &peers[number], &cluster.join(","));
+        let members = Mutex::new((0..size).map(|number| Some(start(number))).collect());
+        Self { members, endpoints, tls, directory }
     }
 
     pub async fn connect(&self, root: &str) -> Etcd {
-        let options = EtcdOptions { root: root.to_owned(), ..EtcdOptions::default() };
-        Etcd::connect(&self.endpoints, Some(self.tls.clone()), options).await.expect("etcd answers")
+        let begun = Instant::now();
+        loop {
+            let options = EtcdOptions { root: root.to_owned(), ..EtcdOptions::default() };
+            match Etcd::connect(&self.endpoints, Some(self.tls.clone()), options).await {
+                Ok(store) => return store,
+                Err(error) => assert!(begun.elapsed() < PATIENCE, "etcd does not answer: {error}"),
+            }
+            self.assert_running();
+        }
+    }
+
+    /// A member that ended by itself will never answer; its own words say why.
+    fn assert_running(&self) {
+        for (number, member) in self.members.lock().unwrap().iter_mut().enumerate() {
+            let ended = member.as_mut().and_then(|member| member.try_wait().expect("a member's state"));
+            if let Some(status) = ended {
+                let log = std::fs::read_to_string(self.directory.path().join(format!("m{number}.log")));
+                panic!("etcd ended with {status}: {}", log.expect("its log"));
+            }
+        }
     }
 
     /// Kills a member, as `kill -9` does.
-    pub fn kill(&mut self, number: usize) {
-        if let Some(mut member) = self.members[number].take() {
+    pub fn kill(&self, number: usize) {
+        if let Some(mut member) = self.members.lock().unwrap()[number].take() {
             member.kill().expect("the member is killed");
             member.wait().expect("the member is gone");
         }
@@ -52,7 +71,7 @@ impl EtcdCluster {
 
 impl Drop for EtcdCluster {
     fn drop(&mut self) {
-        for member in self.members.iter_mut().flatten() {
+        for member in self.members.get_mut().unwrap().iter_mut().flatten() {
             // It may have ended by itself; then there is nothing left to do.
             member.kill().unwrap_or_default();
             member.wait().map(drop).unwrap_or_default();
@@ -95,7 +114,8 @@ fn make_certificates(directory: &Path) -> Tls {
 }
 
 fn sign(authority: &CertifiedIssuer<'_, KeyPair>, name: &str, usages: &[ExtendedKeyUsagePurpose]) -> (String, String) {
-    let mut parameters = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()]).expect("names");
+    let names = vec![own_address().to_string(), "127.0.0.1".to_owned(), "localhost".to_owned()];
+    let mut parameters = CertificateParams::new(names).expect("names");
     parameters.extended_key_usages = usages.to_vec();
     parameters.distinguished_name.push(DnType::CommonName, name);
     let key = key();
@@ -107,8 +127,14 @@ fn key() -> KeyPair {
     KeyPair::generate().expect("a key")
 }
 
-/// Ports that are free now. All are held at once, so that they differ.
-fn free_ports(count: usize) -> Vec<u16> {
-    let held: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    held.iter().map(|listener| listener.local_addr().expect("its address").port()).collect()
+/// An address and port that nobody else takes before etcd does: the address is this process' own, since its number is in
+/// it, and connections begin at higher ports.
+fn own_listener() -> String {
+    static PORT: AtomicU16 = AtomicU16::new(20_000);
+    format!("{}:{}", own_address(), PORT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn own_address() -> Ipv4Addr {
+    let [_, first, second, third] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 | first, second, third)
 }

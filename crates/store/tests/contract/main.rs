@@ -196,6 +196,7 @@ impl knarr_store::Clock for LateClock {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_whose_answer_was_lost_is_neither_failed_nor_made_twice() {
     let cluster = EtcdCluster::start(1);
+    drop(cluster.connect("/registry/").await);
     let mut proxy = proxy::Proxy::start(&cluster.endpoints[0]).await;
     let endpoints = [proxy.endpoint.clone()];
     let options = EtcdOptions::default();
@@ -219,7 +220,7 @@ async fn a_write_whose_answer_was_lost_is_neither_failed_nor_made_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_of_three_may_die() {
-    let mut cluster = EtcdCluster::start(3);
+    let cluster = EtcdCluster::start(3);
     let store = Arc::new(cluster.connect("/registry/").await);
     let begin = store.revision();
     let mut watch = store.watch("/registry/", begin).expect("a watch");
