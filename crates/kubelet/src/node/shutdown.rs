@@ -3,13 +3,14 @@
 //! systemd lets a program hold a shutdown up for a while and tells when one begins. Both are had through its own tools, so
 //! that hosts without systemd need nothing and lose nothing.
 
+use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::context::Context;
@@ -67,26 +68,40 @@ pub async fn watch_shutdown(context: Arc<Context>, pods: Arc<Pods>) {
 
 async fn watch(context: &Context, pods: &Pods) -> Result<(), ShutdownError> {
     make_patient(context.settings.shutdown_grace).await?;
-    let mut inhibitor = Some(hold_up().map_err(ShutdownError::tool("systemd-inhibit"))?);
+    let held = hold_up()?;
     let mut monitor = listen().map_err(ShutdownError::tool("busctl"))?;
     let output = monitor.stdout.take().ok_or(ShutdownError::Silent)?;
-    let mut lines = BufReader::new(output).lines();
-    while let Some(line) = lines.next_line().await.map_err(ShutdownError::tool("busctl"))? {
-        match announced(&line) {
-            Some(true) => {
+    let act = |begins: bool| async move {
+        match begins {
+            true => {
                 tracing::info!("the machine shuts down: pods are ended");
                 end_pods(context, pods).await;
-                // Only now the shutdown may go on.
-                inhibitor = None;
             }
-            Some(false) => {
+            false => {
                 tracing::info!("the shutdown was called off");
                 pods.set_shutting_down(false);
-                if inhibitor.is_none() {
-                    inhibitor = Some(hold_up().map_err(ShutdownError::tool("systemd-inhibit"))?);
-                }
             }
-            None => {}
+        }
+    };
+    follow(BufReader::new(output), held, hold_up, act).await
+}
+
+/// Hears of shutdowns. One may go on only when `act` is over: until then it is held up, and again when it was called off.
+async fn follow<H, F: Future<Output = ()>>(
+    announcements: impl AsyncBufRead + Unpin,
+    held: H,
+    hold_up: impl Fn() -> Result<H, ShutdownError>,
+    act: impl Fn(bool) -> F,
+) -> Result<(), ShutdownError> {
+    let mut held = Some(held);
+    let mut lines = announcements.lines();
+    while let Some(line) = lines.next_line().await.map_err(ShutdownError::tool("busctl"))? {
+        let Some(begins) = announced(&line) else { continue };
+        act(begins).await;
+        if begins {
+            held = None;
+        } else if held.is_none() {
+            held = Some(hold_up()?);
         }
     }
     Err(ShutdownError::Silent)
@@ -134,7 +149,7 @@ async fn run(tool: &'static str, arguments: &[&str]) -> Result<String, ShutdownE
 }
 
 /// A child that holds the shutdown up for as long as it lives.
-fn hold_up() -> io::Result<Child> {
+fn hold_up() -> Result<Child, ShutdownError> {
     Command::new("systemd-inhibit")
         .args(["--what=shutdown", "--mode=delay", "--who=knarr", "--why=pods are being ended", "cat"])
         .stdin(Stdio::piped())
@@ -142,6 +157,7 @@ fn hold_up() -> io::Result<Child> {
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()
+        .map_err(ShutdownError::tool("systemd-inhibit"))
 }
 
 fn listen() -> io::Result<Child> {
@@ -160,25 +176,19 @@ fn announced(line: &str) -> Option<bool> {
     message["payload"]["data"][0].as_bool().filter(|_| message["member"] == "PrepareForShutdown")
 }
 
-/// Ordinary pods first, critical ones with the time kept for them.
 async fn end_pods(context: &Context, pods: &Pods) {
     pods.set_shutting_down(true);
     let now = || k8s_openapi::jiff::Timestamp::now().as_second() as f64;
     context.metrics.set("kubelet_graceful_shutdown_start_time_seconds", &[], now());
-    let critical = context.settings.shutdown_grace_critical.min(context.settings.shutdown_grace);
-    let ordinary = context.settings.shutdown_grace - critical;
-    for (wanted, grace) in [(false, ordinary), (true, critical)] {
-        pods.end_for_shutdown(wanted, grace);
-        let over = pods.wait_until_ended(wanted);
-        if tokio::time::timeout(grace + Duration::from_secs(1), over).await.is_err() {
-            tracing::warn!(critical = wanted, "some pods did not end in the time they had");
-        }
-    }
+    let settings = &context.settings;
+    pods.end_for_shutdown(settings.shutdown_grace, settings.shutdown_grace_critical).await;
     context.metrics.set("kubelet_graceful_shutdown_end_time_seconds", &[], now());
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]
@@ -191,5 +201,48 @@ mod tests {
         ] {
             assert_eq!(announced(line), expected, "{line}");
         }
+    }
+    /// systemd's lock: how many hold it.
+    #[derive(Clone, Default)]
+    struct Lock(Arc<AtomicUsize>);
+
+    impl Lock {
+        fn take(&self) -> Held {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Held(self.clone())
+        }
+
+        fn holders(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    struct Held(Lock);
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.0.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_shutdown_is_held_until_pods_have_ended_and_the_next_one_too() {
+        let line = |begins: bool| {
+            format!("{{\"member\":\"PrepareForShutdown\",\"payload\":{{\"type\":\"b\",\"data\":[{begins}]}}}}\n")
+        };
+        let text = [line(true), "noise\n".into(), line(true), line(false), line(false), line(true)].concat();
+        let lock = Lock::default();
+        let seen = parking_lot::Mutex::new(Vec::new());
+        let act = |begins: bool| {
+            let (lock, seen) = (&lock, &seen);
+            async move {
+                tokio::task::yield_now().await;
+                seen.lock().push((begins, lock.holders()));
+            }
+        };
+        let outcome = follow(text.as_bytes(), lock.take(), || Ok(lock.take()), act).await;
+        assert!(matches!(outcome, Err(ShutdownError::Silent)));
+        assert_eq!(*seen.lock(), [(true, 1), (true, 0), (false, 0), (false, 1), (true, 1)]);
+        assert_eq!(lock.holders(), 0);
     }
 }

@@ -5,6 +5,7 @@ pub mod evict;
 mod orphans;
 mod preempt;
 mod shared_cpus;
+mod shutdown;
 
 pub use orphans::clear_leftovers;
 pub use shared_cpus::keep_shared_cpus;
@@ -272,46 +273,6 @@ impl Pods {
         self.node_changed.notify_one();
     }
 
-    /// Tells all ordinary, or all critical, pods that the machine goes down.
-    pub fn end_for_shutdown(&self, critical: bool, grace: std::time::Duration) {
-        let message = "Pod was terminated in response to imminent node shutdown.".to_string();
-        for worker in self.all() {
-            if pod::is_critical(&worker.pod.lock()) != critical {
-                continue;
-            }
-            let own = pod::grace_seconds(&worker.pod.lock());
-            let most = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
-            let ending = Ending::Stopped {
-                reason: "Terminated".into(),
-                message: message.clone(),
-                grace: Some(own.min(most)),
-                condition: Some(("TerminationByKubelet".into(), message.clone())),
-            };
-            let _ = worker.sender.send(Message::Stop(Box::new(ending)));
-        }
-    }
-
-    /// Returns when none of those pods runs any more and the API knows it: a pod of which it does not would be started again
-    /// when the machine is back. A server that does not answer is not waited for long.
-    pub async fn wait_until_ended(&self, critical: bool) {
-        const PACE: std::time::Duration = std::time::Duration::from_millis(100);
-        const TOLD_WITHIN: std::time::Duration = std::time::Duration::from_secs(3);
-        let any = |is_so: fn(&Handle) -> bool| {
-            self.all().iter().any(|worker| pod::is_critical(&worker.pod.lock()) == critical && is_so(worker))
-        };
-        while any(|worker| worker.runtime.lock().running().next().is_some()) {
-            tokio::time::sleep(PACE).await;
-        }
-        let told = async {
-            while any(|worker| !is_known_to_be_over(&worker.pod.lock())) {
-                tokio::time::sleep(PACE).await;
-            }
-        };
-        if tokio::time::timeout(TOLD_WITHIN, told).await.is_err() {
-            tracing::warn!("the API server could not be told of all pods that were ended");
-        }
-    }
-
     /// Burstable pods as a class weigh what they request.
     fn weigh(&self) {
         use crate::cgroup::{amounts::pod_amounts, qos::QosClass, qos::qos_class};
@@ -330,9 +291,4 @@ fn key(pod: &Pod) -> (String, String) {
 
 fn is_over(pod: &Pod) -> bool {
     knarr_client::pod::is_terminal(pod) || pod.metadata.deletion_timestamp.is_some()
-}
-
-/// Whether the API server has a pod as ended; a static one is not its own.
-fn is_known_to_be_over(pod: &Pod) -> bool {
-    pod::is_static(pod) || is_over(pod)
 }

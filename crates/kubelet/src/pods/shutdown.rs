@@ -1,0 +1,169 @@
+//! Ending all pods because the machine goes down.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Pods, is_over};
+use crate::pod;
+use crate::worker::memory::Ending;
+use crate::worker::{Handle, Message};
+
+const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+const PACE: Duration = Duration::from_millis(100);
+/// A server that does not answer is not waited for longer.
+const TOLD_WITHIN: Duration = Duration::from_secs(3);
+/// What a pod may take beyond its time, in which it is killed.
+const KILLED_WITHIN: Duration = Duration::from_secs(1);
+
+impl Pods {
+    /// Returns when no pod runs any more and the API knows it: a pod of which it does not would be started again when the
+    /// machine is back. `critical` is what is kept of the grace for critical pods, which are ended last.
+    pub async fn end_for_shutdown(&self, grace: Duration, critical: Duration) {
+        end_in_order(|| self.all(), grace, critical).await;
+    }
+}
+
+async fn end_in_order(workers: impl Fn() -> Vec<Handle>, grace: Duration, critical: Duration) {
+    let critical = critical.min(grace);
+    for (is_critical, grace) in [(false, grace - critical), (true, critical)] {
+        let of_class = || {
+            let mut workers = workers();
+            workers.retain(|worker| pod::is_critical(&worker.pod.lock()) == is_critical);
+            workers
+        };
+        of_class().iter().for_each(|worker| end(worker, grace));
+        if tokio::time::timeout(grace + KILLED_WITHIN, until_ended(of_class)).await.is_err() {
+            tracing::warn!(critical = is_critical, "some pods did not end in the time they had");
+        }
+    }
+}
+
+fn end(worker: &Handle, grace: Duration) {
+    let most = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
+    let own = pod::grace_seconds(&worker.pod.lock());
+    let ending = Ending::Stopped {
+        reason: "Terminated".into(),
+        message: MESSAGE.into(),
+        grace: Some(own.min(most)),
+        condition: Some(("TerminationByKubelet".into(), MESSAGE.into())),
+    };
+    // A worker that has ended needs no news.
+    let _ = worker.sender.send(Message::Stop(Box::new(ending)));
+}
+
+async fn until_ended(workers: impl Fn() -> Vec<Handle>) {
+    let any = |is_so: fn(&Handle) -> bool| workers().iter().any(is_so);
+    while any(|worker| worker.runtime.lock().running().next().is_some()) {
+        tokio::time::sleep(PACE).await;
+    }
+    let told = async {
+        while any(|worker| !is_known_to_be_over(&worker.pod.lock())) {
+            tokio::time::sleep(PACE).await;
+        }
+    };
+    if tokio::time::timeout(TOLD_WITHIN, told).await.is_err() {
+        tracing::warn!("the API server could not be told of all pods that were ended");
+    }
+}
+
+/// Whether the API server has a pod as ended; a static one is not its own.
+fn is_known_to_be_over(pod: &Pod) -> bool {
+    pod::is_static(pod) || is_over(pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use serde_json::json;
+    use tokio::sync::mpsc::UnboundedReceiver;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+    use crate::runtime::{ContainerView, RuntimePod, State};
+
+    const NEVER: u64 = 1_000_000;
+
+    fn pod(priority: i32, is_static: bool) -> Arc<Pod> {
+        let source = if is_static { "file" } else { "api" };
+        let pod = json!({ "metadata": { "name": "p", "annotations": { "kubernetes.io/config.source": source } },
+            "spec": { "containers": [], "priority": priority, "terminationGracePeriodSeconds": 30 },
+            "status": { "phase": "Running" } });
+        Arc::new(serde_json::from_value(pod).expect("a pod"))
+    }
+
+    fn running(pod: Arc<Pod>) -> (Handle, UnboundedReceiver<Message>) {
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+        let container = ContainerView { state: State::Running, ..Default::default() };
+        let runtime = RuntimePod { sandboxes: Vec::new(), containers: vec![container] };
+        let runtime = Arc::new(Mutex::new(runtime));
+        let handle =
+            Handle { sender, pod: Arc::new(Mutex::new(pod)), runtime, status: Arc::default(), volumes: Arc::default() };
+        (handle, receiver)
+    }
+
+    /// A pod that ends so long after it was told to, which the API learns so much later. Answers when it was told and with
+    /// which grace.
+    async fn ends(
+        (handle, mut told): (Handle, UnboundedReceiver<Message>),
+        (takes, known_after): (u64, u64),
+    ) -> (Instant, i64) {
+        let Some(Message::Stop(ending)) = told.recv().await else { panic!("the pod is not told to end") };
+        let Ending::Stopped { grace: Some(grace), .. } = *ending else { panic!("the pod has no grace") };
+        let told_at = Instant::now();
+        tokio::spawn(async move {
+            sleep(Duration::from_millis(takes)).await;
+            handle.runtime.lock().containers.clear();
+            sleep(Duration::from_millis(known_after)).await;
+            let mut pod = handle.pod.lock();
+            Arc::make_mut(&mut pod).status.get_or_insert_default().phase = Some("Failed".into());
+        });
+        (told_at, grace)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shutdown_waits_until_the_api_knows_which_pods_were_ended() {
+        for (is_static, takes, known_after, expected) in [
+            (false, 2_000, 500, 2_500),
+            (false, 0, 2_900, 2_900),
+            // A server that does not answer any more.
+            (false, 2_000, NEVER, 5_000),
+            // Nobody has to be told of a static pod.
+            (true, 2_000, NEVER, 2_000),
+            // A process that can't be killed.
+            (false, NEVER, 0, 11_000),
+        ] {
+            let one = running(pod(0, is_static));
+            let handle = one.0.clone();
+            let begun = Instant::now();
+            let pod = tokio::spawn(ends(one, (takes, known_after)));
+            let grace = Duration::from_secs(10);
+            let critical = if is_static { grace } else { Duration::ZERO };
+            end_in_order(|| vec![handle.clone()], grace, critical).await;
+            let passed = begun.elapsed().as_millis() as u64;
+            assert!((expected..expected + 200).contains(&passed), "{takes} {known_after}: {passed}");
+            let (_, grace) = pod.await.expect("the pod was told");
+            assert_eq!(grace, 10);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn critical_pods_end_when_the_ends_of_all_others_are_known() {
+        let ordinary = running(pod(0, false));
+        let critical = running(pod(2_000_001_000, false));
+        let handles = [ordinary.0.clone(), critical.0.clone()];
+        let begun = Instant::now();
+        let ordinary = tokio::spawn(ends(ordinary, (3_000, 1_000)));
+        let critical = tokio::spawn(ends(critical, (1_000, 100)));
+        end_in_order(|| handles.to_vec(), Duration::from_secs(30), Duration::from_secs(10)).await;
+        let whole = begun.elapsed().as_millis();
+        assert!((5_100..5_400).contains(&whole), "{whole}");
+        let (told, grace) = ordinary.await.expect("told");
+        assert_eq!((told, grace), (begun, 20));
+        let (told, grace) = critical.await.expect("told");
+        assert_eq!(grace, 10);
+        assert!(told - begun >= Duration::from_secs(4));
+    }
+}
