@@ -48,9 +48,12 @@ impl CallError {
         matches!(self, Self::Refused { status, .. } if late(status))
     }
 
+    /// The runtime is away, or was started a moment ago and has not taken up yet what it knows.
     pub fn is_unavailable(&self) -> bool {
+        // Of containerd, which gives that no code of its own.
+        const STARTS: &str = "server is not initialized yet";
         match self {
-            Self::Refused { status, .. } => status.code() == Code::Unavailable,
+            Self::Refused { status, .. } => status.code() == Code::Unavailable || status.message() == STARTS,
             Self::Unreachable { .. } => true,
             _ => false,
         }
@@ -350,4 +353,23 @@ fn image_spec(image: &str) -> ImageSpec {
 
 fn named(method: &'static str, what: &'static str, value: String) -> Result<String> {
     if value.is_empty() { Err(CallError::Incomplete { method, what }) } else { Ok(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_that_is_away_or_just_starts_is_unavailable() {
+        for (code, message, expected) in [
+            (Code::Unavailable, "Connection refused (os error 111)", true),
+            (Code::Unknown, "server is not initialized yet", true),
+            (Code::Unknown, "failed to reserve sandbox name", false),
+            (Code::NotFound, "not found", false),
+        ] {
+            let status = Box::new(tonic::Status::new(code, message));
+            let error = CallError::Refused { method: "Status", status };
+            assert_eq!(error.is_unavailable(), expected, "{message}");
+        }
+    }
 }

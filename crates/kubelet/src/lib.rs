@@ -67,7 +67,7 @@ pub async fn run(
     settings: Settings,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), NodeError> {
-    let runtime = reach_runtime(&settings.runtime_endpoint).await?;
+    let runtime = Runtime::connect(&settings.runtime_endpoint)?;
     volumes::prepare(&settings)?;
     let (context, bound) = assemble(client, settings, runtime).await?;
     let begun = std::time::Instant::now();
@@ -143,24 +143,8 @@ fn serve_plugins(context: &Arc<Context>, pods: &Arc<Pods>, tasks: &mut tokio::ta
     }
 }
 
-/// A runtime that has just been started may need a moment.
-async fn reach_runtime(endpoint: &str) -> Result<Runtime, NodeError> {
-    let runtime = Runtime::connect(endpoint)?;
-    let mut tries = 0;
-    loop {
-        match runtime.version().await {
-            Ok(_) => return Ok(runtime),
-            Err(error) if tries < 60 => {
-                tries += 1;
-                tracing::debug!(%error, "waiting for the container runtime");
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// What the runtime answers. One that was lost since it was reached is waited for: somebody starts it again.
+/// What the runtime answers. One that has just been started may need a moment, and one that was lost since it was reached
+/// is waited for: somebody starts it again.
 async fn once_there<T, F>(ask: impl Fn() -> F) -> Result<T, knarr_cri::CallError>
 where
     F: Future<Output = Result<T, knarr_cri::CallError>>,
@@ -170,7 +154,7 @@ where
     loop {
         match ask().await {
             Err(error) if error.is_unavailable() && tokio::time::Instant::now() < deadline => {
-                tracing::debug!(%error, "the container runtime is gone: waiting for it");
+                tracing::debug!(%error, "waiting for the container runtime");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
             outcome => return outcome,
