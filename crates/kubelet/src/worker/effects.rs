@@ -227,11 +227,12 @@ impl Worker {
                     self.memory.stopped_sandboxes.insert(id.clone());
                     if let Some(sandbox) = self.runtime.sandboxes.iter_mut().find(|sandbox| sandbox.id == id) {
                         sandbox.ready = false;
+                    self.memory.refused.remove(&Operation::StopSandbox(id.clone()));
                     }
                 }
                 Err(error) => {
                     tracing::warn!(error, pod = pod::title(&self.pod), "a sandbox can't be stopped");
-                    self.wake_later(CLEAN_RETRY);
+                    self.ask_later(Operation::StopSandbox(id));
                 }
             },
             (Operation::Remove(id), Outcome::Removed(result)) => match result {
@@ -242,9 +243,11 @@ impl Worker {
                 }
                 Err(error) => {
                     tracing::warn!(error, pod = pod::title(&self.pod), "what is left of a container can't be removed");
+                    self.memory.refused.remove(&Operation::Remove(id));
                     self.wake_later(CLEAN_RETRY);
                 }
             },
+                    self.ask_later(Operation::Remove(id));
             (_, Outcome::Status(result)) => self.conclude_status(result, now),
             (_, Outcome::Deleted(Ok(()) | Err(StatusError::Gone))) => self.deleted = true,
             (_, Outcome::Deleted(Err(error))) => {
@@ -267,7 +270,13 @@ impl Worker {
         }
     }
 
-    /// An operation that failed is tried again, but not at once.
+    /// What the runtime could not do it is asked for again, but not at once.
+    fn ask_later(&mut self, operation: Operation) {
+        let now = Timestamp::now();
+        self.memory.refused.insert(operation, now.saturating_add(CLEAN_RETRY).unwrap_or(now));
+    }
+
+    /// What failed at the end of a pod is tried again, but not at once.
     fn wake_later(&mut self, wait: SignedDuration) {
         let now = Timestamp::now();
         let at = now.saturating_add(wait).unwrap_or(now);

@@ -17,6 +17,8 @@ pub struct Memory {
     pub sandbox_retry_at: Option<Timestamp>,
     /// What runs now on behalf of the pod.
     pub operations: HashSet<Operation>,
+    /// What the runtime could not do, and not before which moment it is asked again.
+    pub refused: HashMap<Operation, Timestamp>,
     /// Containers told to stop, with the moment of their kill.
     pub stopping: HashMap<String, Timestamp>,
     /// Those of them that the runtime could not stop.

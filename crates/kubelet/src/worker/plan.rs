@@ -120,9 +120,7 @@ fn end(situation: &Situation<'_>, plan: &mut Plan) {
     for sandbox in &runtime.sandboxes {
         if sandbox.ready || !memory.stopped_sandboxes.contains(&sandbox.id) {
             waits = true;
-            if !memory.is_busy(&Operation::StopSandbox(sandbox.id.clone())) {
-                plan.actions.push(Action::StopSandbox { id: sandbox.id.clone() });
-            }
+            stop_sandbox(situation, plan, sandbox);
         }
     }
     plan.ended = !waits;
@@ -149,6 +147,34 @@ fn stop(situation: &Situation<'_>, plan: &mut Plan, container: &ContainerView, g
         return;
     }
     plan.actions.push(Action::Stop { id: container.id.clone(), container: container.name.clone(), grace, why });
+}
+
+fn stop_sandbox(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox) {
+    let id = sandbox.id.clone();
+    if may_ask(situation, plan, &Operation::StopSandbox(id.clone())) {
+        plan.actions.push(Action::StopSandbox { id });
+    }
+}
+
+fn remove(situation: &Situation<'_>, plan: &mut Plan, id: &str) {
+    if may_ask(situation, plan, &Operation::Remove(id.to_string())) {
+        plan.actions.push(Action::Remove { id: id.to_string() });
+    }
+}
+
+/// Whether the runtime is to be asked now: not while it is at it, and when it could not, only after a while.
+fn may_ask(situation: &Situation<'_>, plan: &mut Plan, operation: &Operation) -> bool {
+    let Situation { memory, now, .. } = situation;
+    if memory.is_busy(operation) {
+        return false;
+    }
+    match memory.refused.get(operation) {
+        Some(at) if at > now => {
+            plan.wake(*at);
+            false
+        }
+        _ => true,
+    }
 }
 
 fn run(situation: &Situation<'_>, plan: &mut Plan) {
@@ -191,9 +217,7 @@ fn renew_sandbox(situation: &Situation<'_>, plan: &mut Plan) {
     }
     for sandbox in runtime.sandboxes.iter().filter(|sandbox| !memory.stopped_sandboxes.contains(&sandbox.id)) {
         waits = true;
-        if !memory.is_busy(&Operation::StopSandbox(sandbox.id.clone())) {
-            plan.actions.push(Action::StopSandbox { id: sandbox.id.clone() });
-        }
+        stop_sandbox(situation, plan, sandbox);
     }
     if waits {
         return;
@@ -221,7 +245,7 @@ fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox)
             stop(situation, plan, container, pod::grace_seconds(pod), Why::RestartAll);
         }
         if runtime.running().next().is_none() {
-            plan.actions.push(Action::StopSandbox { id: sandbox.id.clone() });
+            stop_sandbox(situation, plan, sandbox);
         }
         return;
     }
@@ -406,9 +430,8 @@ fn remove_remains(situation: &Situation<'_>, plan: &mut Plan) {
     let Situation { pod, runtime, memory, .. } = situation;
     for (_, name) in pod::roles(pod) {
         for old in runtime.all_of(name).skip(2) {
-            let busy = memory.is_busy(&Operation::Remove(old.id.clone()));
-            if old.state == State::Exited && !busy {
-                plan.actions.push(Action::Remove { id: old.id.clone() });
+            if old.state == State::Exited {
+                remove(situation, plan, &old.id);
             }
         }
     }
@@ -417,8 +440,8 @@ fn remove_remains(situation: &Situation<'_>, plan: &mut Plan) {
     }
     for old in runtime.sandboxes.iter().skip(1) {
         let used = runtime.containers.iter().any(|container| container.sandbox == old.id);
-        if !used && memory.stopped_sandboxes.contains(&old.id) && !memory.is_busy(&Operation::Remove(old.id.clone())) {
-            plan.actions.push(Action::Remove { id: old.id.clone() });
+        if !used && memory.stopped_sandboxes.contains(&old.id) {
+            remove(situation, plan, &old.id);
         }
     }
 }

@@ -142,3 +142,39 @@ fn what_is_set_aside_comes_first() {
     memory = Memory::default();
     assert_eq!(actions(&pod, &RuntimePod::default(), &memory, 0), ["mount"]);
 }
+
+#[test]
+fn what_the_runtime_could_not_do_is_not_asked_for_at_once() {
+    let pod = pod(json!({ "containers": [{ "name": "a" }] }));
+    let running = Memory { stopped_sandboxes: ["s".into()].into(), ..mounted() };
+    let ending = Memory { ending: Some(Ending::Deleted), ..mounted() };
+    let again = |name: &str, number: u32| ContainerView {
+        id: format!("id-{number}"),
+        restart_count: number,
+        created_at: number.into(),
+        ..view(name, if number == 3 { State::Running } else { State::Exited }, 0)
+    };
+    let mut lost = runtime(vec![]);
+    lost.sandboxes[0].ready = false;
+    let sandbox = || Operation::StopSandbox("s".into());
+    for (title, runtime, memory, operation, asked) in [
+        ("an ending pod", runtime(vec![]), ending, sandbox(), "stop sandbox s"),
+        ("a lost sandbox", lost, mounted(), sandbox(), "stop sandbox s"),
+        (
+            "an old container",
+            runtime(vec![again("a", 3), again("a", 2), again("a", 1)]),
+            running,
+            Operation::Remove("id-1".into()),
+            "remove id-1",
+        ),
+    ] {
+        assert_eq!(actions(&pod, &runtime, &memory, 100), [asked], "{title}");
+        let busy = Memory { operations: [operation.clone()].into(), ..memory.clone() };
+        assert!(actions(&pod, &runtime, &busy, 100).is_empty(), "{title} while it is at it");
+        let refused = Memory { refused: [(operation, at(102))].into(), ..memory };
+        assert!(actions(&pod, &runtime, &refused, 101).is_empty(), "{title} right after it failed");
+        let plan = plan(&Situation { pod: &pod, runtime: &runtime, memory: &refused, now: at(101) });
+        assert_eq!(plan.wake_at, Some(at(102)), "{title}");
+        assert_eq!(actions(&pod, &runtime, &refused, 102), [asked], "{title} later");
+    }
+}
