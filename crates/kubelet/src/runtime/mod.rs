@@ -5,7 +5,7 @@ mod observe;
 mod pulse;
 
 pub use events::{Index, Round, follow};
-pub use observe::{PodName, inventory, observe_container, observe_sandbox};
+pub use observe::{PodName, held_of_pod, inventory, observe_container, observe_sandbox};
 pub use pulse::Pulse;
 
 use std::collections::HashMap;
@@ -133,6 +133,12 @@ impl RuntimePod {
     pub fn forget(&mut self, id: &str) {
         self.containers.retain(|known| known.id != id);
         self.sandboxes.retain(|known| known.id != id);
+    }
+
+    /// Of all its containers and sandboxes.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        let containers = self.containers.iter().map(|container| container.id.as_str());
+        containers.chain(self.sandboxes.iter().map(|sandbox| sandbox.id.as_str()))
     }
 
     pub fn is_empty(&self) -> bool {

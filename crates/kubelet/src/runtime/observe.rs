@@ -12,8 +12,28 @@ use super::{ContainerView, RuntimePod, Sandbox, State, label};
 
 /// Everything the runtime holds, by pod uid: what a starting node adopts.
 pub async fn inventory(runtime: &Runtime) -> Result<HashMap<String, (RuntimePod, PodName)>, CallError> {
+    held(runtime, &HashMap::new(), |_| true).await
+}
+
+/// What the runtime holds of one pod, as far as its id is wanted.
+pub async fn held_of_pod(
+    runtime: &Runtime,
+    uid: &str,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<RuntimePod, CallError> {
+    let labels = [(label::POD_UID.to_string(), uid.to_string())].into();
+    let mut found = held(runtime, &labels, is_wanted).await?;
+    Ok(found.remove(uid).unwrap_or_default().0)
+}
+
+async fn held(
+    runtime: &Runtime,
+    labels: &HashMap<String, String>,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<HashMap<String, (RuntimePod, PodName)>, CallError> {
     let mut pods: HashMap<String, (RuntimePod, PodName)> = HashMap::new();
-    for sandbox in runtime.list_pod_sandboxes(PodSandboxFilter::default()).await? {
+    let filter = PodSandboxFilter { label_selector: labels.clone(), ..Default::default() };
+    for sandbox in runtime.list_pod_sandboxes(filter).await?.into_iter().filter(|sandbox| is_wanted(&sandbox.id)) {
         let Some(metadata) = sandbox.metadata else { continue };
         let entry = pods.entry(metadata.uid).or_default();
         entry.1 = PodName { namespace: metadata.namespace, name: metadata.name };
@@ -23,7 +43,8 @@ pub async fn inventory(runtime: &Runtime) -> Result<HashMap<String, (RuntimePod,
             Err(error) => return Err(error),
         }
     }
-    for container in runtime.list_containers(ContainerFilter::default()).await? {
+    let filter = ContainerFilter { label_selector: labels.clone(), ..Default::default() };
+    for container in runtime.list_containers(filter).await?.into_iter().filter(|container| is_wanted(&container.id)) {
         let Some(uid) = container.labels.get(label::POD_UID) else { continue };
         match observe_container(runtime, &container.id, &container.pod_sandbox_id).await {
             Ok(view) => pods.entry(uid.clone()).or_default().0.put_container(view),

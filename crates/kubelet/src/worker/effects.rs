@@ -1,5 +1,6 @@
 //! Carrying out what was planned: each action runs in a task of its own and comes back as a message.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::container::sandbox::sandbox_config;
 use crate::container::user_namespace;
 use crate::context::{Context, api_text};
 use crate::pod;
-use crate::runtime::{ContainerView, Sandbox, State, label, observe_sandbox};
+use crate::runtime::{ContainerView, RuntimePod, Sandbox, State, held_of_pod, label, observe_sandbox};
 use crate::status;
 use crate::trail::{self, pod_step};
 use crate::volumes::{self, MountedVolumes};
@@ -38,6 +39,8 @@ pub enum Outcome {
     /// The status the API holds now, with the version of the object.
     Status(Result<(Box<PodStatus>, Option<String>), StatusError>),
     Deleted(Result<(), StatusError>),
+    /// What the runtime holds of the pod and was not known.
+    Found(Result<RuntimePod, String>),
     Cleaned(Result<(), String>),
     /// What the runtime has been told by now.
     Resized(ByContainer, Option<String>),
@@ -224,10 +227,10 @@ impl Worker {
             }
             (Operation::StopSandbox(id), Outcome::SandboxStopped(result)) => match result {
                 Ok(()) => {
+                    self.memory.refused.remove(&Operation::StopSandbox(id.clone()));
                     self.memory.stopped_sandboxes.insert(id.clone());
                     if let Some(sandbox) = self.runtime.sandboxes.iter_mut().find(|sandbox| sandbox.id == id) {
                         sandbox.ready = false;
-                    self.memory.refused.remove(&Operation::StopSandbox(id.clone()));
                     }
                 }
                 Err(error) => {
@@ -240,14 +243,14 @@ impl Worker {
                     self.context.index.remove(&id);
                     self.runtime.forget(&id);
                     self.memory.probes.remove(&id);
+                    self.memory.refused.remove(&Operation::Remove(id));
                 }
                 Err(error) => {
                     tracing::warn!(error, pod = pod::title(&self.pod), "what is left of a container can't be removed");
-                    self.memory.refused.remove(&Operation::Remove(id));
+                    self.ask_later(Operation::Remove(id));
                     self.wake_later(CLEAN_RETRY);
                 }
             },
-                    self.ask_later(Operation::Remove(id));
             (_, Outcome::Status(result)) => self.conclude_status(result, now),
             (_, Outcome::Deleted(Ok(()) | Err(StatusError::Gone))) => self.deleted = true,
             (_, Outcome::Deleted(Err(error))) => {
@@ -260,6 +263,11 @@ impl Worker {
                 self.memory.applied = applied;
                 self.memory.resize_failed = failure.zip(later(RESIZE_RETRY));
                 self.note_granted();
+            }
+            (_, Outcome::Found(Ok(found))) => self.take_found(found),
+            (_, Outcome::Found(Err(error))) => {
+                tracing::warn!(error, pod = pod::title(&self.pod), "what the runtime holds of a pod can't be read");
+                self.wake_later(CLEAN_RETRY);
             }
             (_, Outcome::Cleaned(Ok(()))) => self.memory.cleaned = true,
             (_, Outcome::Cleaned(Err(error))) => {
@@ -376,6 +384,12 @@ impl Worker {
             return;
         }
         self.retry_at = None;
+        if !self.memory.searched {
+            if !self.memory.is_busy(&Operation::Search) {
+                self.search();
+            }
+            return;
+        }
         if !self.memory.cleaned {
             if !self.memory.is_busy(&Operation::Clean) && !self.memory.is_busy(&Operation::Volumes) {
                 let (context, uid) = (self.context.clone(), pod::uid(&self.pod).to_string());
@@ -397,6 +411,27 @@ impl Worker {
             let (client, pod) = (self.context.client.clone(), self.pod.clone());
             self.launch(Operation::Delete, async move { Outcome::Deleted(delete(client, &pod).await) });
         }
+    }
+
+    /// Asks the runtime for what it holds of the pod beyond what is known: a start whose answer was lost, as the runtime or an
+    /// earlier life of the node was killed, may have made something.
+    fn search(&mut self) {
+        let (context, uid) = (self.context.clone(), pod::uid(&self.pod).to_string());
+        let known: HashSet<String> = self.runtime.ids().map(str::to_string).collect();
+        self.launch(Operation::Search, async move {
+            let found = held_of_pod(&context.runtime, &uid, |id| !known.contains(id)).await;
+            Outcome::Found(found.map_err(|error| error.message()))
+        });
+    }
+
+    fn take_found(&mut self, found: RuntimePod) {
+        self.memory.searched = found.is_empty();
+        for id in found.ids() {
+            tracing::info!(pod = pod::title(&self.pod), id, "the runtime holds something of a pod that was not known");
+            self.context.index.insert(id, self.sender.clone());
+        }
+        found.containers.into_iter().for_each(|container| self.runtime.put_container(container));
+        found.sandboxes.into_iter().for_each(|sandbox| self.runtime.put_sandbox(sandbox));
     }
 
     fn remove_remains(&mut self) {

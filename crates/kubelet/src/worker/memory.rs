@@ -45,6 +45,8 @@ pub struct Memory {
     pub resize_pending: Option<super::resize::Pending>,
     /// Why the last change of resources failed, and when it is tried again.
     pub resize_failed: Option<(String, Timestamp)>,
+    /// The runtime holds nothing of the ended pod that is not known.
+    pub searched: bool,
     /// The pod's volumes and cgroups are gone.
     pub cleaned: bool,
 }
@@ -60,6 +62,7 @@ pub enum Operation {
     Remove(String),
     Status,
     Delete,
+    Search,
     Clean,
     Resize,
 }

@@ -129,7 +129,7 @@ impl Worker {
             false => Arc::new(resize::with_resources(&wished, &noted.granted)),
         };
         let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
-        for id in runtime.containers.iter().map(|c| &c.id).chain(runtime.sandboxes.iter().map(|s| &s.id)) {
+        for id in runtime.ids() {
             context.index.insert(id, sender.clone());
         }
         if !runtime.is_empty() {
