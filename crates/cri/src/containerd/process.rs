@@ -47,7 +47,7 @@ impl StartError {
 }
 
 /// How many looks at containerd come on one for shims it has lost.
-const ROUNDS_PER_LOOK: u32 = 6;
+const ROUNDS_PER_LOOK: u32 = 2;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A containerd whose files all live under one directory.
