@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
+use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
+use crate::containerd::NAMESPACE;
 use crate::messages::*;
 
 /// Calls that only read or change a record answer at once; what starts processes may take long on a busy machine.
@@ -159,6 +161,23 @@ impl Runtime {
             Ok(response) => Ok(response.into_inner()),
             Err(status) => Err(CallError::Refused { method, status: Box::new(status) }),
         }
+    }
+
+    /// Calls containerd itself, which can more than CRI asks for. Other runtimes call that unimplemented.
+    pub(crate) async fn ask_containerd<Q, A>(&self, method: &'static str, path: &'static str, request: Q) -> Result<A>
+    where
+        Q: prost::Message + 'static,
+        A: prost::Message + Default + 'static,
+    {
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone());
+        grpc.ready().await.map_err(|source| CallError::Unreachable { method, source })?;
+        let mut request = Request::new(request);
+        request.set_timeout(QUICK);
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
+        let answer = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await;
+        answer
+            .map(tonic::Response::into_inner)
+            .map_err(|status| CallError::Refused { method, status: Box::new(status) })
     }
 
     pub async fn version(&self) -> Result<VersionResponse> {

@@ -12,12 +12,10 @@ use tonic::Request;
 use tonic_prost::ProstCodec;
 
 use crate::client::Runtime;
+use crate::containerd::NAMESPACE;
 use crate::messages::{
     ContainerEventResponse, ContainerEventType, Empty, Envelope, SubscribeRequest, TaskExit, TaskOom,
 };
-
-/// The namespace in which containerd keeps what came through CRI.
-const CRI_NAMESPACE: &str = "k8s.io";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerEvent {
@@ -65,7 +63,7 @@ pub fn subscribe(runtime: &Runtime) -> EventStream {
 }
 
 fn containerd_events(runtime: Runtime) -> EventStream {
-    let request = SubscribeRequest { filters: vec![format!("namespace=={CRI_NAMESPACE},topic~=^/tasks/(exit|oom)$")] };
+    let request = SubscribeRequest { filters: vec![format!("namespace=={NAMESPACE},topic~=^/tasks/(exit|oom)$")] };
     let path = "/containerd.services.events.v1.Events/Subscribe";
     open::<SubscribeRequest, Envelope>(runtime, path, request)
         .try_filter_map(async |envelope| {
@@ -138,7 +136,7 @@ mod tests {
     fn envelope(topic: &str, value: Vec<u8>) -> Envelope {
         Envelope {
             timestamp: None,
-            namespace: CRI_NAMESPACE.into(),
+            namespace: NAMESPACE.into(),
             topic: topic.into(),
             event: Some(Packed { type_url: String::new(), value }),
         }

@@ -5,6 +5,7 @@ mod config;
 mod folder;
 mod image_mount;
 mod import;
+mod leases;
 mod orphans;
 mod pause;
 mod pinned;
@@ -19,4 +20,4 @@ pub use pause::{PAUSE_IMAGE, pause_archive};
 pub use process::{Containerd, StartError};
 
 /// Where containerd keeps what came through CRI.
-const NAMESPACE: &str = "k8s.io";
+pub(crate) const NAMESPACE: &str = "k8s.io";

@@ -8,12 +8,13 @@ use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::SystemTime;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 
-use super::{ContainerdConfig, NAMESPACE};
+use super::{ContainerdConfig, NAMESPACE, leases};
 use crate::client::Runtime;
 use crate::messages::{ContainerFilter, PodSandboxFilter};
 
@@ -21,9 +22,12 @@ const SHIM: &str = "containerd-shim-runc-v2";
 /// Where shims keep the state of runc, whatever containerd they belong to.
 const RUNC_ROOT: &str = "/run/containerd/runc/k8s.io";
 
-/// To be called when containerd has just started and taken up all it knows.
-pub async fn clear(config: &ContainerdConfig, runtime: &Runtime) {
+/// To be called when containerd has just started, at that moment, and taken up all it knows.
+pub async fn clear(config: &ContainerdConfig, runtime: &Runtime, started: SystemTime) {
     end_shims(config).await;
+    if let Err(error) = leases::end_before(runtime, started).await {
+        tracing::warn!(%error, "work that an earlier containerd did not end can't be given up");
+    }
     let sandboxes = match runtime.list_pod_sandboxes(PodSandboxFilter::default()).await {
         Ok(sandboxes) => sandboxes.into_iter().map(|sandbox| sandbox.id).collect(),
         Err(error) => {

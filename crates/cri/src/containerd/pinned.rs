@@ -4,11 +4,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use http::uri::PathAndQuery;
-use tonic::Request;
-use tonic::metadata::MetadataValue;
-use tonic_prost::ProstCodec;
-
 use crate::client::{CallError, Runtime};
 
 const LABEL: &str = "io.cri-containerd.pinned";
@@ -60,7 +55,7 @@ impl Runtime {
     pub async fn pinned_images(&self) -> Result<HashSet<String>, CallError> {
         let request = ListRequest { filters: vec![format!("labels.\"{LABEL}\"=={VALUE}")] };
         let path = "/containerd.services.images.v1.Images/List";
-        match self.ask_images::<_, ListAnswer>("Images.List", path, request).await {
+        match self.ask_containerd::<_, ListAnswer>("Images.List", path, request).await {
             Ok(answer) => Ok(answer.images.into_iter().map(|image| image.name).collect()),
             Err(error) if error.is_unimplemented() => Ok(HashSet::new()),
             Err(error) => Err(error),
@@ -75,22 +70,6 @@ impl Runtime {
             mask: Some(FieldMask { paths: vec![format!("labels.{LABEL}")] }),
         };
         let path = "/containerd.services.images.v1.Images/Update";
-        self.ask_images::<_, UpdateAnswer>("Images.Update", path, request).await.map(drop)
-    }
-
-    async fn ask_images<Q, A>(&self, method: &'static str, path: &'static str, request: Q) -> Result<A, CallError>
-    where
-        Q: prost::Message + 'static,
-        A: prost::Message + Default + 'static,
-    {
-        let mut grpc = tonic::client::Grpc::new(self.channel());
-        grpc.ready().await.map_err(|source| CallError::Unreachable { method, source })?;
-        let mut request = Request::new(request);
-        request.set_timeout(std::time::Duration::from_secs(30));
-        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(super::NAMESPACE));
-        let answer = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await;
-        answer
-            .map(tonic::Response::into_inner)
-            .map_err(|status| CallError::Refused { method, status: Box::new(status) })
+        self.ask_containerd::<_, UpdateAnswer>("Images.Update", path, request).await.map(drop)
     }
 }

@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -190,6 +190,7 @@ impl Containerd {
                 nix::unistd::setsid().map(drop).map_err(io::Error::from)
             });
         }
+        let started = SystemTime::now();
         let mut child = command.spawn().map_err(StartError::Spawn)?;
         let deadline = tokio::time::Instant::now() + PATIENCE;
         let mut pause = Duration::from_millis(10);
@@ -210,7 +211,7 @@ impl Containerd {
             pause = (pause * 2).min(Duration::from_millis(200));
         }
         tracing::info!(pid = child.id(), socket = %self.config.socket.display(), "containerd started");
-        orphans::clear(&self.config, runtime).await;
+        orphans::clear(&self.config, runtime, started).await;
         // Should containerd end while we live, it must be collected or it would stay as a zombie.
         std::thread::Builder::new()
             .name("containerd-wait".into())
