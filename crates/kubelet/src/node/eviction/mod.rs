@@ -6,7 +6,7 @@ mod limits;
 pub use judge::{Level, Pressure, Shortage, Signals, Watch, is_below};
 pub use limits::{Eviction, Limit, Signal, Threshold};
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,12 +24,16 @@ const INTERVAL: Duration = Duration::from_secs(10);
 pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
     let mut watch = Watch::default();
     let mut ticks = tokio::time::interval(INTERVAL);
-    let image_folder = image_folder(&context).await;
-    let has_image_disk = are_apart(&context.settings.root, &image_folder);
+    let mut image_folder = None;
     let limits = context.settings.eviction.all();
     loop {
         ticks.tick().await;
-        let (signals, measured) = (measure(&context, &image_folder), Instant::now());
+        if image_folder.is_none() {
+            image_folder = find_image_folder(&context).await;
+        }
+        let image_folder = image_folder.as_deref().unwrap_or(&context.settings.root);
+        let has_image_disk = are_apart(&context.settings.root, image_folder);
+        let (signals, measured) = (measure(&context, image_folder), Instant::now());
         let verdict = watch.look(&limits, &signals, Timestamp::now(), context.settings.eviction.transition);
         pods.set_pressure(verdict.pressure);
         if evict::enforce_storage_limits(&context, &pods).await {
@@ -38,7 +42,7 @@ pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
         let Some(short) = verdict.shortage else { continue };
         let resource = short.signal.resource();
         context.node_event(true, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
-        if short.signal.is_disk() && images_were_enough(&context, &limits, &image_folder).await {
+        if short.signal.is_disk() && images_were_enough(&context, &limits, image_folder).await {
             continue;
         }
         let age = measured.elapsed();
@@ -89,11 +93,18 @@ fn measure(context: &Context, image_folder: &Path) -> Signals {
     signals
 }
 
-async fn image_folder(context: &Context) -> std::path::PathBuf {
-    let info = context.runtime.image_fs_info().await;
-    let first = info.ok().and_then(|info| info.image_filesystems.into_iter().next());
-    let point = first.and_then(|usage| usage.fs_id).map(|id| id.mountpoint);
-    point.map_or_else(|| context.settings.root.clone(), Into::into)
+/// Where the runtime keeps images; none while it does not answer.
+async fn find_image_folder(context: &Context) -> Option<PathBuf> {
+    match context.runtime.image_fs_info().await {
+        Ok(info) => {
+            let point = info.image_filesystems.into_iter().next().and_then(|usage| usage.fs_id).map(|id| id.mountpoint);
+            Some(point.map_or_else(|| context.settings.root.clone(), Into::into))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "where images lie is not known yet");
+            None
+        }
+    }
 }
 
 /// Whether two folders lie on different file systems.
