@@ -12,7 +12,7 @@ use crate::worker::{Handle, Message};
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 const PACE: Duration = Duration::from_millis(100);
 /// A server that does not answer is not waited for longer.
-const TOLD_WITHIN: Duration = Duration::from_secs(3);
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
 /// What a pod may take beyond its time, in which it is killed.
 const KILLED_WITHIN: Duration = Duration::from_secs(1);
 
@@ -54,7 +54,7 @@ fn end(worker: &Handle, grace: Duration) {
 
 async fn until_ended(workers: impl Fn() -> Vec<Handle>) {
     let any = |is_so: fn(&Handle) -> bool| workers().iter().any(is_so);
-    while any(|worker| worker.runtime.lock().running().next().is_some()) {
+    while any(is_there) {
         tokio::time::sleep(PACE).await;
     }
     let told = async {
@@ -65,6 +65,12 @@ async fn until_ended(workers: impl Fn() -> Vec<Handle>) {
     if tokio::time::timeout(TOLD_WITHIN, told).await.is_err() {
         tracing::warn!("the API server could not be told of all pods that were ended");
     }
+}
+
+/// Whether anything of a pod runs, its sandbox included: until then it is not over, and the API is not told.
+fn is_there(worker: &Handle) -> bool {
+    let runtime = worker.runtime.lock();
+    runtime.running().next().is_some() || runtime.sandboxes.iter().any(|sandbox| sandbox.ready)
 }
 
 /// Whether the API server has a pod as ended; a static one is not its own.
@@ -82,7 +88,7 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::*;
-    use crate::runtime::{ContainerView, RuntimePod, State};
+    use crate::runtime::{ContainerView, RuntimePod, Sandbox, State};
 
     const NEVER: u64 = 1_000_000;
 
@@ -97,25 +103,28 @@ mod tests {
     fn running(pod: Arc<Pod>) -> (Handle, UnboundedReceiver<Message>) {
         let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
         let container = ContainerView { state: State::Running, ..Default::default() };
-        let runtime = RuntimePod { sandboxes: Vec::new(), containers: vec![container] };
+        let sandbox = Sandbox { ready: true, ..Default::default() };
+        let runtime = RuntimePod { sandboxes: vec![sandbox], containers: vec![container] };
         let runtime = Arc::new(Mutex::new(runtime));
         let handle =
             Handle { sender, pod: Arc::new(Mutex::new(pod)), runtime, status: Arc::default(), volumes: Arc::default() };
         (handle, receiver)
     }
 
-    /// A pod that ends so long after it was told to, which the API learns so much later. Answers when it was told and with
-    /// which grace.
+    /// A pod whose containers take so long to end, whose sandbox takes so much longer, and of which the API learns so much
+    /// later. Answers when it was told to end and with which grace.
     async fn ends(
         (handle, mut told): (Handle, UnboundedReceiver<Message>),
-        (takes, known_after): (u64, u64),
+        [containers, sandbox, known_after]: [u64; 3],
     ) -> (Instant, i64) {
         let Some(Message::Stop(ending)) = told.recv().await else { panic!("the pod is not told to end") };
         let Ending::Stopped { grace: Some(grace), .. } = *ending else { panic!("the pod has no grace") };
         let told_at = Instant::now();
         tokio::spawn(async move {
-            sleep(Duration::from_millis(takes)).await;
+            sleep(Duration::from_millis(containers)).await;
             handle.runtime.lock().containers.clear();
+            sleep(Duration::from_millis(sandbox)).await;
+            handle.runtime.lock().sandboxes[0].ready = false;
             sleep(Duration::from_millis(known_after)).await;
             let mut pod = handle.pod.lock();
             Arc::make_mut(&mut pod).status.get_or_insert_default().phase = Some("Failed".into());
@@ -125,27 +134,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_shutdown_waits_until_the_api_knows_which_pods_were_ended() {
-        for (is_static, takes, known_after, expected) in [
-            (false, 2_000, 500, 2_500),
-            (false, 0, 2_900, 2_900),
+        for (is_static, pace, expected) in [
+            (false, [2_000, 0, 500], 2_500),
+            (false, [0, 0, 9_900], 9_900),
+            // On a slow machine the sandbox takes longer than the containers.
+            (false, [2_000, 11_000, 4_000], 17_000),
             // A server that does not answer any more.
-            (false, 2_000, NEVER, 5_000),
+            (false, [2_000, 0, NEVER], 12_000),
             // Nobody has to be told of a static pod.
-            (true, 2_000, NEVER, 2_000),
+            (true, [2_000, 0, NEVER], 2_000),
             // A process that can't be killed.
-            (false, NEVER, 0, 11_000),
+            (false, [NEVER, 0, 0], 21_000),
         ] {
             let one = running(pod(0, is_static));
             let handle = one.0.clone();
             let begun = Instant::now();
-            let pod = tokio::spawn(ends(one, (takes, known_after)));
-            let grace = Duration::from_secs(10);
+            let pod = tokio::spawn(ends(one, pace));
+            let grace = Duration::from_secs(20);
             let critical = if is_static { grace } else { Duration::ZERO };
             end_in_order(|| vec![handle.clone()], grace, critical).await;
             let passed = begun.elapsed().as_millis() as u64;
-            assert!((expected..expected + 200).contains(&passed), "{takes} {known_after}: {passed}");
+            assert!((expected..expected + 200).contains(&passed), "{pace:?}: {passed}");
             let (_, grace) = pod.await.expect("the pod was told");
-            assert_eq!(grace, 10);
+            assert_eq!(grace, 20);
         }
     }
 
@@ -155,8 +166,8 @@ mod tests {
         let critical = running(pod(2_000_001_000, false));
         let handles = [ordinary.0.clone(), critical.0.clone()];
         let begun = Instant::now();
-        let ordinary = tokio::spawn(ends(ordinary, (3_000, 1_000)));
-        let critical = tokio::spawn(ends(critical, (1_000, 100)));
+        let ordinary = tokio::spawn(ends(ordinary, [2_000, 1_000, 1_000]));
+        let critical = tokio::spawn(ends(critical, [1_000, 0, 100]));
         end_in_order(|| handles.to_vec(), Duration::from_secs(30), Duration::from_secs(10)).await;
         let whole = begun.elapsed().as_millis();
         assert!((5_100..5_400).contains(&whole), "{whole}");
