@@ -18,6 +18,7 @@ pub mod events;
 pub mod informer;
 pub mod informers;
 pub mod leader;
+pub mod node_fit;
 pub mod owner;
 pub mod pod;
 pub mod quantity;

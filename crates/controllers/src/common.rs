@@ -9,7 +9,6 @@ pub mod history;
 pub mod int_or_percent;
 pub mod key;
 pub mod network;
-pub mod node_fit;
 pub mod pod_resources;
 pub mod pods;
 pub mod requests;

@@ -16,9 +16,9 @@ use crate::Context;
 use crate::common::Key;
 use crate::common::disruption::mark_disrupted;
 use crate::common::key::{name, uid};
-use crate::common::node_fit::tolerates;
 use crate::common::pods::{BY_NODE, index_by_node};
 use crate::error::{Result, ignore_not_found};
+use knarr_client::node_fit::tolerates;
 
 pub async fn run(context: Context) {
     let pods = context.informers.of::<Pod>();

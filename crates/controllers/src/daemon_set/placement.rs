@@ -11,7 +11,7 @@ use knarr_client::{owner, pod};
 
 use crate::common::history::REVISION_HASH;
 use crate::common::key::name;
-use crate::common::node_fit::{affinity_allows, untolerated};
+use knarr_client::node_fit::{affinity_allows, untolerated};
 
 const GENERATION: &str = "deprecated.daemonset.template.generation";
 const GENERATION_LABEL: &str = "pod-template-generation";

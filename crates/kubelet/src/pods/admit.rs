@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use knarr_client::node_fit::affinity_allows;
 use knarr_client::quantity::{milli_value, value};
 
 use crate::cgroup::amounts::requested;
@@ -120,10 +121,7 @@ fn forbidden_sysctl(context: &Context, pod: &Pod) -> Option<String> {
 /// The node's labels may have changed since the pod was bound.
 fn wrong_node(context: &Context, pod: &Pod) -> Option<Refusal> {
     let node = context.node.get("", &context.settings.node_name)?;
-    let labels = node.metadata.labels.as_ref();
-    let has = |key: &str, wanted: &str| labels.and_then(|labels| labels.get(key)).is_some_and(|found| found == wanted);
-    let fits = pod::spec(pod).node_selector.iter().flatten().all(|(key, wanted)| has(key, wanted));
-    if fits {
+    if affinity_allows(pod::spec(pod), &node) {
         return None;
     }
     refusal_of("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector")

@@ -1,20 +1,19 @@
 //! Whether a node is one a pod may run on: names, labels and taints.
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
-use knarr_client::selector::Labels;
 
-use super::key::name;
+use crate::selector::Labels;
 
 /// Whether node selector and required node affinity allow the node.
 pub fn affinity_allows(spec: &PodSpec, node: &Node) -> bool {
     let labels = node.metadata.labels.clone().unwrap_or_default();
+    let name = node.metadata.name.as_deref().unwrap_or_default();
     if !spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value)) {
         return false;
     }
     let required = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let required = required.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    required
-        .is_none_or(|required| required.node_selector_terms.iter().any(|term| term_matches(term, &labels, name(node))))
+    required.is_none_or(|required| required.node_selector_terms.iter().any(|term| term_matches(term, &labels, name)))
 }
 
 /// An empty term matches nothing.
