@@ -7,8 +7,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_client::quantity::{milli_value, value};
 use knarr_cri::messages::{HugepageLimit, LinuxContainerResources};
 
+use crate::cgroup::amounts::combined;
 use crate::cgroup::qos::{QosClass, qos_class};
-use crate::pod;
+use crate::pod::{self, Role};
 
 const CPU_PERIOD: i64 = 100_000;
 const SMALLEST_SHARES: i64 = 2;
@@ -41,7 +42,7 @@ pub fn linux_resources(
     memory_capacity: u64,
     unified: bool,
 ) -> LinuxContainerResources {
-    let (requests, limits) = (pod::requests(container), pod::limits(container));
+    let (requests, limits) = (pod::requests(container), &effective_limits(pod, container));
     let cpu_limit = milli_of(limits, "cpu");
     let asked = requests.as_ref().is_some_and(|requests| requests.contains_key("cpu"));
     let cpu_request = if asked { milli_of(requests, "cpu") } else { cpu_limit };
@@ -61,6 +62,31 @@ pub fn linux_resources(
         resources.memory_swap_limit_in_bytes = memory_limit;
     }
     resources
+}
+
+/// The container's own limits; what it does not limit itself is limited by what the pod as a whole may use.
+pub fn effective_limits(pod: &Pod, container: &Container) -> Amounts {
+    let own = pod::limits(container);
+    let Some(whole) = pod::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref()) else {
+        return own.clone();
+    };
+    let mut limits = own.clone().unwrap_or_default();
+    limits.retain(|_, amount| value(amount) != 0);
+    for (name, amount) in whole {
+        limits.entry(name.clone()).or_insert_with(|| amount.clone());
+    }
+    Some(limits)
+}
+
+/// Memory that the pod as a whole requests and its containers don't, in equal parts.
+fn share_of_rest(pod: &Pod) -> i64 {
+    let whole = pod::spec(pod).resources.as_ref().map_or(0, |resources| value_of(&resources.requests, "memory"));
+    if whole == 0 {
+        return 0;
+    }
+    let own = combined(pod, |container| Some(value_of(pod::requests(container), "memory"))).unwrap_or(0);
+    let count = pod::init_containers(pod).count() + pod::main_containers(pod).count();
+    (whole - own) / i64::try_from(count.max(1)).unwrap_or(1)
 }
 
 fn hugepages(limits: &Amounts) -> Vec<HugepageLimit> {
@@ -84,7 +110,12 @@ pub fn oom_score(pod: &Pod, container: &Container, memory_capacity: u64) -> i64 
         QosClass::Guaranteed => -997,
         QosClass::BestEffort => 1000,
         QosClass::Burstable => {
-            let request = value_of(pod::requests(container), "memory");
+            let own = |container: &Container| value_of(pod::requests(container), "memory");
+            let is_sidecar =
+                pod::init_containers(pod).any(|(role, c)| role == Role::Sidecar && c.name == container.name);
+            // A sidecar goes no sooner than the containers it serves.
+            let least = pod::main_containers(pod).map(own).min().filter(|_| is_sidecar).unwrap_or(0);
+            let request = own(container).max(least) + share_of_rest(pod);
             let capacity = i128::from(memory_capacity.max(1));
             let score = 1000 - (1000 * i128::from(request) / capacity) as i64;
             score.clamp(3, 999)
@@ -116,5 +147,25 @@ mod tests {
             let found = (result.cpu_shares, result.cpu_quota, result.memory_limit_in_bytes, result.oom_score_adj);
             assert_eq!(found, expected, "{resources}");
         }
+    }
+
+    #[test]
+    fn what_the_pod_as_a_whole_has_holds_for_containers_that_say_nothing() {
+        let pod: Pod = serde_json::from_value(json!({ "spec": {
+            "resources": { "requests": { "memory": "400", "cpu": "1" }, "limits": { "memory": "800", "cpu": "2" } },
+            "initContainers": [{ "name": "side", "restartPolicy": "Always" }],
+            "containers": [
+                { "name": "none" },
+                { "name": "own", "resources": { "requests": { "memory": "100", "cpu": "100m" },
+                    "limits": { "cpu": "500m" } } } ] } }))
+        .expect("a pod");
+        let of = |container: &Container| {
+            let result = linux_resources(&pod, container, 1000, false);
+            (result.cpu_shares, result.cpu_quota, result.memory_limit_in_bytes, result.oom_score_adj)
+        };
+        let spec = pod::spec(&pod);
+        assert_eq!(of(&spec.containers[0]), (2048, 200_000, 800, 900));
+        assert_eq!(of(&spec.containers[1]), (102, 50_000, 800, 800));
+        assert_eq!(of(&spec.init_containers.as_ref().expect("one")[0]), (2048, 200_000, 800, 900));
     }
 }
