@@ -39,7 +39,11 @@ pub async fn check(address: &str, port: u16, service: &str) -> Result<(), String
             "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
             status.message()
         )),
-        Err(status) => Err(format!("error: health rpc probe failed: {}", status.message())),
+        Err(status) => Err(format!(
+            "error: health rpc probe failed: rpc error: code = {:?} desc = {}",
+            status.code(),
+            status.message()
+        )),
     }
 }
 

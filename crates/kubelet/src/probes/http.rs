@@ -70,7 +70,7 @@ async fn once(
     if tls {
         let name = ServerName::try_from(target.host.clone()).map_err(|error| failed(&error))?;
         let connector = tokio_rustls::TlsConnector::from(UNCHECKED.clone());
-        let stream = connector.connect(name, stream).await.map_err(|error| failed(&error))?;
+        let stream = connector.connect(name, stream).await.map_err(|error| failed(&tls_text(&error)))?;
         send(stream, request).await.map_err(|error| failed(&error))
     } else {
         send(stream, request).await.map_err(|error| failed(&error))
@@ -81,6 +81,29 @@ fn lower(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::ConnectionRefused => "connect: connection refused".to_string(),
         _ => error.to_string(),
+    }
+}
+
+/// A server that answers in clear is the mistake most often made.
+fn tls_text(error: &std::io::Error) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match inner {
+        Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)) => {
+            "http: server gave HTTP response to HTTPS client".to_string()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// A connection that ends without an answer, or breaks.
+fn broken(error: &hyper::Error) -> String {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    match source.map(std::io::Error::kind) {
+        None if error.is_incomplete_message() => "EOF".to_string(),
+        Some(std::io::ErrorKind::UnexpectedEof) => "EOF".to_string(),
+        Some(std::io::ErrorKind::ConnectionReset) => "read: connection reset by peer".to_string(),
+        Some(_) => source.map_or_else(String::new, ToString::to_string),
+        None => error.to_string(),
     }
 }
 
@@ -120,7 +143,7 @@ where
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     let driver = tokio::spawn(connection);
     let result = async {
-        let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let answer = sender.send_request(request).await.map_err(|error| broken(&error))?;
         let status = answer.status();
         let location = answer.headers().get(http::header::LOCATION).and_then(|value| value.to_str().ok());
         let location = location.map(ToString::to_string);

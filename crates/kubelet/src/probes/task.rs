@@ -238,19 +238,23 @@ impl Task {
         let Some(asked) = Asked::of(&pod, &self.container, self.kind) else {
             return Outcome::Unknown("the container has no such probe any more".to_string());
         };
-        let answer = tokio::time::timeout(limit, self.ask_as_told(asked, limit)).await;
+        if asked.probe.exec.is_some() {
+            // The runtime counts the time from when the command runs: a busy node may need longer until it does.
+            return self.ask_by_command(asked, limit).await;
+        }
+        let answer = tokio::time::timeout(limit, self.ask_as_told(asked)).await;
         answer.unwrap_or_else(|_| Outcome::Failure(asked.late(limit)))
     }
 
-    async fn ask_as_told(&self, asked: Asked<'_>, limit: Duration) -> Outcome {
+    async fn ask_as_told(&self, asked: Asked<'_>) -> Outcome {
         let probe = asked.probe;
-        if probe.exec.is_some() {
-            return self.ask_by_command(asked, limit).await;
-        }
         let answer = if let Some(http) = &probe.http_get {
             return self.ask_by_http(http, asked.container).await;
         } else if let Some(tcp) = &probe.tcp_socket {
-            self.ask_by_tcp(tcp, asked.container).await
+            match resolve_port(&tcp.port, asked.container) {
+                Ok(port) => self.ask_by_tcp(tcp, port).await,
+                Err(message) => return Outcome::Unknown(message),
+            }
         } else if let Some(probe) = &probe.grpc {
             match u16::try_from(probe.port) {
                 Ok(port) => grpc::check(&self.address, port, probe.service.as_deref().unwrap_or_default()).await,
@@ -284,7 +288,7 @@ impl Task {
     async fn ask_by_http(&self, http: &HTTPGetAction, container: &Container) -> Outcome {
         let port = match resolve_port(&http.port, container) {
             Ok(port) => port,
-            Err(message) => return Outcome::Failure(message),
+            Err(message) => return Outcome::Unknown(message),
         };
         let target = HttpTarget {
             scheme: http.scheme.clone().unwrap_or_else(|| "HTTP".into()),
@@ -303,8 +307,7 @@ impl Task {
         }
     }
 
-    async fn ask_by_tcp(&self, tcp: &TCPSocketAction, container: &Container) -> Result<(), String> {
-        let port = resolve_port(&tcp.port, container)?;
+    async fn ask_by_tcp(&self, tcp: &TCPSocketAction, port: u16) -> Result<(), String> {
         let host = tcp.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| self.address.clone());
         match tokio::net::TcpStream::connect((host.as_str(), port)).await {
             Ok(_) => Ok(()),
