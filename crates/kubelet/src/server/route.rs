@@ -181,8 +181,8 @@ fn running_pods(server: &Server) -> Response<Body> {
     json(&serde_json::json!({ "kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items }))
 }
 
-fn not_found(namespace: &str, pod: &str) -> Response<Body> {
-    text(StatusCode::NOT_FOUND, format!("pod {pod}_{namespace} does not exist\n"))
+fn not_found() -> Response<Body> {
+    text(StatusCode::NOT_FOUND, "pod does not exist")
 }
 
 /// The newest instance of a container, or the one before it.
@@ -210,7 +210,9 @@ fn worker_waits(worker: &Handle, container: &str) -> bool {
 }
 
 async fn logs(server: &Arc<Server>, namespace: &str, pod: &str, container: &str, query: &Query) -> Response<Body> {
-    let Some(worker) = server.pods.find(namespace, pod) else { return not_found(namespace, pod) };
+    let Some(worker) = server.pods.find(namespace, pod) else {
+        return text(StatusCode::NOT_FOUND, format!("pod \"{pod}\" does not exist"));
+    };
     let known = crate::pod::roles(&worker.pod.lock()).any(|(_, name)| name == container);
     if !known {
         return text(StatusCode::NOT_FOUND, format!("container \"{container}\" not found in pod \"{pod}\"\n"));
@@ -220,10 +222,7 @@ async fn logs(server: &Arc<Server>, namespace: &str, pod: &str, container: &str,
         let message = if previous {
             format!("previous terminated container \"{container}\" in pod \"{pod}\" not found")
         } else {
-            format!(
-                "container \"{container}\" in pod \"{pod}\" is waiting to start: {}",
-                waiting_reason(&worker, container)
-            )
+            no_logs(&worker.status.lock(), pod, container)
         };
         return text(StatusCode::BAD_REQUEST, message);
     };
@@ -232,7 +231,7 @@ async fn logs(server: &Arc<Server>, namespace: &str, pod: &str, container: &str,
         Err(message) => return text(StatusCode::BAD_REQUEST, message),
     };
     if !std::path::Path::new(&view.log_path).exists() && view.state == State::Created {
-        let message = format!("container \"{container}\" in pod \"{pod}\" is waiting to start: ContainerCreating");
+        let message = no_logs(&worker.status.lock(), pod, container);
         return text(StatusCode::BAD_REQUEST, message);
     }
     let (sender, receiver) = tokio::sync::mpsc::channel(4);
@@ -248,12 +247,22 @@ async fn logs(server: &Arc<Server>, namespace: &str, pod: &str, container: &str,
     response
 }
 
-fn waiting_reason(worker: &Handle, container: &str) -> String {
-    let status = worker.status.lock();
-    let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    let found = all.into_iter().find(|status| status.name == container);
-    let reason = found.and_then(|status| status.state.as_ref()?.waiting.as_ref()?.reason.clone());
-    reason.unwrap_or_else(|| "ContainerCreating".to_string())
+/// Why there is no log to read.
+fn no_logs(status: &PodStatus, pod: &str, container: &str) -> String {
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses);
+    let mut all = all.chain(&status.ephemeral_container_statuses).flatten();
+    let who = format!("container \"{container}\" in pod \"{pod}\"");
+    let Some(found) = all.find(|status| status.name == container) else { return format!("{who} is not available") };
+    let state = found.state.clone().unwrap_or_default();
+    if state.terminated.is_some() || found.last_state.as_ref().is_some_and(|last| last.terminated.is_some()) {
+        return format!("{who} is terminated");
+    }
+    match state.waiting.and_then(|waiting| waiting.reason).as_deref() {
+        Some("ErrImagePull") => format!("{who} is waiting to start: image can't be pulled"),
+        Some("ImagePullBackOff") => format!("{who} is waiting to start: trying and failing to pull image"),
+        Some(reason) => format!("{who} is waiting to start: {reason}"),
+        None => format!("{who} is waiting to start - no logs yet"),
+    }
 }
 
 fn log_options(query: &Query) -> Result<LogOptions, String> {
@@ -277,13 +286,14 @@ fn log_options(query: &Query) -> Result<LogOptions, String> {
     })
 }
 
-fn running_id(server: &Server, namespace: &str, pod: &str, container: &str) -> Result<String, Response<Body>> {
-    let worker = server.pods.find(namespace, pod).ok_or_else(|| not_found(namespace, pod))?;
-    let view = instance(&worker, container, false);
-    let view = view.ok_or_else(|| {
-        text(StatusCode::NOT_FOUND, format!("container {container} not found in pod {pod}_{namespace}\n"))
-    })?;
-    Ok(view.id)
+/// None if no such container runs.
+fn running_id(server: &Server, namespace: &str, pod: &str, container: &str) -> Result<Option<String>, Response<Body>> {
+    let worker = server.pods.find(namespace, pod).ok_or_else(|| not_found())?;
+    Ok(instance(&worker, container, false).filter(ContainerView::is_running).map(|view| view.id))
+}
+
+fn not_running(message: String) -> Response<Body> {
+    text(StatusCode::INTERNAL_SERVER_ERROR, message + "\n")
 }
 
 /// Clients of old name the streams `input`, `output` and `error`.
@@ -301,7 +311,8 @@ async fn exec(
     query: &Query,
 ) -> Response<Body> {
     let id = match running_id(server, namespace, pod, container) {
-        Ok(id) => id,
+        Ok(Some(id)) => id,
+        Ok(None) => return not_running(format!("container not found (\"{container}\")")),
         Err(response) => return response,
     };
     let (stdin, stdout, stderr, tty) = stream_flags(query);
@@ -326,7 +337,8 @@ async fn attach(
     query: &Query,
 ) -> Response<Body> {
     let id = match running_id(server, namespace, pod, container) {
-        Ok(id) => id,
+        Ok(Some(id)) => id,
+        Ok(None) => return not_running(format!("container {container} not found in pod {pod}_{namespace}")),
         Err(response) => return response,
     };
     let (stdin, stdout, stderr, _) = stream_flags(query);
@@ -350,7 +362,7 @@ async fn port_forward(
     pod: &str,
     query: &Query,
 ) -> Response<Body> {
-    let Some(worker) = server.pods.find(namespace, pod) else { return not_found(namespace, pod) };
+    let Some(worker) = server.pods.find(namespace, pod) else { return not_found() };
     let sandbox = worker.runtime.lock().current_sandbox().filter(|sandbox| sandbox.ready).map(|s| s.id.clone());
     let Some(sandbox) = sandbox else {
         return text(StatusCode::NOT_FOUND, format!("pod {pod}_{namespace} has no running sandbox\n"));
@@ -366,7 +378,8 @@ async fn port_forward(
 /// Runs a command to its end and answers with its output.
 async fn run(server: &Arc<Server>, namespace: &str, pod: &str, container: &str, query: &Query) -> Response<Body> {
     let id = match running_id(server, namespace, pod, container) {
-        Ok(id) => id,
+        Ok(Some(id)) => id,
+        Ok(None) => return not_running(format!("container not found (\"{container}\")")),
         Err(response) => return response,
     };
     let command = query.get("cmd").unwrap_or_default().split(' ').map(ToString::to_string).collect();

@@ -143,7 +143,9 @@ where
                 let Some(channel) = channels.get(&stream).copied() else { continue };
                 if !payload.is_empty() {
                     told |= channel == ERROR;
-                    websocket::send(&mut *client.lock().await, &[&[channel], &payload]).await?;
+                    let reworded = if channel == ERROR { reworded(&payload) } else { None };
+                    let payload = reworded.as_ref().map_or(payload.as_ref(), Vec::as_slice);
+                    websocket::send(&mut *client.lock().await, &[&[channel], payload]).await?;
                 }
                 if last {
                     open.remove(&channel);
@@ -171,6 +173,18 @@ where
         websocket::send(&mut *client.lock().await, &[&[ERROR], status.to_string().as_bytes()]).await?;
     }
     Ok(())
+}
+
+/// A runtime that fails, unlike a command that does, is an error of ours, and clients hear it as such.
+fn reworded(status: &[u8]) -> Option<Vec<u8>> {
+    let mut status: serde_json::Value = serde_json::from_slice(status).ok()?;
+    let failed = status["status"] == "Failure" && status["reason"] != "NonZeroExitCode";
+    let message = status["message"].as_str().filter(|_| failed)?.to_string();
+    status["message"] = format!("Internal error occurred: {message}").into();
+    status["reason"] = "InternalError".into();
+    status["code"] = 500.into();
+    status["details"] = serde_json::json!({ "causes": [{ "message": message }] });
+    Some(status.to_string().into_bytes())
 }
 
 /// SPDY carried inside WebSocket messages, which is how ports are forwarded through WebSocket: only the wrapping changes.
@@ -223,6 +237,17 @@ mod tests {
         frame.extend_from_slice(&[0; 4]);
         frame.extend_from_slice(payload);
         frame
+    }
+
+    #[test]
+    fn failures_of_the_runtime_are_ours() {
+        let of = |text: &str| reworded(text.as_bytes()).map(|text| String::from_utf8(text).expect("text"));
+        let exit = r#"{"status":"Failure","reason":"NonZeroExitCode","message":"exit code 3"}"#;
+        assert_eq!(of(r#"{"status":"Success"}"#), None);
+        assert_eq!(of(exit), None);
+        assert_eq!(of("no JSON"), None);
+        let failed = of(r#"{"status":"Failure","reason":"InternalError","message":"no such file"}"#).expect("an error");
+        assert!(failed.contains(r#""message":"Internal error occurred: no such file""#), "{failed}");
     }
 
     /// Whether the runtime takes what comes before it goes, or not even that.
