@@ -100,9 +100,9 @@ impl Images {
             |delay: Duration| now.saturating_add(SignedDuration::try_from(delay).unwrap_or_default()).unwrap_or(now);
         let asked = container.image.as_deref().unwrap_or_default();
         let name = with_tag(asked).ok_or_else(|| {
-            let message = format!(
-                "Failed to apply default image tag \"{asked}\": couldn't parse image name \"{asked}\": invalid reference format"
-            );
+            let why = why_invalid(asked);
+            let message =
+                format!("Failed to apply default image tag \"{asked}\": couldn't parse image name \"{asked}\": {why}");
             context.container_event(pod, &container.name, true, "InspectFailed", message.clone());
             ImageFailure { reason: "InvalidImageName", message, retry_at: later(FIRST_DELAY) }
         })?;
@@ -326,6 +326,24 @@ fn default_policy(name: &str) -> &'static str {
     if name.ends_with(":latest") { "Always" } else { "IfNotPresent" }
 }
 
+/// What is wrong with a reference. Capitals are the mistake most often made, and told of.
+fn why_invalid(name: &str) -> String {
+    let wrong = "invalid reference format".to_string();
+    let path = name.split_once('@').map_or(name, |(path, _)| path);
+    let path = match path.rsplit_once('/') {
+        Some((first, last)) => format!("{first}/{}", last.split(':').next().unwrap_or_default()),
+        None => path.split(':').next().unwrap_or_default().to_string(),
+    };
+    let is_host = |part: &str| part.contains(['.', ':']) || part == "localhost" || part.to_lowercase() != part;
+    let rest = path.split_once('/').filter(|(host, _)| is_host(host)).map_or(path.as_str(), |(_, rest)| rest);
+    let lower = rest.to_lowercase();
+    if lower == rest || with_tag(&lower).is_none() {
+        wrong
+    } else {
+        format!("{wrong}: repository name ({rest}) must be lowercase")
+    }
+}
+
 /// The reference with `:latest` where it names neither tag nor digest; none if it is no reference at all.
 fn with_tag(name: &str) -> Option<String> {
     let (path, digest) = name.split_once('@').map_or((name, None), |(path, digest)| (path, Some(digest)));
@@ -369,6 +387,10 @@ mod tests {
             ("b b", None),
         ] {
             assert_eq!(with_tag(name).as_deref(), expected, "{name}");
+        }
+        let upper = "invalid reference format: repository name (Case) must be lowercase";
+        for (name, expected) in [("a//b", "invalid reference format"), ("UPPER/Case", upper), ("Case:1", upper)] {
+            assert_eq!(why_invalid(name), expected, "{name}");
         }
     }
 }
