@@ -87,8 +87,10 @@ impl Context {
     }
 
     /// The memory a pod may use at all, where every container has a limit.
-    pub fn memory_limit_for(&self, pod: &Pod) -> Option<i64> {
-        crate::cgroup::amounts::pod_amounts(pod).memory_limit
+    /// How much memory a pod can have at most: what it is limited to, or all that the node has for pods.
+    pub fn memory_for(&self, pod: &Pod) -> Option<i64> {
+        let whole = self.allocatable.read().get("memory").map(knarr_client::quantity::value);
+        [whole, crate::cgroup::amounts::pod_amounts(pod).memory_limit].into_iter().flatten().min()
     }
 
     pub fn pod_event(&self, pod: &Pod, warning: bool, reason: &str, message: impl Into<String>) {
@@ -101,7 +103,9 @@ impl Context {
         let list = match role {
             Some(Role::Init | Role::Sidecar) => "initContainers",
             Some(Role::Ephemeral) => "ephemeralContainers",
-            _ => "containers",
+            Some(Role::Main) => "containers",
+            // An image that is mounted belongs to the pod.
+            None => return self.pod_event(pod, warning, reason, message),
         };
         let field_path = Some(format!("spec.{list}{{{container}}}"));
         let object = ObjectReference { field_path, ..reference(pod) };

@@ -37,6 +37,22 @@ pub fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> String {
     }
 }
 
+/// The kernel holds no longer names than this.
+const LONGEST_KERNEL_NAME: usize = 64;
+
+/// The name inside the pod, unless it is too long for the kernel.
+pub fn fitting_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
+    let name = kernel_hostname(pod, cluster_domain);
+    if name.len() <= LONGEST_KERNEL_NAME {
+        return Ok(name);
+    }
+    Err(format!(
+        "failed to construct FQDN from pod hostname and cluster domain, FQDN {name} is too long \
+         ({LONGEST_KERNEL_NAME} characters is the max, {} characters requested)",
+        name.len()
+    ))
+}
+
 /// The whole file. Pods on the node's network see the node's own entries.
 pub fn hosts_file(pod: &Pod, addresses: &[String], cluster_domain: &str, node_file: &str) -> String {
     let mut file = String::new();

@@ -80,7 +80,7 @@ impl Mounting<'_> {
                     .join(&wanted.name)
                     .join(&self.container.name)
                     .join(format!("{index}-{}", self.attempt));
-                subpath::bind(&volume.path, &sub_path, &target)?
+                subpath::bind(&volume.path, &sub_path, &target).map_err(|error| self.unprepared(wanted, error))?
             }
             None => {
                 // A bare host path that is not there is made, as it always was.
@@ -94,7 +94,8 @@ impl Mounting<'_> {
         let recursive = match wanted.recursive_read_only.as_deref() {
             Some("Enabled") if !self.recursive_read_only => {
                 return Err(VolumeError::Path(format!(
-                    "volume \"{}\" requested recursive read-only mode, but it is not supported by the runtime",
+                    "failed to resolve recursive read-only mode: volume \"{}\" requested recursive read-only mode, but it \
+                     is not supported by the runtime",
                     wanted.name
                 )));
             }
@@ -113,11 +114,21 @@ impl Mounting<'_> {
         })
     }
 
+    /// What the node could not do inside the volume is not for the pod's eyes: it may tell of other files.
+    fn unprepared(&self, wanted: &VolumeMount, error: VolumeError) -> VolumeError {
+        let VolumeError::File { .. } = error else { return error };
+        tracing::warn!(%error, pod = pod::title(self.pod), container = self.container.name, "a sub-path can't be mounted");
+        VolumeError::Path(format!(
+            "failed to prepare subPath for volumeMount \"{}\" of container \"{}\"",
+            wanted.name, self.container.name
+        ))
+    }
+
     fn sub_path(&self, wanted: &VolumeMount) -> Result<Option<String>, VolumeError> {
         if let Some(expression) = wanted.sub_path_expr.as_deref().filter(|path| !path.is_empty()) {
             let path = expand(expression, self.environment);
-            if path.contains("$(") {
-                return Err(VolumeError::Path(format!("missing value for subPathExpr \"{expression}\"")));
+            if let Some(name) = unknown_name(&path) {
+                return Err(VolumeError::Path(format!("missing value for {name}")));
             }
             return Ok(Some(path));
         }
@@ -135,6 +146,11 @@ impl Mounting<'_> {
             .map_err(|source| VolumeError::File { path: file.clone(), source })?;
         Ok(file)
     }
+}
+
+/// The name of a variable that is still to be replaced.
+fn unknown_name(expanded: &str) -> Option<&str> {
+    expanded.split_once("$(")?.1.split_once(')').map(|(name, _)| name)
 }
 
 fn plain(container_path: &str, host_path: &Path) -> Mount {

@@ -182,6 +182,7 @@ mod tests {
             name: name.into(),
             content: Arc::new(Content {
                 data: [(".dockerconfigjson".to_owned(), content)].into(),
+                binary: BTreeMap::new(),
                 kind: Some("kubernetes.io/dockerconfigjson".into()),
                 uid: format!("uid-of-{name}"),
             }),

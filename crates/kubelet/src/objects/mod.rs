@@ -44,6 +44,8 @@ impl Kind {
 /// The content of a config map or secret. It has no `Debug`, so that no log can show it.
 pub struct Content {
     pub data: BTreeMap<String, Vec<u8>>,
+    /// What of a config map is no text: it is for files alone.
+    pub binary: BTreeMap<String, Vec<u8>>,
     /// The type of a secret.
     pub kind: Option<String>,
     pub uid: String,
@@ -149,13 +151,8 @@ async fn follow(objects: Objects, key: Key, state: watch::Sender<Known>) {
     match kind {
         Kind::ConfigMap => {
             follow_kind(Api::<ConfigMap>::namespaced(client, namespace), &objects, &key, &state, |map| Content {
-                data: map
-                    .data
-                    .into_iter()
-                    .flatten()
-                    .map(|(key, value)| (key, value.into_bytes()))
-                    .chain(map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0)))
-                    .collect(),
+                data: map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes())).collect(),
+                binary: map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect(),
                 kind: None,
                 uid: map.metadata.uid.unwrap_or_default(),
             })
@@ -164,6 +161,7 @@ async fn follow(objects: Objects, key: Key, state: watch::Sender<Known>) {
         Kind::Secret => {
             follow_kind(Api::<Secret>::namespaced(client, namespace), &objects, &key, &state, |secret| Content {
                 data: secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect(),
+                binary: BTreeMap::new(),
                 kind: secret.type_,
                 uid: secret.metadata.uid.unwrap_or_default(),
             })

@@ -25,17 +25,23 @@ pub struct File {
 
 /// Names are paths within the volume and never lead out of it: the API allows no `..` in them, and a name that has one
 /// all the same is refused.
-pub fn write(volume: &Path, files: &BTreeMap<String, File>, group: Option<i64>) -> Result<(), VolumeError> {
+pub fn write(
+    volume: &Path,
+    files: &BTreeMap<String, File>,
+    group: Option<i64>,
+    in_memory: bool,
+) -> Result<(), VolumeError> {
     if let Some(name) = files.keys().find(|name| Path::new(name).components().any(is_unsafe)) {
         return Err(VolumeError::Path(format!("invalid path in volume: {name}")));
     }
     let group = group.and_then(|group| u32::try_from(group).ok());
     std::fs::create_dir_all(volume).map_err(VolumeError::file(volume))?;
-    std::fs::set_permissions(volume, std::fs::Permissions::from_mode(if group.is_some() { 0o2777 } else { 0o777 }))
-        .map_err(VolumeError::file(volume))?;
+    // In memory it looks like a file system of its own.
+    let mode = 0o777 | if group.is_some() { 0o2000 } else { 0 } | if in_memory { 0o1000 } else { 0 };
     if let Some(group) = group {
         lchown(volume, None, Some(group)).map_err(VolumeError::file(volume))?;
     }
+    std::fs::set_permissions(volume, std::fs::Permissions::from_mode(mode)).map_err(VolumeError::file(volume))?;
     let old = std::fs::read_link(volume.join(DATA)).ok();
     if let Some(old) = &old
         && holds(&volume.join(old), files)
@@ -124,7 +130,9 @@ fn first_part(name: &str) -> Option<PathBuf> {
 }
 
 fn link_names(volume: &Path, files: &BTreeMap<String, File>) -> Result<(), VolumeError> {
-    for name in files.keys().filter_map(|name| first_part(name)) {
+    for (name, file) in files {
+        let owner = file.owner.filter(|_| !name.contains('/'));
+        let Some(name) = first_part(name) else { continue };
         let link = volume.join(&name);
         let target = Path::new(DATA).join(&name);
         if std::fs::read_link(&link).is_ok_and(|known| known == target) {
@@ -132,6 +140,9 @@ fn link_names(volume: &Path, files: &BTreeMap<String, File>) -> Result<(), Volum
         }
         remove_if_there(&link)?;
         symlink(&target, &link).map_err(VolumeError::file(&link))?;
+        if owner.is_some() {
+            lchown(&link, owner, None).map_err(VolumeError::file(&link))?;
+        }
     }
     Ok(())
 }
@@ -180,18 +191,18 @@ mod tests {
     fn files_change_all_at_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let volume = folder.path().join("v");
-        write(&volume, &files(&[("a", "1", 0o400), ("dir/b", "2", 0o644)]), None).expect("written");
+        write(&volume, &files(&[("a", "1", 0o400), ("dir/b", "2", 0o644)]), None, false).expect("written");
         assert_eq!(shown(&volume), ["..data", "a", "dir"]);
         assert_eq!(std::fs::read_to_string(volume.join("dir/b")).expect("readable"), "2");
         let mode = std::fs::metadata(volume.join("a")).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o400);
         let before = std::fs::read_link(volume.join(DATA)).expect("a link");
-        write(&volume, &files(&[("a", "1", 0o400), ("dir/b", "2", 0o644)]), None).expect("written");
+        write(&volume, &files(&[("a", "1", 0o400), ("dir/b", "2", 0o644)]), None, false).expect("written");
         assert_eq!(std::fs::read_link(volume.join(DATA)).expect("a link"), before, "nothing changed");
-        write(&volume, &files(&[("a", "3", 0o400)]), None).expect("written");
+        write(&volume, &files(&[("a", "3", 0o400)]), None, false).expect("written");
         assert_eq!(shown(&volume), ["..data", "a"]);
         assert_eq!(std::fs::read_to_string(volume.join("a")).expect("readable"), "3");
         assert!(!volume.join(before).exists(), "the old files are gone");
-        assert!(write(&volume, &files(&[("../x", "", 0)]), None).is_err());
+        assert!(write(&volume, &files(&[("../x", "", 0)]), None, false).is_err());
     }
 }

@@ -38,7 +38,7 @@ pub async fn resolve_owned(context: &Context, pod: &Pod, name: &str) -> Result<C
 async fn read_claim(context: &Context, pod: &Pod, name: &str) -> Result<PersistentVolumeClaim, VolumeError> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), pod::namespace(pod));
     let claim = claims.get_opt(name).await.map_err(|error| VolumeError::Claim(api_text(&error)))?;
-    let claim = claim.ok_or_else(|| VolumeError::Missing { kind: "persistentvolumeclaim", name: name.to_string() })?;
+    let claim = claim.ok_or_else(|| VolumeError::NoClaim(name.to_string()))?;
     if claim.metadata.deletion_timestamp.is_some() {
         return Err(VolumeError::Claim("can't start pod because PVC is being deleted".to_string()));
     }

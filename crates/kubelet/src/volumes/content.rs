@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, VolumeProjection};
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, VolumeProjection};
 use k8s_openapi::jiff::Timestamp;
 
 use super::atomic::File;
@@ -37,9 +37,20 @@ pub async fn collect(mounting: &Mounting<'_>) -> Result<Option<Collected>, Volum
         fields(mounting, source.items.as_deref(), source.default_mode, &mut files)?;
         "downward-api"
     } else if let Some(source) = &volume.projected {
+        let mut failures = Vec::new();
         for part in source.sources.iter().flatten() {
-            let renew = project(mounting, part, source.default_mode, &mut files).await?;
-            renew_at = [renew_at, renew].into_iter().flatten().min();
+            match project(mounting, part, source.default_mode, &mut files).await {
+                Ok(renew) => renew_at = [renew_at, renew].into_iter().flatten().min(),
+                Err(error) => failures.push(error),
+            }
+        }
+        match failures.pop() {
+            Some(only) if failures.is_empty() => return Err(only),
+            Some(last) => {
+                let texts: Vec<String> = failures.iter().chain([&last]).map(ToString::to_string).collect();
+                return Err(VolumeError::Several(texts.join(", ")));
+            }
+            None => {}
         }
         "projected"
     } else {
@@ -73,17 +84,14 @@ async fn project(
     }
     if let Some(source) = &part.cluster_trust_bundle {
         let content = super::tokens::trust_bundle(mounting.context, source).await?;
-        files.insert(source.path.clone(), file(content.into_bytes(), None, mode));
+        files.insert(source.path.clone(), for_the_user(mounting, file(content.into_bytes(), None, mode)));
     }
     if let Some(source) = &part.service_account_token {
         let audience = source.audience.as_deref().unwrap_or_default();
         let tokens = &mounting.context.tokens;
         let token = tokens.get(mounting.pod, audience, source.expiration_seconds.unwrap_or(3600)).await?;
-        let mut content = file(token.value.clone().into_bytes(), None, mode);
-        let (token_mode, owner) = token_access(mounting, content.mode);
-        content.mode = token_mode;
-        content.owner = owner;
-        files.insert(source.path.clone(), content);
+        let content = file(token.value.clone().into_bytes(), None, mode);
+        files.insert(source.path.clone(), for_the_user(mounting, content));
         return Ok(Some(token.renew_at));
     }
     Ok(None)
@@ -91,20 +99,21 @@ async fn project(
 
 /// A token is for the pod's user alone: if all containers run as one user, that user owns the file; with a group for
 /// volumes the group may read it; otherwise, nobody being known, everyone inside may.
-fn token_access(mounting: &Mounting<'_>, mode: u32) -> (u32, Option<u32>) {
-    if mounting.group().is_some() {
-        return (0o600, None);
-    }
-    let spec = pod::spec(mounting.pod);
+fn for_the_user(mounting: &Mounting<'_>, file: File) -> File {
+    let owner = only_user(mounting.pod);
+    let mode = if owner.is_some() || mounting.group().is_some() { 0o600 } else { file.mode };
+    File { mode, owner, ..file }
+}
+
+/// The user that all containers run as.
+fn only_user(pod: &Pod) -> Option<u32> {
+    let spec = pod::spec(pod);
     let shared = spec.security_context.as_ref().and_then(|context| context.run_as_user);
     let plain = spec.init_containers.iter().flatten().chain(&spec.containers);
     let mut users =
         plain.map(|container| container.security_context.as_ref().and_then(|own| own.run_as_user).or(shared));
     let first = users.next().flatten().and_then(|user| u32::try_from(user).ok());
-    match first {
-        Some(user) if users.all(|other| other == Some(user.into())) => (0o600, Some(user)),
-        _ => (mode, None),
-    }
+    first.filter(|first| users.all(|other| other == Some((*first).into())))
 }
 
 fn file(content: Vec<u8>, own: Option<i32>, default: Option<i32>) -> File {
@@ -128,18 +137,19 @@ async fn keys(
     };
     match wanted.items.filter(|items| !items.is_empty()) {
         None => {
-            for (key, content) in &object.data {
+            for (key, content) in object.data.iter().chain(&object.binary) {
                 files.insert(key.clone(), file(content.clone(), None, wanted.mode));
             }
         }
         Some(items) => {
             for item in items {
-                match object.data.get(&item.key) {
+                match object.data.get(&item.key).or_else(|| object.binary.get(&item.key)) {
                     Some(content) => {
                         files.insert(item.path.clone(), file(content.clone(), item.mode, wanted.mode));
                     }
                     None if optional => {}
-                    None => return Err(VolumeError::MissingKey { kind: kind.lower(), key: item.key.clone() }),
+                    None if kind == Kind::ConfigMap => return Err(VolumeError::MissingConfig(item.key.clone())),
+                    None => return Err(VolumeError::MissingSecret(item.key.clone())),
                 }
             }
         }

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::EmptyDirVolumeSource;
 use knarr_client::quantity::value;
+use nix::mount::MsFlags;
 
 use super::{VolumeError, mount, ownership};
 
-/// `memory_limit` bounds what a volume in memory without a limit of its own may take.
+/// `memory_limit` bounds what a volume in memory may take.
 pub fn make(
     path: &Path,
     source: &EmptyDirVolumeSource,
@@ -24,7 +25,7 @@ pub fn make(
         "Memory" => {
             let smallest = [limit, memory_limit].into_iter().flatten().min();
             let options = smallest.map_or_else(String::new, |bytes| format!("size={bytes}"));
-            mount::tmpfs(path, &options)?;
+            mount::tmpfs(path, &options, MsFlags::empty())?;
         }
         medium if medium.starts_with("HugePages") => {
             let size = medium.strip_prefix("HugePages-").map(|size| format!("pagesize={}", size.trim_end_matches('i')));
@@ -32,7 +33,9 @@ pub fn make(
         }
         _ => {}
     }
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).map_err(VolumeError::file(path))?;
+    // A file system in memory begins as shared ones do: everyone may write, and remove what is theirs.
+    let mode = if source.medium.as_deref() == Some("Memory") { 0o1777 } else { 0o777 };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(VolumeError::file(path))?;
     if let Some(group) = group {
         ownership::give_to_group(path, group, true)?;
     }

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use k8s_openapi::jiff::Timestamp;
+use nix::mount::MsFlags;
 
 use crate::container::env::{EnvError, Surroundings};
 use crate::context::Context;
@@ -39,8 +40,12 @@ pub enum VolumeError {
     Mount { path: PathBuf, source: nix::Error },
     #[error("{kind} \"{name}\" not found")]
     Missing { kind: &'static str, name: String },
-    #[error("references non-existent {kind} key: {key}")]
-    MissingKey { kind: &'static str, key: String },
+    #[error("configmap references non-existent config key: {0}")]
+    MissingConfig(String),
+    #[error("references non-existent secret key: {0}")]
+    MissingSecret(String),
+    #[error("[{0}]")]
+    Several(String),
     #[error("{0}")]
     Path(String),
     #[error(transparent)]
@@ -51,6 +56,8 @@ pub enum VolumeError {
     Token(String),
     #[error("{0}")]
     Claim(String),
+    #[error("persistentvolumeclaim \"{0}\" not found")]
+    NoClaim(String),
     #[error("image volume: {0}")]
     Image(String),
     #[error("volume {name} is of kind {kind}, which this node does not mount")]
@@ -60,6 +67,21 @@ pub enum VolumeError {
 impl VolumeError {
     fn file(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         move |source| Self::File { path: path.to_path_buf(), source }
+    }
+}
+
+impl VolumeError {
+    /// What the event says of a volume that is not there yet.
+    pub fn told_of(&self, pod: &Pod, name: &str) -> String {
+        match self {
+            Self::NoClaim(claim) => format!(
+                "Unable to attach or mount volumes: unmounted volumes=[{name}], unattached volumes=[], failed to process \
+                 volumes=[{name}]: error processing PVC {}/{claim}: failed to fetch PVC from API server: \
+                 persistentvolumeclaims \"{claim}\" not found",
+                pod::namespace(pod)
+            ),
+            other => format!("MountVolume.SetUp failed for volume \"{name}\" : {other}"),
+        }
     }
 }
 
@@ -94,19 +116,20 @@ pub fn prepare(settings: &Settings) -> Result<(), VolumeError> {
     let memory = memory_directory(settings);
     std::fs::create_dir_all(&memory).map_err(VolumeError::file(&memory))?;
     if !mount::is_mount_point(&memory) {
-        mount::tmpfs(&memory, "mode=0750")?;
+        mount::tmpfs(&memory, "mode=0750", MsFlags::MS_NODEV | MsFlags::MS_NOSUID)?;
     }
     Ok(())
 }
 
-/// Makes all volumes, or brings them up to date: what is right already stays untouched.
+/// Makes all volumes, or brings them up to date: what is right already stays untouched. All that fail are told of.
 pub async fn mount_all(
     context: &Context,
     pod: &Pod,
     surroundings: &Surroundings,
     objects: &Interest,
-) -> Result<MountedVolumes, (String, VolumeError)> {
+) -> Result<MountedVolumes, Vec<(String, VolumeError)>> {
     let mut mounted = MountedVolumes::default();
+    let mut failed = Vec::new();
     let used = used_names(pod);
     for volume in pod::spec(pod).volumes.iter().flatten() {
         if !used.contains(volume.name.as_str()) {
@@ -119,11 +142,15 @@ pub async fn mount_all(
         trail::outcome(&step, &mount);
         one.measure(begun.elapsed(), mount.is_ok());
         drop(step);
-        let (result, renew_at) = mount.map_err(|error| (volume.name.clone(), error))?;
-        mounted.volumes.insert(volume.name.clone(), result);
-        mounted.renew_at = [mounted.renew_at, renew_at].into_iter().flatten().min();
+        match mount {
+            Ok((result, renew_at)) => {
+                mounted.volumes.insert(volume.name.clone(), result);
+                mounted.renew_at = [mounted.renew_at, renew_at].into_iter().flatten().min();
+            }
+            Err(error) => failed.push((volume.name.clone(), error)),
+        }
     }
-    Ok(mounted)
+    if failed.is_empty() { Ok(mounted) } else { Err(failed) }
 }
 
 /// Volumes no container mounts are not made.
@@ -159,7 +186,7 @@ impl Mounting<'_> {
         let writable = |path: PathBuf| Mounted { path, read_only: false, relabel: true, image: None };
         if let Some(source) = &volume.empty_dir {
             let path = self.directory("empty-dir");
-            empty_dir::make(&path, source, self.group(), self.context.memory_limit_for(self.pod))?;
+            empty_dir::make(&path, source, self.group(), self.context.memory_for(self.pod))?;
             return Ok((writable(path), None));
         }
         if let Some(source) = &volume.host_path {
@@ -184,7 +211,8 @@ impl Mounting<'_> {
         }
         if let Some(content) = content::collect(self).await? {
             let path = self.content_directory(content.kind);
-            atomic::write(&path, &content.files, self.group())?;
+            let in_memory = path.starts_with(memory_directory(&self.context.settings));
+            atomic::write(&path, &content.files, self.group(), in_memory)?;
             return Ok((Mounted { path, read_only: true, relabel: true, image: None }, content.renew_at));
         }
         Err(VolumeError::Unsupported { name: volume.name.clone(), kind: kind_of(volume) })
@@ -245,7 +273,9 @@ impl Mounting<'_> {
     }
 
     fn content_directory(&self, kind: &str) -> PathBuf {
-        if matches!(kind, "secret" | "projected") {
+        // A container that was started by an older version has the folder on disk mounted.
+        let on_disk = kind == "downward-api" && self.directory(kind).exists();
+        if matches!(kind, "secret" | "projected" | "downward-api") && !on_disk {
             return memory_directory(&self.context.settings).join(pod::uid(self.pod)).join(&self.volume.name);
         }
         self.directory(kind)

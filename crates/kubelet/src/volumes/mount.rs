@@ -6,10 +6,15 @@ use nix::mount::{MntFlags, MsFlags, umount2};
 
 use super::VolumeError;
 
-pub fn tmpfs(path: &Path, options: &str) -> Result<(), VolumeError> {
-    let flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID;
-    nix::mount::mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options))
-        .map_err(|source| VolumeError::Mount { path: path.to_path_buf(), source })
+/// A file system in memory, which is kept out of swap where the kernel can do that.
+pub fn tmpfs(path: &Path, options: &str, flags: MsFlags) -> Result<(), VolumeError> {
+    let mount = |options: &str| nix::mount::mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
+    let kept = if options.is_empty() { "noswap".to_string() } else { format!("{options},noswap") };
+    let mounted = match mount(&kept) {
+        Err(nix::Error::EINVAL | nix::Error::EPERM) => mount(options),
+        other => other,
+    };
+    mounted.map_err(|source| VolumeError::Mount { path: path.to_path_buf(), source })
 }
 
 pub fn hugetlbfs(path: &Path, options: &str) -> Result<(), VolumeError> {

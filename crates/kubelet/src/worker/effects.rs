@@ -16,6 +16,7 @@ use super::resize::{self, ByContainer, Granted};
 use super::start::{Start, StartFailure};
 use super::stop::Stop;
 use super::{Message, Worker, clean};
+use crate::container::hosts::fitting_hostname;
 use crate::container::resources::linux_resources;
 use crate::container::sandbox::sandbox_config;
 use crate::container::user_namespace;
@@ -521,10 +522,12 @@ async fn mount(
         return Err(message);
     }
     let mounted = volumes::mount_all(context, pod, surroundings, objects).await;
-    mounted.map_err(|(name, error)| {
-        let message = format!("MountVolume.SetUp failed for volume \"{name}\" : {error}");
-        context.pod_event(pod, true, "FailedMount", message.clone());
-        message
+    mounted.map_err(|failed| {
+        let messages: Vec<String> = failed.into_iter().map(|(name, error)| error.told_of(pod, &name)).collect();
+        for message in &messages {
+            context.pod_event(pod, true, "FailedMount", message.clone());
+        }
+        messages.join("; ")
     })
 }
 
@@ -541,10 +544,16 @@ async fn create_sandbox(
     let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
     if user_namespace::is_wanted(pod) {
         if !context.abilities.read().of_handler(&handler).user_namespaces {
-            let message = format!("RuntimeClass handler \"{handler}\" does not support user namespaces");
-            return Err(failed(message));
+            let who = match handler.as_str() {
+                "" => "runtime".to_string(),
+                handler => format!("RuntimeClass handler \"{handler}\""),
+            };
+            return Err(failed(format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces")));
         }
         user_namespace::ensure(&context.settings, pod).map_err(|error| failed(error.to_string()))?;
+    }
+    if !pod::host_network(pod) {
+        fitting_hostname(pod, &context.settings.cluster_domain).map_err(failed)?;
     }
     let config = sandbox_config(pod, attempt, &context.settings, &context.node_dns, &context.cgroup_parent(pod));
     std::fs::create_dir_all(&config.log_directory).map_err(|error| failed(error.to_string()))?;
