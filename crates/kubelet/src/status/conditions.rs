@@ -8,9 +8,10 @@ use crate::pod::{self, Role};
 use crate::runtime::RuntimePod;
 use crate::worker::memory::Ending;
 use crate::worker::resize as worker_resize;
+use crate::worker::restart::{Phase, may_restart_all};
 
 /// What the node itself says; conditions of others are left alone.
-pub(super) const OWN: [&str; 8] = [
+pub(super) const OWN: [&str; 9] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
@@ -19,7 +20,10 @@ pub(super) const OWN: [&str; 8] = [
     "DisruptionTarget",
     "PodResizePending",
     "PodResizeInProgress",
+    ALL_RESTARTING,
 ];
+
+pub(super) const ALL_RESTARTING: &str = "AllContainersRestarting";
 
 struct Verdict {
     kind: &'static str,
@@ -28,11 +32,12 @@ struct Verdict {
     message: String,
 }
 
-pub fn conditions(input: &Input<'_>, status: &PodStatus, runtime: &RuntimePod) -> Vec<PodCondition> {
-    let containers_ready = containers_ready(input, status);
+pub fn conditions(input: &Input<'_>, status: &PodStatus, phase: Phase, runtime: &RuntimePod) -> Vec<PodCondition> {
+    let containers_ready = containers_ready(input, status, phase);
     let ready = ready(input, &containers_ready);
-    let mut verdicts = vec![sandbox_ready(input, runtime), initialized(input, status), ready, containers_ready];
+    let mut verdicts = vec![sandbox_ready(input, runtime), initialized(input, status, phase), ready, containers_ready];
     verdicts.push(Verdict { kind: "PodScheduled", holds: true, reason: "", message: String::new() });
+    verdicts.extend(all_restarting(input, phase));
     let mut result: Vec<PodCondition> = verdicts.into_iter().map(|verdict| dated(input, verdict)).collect();
     if let Some(Ending::Stopped { condition: Some((reason, message)), .. }) = &input.memory.ending {
         let mut target =
@@ -66,7 +71,8 @@ fn dated(input: &Input<'_>, verdict: Verdict) -> PodCondition {
         message: Some(verdict.message).filter(|message| !message.is_empty()),
         last_transition_time: since.or_else(|| Some(truncated(input.now))),
         last_probe_time: None,
-        observed_generation: input.pod.metadata.generation,
+        // It follows what containers do, not what is asked of the pod.
+        observed_generation: input.pod.metadata.generation.filter(|_| verdict.kind != ALL_RESTARTING),
     }
 }
 
@@ -101,9 +107,26 @@ fn names(list: &[&str]) -> String {
     format!("[{}]", list.join(" "))
 }
 
-fn initialized(input: &Input<'_>, status: &PodStatus) -> Verdict {
+/// Told of every pod that may begin anew as a whole.
+fn all_restarting(input: &Input<'_>, phase: Phase) -> Option<Verdict> {
+    if !may_restart_all(input.pod) {
+        return None;
+    }
+    let own = pod::init_containers(input.pod).map(|(_, container)| container).chain(pod::main_containers(input.pod));
+    let remains = own.into_iter().any(|container| input.runtime.latest(&container.name).is_some());
+    let holds = super::is_restarting_all(input) && remains;
+    let (reason, message) = match phase {
+        _ if holds => ("RestartAllContainersStarted", "container exited with restart policy rule"),
+        Phase::Succeeded => ("PodCompleted", ""),
+        Phase::Failed => ("PodFailed", ""),
+        _ => ("", ""),
+    };
+    Some(Verdict { kind: ALL_RESTARTING, holds, reason, message: message.to_string() })
+}
+
+fn initialized(input: &Input<'_>, status: &PodStatus, phase: Phase) -> Verdict {
     let kind = "Initialized";
-    let succeeded = status.phase.as_deref() == Some("Succeeded");
+    let succeeded = phase == Phase::Succeeded;
     let none =
         Verdict { kind, holds: true, reason: if succeeded { "PodCompleted" } else { "" }, message: String::new() };
     if succeeded || super::was_initialized(input.previous) && main_began(status) {
@@ -132,15 +155,11 @@ fn main_began(status: &PodStatus) -> bool {
     status.container_statuses.iter().flatten().any(|container| container.container_id.is_some())
 }
 
-fn containers_ready(input: &Input<'_>, status: &PodStatus) -> Verdict {
+fn containers_ready(input: &Input<'_>, status: &PodStatus, phase: Phase) -> Verdict {
     let kind = "ContainersReady";
-    match status.phase.as_deref() {
-        Some("Succeeded") => {
-            return Verdict { kind, holds: false, reason: "PodCompleted", message: String::new() };
-        }
-        Some("Failed") => {
-            return Verdict { kind, holds: false, reason: "PodFailed", message: String::new() };
-        }
+    match phase {
+        Phase::Succeeded => return Verdict { kind, holds: false, reason: "PodCompleted", message: String::new() },
+        Phase::Failed => return Verdict { kind, holds: false, reason: "PodFailed", message: String::new() },
         _ => {}
     }
     let is_ready = |list: &Option<Vec<ContainerStatus>>, name: &str| {

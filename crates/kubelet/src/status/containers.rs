@@ -4,6 +4,8 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     ContainerUser, LinuxContainerUser, VolumeMount, VolumeMountStatus,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use knarr_client::time::truncated;
 
 use super::Input;
@@ -12,8 +14,26 @@ use crate::runtime::{ContainerView, State};
 use crate::worker::resize::same;
 use crate::worker::restart::{Phase, will_restart};
 
+/// Why a container waits or ended while all containers of its pod begin anew.
+const RESTARTING_ALL: &str = "RestartingAllContainers";
+
 pub fn init(input: &Input<'_>, phase: Phase) -> Vec<ContainerStatus> {
-    pod::init_containers(input.pod).map(|(role, container)| one(input, role, container, phase)).collect()
+    let containers = pod::init_containers(input.pod);
+    let mut statuses: Vec<_> = containers.map(|(role, container)| one(input, role, container, phase)).collect();
+    if phase.is_final() && input.plan.ended {
+        settle_init(&mut statuses);
+    }
+    statuses
+}
+
+/// Of a pod that has ended, the first init container and all up to the last one that ever began must have ended too.
+fn settle_init(statuses: &mut [ContainerStatus]) {
+    let began = |status: &ContainerStatus| {
+        let ended_before = status.last_state.as_ref().is_some_and(|last| last.terminated.is_some());
+        ended_before || status.state.as_ref().is_none_or(|state| state.waiting.is_none())
+    };
+    let last = statuses.iter().rposition(began).unwrap_or(0);
+    statuses.iter_mut().take(last + 1).for_each(settle);
 }
 
 pub fn main(input: &Input<'_>, phase: Phase) -> Vec<ContainerStatus> {
@@ -41,7 +61,7 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
             status.restart_count = i32::try_from(view.restart_count).unwrap_or(i32::MAX);
             let (state, last) = states(input, role, container, view);
             status.state = Some(state);
-            status.last_state = last;
+            status.last_state = last.or_else(|| carried_end(previous, view, input.runtime_name));
             status.user = view.user.clone().map(|(uid, gid, groups)| ContainerUser {
                 linux: Some(LinuxContainerUser { uid, gid, supplemental_groups: Some(groups) }),
             });
@@ -56,7 +76,8 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
     let running = status.state.as_ref().is_some_and(|state| state.running.is_some());
     let probes = latest.and_then(|view| input.memory.probes.get(&view.id)).copied().unwrap_or_default();
     let started = running && (container.startup_probe.is_none() || probes.started == Some(true));
-    status.started = Some(started);
+    // Nobody waits for an ephemeral container to be up.
+    status.started = Some(started).filter(|_| role != Role::Ephemeral);
     status.ready = match role {
         Role::Init => {
             let done = status.state.as_ref().and_then(|state| state.terminated.as_ref());
@@ -65,7 +86,7 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
         Role::Ephemeral => false,
         _ => started && (container.readiness_probe.is_none() || probes.ready == Some(true)),
     };
-    if latest.is_some() && role != Role::Ephemeral {
+    if latest.is_some() {
         let wanted = container.resources.clone().unwrap_or_default();
         let applied = input.memory.applied.get(&container.name).filter(|applied| !same(applied, &wanted));
         status.resources = Some(applied.cloned().unwrap_or(wanted));
@@ -117,6 +138,15 @@ fn states(
     }
 }
 
+/// How the instance before ended, as it was told while the runtime still had it.
+fn carried_end(previous: Option<&ContainerStatus>, view: &ContainerView, runtime_name: &str) -> Option<ContainerState> {
+    let previous = previous?;
+    let ended = |state: &Option<ContainerState>| state.clone().filter(|state| state.terminated.is_some());
+    let replaced = previous.container_id.as_ref().is_some_and(|known| *known != view.shown_id(runtime_name));
+    let state = if replaced { ended(&previous.state) } else { None };
+    state.or_else(|| ended(&previous.last_state))
+}
+
 fn running(view: &ContainerView) -> ContainerState {
     let started_at = view.started_at.map(truncated);
     ContainerState { running: Some(ContainerStateRunning { started_at }), ..Default::default() }
@@ -133,7 +163,8 @@ fn ended(view: &ContainerView, runtime_name: &str) -> ContainerState {
         exit_code: view.exit_code,
         reason: Some(reason.to_string()),
         message: Some(view.message.clone()).filter(|message| !message.is_empty()),
-        started_at: view.started_at.map(truncated),
+        // What could not be started has no such moment, but clients rely on one.
+        started_at: Some(view.started_at.map_or(Time(Timestamp::UNIX_EPOCH), truncated)),
         finished_at: view.finished_at.map(truncated),
         signal: None,
     };
@@ -167,6 +198,24 @@ fn lost_or_waiting(
     phase: Phase,
     status: &mut ContainerStatus,
 ) {
+    let restarting = super::is_restarting_all(input) && role != Role::Ephemeral;
+    let not_waiting = |status: &&ContainerStatus| status.state.as_ref().is_none_or(|state| state.waiting.is_none());
+    if restarting && let Some(removed) = previous.filter(not_waiting) {
+        let message = "The container is removed because RestartAllContainers in place";
+        status.restart_count = removed.restart_count + 1;
+        status.state = Some(waiting_state(RESTARTING_ALL, Some(message.to_string())));
+        status.last_state = Some(lost_end(RESTARTING_ALL, message));
+        return;
+    }
+    let was_removed = |status: &&ContainerStatus| {
+        status.last_state.as_ref().and_then(|last| last.terminated.as_ref()?.reason.as_deref()) == Some(RESTARTING_ALL)
+    };
+    if let Some(removed) = previous.filter(|previous| previous.container_id.is_none()).filter(was_removed) {
+        status.restart_count = removed.restart_count;
+        status.state = removed.state.clone();
+        status.last_state = removed.last_state.clone();
+        return;
+    }
     let known = previous.filter(|previous| previous.container_id.is_some());
     let Some(known) = known else {
         status.state = Some(waiting_for(input, role, container));
@@ -202,9 +251,13 @@ fn lost_or_waiting(
 }
 
 fn unknown_end(message: &str) -> ContainerState {
+    lost_end("ContainerStatusUnknown", message)
+}
+
+fn lost_end(reason: &str, message: &str) -> ContainerState {
     let terminated = ContainerStateTerminated {
         exit_code: 137,
-        reason: Some("ContainerStatusUnknown".to_string()),
+        reason: Some(reason.to_string()),
         message: Some(message.to_string()),
         ..Default::default()
     };

@@ -16,10 +16,10 @@ use knarr_client::time::truncated;
 
 use crate::cgroup::qos::qos_class;
 use crate::pod;
-use crate::runtime::RuntimePod;
+use crate::runtime::{RuntimePod, State};
 use crate::worker::memory::{Ending, Memory};
 use crate::worker::plan::Plan;
-use crate::worker::restart::{Phase, phase};
+use crate::worker::restart::{Phase, may_restart_all, phase, restarts_all};
 
 pub struct Input<'a> {
     pub pod: &'a Pod,
@@ -69,11 +69,46 @@ pub fn compute(input: &Input<'_>) -> PodStatus {
         container_statuses: none_if_empty(containers::main(input, phase)),
         ephemeral_container_statuses: none_if_empty(containers::ephemeral(input)),
         allocated_resources: resources::allocated(pod),
-        resources: Some(resources::of_pod(pod, phase)),
+        resources: Some(resources::told(pod, previous, phase)),
         ..PodStatus::default()
     };
-    status.conditions = Some(conditions::conditions(input, &status, runtime));
+    status.conditions = Some(conditions::conditions(input, &status, judged_phase(input, phase), runtime));
     status
+}
+
+/// The phase by which conditions are judged. It is told a little later that containers are done than it is known, and a pod
+/// that is deleted before all its containers ever ran has failed without any of them having done so.
+fn judged_phase(input: &Input<'_>, reported: Phase) -> Phase {
+    let Input { pod, previous, runtime, memory, .. } = input;
+    match &memory.ending {
+        None | Some(Ending::Finished) if !reported.is_final() => phase(pod, runtime, was_initialized(previous)),
+        Some(Ending::Deleted) if reported.is_final() => {
+            let known = previous.conditions.iter().flatten().find(|known| known.type_ == "ContainersReady");
+            let said = known.and_then(|known| known.reason.as_deref());
+            let was_final = matches!(previous.phase.as_deref(), Some("Succeeded" | "Failed"));
+            let began = |name: &str| runtime.latest(name).is_some_and(|view| view.state == State::Exited);
+            // What was said once stays, as the containers may be gone by now.
+            let all_ended = match was_final {
+                true => said != Some("ContainersNotReady"),
+                false => pod::main_containers(pod).all(|container| began(&container.name)),
+            };
+            if all_ended { reported } else { Phase::Pending }
+        }
+        _ => reported,
+    }
+}
+
+/// All containers of the pod are stopped and removed, to begin anew in the same sandbox.
+pub fn is_restarting_all(input: &Input<'_>) -> bool {
+    may_restart_all(input.pod)
+        && input.memory.ending.is_none()
+        && (restarts_all(input.pod, input.runtime)
+            || input
+                .previous
+                .conditions
+                .iter()
+                .flatten()
+                .any(|known| known.type_ == conditions::ALL_RESTARTING && known.status == "True"))
 }
 
 /// Of a pod that was never let in only that is told; what others say of it stays.
@@ -119,6 +154,7 @@ fn reported_phase(input: &Input<'_>) -> Phase {
     let by_containers = phase(pod, runtime, was_initialized(previous));
     match &memory.ending {
         None if by_containers.is_final() => running_or_pending(previous),
+        None if by_containers == Phase::Pending && may_restart_all(pod) => running_or_pending(previous),
         None => by_containers,
         Some(_) if !plan.ended => {
             if by_containers.is_final() {
@@ -131,9 +167,7 @@ fn reported_phase(input: &Input<'_>) -> Phase {
         Some(Ending::Finished) => by_containers,
         Some(Ending::Deleted | Ending::Removed) => {
             let all_well = pod::main_containers(pod).all(|container| {
-                runtime
-                    .latest(&container.name)
-                    .is_some_and(|view| view.state == crate::runtime::State::Exited && view.exit_code == 0)
+                runtime.latest(&container.name).is_some_and(|view| view.state == State::Exited && view.exit_code == 0)
             });
             if all_well { Phase::Succeeded } else { Phase::Failed }
         }

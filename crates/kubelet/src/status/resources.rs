@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_client::quantity::Quantity as Amount;
 
@@ -17,11 +17,20 @@ pub fn allocated(pod: &Pod) -> Option<Amounts> {
     Some(sum(pod, |resources| resources.requests.as_ref())).filter(|amounts| !amounts.is_empty())
 }
 
+/// When a pod ends, what held while it ran stays.
+pub fn told(pod: &Pod, previous: &PodStatus, phase: Phase) -> ResourceRequirements {
+    let was = previous.phase.as_deref();
+    match previous.resources.as_ref().filter(|_| matches!(was, Some("Succeeded" | "Failed"))) {
+        Some(known) => known.clone(),
+        None => of_pod(pod, phase == Phase::Running || was == Some("Running")),
+    }
+}
+
 /// While the pod runs, what the kernel was told for all of its containers together; before and after, what they add up to.
-pub fn of_pod(pod: &Pod, phase: Phase) -> ResourceRequirements {
+fn of_pod(pod: &Pod, runs: bool) -> ResourceRequirements {
     let mut requests = sum(pod, |resources| resources.requests.as_ref());
     let mut limits = sum(pod, |resources| resources.limits.as_ref());
-    if phase == Phase::Running {
+    if runs {
         let PodAmounts { cpu_limit, memory_limit, .. } = pod_amounts(pod);
         requests.retain(|name, _| matches!(name.as_str(), "cpu" | "memory"));
         limits.retain(|name, _| match name.as_str() {
@@ -77,19 +86,24 @@ mod tests {
             { "name": "b", "resources": { "requests": { "cpu": "980m" }, "limits": { "memory": "1Gi" } } },
         ] } }))
         .expect("a pod");
-        let shown = |phase| serde_json::to_value(of_pod(&pod, phase)).expect("JSON");
+        let shown = |runs| serde_json::to_value(of_pod(&pod, runs)).expect("JSON");
         assert_eq!(
-            shown(Phase::Pending),
+            shown(false),
             json!({ "requests": { "cpu": "1", "memory": "16Mi", "ephemeral-storage": "1Mi" },
                 "limits": { "cpu": "1", "memory": "1088Mi" } })
         );
         // One container may use as much CPU as it likes, so no limit holds for all.
         assert_eq!(
-            shown(Phase::Running),
+            shown(true),
             json!({ "requests": { "cpu": "1", "memory": "16Mi" }, "limits": { "memory": "1088Mi" } })
         );
+        let mut previous = PodStatus { phase: Some("Running".into()), ..Default::default() };
+        assert_eq!(told(&pod, &previous, Phase::Failed), of_pod(&pod, true));
+        previous.phase = Some("Failed".into());
+        previous.resources = Some(ResourceRequirements::default());
+        assert_eq!(told(&pod, &previous, Phase::Failed), ResourceRequirements::default());
         let empty: Pod = serde_json::from_value(json!({ "spec": { "containers": [{ "name": "a" }] } })).expect("a pod");
         assert_eq!(allocated(&empty), None);
-        assert_eq!(serde_json::to_value(of_pod(&empty, Phase::Running)).expect("JSON"), json!({}));
+        assert_eq!(serde_json::to_value(of_pod(&empty, true)).expect("JSON"), json!({}));
     }
 }

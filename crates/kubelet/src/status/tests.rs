@@ -121,3 +121,91 @@ fn of_a_pod_that_was_not_let_in_only_that_is_told() {
             "qosClass": "BestEffort", "startTime": "1970-01-01T00:01:30Z", "observedGeneration": 1 })
     );
 }
+
+#[test]
+fn a_pod_that_is_deleted_before_it_ran_has_failed_without_its_containers() {
+    let pod = pod(json!({ "initContainers": [{ "name": "i" }, { "name": "j" }],
+        "containers": [{ "name": "a" }, { "name": "b" }] }));
+    let memory = Memory { ending: Some(Ending::Deleted), ..Default::default() };
+    let plan = Plan { ended: true, ..Default::default() };
+    let reason = |status: &PodStatus| {
+        let found = status.conditions.iter().flatten().find(|known| known.type_ == "Ready").expect("a condition");
+        found.reason.clone().unwrap_or_default()
+    };
+    let state = |list: &Option<Vec<k8s_openapi::api::core::v1::ContainerStatus>>, place: usize| {
+        let state = list.as_ref().and_then(|list| list[place].state.clone()).unwrap_or_default();
+        state.terminated.map_or("waiting".to_string(), |ended| ended.reason.unwrap_or_default())
+    };
+    // The first init container must have ended, the others had no turn.
+    let early = status(&pod, &runtime(vec![]), &memory, &plan);
+    assert_eq!(early.phase.as_deref(), Some("Failed"));
+    assert_eq!(reason(&early), "ContainersNotReady");
+    assert_eq!(condition(&early, "Ready"), "False containers with unready status: [a b]");
+    assert_eq!(state(&early.init_container_statuses, 0), "ContainerStatusUnknown");
+    assert_eq!(state(&early.init_container_statuses, 1), "waiting");
+    assert_eq!(state(&early.container_statuses, 0), "waiting");
+    let ran = vec![view("i", State::Exited, 0), view("j", State::Exited, 0), view("a", State::Exited, 137)];
+    let late = [ran.clone(), vec![view("b", State::Exited, 0)]].concat();
+    assert_eq!(reason(&status(&pod, &runtime(ran), &memory, &plan)), "ContainersNotReady");
+    assert_eq!(reason(&status(&pod, &runtime(late), &memory, &plan)), "PodFailed");
+}
+
+#[test]
+fn a_container_that_could_not_start_still_has_a_moment_of_its_start() {
+    let pod = pod(json!({ "restartPolicy": "Never", "containers": [{ "name": "a" }] }));
+    let failed = ContainerView { started_at: None, reason: "StartError".into(), ..view("a", State::Exited, 128) };
+    let status = status(&pod, &runtime(vec![failed]), &Memory::default(), &Plan::default());
+    let value = serde_json::to_value(&status).expect("JSON");
+    assert_eq!(value["containerStatuses"][0]["state"]["terminated"]["startedAt"], "1970-01-01T00:00:00Z");
+    assert_eq!(value["conditions"][2]["reason"], "PodFailed", "known before the phase is told");
+}
+
+#[test]
+fn all_containers_begin_anew_in_place() {
+    let rules = json!([{ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } }]);
+    let pod = pod(json!({ "restartPolicy": "Never", "containers": [
+        { "name": "a", "restartPolicy": "Never", "restartPolicyRules": rules }, { "name": "b" }] }));
+    let step = |previous: &PodStatus, containers: Vec<ContainerView>| {
+        compute(&Input {
+            devices: &Default::default(),
+            pod: &pod,
+            previous,
+            runtime: &runtime(containers),
+            memory: &Memory::default(),
+            plan: &Plan::default(),
+            node_addresses: &[],
+            runtime_name: "containerd",
+            now: at(100),
+        })
+    };
+    let told = |status: &PodStatus| {
+        let containers = status.container_statuses.iter().flatten().map(|container| {
+            let state = container.state.clone().unwrap_or_default();
+            let what = match (state.running, state.terminated, state.waiting) {
+                (Some(_), ..) => "running".to_string(),
+                (_, Some(ended), _) => format!("ended {}", ended.exit_code),
+                (.., waiting) => waiting.and_then(|waiting| waiting.reason).unwrap_or_default(),
+            };
+            let last = container.last_state.clone().and_then(|last| last.terminated?.reason).unwrap_or_default();
+            format!("{} {} {what} {last}", container.name, container.restart_count)
+        });
+        let all = containers.map(|text| text.trim().to_string()).collect::<Vec<_>>().join(", ");
+        let restarting = condition(status, "AllContainersRestarting");
+        format!("{} [{restarting}] {all}", status.phase.as_deref().unwrap_or_default())
+    };
+    let both = step(&PodStatus::default(), vec![view("a", State::Running, 0), view("b", State::Running, 0)]);
+    assert_eq!(told(&both), "Running [False] a 0 running, b 0 running");
+    let asked = step(&both, vec![view("a", State::Exited, 42), view("b", State::Running, 0)]);
+    let restarting = "True container exited with restart policy rule";
+    assert_eq!(told(&asked), format!("Running [{restarting}] a 0 ended 42, b 0 running"));
+    let half = step(&asked, vec![view("a", State::Exited, 42)]);
+    let lost = "RestartingAllContainers RestartingAllContainers";
+    assert_eq!(told(&half), format!("Running [{restarting}] a 0 ended 42, b 1 {lost}"));
+    let none = step(&half, vec![]);
+    assert_eq!(told(&none), format!("Running [False] a 1 {lost}, b 1 {lost}"));
+    assert_eq!(told(&step(&none, vec![])), told(&none), "said once and not again");
+    let again =
+        |name: &str| ContainerView { restart_count: 1, id: format!("new-{name}"), ..view(name, State::Running, 0) };
+    let anew = step(&none, vec![again("a"), again("b")]);
+    assert_eq!(told(&anew), "Running [False] a 1 running RestartingAllContainers, b 1 running RestartingAllContainers");
+}

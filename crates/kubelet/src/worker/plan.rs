@@ -7,7 +7,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::memory::{Ending, Memory, Operation, Waiting};
 use super::resize;
-use super::restart::{AfterExit, after_exit};
+use super::restart::{AfterExit, after_exit, restarts_all, to_remove_for_restart};
 use crate::pod::{self, Role};
 use crate::runtime::{ContainerView, RuntimePod, Sandbox, State};
 
@@ -157,8 +157,9 @@ fn stop_sandbox(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox) {
 }
 
 fn remove(situation: &Situation<'_>, plan: &mut Plan, id: &str) {
-    if may_ask(situation, plan, &Operation::Remove(id.to_string())) {
-        plan.actions.push(Action::Remove { id: id.to_string() });
+    let action = Action::Remove { id: id.to_string() };
+    if !plan.actions.contains(&action) && may_ask(situation, plan, &Operation::Remove(id.to_string())) {
+        plan.actions.push(action);
     }
 }
 
@@ -240,13 +241,8 @@ fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox)
             start(situation, plan, sandbox, &container.name, None);
         }
     }
-    if restarts_all(situation) {
-        for container in runtime.running().filter(|container| container.sandbox == sandbox.id) {
-            stop(situation, plan, container, pod::grace_seconds(pod), Why::RestartAll);
-        }
-        if runtime.running().next().is_none() {
-            stop_sandbox(situation, plan, sandbox);
-        }
+    if restarts_all(pod, runtime) {
+        restart_all(situation, plan);
         return;
     }
     let initialized = pod::main_containers(pod).any(|c| runtime.latest_in(&sandbox.id, &c.name).is_some());
@@ -289,16 +285,21 @@ fn resize(situation: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// A container of this pod ended in a way that its rules answer with a restart of everything.
-fn restarts_all(situation: &Situation<'_>) -> bool {
-    let Situation { pod, runtime, .. } = situation;
-    let Some(sandbox) = runtime.current_sandbox() else { return false };
-    pod::init_containers(pod).chain(pod::main_containers(pod).map(|c| (Role::Main, c))).any(|(role, container)| {
-        let view = runtime.latest_in(&sandbox.id, &container.name);
-        view.is_some_and(|view| {
-            view.state == State::Exited && after_exit(pod, role, container, view.exit_code) == AfterExit::RestartAll
-        })
-    })
+/// All containers but the ephemeral ones are killed and removed; then they start as if the pod were new.
+fn restart_all(situation: &Situation<'_>, plan: &mut Plan) {
+    let Situation { pod, runtime, memory, .. } = situation;
+    if memory.is_starting() {
+        return;
+    }
+    let own = |name: &str| pod::ephemeral_containers(pod).all(|container| container.name != name);
+    let mut running = runtime.running().filter(|container| own(&container.name)).peekable();
+    if running.peek().is_some() {
+        running.for_each(|container| stop(situation, plan, container, 0, Why::RestartAll));
+        return;
+    }
+    for old in to_remove_for_restart(pod, runtime) {
+        remove(situation, plan, &old.id);
+    }
 }
 
 /// Whether the next container in the row may follow.
@@ -411,12 +412,15 @@ fn start(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, name: &s
     plan.actions.push(Action::Start { container: name.to_string(), sandbox: sandbox.id.clone(), attempt, restart });
 }
 
-/// A container the runtime has lost while the API remembers it counts as restarted.
+/// A container the runtime has lost while the API remembers it counts as restarted. One that was removed to begin anew has
+/// been counted already.
 fn reported_restarts(pod: &Pod, name: &str) -> u32 {
     let Some(status) = &pod.status else { return 0 };
     let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    let known = all.filter(|container| container.name == name).find(|container| container.container_id.is_some());
-    known.map_or(0, |container| u32::try_from(container.restart_count).unwrap_or(0) + 1)
+    let known = all.into_iter().find(|container| container.name == name);
+    known.map_or(0, |container| {
+        u32::try_from(container.restart_count).unwrap_or(0) + u32::from(container.container_id.is_some())
+    })
 }
 
 /// "10s", "1m20s", "5m0s": how durations are written in messages.

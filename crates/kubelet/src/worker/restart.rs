@@ -40,6 +40,47 @@ pub fn after_exit(pod: &Pod, role: Role, container: &Container, exit_code: i32) 
     if restart { AfterExit::Restart } else { AfterExit::Stay }
 }
 
+/// Whether a rule of one of the pod's containers may ask for a restart of all of them.
+pub fn may_restart_all(pod: &Pod) -> bool {
+    let containers = pod::init_containers(pod).map(|(_, container)| container).chain(pod::main_containers(pod));
+    containers
+        .flat_map(|container| container.restart_policy_rules.iter().flatten())
+        .any(|rule| rule.action == "RestartAllContainers")
+}
+
+/// A container of this pod ended in a way that its rules answer with a restart of everything.
+pub fn restarts_all(pod: &Pod, runtime: &RuntimePod) -> bool {
+    let Some(sandbox) = runtime.current_sandbox() else { return false };
+    pod::init_containers(pod)
+        .chain(pod::main_containers(pod).map(|container| (Role::Main, container)))
+        .any(|(role, container)| triggers(pod, role, container, runtime.latest_in(&sandbox.id, &container.name)))
+}
+
+fn triggers(pod: &Pod, role: Role, container: &Container, view: Option<&ContainerView>) -> bool {
+    view.is_some_and(|view| {
+        view.state == State::Exited && after_exit(pod, role, container, view.exit_code) == AfterExit::RestartAll
+    })
+}
+
+/// What is to be removed next so that all begin anew: first what was only in the way, and what asked for it at last, so that
+/// the wish is not forgotten half-way.
+pub fn to_remove_for_restart<'a>(pod: &'a Pod, runtime: &'a RuntimePod) -> Vec<&'a ContainerView> {
+    let roles = || {
+        let init = pod::init_containers(pod);
+        init.chain(pod::main_containers(pod).map(|container| (Role::Main, container)))
+    };
+    let of = |asked: bool| -> Vec<&'a ContainerView> {
+        roles()
+            .flat_map(|(role, container)| {
+                let all = runtime.all_of(&container.name);
+                all.filter(move |view| triggers(pod, role, container, Some(view)) == asked)
+            })
+            .collect()
+    };
+    let others = of(false);
+    if others.is_empty() { of(true) } else { others }
+}
+
 /// How the pod stands, judged by its containers alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {

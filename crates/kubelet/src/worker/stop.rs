@@ -31,7 +31,7 @@ impl Stop {
         let context = &self.context;
         let mut grace = Duration::from_secs(u64::try_from(self.grace).unwrap_or(0));
         if !self.hurried {
-            let message = self.message();
+            let message = killing_message(&self.pod, &self.name, &self.why);
             context.container_event(&self.pod, &self.name, false, "Killing", message);
             grace = self.pre_stop(grace).await;
         }
@@ -39,21 +39,6 @@ impl Stop {
         match context.runtime.stop_container(&self.id, grace).await {
             Err(error) if error.is_not_found() => Ok(()),
             other => other,
-        }
-    }
-
-    fn message(&self) -> String {
-        let name = &self.name;
-        match self.why {
-            Why::PodEnds => format!("Stopping container {name}"),
-            Why::Liveness => format!("Container {name} failed liveness probe, will be restarted"),
-            Why::Startup => format!("Container {name} failed startup probe, will be restarted"),
-            Why::ImageChanged => {
-                format!("Container {name} definition changed, will be restarted")
-            }
-            Why::SandboxGone => format!("Container {name} has no sandbox any more, will be restarted"),
-            Why::Resize => format!("Container {name} resize requires restart"),
-            Why::RestartAll => format!("Container {name} is restarted with all containers of its pod"),
         }
     }
 
@@ -73,5 +58,58 @@ impl Stop {
             self.context.container_event(&self.pod, &self.name, true, "FailedPreStopHook", "PreStopHook failed");
         }
         grace.saturating_sub(begun.elapsed()).max(LEAST_AFTER_HOOK)
+    }
+}
+
+/// What the event says of a container that is stopped.
+fn killing_message(pod: &Pod, name: &str, why: &Why) -> String {
+    let failed = match why {
+        Why::PodEnds => return format!("Stopping container {name}"),
+        Why::SandboxGone => return format!("Container {name} has no sandbox any more, will be restarted"),
+        Why::Resize => return format!("Container {name} resize requires restart"),
+        Why::RestartAll => return "killing".to_string(),
+        Why::Liveness => "failed liveness probe",
+        Why::Startup => "failed startup probe",
+        Why::ImageChanged => "definition changed",
+    };
+    let Some(container) = pod::main_containers(pod).find(|container| container.name == name) else {
+        return format!("Init container {name} {failed}");
+    };
+    let policy = container.restart_policy.as_deref().unwrap_or_else(|| pod::restart_policy(pod));
+    let restarts = policy != "Never" || *why == Why::ImageChanged;
+    match (restarts, pod::main_containers(pod).count()) {
+        (true, _) => format!("Container {name} {failed}, will be restarted"),
+        // With its only container the pod ends.
+        (false, 1) => format!("Stopping container {name}"),
+        (false, _) => format!("Container {name} {failed}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn events_say_why_a_container_is_stopped_and_what_comes_of_it() {
+        let pod = |policy: &str, names: &[&str]| -> Pod {
+            let containers: Vec<_> = names.iter().map(|name| json!({ "name": name })).collect();
+            serde_json::from_value(json!({ "spec": { "restartPolicy": policy, "containers": containers,
+                "initContainers": [{ "name": "s", "restartPolicy": "Always" }] } }))
+            .expect("a pod")
+        };
+        let cases = [
+            ("Always", vec!["a"], "a", Why::PodEnds, "Stopping container a"),
+            ("Always", vec!["a"], "a", Why::Liveness, "Container a failed liveness probe, will be restarted"),
+            ("OnFailure", vec!["a"], "a", Why::Startup, "Container a failed startup probe, will be restarted"),
+            ("Never", vec!["a"], "a", Why::Liveness, "Stopping container a"),
+            ("Never", vec!["a", "b"], "a", Why::Startup, "Container a failed startup probe"),
+            ("Never", vec!["a"], "a", Why::ImageChanged, "Container a definition changed, will be restarted"),
+            ("Always", vec!["a"], "s", Why::Startup, "Init container s failed startup probe"),
+            ("Always", vec!["a"], "a", Why::RestartAll, "killing"),
+        ];
+        for (policy, names, name, why, expected) in cases {
+            assert_eq!(killing_message(&pod(policy, &names), name, &why), expected, "{policy} {names:?} {why:?}");
+        }
     }
 }

@@ -178,3 +178,24 @@ fn what_the_runtime_could_not_do_is_not_asked_for_at_once() {
         assert_eq!(actions(&pod, &runtime, &refused, 102), [asked], "{title} later");
     }
 }
+
+#[test]
+fn a_rule_makes_all_containers_begin_anew() {
+    let rules = json!([{ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } }]);
+    let pod = pod(json!({ "restartPolicy": "Never", "initContainers": [{ "name": "i" }], "containers": [
+        { "name": "a", "restartPolicy": "Never", "restartPolicyRules": rules }, { "name": "b" }] }));
+    let (i, a, b) = (view("i", State::Exited, 0), view("a", State::Exited, 42), view("b", State::Running, 0));
+    let cases = [
+        ("what runs is killed", vec![i.clone(), a.clone(), b], vec!["stop b 0 RestartAll"]),
+        (
+            "then what is left goes",
+            vec![i, a.clone(), view("b", State::Exited, 137)],
+            vec!["remove id-i", "remove id-b"],
+        ),
+        ("and last who asked for it", vec![a], vec!["remove id-a"]),
+        ("then all begins anew", vec![], vec!["start i 0"]),
+    ];
+    for (what, containers, expected) in cases {
+        assert_eq!(actions(&pod, &runtime(containers), &mounted(), 200), expected, "{what}");
+    }
+}
