@@ -134,6 +134,9 @@ impl Worker {
                 if restart {
                     self.memory.note_restart(&container, now);
                 }
+                if !resize::is_done(&pod, &self.memory.applied) {
+                    self.size_cgroup(Some(&pod));
+                }
                 let target = pod::find(&pod, &container)
                     .and_then(|found| found.target)
                     .and_then(|target| self.runtime.latest(&target).map(|view| view.id.clone()));
@@ -299,9 +302,12 @@ impl Worker {
                 self.memory.start_retry_at.remove(&name);
                 self.memory.started.insert(view.id.clone());
                 if let Some(resources) = resize::resources_of(&self.pod).remove(&name) {
-                    self.memory.applied.insert(name.clone(), resources);
+                    let changed = self.memory.applied.insert(name.clone(), resources.clone());
                     resize::note_whole(&self.pod, &mut self.memory.applied);
                     self.note_granted();
+                    if changed.is_some_and(|before| !resize::same(&before, &resources)) {
+                        self.size_cgroup(None);
+                    }
                 }
                 // The exit may have been seen before the start was over.
                 let exited = self.runtime.by_id(&view.id).is_some_and(|known| known.state == State::Exited);
@@ -324,6 +330,19 @@ impl Worker {
                     self.put_started(view);
                 }
             }
+        }
+    }
+
+    /// The pod's cgroup gets what its containers have by now, or also has room for what one gets that starts anew.
+    fn size_cgroup(&self, room_for: Option<&Pod>) {
+        let Some(cgroups) = &self.context.cgroups else { return };
+        let now = resize::with_resources(&self.pod, &self.memory.applied);
+        let sized = match room_for {
+            Some(wanted) => cgroups.widen(&now, wanted),
+            None => cgroups.ensure(&now),
+        };
+        if let Err(error) = sized {
+            tracing::warn!(%error, pod = pod::title(&self.pod), "the pod's cgroup can't be resized");
         }
     }
 

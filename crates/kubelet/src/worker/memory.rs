@@ -41,6 +41,8 @@ pub struct Memory {
     pub first_seen: Option<Timestamp>,
     /// The resources the runtime was told, by container.
     pub applied: super::resize::ByContainer,
+    /// The generation of the pod whose change of resources is granted and under way.
+    pub resizing: Option<i64>,
     /// Why a change of resources is not granted.
     pub resize_pending: Option<super::resize::Pending>,
     /// Why the last change of resources failed, and when it is tried again.

@@ -319,18 +319,22 @@ impl Worker {
             true => None,
             false => (self.fits)(&wished),
         };
-        let granted = pending.is_none();
         match (&self.memory.resize_pending, &pending) {
             (Some(before), None) if before.reason == "Deferred" => {
                 let labels = [("retry_trigger", "periodic_retry")];
                 metrics.count("kubelet_pod_deferred_accepted_resizes_total", &labels);
             }
-            (before, Some(now)) if now.reason == "Infeasible" && before.as_ref() != Some(now) => {
-                let labels = [("reason_detail", "insufficient_node_allocatable")];
-                metrics.count("kubelet_pod_infeasible_resizes_total", &labels);
+            (before, Some(now)) if before.as_ref() != Some(now) => {
+                let reason = format!("Resize{}", now.reason);
+                self.context.pod_event(&wished, true, &reason, resize::told(&wished, now.reason, &now.message));
+                if now.reason == "Infeasible" {
+                    let labels = [("reason_detail", "insufficient_node_allocatable")];
+                    metrics.count("kubelet_pod_infeasible_resizes_total", &labels);
+                }
             }
             _ => {}
         }
+        let granted = pending.is_none();
         if granted {
             self.pod = wished;
             self.wished = None;
@@ -342,6 +346,18 @@ impl Worker {
         if granted && have != want {
             self.memory.resize_failed = None;
             self.note_granted();
+            if !resize::is_done(&self.pod, &self.memory.applied) {
+                self.memory.resizing = self.pod.metadata.generation;
+                self.context.pod_event(&self.pod, false, "ResizeStarted", resize::told(&self.pod, "started", ""));
+            }
+        }
+    }
+
+    /// Tells once that what was granted holds.
+    fn tell_of_resize(&mut self) {
+        if self.memory.resizing.is_some() && resize::is_done(&self.pod, &self.memory.applied) {
+            self.memory.resizing = None;
+            self.context.pod_event(&self.pod, false, "ResizeCompleted", resize::told(&self.pod, "completed", ""));
         }
     }
 
@@ -480,6 +496,7 @@ impl Worker {
         let situation = Situation { pod: &self.pod, runtime: &self.runtime, memory: &self.memory, now };
         let before = std::mem::replace(&mut self.plan, plan::plan(&situation));
         self.tell_of_back_off(&before);
+        self.tell_of_resize();
         for action in std::mem::take(&mut self.plan.actions) {
             self.perform(action, now);
         }

@@ -79,6 +79,44 @@ pub fn is_whole_outstanding(pod: &Pod, applied: &ByContainer) -> bool {
     applied.get(WHOLE).zip(wanted.as_ref()).is_some_and(|(applied, wanted)| !same(applied, wanted))
 }
 
+/// Whether every container that was started has what the pod is granted.
+pub fn is_done(pod: &Pod, applied: &ByContainer) -> bool {
+    let wanted = resources_of(pod);
+    wanted.iter().all(|(name, wanted)| applied.get(name).is_none_or(|applied| same(applied, wanted)))
+}
+
+/// What events say of a change: its stage, and the resources of the containers once it is through.
+pub fn told(pod: &Pod, stage: &str, error: &str) -> String {
+    #[derive(Serialize)]
+    struct One<'a> {
+        name: &'a str,
+        resources: ResourceRequirements,
+    }
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct All<'a> {
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        init_containers: Vec<One<'a>>,
+        containers: Vec<One<'a>>,
+        generation: i64,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        error: &'a str,
+    }
+    fn one(container: &Container) -> One<'_> {
+        One { name: &container.name, resources: container.resources.clone().unwrap_or_default() }
+    }
+    let all = All {
+        init_containers: pod::init_containers(pod).map(|(_, container)| one(container)).collect(),
+        containers: pod::main_containers(pod).map(one).collect(),
+        generation: pod.metadata.generation.unwrap_or(0),
+        error,
+    };
+    match serde_json::to_string(&all) {
+        Ok(text) => format!("Pod resize {stage}: {text}"),
+        Err(_) => format!("Pod resize {stage}"),
+    }
+}
+
 /// What is asked for anew: the resource, whether requests or limits, and in which direction.
 pub fn changes(have: &ByContainer, want: &ByContainer) -> Vec<(String, &'static str, &'static str)> {
     type Part = fn(&ResourceRequirements) -> Option<&BTreeMap<String, Quantity>>;
@@ -182,6 +220,21 @@ mod tests {
         assert_eq!(of_whole(&with_resources(&new, &applied)), of_whole(&old));
         note_whole(&new, &mut applied);
         assert!(!is_whole_outstanding(&new, &applied));
+    }
+
+    #[test]
+    fn events_tell_the_resources() {
+        let mut changed = pod("2", "NotRequired");
+        changed.metadata.generation = Some(3);
+        let list = "\"containers\":[{\"name\":\"a\",\"resources\":{\"requests\":{\"cpu\":\"2\"}}}],\"generation\":3";
+        assert_eq!(told(&changed, "started", ""), format!("Pod resize started: {{{list}}}"));
+        assert_eq!(
+            told(&changed, "Deferred", "no room"),
+            format!("Pod resize Deferred: {{{list},\"error\":\"no room\"}}")
+        );
+        let applied = resources_of(&pod("1", "NotRequired"));
+        assert!(!is_done(&changed, &applied) && is_done(&changed, &resources_of(&changed)));
+        assert!(is_done(&changed, &ByContainer::new()), "nothing was started yet");
     }
 
     #[test]
