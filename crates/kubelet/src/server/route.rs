@@ -288,7 +288,7 @@ fn log_options(query: &Query) -> Result<LogOptions, String> {
 
 /// None if no such container runs.
 fn running_id(server: &Server, namespace: &str, pod: &str, container: &str) -> Result<Option<String>, Response<Body>> {
-    let worker = server.pods.find(namespace, pod).ok_or_else(|| not_found())?;
+    let worker = server.pods.find(namespace, pod).ok_or_else(not_found)?;
     Ok(instance(&worker, container, false).filter(ContainerView::is_running).map(|view| view.id))
 }
 
