@@ -502,7 +502,7 @@ async fn apply_resize(
     }
     let unified = cgroups.is_some_and(|cgroups| cgroups.is_unified());
     let is_running = |name: &str| running.iter().any(|(known, _)| known == name);
-    for container in resize::outstanding(pod, &applied.clone(), is_running) {
+    for container in resize::to_tell(pod, &applied.clone(), is_running) {
         let known = applied.get(&container.name).cloned().unwrap_or_default();
         if resize::needs_restart(container, &known) {
             continue;

@@ -193,6 +193,14 @@ pub fn outstanding<'a>(pod: &'a Pod, applied: &ByContainer, is_running: impl Fn(
         .collect()
 }
 
+/// Those that must be told anew. When the pod as a whole may use more or less, all are: what limits it limits them too.
+pub fn to_tell<'a>(pod: &'a Pod, applied: &ByContainer, is_running: impl Fn(&str) -> bool) -> Vec<&'a Container> {
+    match is_whole_outstanding(pod, applied) {
+        true => resizable(pod).filter(|container| is_running(&container.name)).collect(),
+        false => outstanding(pod, applied, is_running),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,8 +226,10 @@ mod tests {
         assert!(!same_all(&applied, &resources_of(&new)));
         assert!(!is_whole_outstanding(&old, &applied) && is_whole_outstanding(&new, &applied));
         assert_eq!(of_whole(&with_resources(&new, &applied)), of_whole(&old));
+        assert!(outstanding(&new, &applied, |_| true).is_empty());
+        assert_eq!(to_tell(&new, &applied, |_| true).len(), 1, "its limit is that of the pod");
         note_whole(&new, &mut applied);
-        assert!(!is_whole_outstanding(&new, &applied));
+        assert!(!is_whole_outstanding(&new, &applied) && to_tell(&new, &applied, |_| true).is_empty());
     }
 
     #[test]
