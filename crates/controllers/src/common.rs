@@ -11,6 +11,7 @@ pub mod key;
 pub mod network;
 pub mod pod_resources;
 pub mod pods;
+pub mod port_order;
 pub mod requests;
 pub mod service_pods;
 pub mod trail;

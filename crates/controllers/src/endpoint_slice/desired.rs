@@ -12,6 +12,7 @@ use super::plan::{Desired, Parent};
 use super::topology;
 use super::{CONTROLLER, MANAGED_BY, SERVICE_NAME};
 use crate::common::key::{name, namespace};
+use crate::common::port_order;
 use crate::common::service_pods::{
     HEADLESS, TRIGGER_TIME, addresses, belongs_in_endpoints, families, hostname_for, is_headless, target_port,
 };
@@ -83,7 +84,9 @@ fn ports(spec: &ServiceSpec, pod: &Pod) -> Vec<EndpointPort> {
             app_protocol: port.app_protocol.clone(),
         })
     };
-    spec.ports.iter().flatten().filter_map(port).collect()
+    let mut ports: Vec<EndpointPort> = spec.ports.iter().flatten().filter_map(port).collect();
+    ports.sort_by_key(port_order::in_slice);
+    ports
 }
 
 fn endpoint(pod: &Pod, node: Option<&Node>, service: &Service, spec: &ServiceSpec, family: &str) -> Endpoint {

@@ -13,6 +13,7 @@ use super::{MANAGED_BY, SERVICE_NAME, Writes, carry_out, index_slices, slice_cha
 use crate::Context;
 use crate::common::Key;
 use crate::common::key::{name, namespace};
+use crate::common::port_order;
 use crate::common::requests::delete;
 use crate::common::service_pods::TRIGGER_TIME;
 use crate::endpoints::repack;
@@ -133,7 +134,7 @@ struct Mirrored {
 fn mirrored(endpoints: &Endpoints, max: usize) -> Mirrored {
     let mut mirrored = Mirrored::default();
     for subset in repack(endpoints.subsets.clone().unwrap_or_default()) {
-        let ports: Vec<EndpointPort> = subset
+        let mut ports: Vec<EndpointPort> = subset
             .ports
             .iter()
             .flatten()
@@ -144,6 +145,7 @@ fn mirrored(endpoints: &Endpoints, max: usize) -> Mirrored {
                 app_protocol: port.app_protocol.clone(),
             })
             .collect();
+        ports.sort_by_key(port_order::in_slice);
         let ready = subset.addresses.iter().flatten().map(|address| (address, true));
         let not_ready = subset.not_ready_addresses.iter().flatten().map(|address| (address, false));
         let mut added = 0;

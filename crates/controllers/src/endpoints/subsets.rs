@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use knarr_client::pod;
 
+use crate::common::port_order;
 use crate::common::service_pods::{addresses, belongs_in_endpoints, hostname_for, target_port};
 
 /// No more addresses than this are published.
@@ -69,8 +70,8 @@ fn address(service: &Service, spec: &ServiceSpec, pod: &Pod) -> Option<EndpointA
     })
 }
 
-/// An address counts once for each target behind it.
-type AddressKey = (Option<IpAddr>, String, String);
+/// An address counts once for each target behind it. Addresses are ordered as texts.
+type AddressKey = (String, String);
 type PortKey = (String, i32, String, String);
 
 /// The same content in canonical form: each address and port once, ports with equal addresses together, all in order.
@@ -101,7 +102,8 @@ pub(crate) fn repack(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
     }
     let mut packed: Vec<EndpointSubset> = by_addresses
         .into_iter()
-        .map(|(addresses, ports)| {
+        .map(|(addresses, mut ports)| {
+            ports.sort_by_key(port_order::in_endpoints);
             let pick = |wanted: bool| {
                 let picked = addresses.iter().filter(|(_, ready)| *ready == wanted);
                 let picked: Vec<EndpointAddress> = picked.filter_map(|(key, _)| all.get(key).cloned()).collect();
@@ -120,7 +122,7 @@ pub(crate) fn repack(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
 
 fn address_key(address: &EndpointAddress) -> AddressKey {
     let uid = address.target_ref.as_ref().and_then(|target| target.uid.clone()).unwrap_or_default();
-    (address.ip.parse().ok(), address.ip.clone(), uid)
+    (address.ip.clone(), uid)
 }
 
 fn port_key(port: &EndpointPort) -> PortKey {
@@ -199,6 +201,21 @@ mod tests {
         ]));
         assert_eq!(packed, expected);
         assert_eq!(repack(packed.clone()), packed);
+    }
+
+    #[test]
+    fn addresses_and_ports_are_in_the_order_of_kubernetes() {
+        let packed = repack(subsets(json!([{
+            "addresses": [{"ip": "10.0.0.2"}, {"ip": "10.0.0.10"}, {"ip": "10.0.0.1"}],
+            "ports": [
+                {"name": "http", "port": 8080, "protocol": "TCP"},
+                {"name": "dns", "port": 53, "protocol": "UDP", "appProtocol": "dns"}
+            ]
+        }])));
+        let addresses: Vec<&str> = packed[0].addresses.iter().flatten().map(|address| address.ip.as_str()).collect();
+        assert_eq!(addresses, ["10.0.0.1", "10.0.0.10", "10.0.0.2"]);
+        let ports: Vec<&str> = packed[0].ports.iter().flatten().filter_map(|port| port.name.as_deref()).collect();
+        assert_eq!(ports, ["dns", "http"]);
     }
 
     #[test]
