@@ -244,7 +244,7 @@ impl Controller {
         let find = |kinds: &[Kind]| {
             kinds.iter().find(|kind| kind.resource.group == group && kind.resource.kind == reference.kind).cloned()
         };
-        let known = find(&self.kinds.lock());
+        let known = find(&self.kinds.lock()).filter(|kind| kind.has_scale);
         let kind = match known {
             Some(kind) => Some(kind),
             None => {
@@ -254,9 +254,16 @@ impl Controller {
                 found
             }
         };
-        let Some(kind) = kind else { return Ok(None) };
+        let Some(kind) = kind else {
+            let OwnerReference { kind, api_version, .. } = reference;
+            return Err(Error::Later(format!("no matches for kind {kind:?} in version {api_version:?}")));
+        };
+        if !kind.has_scale {
+            return Err(Error::Later(format!("{} does not implement the scale subresource", kind.full_name())));
+        }
         let api: Api<DynamicObject> = Api::namespaced_with(self.context.client.clone(), namespace, &kind.resource);
         let scale = ignore_not_found(api.get_scale(&reference.name).await)?;
+        let scale = scale.filter(|scale| scale.metadata.uid.as_ref() == Some(&reference.uid));
         Ok(scale.map(|scale| (reference.uid.clone(), scale.spec.and_then(|spec| spec.replicas).unwrap_or(0))))
     }
 

@@ -174,8 +174,7 @@ impl Controller {
     }
 
     async fn kind(&self, name: &str) -> Result<Option<Kind>> {
-        let find =
-            |kinds: &[Kind]| kinds.iter().find(|kind| kind.namespaced && usage::kind_name(kind) == name).cloned();
+        let find = |kinds: &[Kind]| kinds.iter().find(|kind| kind.namespaced && kind.full_name() == name).cloned();
         if let Some(kind) = find(&self.kinds.lock()) {
             return Ok(Some(kind));
         }
@@ -186,9 +185,10 @@ impl Controller {
     }
 }
 
-/// Only what is limited is told, and zero of what nobody uses.
+/// Only what is limited is told, and zero of what nobody uses. Nothing is said of what no quota counts.
 fn masked(hard: &BTreeMap<String, ApiQuantity>, used: &Resources) -> BTreeMap<String, ApiQuantity> {
-    hard.keys().map(|name| (name.clone(), used.get(name).copied().unwrap_or(Quantity::ZERO).to_api())).collect()
+    let counted = hard.keys().filter(|name| !usage::is_never_counted(name));
+    counted.map(|name| (name.clone(), used.get(name).copied().unwrap_or(Quantity::ZERO).to_api())).collect()
 }
 
 fn is_same(old: Option<&ResourceQuotaStatus>, new: &ResourceQuotaStatus) -> bool {
@@ -208,7 +208,11 @@ mod tests {
     #[test]
     fn only_what_is_limited_is_told() {
         let api = |text: &str| ApiQuantity(text.into());
-        let hard = BTreeMap::from([("pods".to_owned(), api("5")), ("requests.cpu".to_owned(), api("2"))]);
+        let hard = BTreeMap::from([
+            ("pods".to_owned(), api("5")),
+            ("requests.cpu".to_owned(), api("2")),
+            ("count/events".to_owned(), api("9")),
+        ]);
         let used = Resources::from([
             ("pods".to_owned(), Quantity::parse("2").unwrap()),
             ("memory".to_owned(), Quantity::parse("1Gi").unwrap()),

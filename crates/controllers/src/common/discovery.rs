@@ -9,9 +9,19 @@ pub struct Kind {
     pub resource: ApiResource,
     pub namespaced: bool,
     pub verbs: Vec<String>,
+    /// Whether its objects tell their number of replicas by a scale.
+    pub has_scale: bool,
 }
 
 impl Kind {
+    /// "deployments.apps", "configmaps".
+    pub fn full_name(&self) -> String {
+        match self.resource.group.as_str() {
+            "" => self.resource.plural.clone(),
+            group => format!("{}.{group}", self.resource.plural),
+        }
+    }
+
     pub fn can(&self, verb: &str) -> bool {
         self.verbs.iter().any(|known| known == verb)
     }
@@ -68,6 +78,7 @@ fn kinds(group: &str, version: APIVersionDiscovery) -> Vec<Kind> {
                 plural: resource.resource?,
             },
             namespaced: resource.scope.as_deref() == Some("Namespaced"),
+            has_scale: resource.subresources.iter().any(|part| part.subresource.as_deref() == Some("scale")),
             verbs: resource.verbs,
         })
     };

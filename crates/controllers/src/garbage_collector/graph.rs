@@ -246,7 +246,7 @@ mod tests {
             kind: "ConfigMap".into(),
             plural: "configmaps".into(),
         };
-        let kind = Arc::new(Kind { resource, namespaced: true, verbs: Vec::new() });
+        let kind = Arc::new(Kind { resource, namespaced: true, verbs: Vec::new(), has_scale: false });
         Object::new(kind, Arc::new(serde_json::from_value(json!({"metadata": metadata})).unwrap()))
     }
 

@@ -7,7 +7,6 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::pod;
 use knarr_client::quantity::{Format, Quantity};
 
-use crate::common::discovery::Kind;
 use crate::common::pod_resources::{Resources, limits, requests};
 
 /// Counted with the objects themselves, which this controller looks at anyway.
@@ -15,21 +14,20 @@ const TYPED: [&str; 3] = ["count/pods", "count/services", "count/persistentvolum
 /// Names from before `count/` existed.
 const PLAIN: [&str; 4] = ["configmaps", "secrets", "replicationcontrollers", "resourcequotas"];
 
+/// Events come from components, not from who would be held to the quota.
+const NEVER_COUNTED: [&str; 2] = ["count/events", "count/events.events.k8s.io"];
+
+pub(super) fn is_never_counted(resource: &str) -> bool {
+    NEVER_COUNTED.contains(&resource)
+}
+
 fn count(number: usize) -> Quantity {
     Quantity::new(number as i64, Format::DecimalSi)
 }
 
-/// "deployments.apps", "configmaps": how quotas name kinds.
-pub(super) fn kind_name(kind: &Kind) -> String {
-    match kind.resource.group.as_str() {
-        "" => kind.resource.plural.clone(),
-        group => format!("{}.{group}", kind.resource.plural),
-    }
-}
-
 /// The kind whose objects a resource name counts.
 pub(super) fn counted_kind(resource: &str) -> Option<String> {
-    if TYPED.contains(&resource) {
+    if TYPED.contains(&resource) || is_never_counted(resource) {
         return None;
     }
     match resource.strip_prefix("count/") {
@@ -274,6 +272,7 @@ mod tests {
             ("count/deployments.apps", Some("deployments.apps")),
             ("configmaps", Some("configmaps")),
             ("count/pods", None),
+            ("count/events", None),
             ("requests.cpu", None),
         ] {
             assert_eq!(counted_kind(name).as_deref(), kind);

@@ -89,6 +89,10 @@ fn add_claim(used: &mut Amounts, claim: &Value) {
 
 /// Of a quota's resources, those that this kind of object counts towards.
 pub fn concerns(group: &str, resource: &str, name: &str) -> bool {
+    // Events come from components, not from who would be held to the quota.
+    if let ("" | "events.k8s.io", "events") = (group, resource) {
+        return false;
+    }
     let counted = match group {
         "" => name.strip_prefix("count/") == Some(resource),
         group => name.strip_prefix("count/") == Some(format!("{resource}.{group}").as_str()),
@@ -168,5 +172,18 @@ mod tests {
         );
         let ended = json!({"status": {"phase": "Succeeded"}});
         assert_eq!(shown("", "pods", ended), ["count/pods=1"]);
+    }
+
+    #[test]
+    fn which_objects_count_towards_a_name() {
+        for (group, resource, name, expected) in [
+            ("", "configmaps", "count/configmaps", true),
+            ("apps", "deployments", "count/deployments.apps", true),
+            ("apps", "deployments", "count/deployments", false),
+            ("", "events", "count/events", false),
+            ("events.k8s.io", "events", "count/events.events.k8s.io", false),
+        ] {
+            assert_eq!(concerns(group, resource, name), expected, "{resource}.{group} for {name}");
+        }
     }
 }
