@@ -75,8 +75,9 @@ impl Controller {
         let spec = &cron.spec;
         let jobs = self.jobs.by_index(BY_CONTROLLER, uid(&*cron));
         let mut status = cron.status.clone().unwrap_or_default();
+        // A job that is not kept is never told to have completed: it is gone by then.
+        self.clean_up(&cron, spec, &jobs, &mut status).await?;
         self.note_jobs(&cron, &jobs, &mut status).await?;
-        self.clean_up(&cron, spec, jobs, &mut status).await?;
         let outcome = self.start_due(&cron, spec, &mut status).await;
         status.active = status.active.filter(|active| !active.is_empty());
         if cron.status.clone().unwrap_or_default() != status {
@@ -248,10 +249,10 @@ impl Controller {
         &self,
         cron: &CronJob,
         spec: &CronJobSpec,
-        jobs: Vec<Arc<Job>>,
+        jobs: &[Arc<Job>],
         status: &mut CronJobStatus,
     ) -> Result<()> {
-        let finished = jobs.into_iter().filter(|job| is_finished(job));
+        let finished = jobs.iter().filter(|job| is_finished(job));
         let (succeeded, failed): (Vec<_>, Vec<_>) = finished.partition(|job| true_condition(job, COMPLETE).is_some());
         let limits = [(succeeded, spec.successful_jobs_history_limit), (failed, spec.failed_jobs_history_limit)];
         for (mut jobs, limit) in limits {
@@ -262,7 +263,7 @@ impl Controller {
                 (started.is_none(), started, job.metadata.name.clone())
             });
             for job in jobs.into_iter().take(surplus).filter(|job| job.metadata.deletion_timestamp.is_none()) {
-                self.delete_job(cron, &job, status).await?;
+                self.delete_job(cron, job, status).await?;
             }
         }
         Ok(())
