@@ -179,10 +179,14 @@ impl Binder {
         };
         let mut step = claim::plan(&claim, &observed);
         // What was made just before the claim may not be in the caches yet, and people would be told in vain.
-        if matches!(step, ClaimStep::Wait { event: Some(_), .. }) && !self.confirmed.lock().contains(uid(&*claim)) {
+        let tells = |step: &ClaimStep| matches!(step, ClaimStep::Wait { event: Some(_), .. });
+        if tells(&step) && !self.confirmed.lock().contains(uid(&*claim)) {
             self.look_at_server(&class, &mut observed).await?;
             step = claim::plan(&claim, &observed);
-            self.confirmed.lock().insert(uid(&*claim).to_owned());
+            // A bind that fails is tried again, and the caches may still be behind then.
+            if tells(&step) {
+                self.confirmed.lock().insert(uid(&*claim).to_owned());
+            }
         }
         self.carry_out_claim(&claim, step).await?;
         if !claim::is_bound(&claim) && self.claims.get(&key.namespace, &key.name).is_some() {
