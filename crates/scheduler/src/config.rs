@@ -5,17 +5,20 @@ mod check;
 mod file;
 mod mistakes;
 mod points;
+mod unreadable;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
 
-use crate::extender::{ExtenderSettings, duration};
+use crate::extender::{ExtenderError, ExtenderSettings, duration};
 use crate::plugins::{DEFAULTS, Strategy};
 use crate::plugins::{SpreadDefaults, StrategyKind};
 
 use file::{File, FileProfile, NamedPlugin, PluginConfig, PluginSet};
+
+use unreadable::Head;
 
 pub use file::LeaderSettings;
 
@@ -54,8 +57,8 @@ pub struct Profile {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
-    #[error("{}", unreadable(.0))]
-    Read(#[from] serde_yaml_ng::Error),
+    #[error("{0}")]
+    Unreadable(String),
     #[error("Object 'Kind' is missing in '{0}'")]
     NoKind(String),
     #[error(
@@ -66,20 +69,10 @@ pub enum ConfigurationError {
     Duration(String),
     #[error("{0}")]
     Wrong(String),
+    #[error("couldn't build extenders: {0}")]
+    Extender(ExtenderError),
     #[error("initializing profiles: creating profile for scheduler name {profile}: {what}")]
     Profile { profile: String, what: String },
-}
-
-/// Why a file could not be read. A field that nobody knows is named with its place, as Kubernetes names it.
-fn unreadable(error: &serde_yaml_ng::Error) -> String {
-    let text = error.to_string();
-    let Some((place, rest)) = text.split_once("unknown field `") else {
-        return format!("the scheduler's configuration cannot be read: {text}");
-    };
-    let field = rest.split('`').next().unwrap_or_default();
-    let place = place.trim_end_matches(": ");
-    let dot = if place.is_empty() { "" } else { "." };
-    format!("{STRICT}unknown field \"{place}{dot}{field}\"")
 }
 
 impl Default for Configuration {
@@ -118,13 +111,15 @@ impl Profile {
 impl Configuration {
     /// Reads the file's text, YAML or JSON.
     pub fn parse(text: &str) -> Result<Self, ConfigurationError> {
-        let file: File = serde_yaml_ng::from_str(text)?;
-        if file.kind.is_empty() {
+        let Head { kind, api_version } = unreadable::head(text).map_err(ConfigurationError::Unreadable)?;
+        if kind.is_empty() {
             return Err(ConfigurationError::NoKind(text.to_owned()));
         }
-        if file.kind != "KubeSchedulerConfiguration" || file.api_version != "kubescheduler.config.k8s.io/v1" {
-            return Err(ConfigurationError::Kind { kind: file.kind, version: file.api_version });
+        if kind != "KubeSchedulerConfiguration" || api_version != "kubescheduler.config.k8s.io/v1" {
+            return Err(ConfigurationError::Kind { kind, version: api_version });
         }
+        let file: File = serde_yaml_ng::from_str(text)
+            .map_err(|error| ConfigurationError::Unreadable(unreadable::reason(text, &error)))?;
         check_readable(&file)?;
         if let Some(what) = check::mistakes(&file) {
             return Err(ConfigurationError::Wrong(what));
@@ -147,6 +142,16 @@ impl Configuration {
             kubeconfig: Some(file.client_connection.kubeconfig).filter(|path| !path.as_os_str().is_empty()),
             leader: file.leader_election,
         })
+    }
+}
+
+impl Configuration {
+    /// Looks at the files that extenders are reached with.
+    pub fn check_files(&self) -> Result<(), ConfigurationError> {
+        for extender in &self.extenders {
+            extender.tls_config.authorities().map_err(ConfigurationError::Extender)?;
+        }
+        Ok(())
     }
 }
 

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::{Container, Node};
 use kube::Client;
 use serde::Deserialize;
@@ -50,6 +52,10 @@ pub struct TlsSettings {
     pub cert_file: Option<String>,
     pub key_file: Option<String>,
     pub ca_file: Option<String>,
+    /// The same as in the files, in base64.
+    pub cert_data: Option<String>,
+    pub key_data: Option<String>,
+    pub ca_data: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -65,8 +71,12 @@ pub enum ExtenderError {
     Address(String),
     #[error("extender {url}: it cannot be reached: {source}")]
     Connect { url: String, source: Box<kube::Error> },
-    #[error("extender {url}: {file} cannot be read: {source}")]
-    File { url: String, file: String, source: std::io::Error },
+    #[error("open {file}: {}", told(.source))]
+    File { file: String, source: std::io::Error },
+    #[error("specifying a root certificates file with the insecure flag is not allowed")]
+    InsecureAuthority,
+    #[error("unable to load root certificates: unable to parse bytes as PEM block")]
+    Authority,
     #[error("failed {verb} with extender at URL {url}, code {code}")]
     Refused { verb: String, url: String, code: u16 },
     #[error("Post \"{url}\": {source}")]
@@ -95,20 +105,14 @@ impl Extender {
         let mut config = kube::Config::new(address);
         config.read_timeout = Some(settings.timeout.as_deref().and_then(duration).unwrap_or(Duration::from_secs(5)));
         let tls = &settings.tls_config;
+        config.root_cert = tls.authorities()?;
         // As in Kubernetes, an extender without an authority of its own is trusted as it is.
-        config.accept_invalid_certs = tls.insecure || settings.enable_https && tls.ca_file.is_none();
+        config.accept_invalid_certs = tls.insecure || settings.enable_https && config.root_cert.is_none();
         config.tls_server_name = tls.server_name.clone();
-        if let Some(file) = &tls.ca_file {
-            let read = std::fs::read(file);
-            let text = read.map_err(|source| ExtenderError::File { url: url.clone(), file: file.clone(), source })?;
-            config.root_cert = Some(certificates(&text));
-        }
-        for file in tls.cert_file.iter().chain(&tls.key_file) {
-            let failed = |source| ExtenderError::File { url: url.clone(), file: file.clone(), source };
-            std::fs::metadata(file).map_err(failed)?;
-        }
         config.auth_info.client_certificate = tls.cert_file.clone();
         config.auth_info.client_key = tls.key_file.clone();
+        config.auth_info.client_certificate_data = tls.cert_data.clone();
+        config.auth_info.client_key_data = tls.key_data.clone().map(Into::into);
         let client = Client::try_from(config)
             .map_err(|source| ExtenderError::Connect { url: url.clone(), source: Box::new(source) })?;
         Ok(Extender { settings: Arc::new(settings), client })
@@ -267,17 +271,57 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A duration as Kubernetes writes it: "100ms", "5s", "1m".
+/// A duration as Kubernetes writes it: "100ms", "5s", "1m30s".
 pub fn duration(text: &str) -> Option<Duration> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
-    let number: f64 = text[..digits].parse().ok()?;
-    let unit = match &text[digits..] {
-        "ms" => 0.001,
-        "s" => 1.0,
-        "m" => 60.0,
-        _ => return None,
-    };
-    Some(Duration::from_secs_f64(number * unit))
+    let is_digit = |sign: char| sign.is_ascii_digit() || sign == '.';
+    let mut rest = text;
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let (number, after) = rest.split_at(rest.find(|sign| !is_digit(sign))?);
+        let (unit, after) = after.split_at(after.find(is_digit).unwrap_or(after.len()));
+        seconds += number.parse::<f64>().ok()?
+            * match unit {
+                "ms" => 0.001,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                _ => return None,
+            };
+        rest = after;
+    }
+    (!text.is_empty()).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
+}
+
+impl TlsSettings {
+    /// The certificates of those whose word on the extender's own counts; the other files are looked at as well.
+    pub fn authorities(&self) -> Result<Option<Vec<Vec<u8>>>, ExtenderError> {
+        let opened =
+            |file: &String| std::fs::read(file).map_err(|source| ExtenderError::File { file: file.clone(), source });
+        if self.insecure && (self.ca_file.is_some() || self.ca_data.is_some()) {
+            return Err(ExtenderError::InsecureAuthority);
+        }
+        let text = match (&self.ca_data, &self.ca_file) {
+            (Some(data), _) => Some(STANDARD.decode(data).unwrap_or_default()),
+            (None, file) => file.as_ref().map(opened).transpose()?,
+        };
+        for file in [self.cert_file.as_ref(), self.key_file.as_ref()].into_iter().flatten() {
+            opened(file)?;
+        }
+        let found = text.map(|text| certificates(&text));
+        if found.as_ref().is_some_and(Vec::is_empty) {
+            return Err(ExtenderError::Authority);
+        }
+        Ok(found)
+    }
+}
+
+/// Why a file could not be opened, as Kubernetes tells it.
+fn told(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 /// The certificates of a PEM file, as their bytes.
@@ -297,9 +341,41 @@ mod tests {
             ("100ms", Some(Duration::from_millis(100))),
             ("5s", Some(Duration::from_secs(5))),
             ("1m", Some(Duration::from_secs(60))),
+            ("1h1m30s", Some(Duration::from_secs(3690))),
+            ("5", None),
+            ("", None),
             ("soon", None),
         ] {
             assert_eq!(duration(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_are_told_of() {
+        let missing = Some("/nonexistent/file".to_owned());
+        let data = |text: &str| Some(STANDARD.encode(text));
+        for (settings, expected) in [
+            (TlsSettings::default(), ""),
+            (TlsSettings { insecure: true, ..TlsSettings::default() }, ""),
+            (
+                TlsSettings { ca_file: missing.clone(), ..TlsSettings::default() },
+                "open /nonexistent/file: no such file or directory",
+            ),
+            (
+                TlsSettings { key_file: missing.clone(), ..TlsSettings::default() },
+                "open /nonexistent/file: no such file or directory",
+            ),
+            (
+                TlsSettings { insecure: true, ca_data: data("x"), ..TlsSettings::default() },
+                "specifying a root certificates file with the insecure flag is not allowed",
+            ),
+            (
+                TlsSettings { ca_data: data("x"), ..TlsSettings::default() },
+                "unable to load root certificates: unable to parse bytes as PEM block",
+            ),
+        ] {
+            let told = settings.authorities().err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(told, expected);
         }
     }
 

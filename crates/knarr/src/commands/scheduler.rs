@@ -27,7 +27,11 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let configuration = match &arguments.config {
         Some(path) => {
             let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            Configuration::parse(&text).with_context(|| format!("{} is wrong", path.display()))?
+            let read = Configuration::parse(&text).and_then(|configuration| {
+                configuration.check_files()?;
+                Ok(configuration)
+            });
+            read.with_context(|| format!("{} is wrong", path.display()))?
         }
         None => Configuration::default(),
     };

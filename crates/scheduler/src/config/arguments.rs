@@ -2,25 +2,45 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::mistakes::Mistakes;
+use super::unreadable::no_head;
 
-/// The fields that plugins with arguments know.
-const FIELDS: &[(&str, &[&str])] = &[
-    ("DefaultPreemption", &["minCandidateNodesPercentage", "minCandidateNodesAbsolute"]),
-    ("DynamicResources", &["filterTimeout", "bindingTimeout"]),
-    ("InterPodAffinity", &["hardPodAffinityWeight", "ignorePreferredTermsOfExistingPods"]),
-    ("NodeAffinity", &["addedAffinity"]),
-    ("NodeResourcesBalancedAllocation", &["resources"]),
-    ("NodeResourcesFit", &["ignoredResources", "ignoredResourceGroups", "scoringStrategy"]),
-    ("PodTopologySpread", &["defaultConstraints", "defaultingType"]),
-    ("VolumeBinding", &["bindTimeoutSeconds", "shape"]),
+/// The fields that plugins with arguments know, and what Kubernetes calls their types.
+const FIELDS: &[(&str, &[(&str, &str)])] = &[
+    ("DefaultPreemption", &[("minCandidateNodesPercentage", "int32"), ("minCandidateNodesAbsolute", "int32")]),
+    ("DynamicResources", &[("filterTimeout", "string"), ("bindingTimeout", "string")]),
+    ("InterPodAffinity", &[("hardPodAffinityWeight", "int32"), ("ignorePreferredTermsOfExistingPods", "bool")]),
+    ("NodeAffinity", &[("addedAffinity", "v1.NodeAffinity")]),
+    ("NodeResourcesBalancedAllocation", &[("resources", "[]v1.ResourceSpec")]),
+    (
+        "NodeResourcesFit",
+        &[
+            ("ignoredResources", "[]string"),
+            ("ignoredResourceGroups", "[]string"),
+            ("scoringStrategy", "v1.ScoringStrategy"),
+        ],
+    ),
+    (
+        "PodTopologySpread",
+        &[
+            ("defaultConstraints", "[]v1.TopologySpreadConstraint"),
+            ("defaultingType", "v1.PodTopologySpreadConstraintsDefaulting"),
+        ],
+    ),
+    ("VolumeBinding", &[("bindTimeoutSeconds", "int64"), ("shape", "[]v1.UtilizationShapePoint")]),
 ];
 
 /// What keeps arguments from being read as those of the plugin.
 pub(super) fn unreadable(plugin: &str, args: &Value) -> Option<String> {
     let (_, fields) = FIELDS.iter().find(|(name, _)| *name == plugin)?;
+    let none = Map::new();
+    let given = match args {
+        Value::Object(given) => given,
+        Value::Null => &none,
+        other => return Some(format!("decoding args for plugin {plugin}: {}", no_head(json_kind(other)))),
+    };
     if let Some(kind) = args["kind"].as_str().filter(|kind| *kind != format!("{plugin}Args")) {
         let group =
             args["apiVersion"].as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
@@ -28,12 +48,43 @@ pub(super) fn unreadable(plugin: &str, args: &Value) -> Option<String> {
             "args for plugin {plugin} were not of type {plugin}Args.kubescheduler.config.k8s.io, got {kind}.{group}"
         ));
     }
-    let mut given = args.as_object().into_iter().flat_map(|args| args.keys());
-    let unknown =
-        given.find(|field| !fields.contains(&field.as_str()) && !["apiVersion", "kind"].contains(&field.as_str()))?;
+    for (field, wanted) in *fields {
+        let value = given.get(*field).unwrap_or(&Value::Null);
+        if !value.is_null() && json_kind(value) != kind_of_type(wanted) {
+            return Some(format!(
+                "decoding args for plugin {plugin}: json: cannot unmarshal {} into Go struct field {plugin}Args.{field} \
+                 of type {wanted}",
+                json_kind(value)
+            ));
+        }
+    }
+    let is_known =
+        |field: &str| ["apiVersion", "kind"].contains(&field) || fields.iter().any(|(known, _)| *known == field);
+    let unknown = given.keys().find(|field| !is_known(field))?;
     Some(format!(
         "strict decoding error: decoding args for plugin {plugin}: strict decoding error: unknown field {unknown:?}"
     ))
+}
+
+fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn kind_of_type(name: &str) -> &'static str {
+    match name {
+        "int32" | "int64" => "number",
+        "bool" => "bool",
+        "string" | "v1.PodTopologySpreadConstraintsDefaulting" => "string",
+        list if list.starts_with("[]") => "array",
+        _ => "object",
+    }
 }
 
 pub(super) fn check(path: &str, plugin: &str, args: &Value, mistakes: &mut Mistakes) {

@@ -10,10 +10,10 @@ use crate::extender::ExtenderSettings;
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct File {
-    #[serde(default)]
-    pub(super) api_version: String,
-    #[serde(default)]
-    pub(super) kind: String,
+    #[serde(default, rename = "apiVersion")]
+    _api_version: IgnoredAny,
+    #[serde(default, rename = "kind")]
+    _kind: IgnoredAny,
     #[serde(default)]
     pub(super) percentage_of_nodes_to_score: Option<i64>,
     #[serde(default)]
