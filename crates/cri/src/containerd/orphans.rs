@@ -40,7 +40,7 @@ pub async fn clear(config: &ContainerdConfig, runtime: &Runtime, started: System
 
 /// Ends shims of this containerd that it has no folder for, with all that runs below them.
 async fn end_shims(config: &ContainerdConfig) {
-    let tasks = config.state.join("io.containerd.runtime.v2.task").join(NAMESPACE);
+    let tasks = tasks(&config.state);
     for (pid, id) in shims(Path::new("/proc"), &config.socket) {
         if tasks.join(&id).exists() {
             continue;
@@ -71,16 +71,30 @@ pub struct Inherited {
     shims: Vec<(i32, String)>,
     /// Those that were idle and unknown at the last look.
     suspects: HashSet<i32>,
+    /// Those that were ended at the last look.
+    ended: Vec<String>,
+    /// Where containerd keeps a folder for each.
+    folders: [PathBuf; 2],
 }
 
 impl Inherited {
     pub fn find(config: &ContainerdConfig) -> Self {
-        Self { shims: shims(Path::new("/proc"), &config.socket), suspects: HashSet::new() }
+        let folders = [tasks(&config.state), tasks(&config.root)];
+        let shims = shims(Path::new("/proc"), &config.socket);
+        Self { shims, suspects: HashSet::new(), ended: Vec::new(), folders }
     }
 
     /// Ends shims that run nothing and that no sandbox or container has had for two looks.
     pub async fn look(&mut self, runtime: &Runtime) {
         let processes = Path::new("/proc");
+        for id in self.ended.drain(..) {
+            // containerd has cleared them away by now, unless it was killed before it had filled them.
+            for folder in self.folders.iter().map(|folder| folder.join(&id)).filter(|folder| folder.exists()) {
+                if let Err(error) = remove_folder(&folder) {
+                    tracing::warn!(%error, folder = %folder.display(), "the folder of a lost shim can't be removed");
+                }
+            }
+        }
         self.shims.retain(|(pid, id)| serves(processes, *pid, id));
         let idle: Vec<&(i32, String)> =
             self.shims.iter().filter(|(pid, _)| descendants(processes, *pid).is_empty()).collect();
@@ -89,9 +103,26 @@ impl Inherited {
         let unknown: Vec<(i32, String)> = idle.into_iter().filter(|(_, id)| !known.contains(id)).cloned().collect();
         for (pid, id) in unknown.iter().filter(|(pid, _)| self.suspects.contains(pid)) {
             end(*pid, id).await;
+            self.ended.push(id.clone());
         }
         self.suspects = unknown.into_iter().map(|(pid, _)| pid).collect();
     }
+}
+
+/// Where containerd keeps a folder for each shim, below its root and below its state.
+fn tasks(below: &Path) -> PathBuf {
+    below.join("io.containerd.runtime.v2.task").join(NAMESPACE)
+}
+
+/// What may be mounted there goes first; where something still is, the folder stays.
+fn remove_folder(folder: &Path) -> std::io::Result<()> {
+    let files = folder.join("rootfs");
+    if files.exists() {
+        // It fails where nothing is mounted.
+        let _ = nix::mount::umount2(&files, nix::mount::MntFlags::MNT_DETACH);
+        std::fs::remove_dir(&files)?;
+    }
+    std::fs::remove_dir_all(folder)
 }
 
 /// The sandboxes and containers that containerd knows, if it tells.
@@ -206,6 +237,24 @@ mod tests {
             std::fs::write(folder.path().join(pid).join("cmdline"), words.join("\0")).expect("a file");
         }
         assert_eq!(shims(folder.path(), Path::new("/a/c.sock")), [(10, "lost".to_string())]);
+    }
+
+    #[test]
+    fn folders_go_unless_a_container_s_files_are_in_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (id, files, removed) in [("bare", None, true), ("empty", Some(""), true), ("full", Some("file"), false)] {
+            let own = folder.path().join(id);
+            std::fs::create_dir(&own).expect("a folder");
+            std::fs::write(own.join("config.json"), "{}").expect("a file");
+            if let Some(file) = files {
+                std::fs::create_dir(own.join("rootfs")).expect("a folder");
+                if !file.is_empty() {
+                    std::fs::write(own.join("rootfs").join(file), "").expect("a file");
+                }
+            }
+            assert_eq!(remove_folder(&own).is_ok(), removed, "{id}");
+            assert_eq!(own.exists(), !removed, "{id}");
+        }
     }
 
     #[test]
