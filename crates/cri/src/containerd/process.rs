@@ -48,7 +48,8 @@ impl StartError {
 
 /// How many looks at containerd come on one for shims it has lost.
 const ROUNDS_PER_LOOK: u32 = 2;
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A machine that is slow, or busy as all its services start, takes its time.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A containerd whose files all live under one directory.
 #[derive(Clone, Debug)]
