@@ -86,7 +86,6 @@ impl Context {
         self.cgroups.as_ref().map(|cgroups| cgroups.pod_path(pod)).unwrap_or_default()
     }
 
-    /// The memory a pod may use at all, where every container has a limit.
     /// How much memory a pod can have at most: what it is limited to, or all that the node has for pods.
     pub fn memory_for(&self, pod: &Pod) -> Option<i64> {
         let whole = self.allocatable.read().get("memory").map(knarr_client::quantity::value);

@@ -203,6 +203,7 @@ mod tests {
             assert_eq!(announced(line), expected, "{line}");
         }
     }
+
     /// systemd's lock: how many hold it.
     #[derive(Clone, Default)]
     struct Lock(Arc<AtomicUsize>);
