@@ -98,10 +98,17 @@ pub async fn follow(runtime: Runtime, index: Index, metrics: Arc<Counters>, puls
         // What happened while nobody listened is found by looking once the subscription stands.
         let first = tokio::time::Instant::now() + LOOK_AFTER_SUBSCRIBING;
         let mut looks = tokio::time::interval_at(first, RELIST_WITH_EVENTS);
+        let mut has_looked = false;
         let error = loop {
             let item = tokio::select! {
                 item = stream.next() => item,
                 _ = looks.tick() => {
+                    // One that was started a moment ago takes events before it can be looked at.
+                    if !has_looked && runtime.status(false).await.is_err_and(|error| error.is_unavailable()) {
+                        looks.reset_after(LOOK_AFTER_SUBSCRIBING);
+                        continue;
+                    }
+                    has_looked = true;
                     look(&index);
                     continue;
                 }
