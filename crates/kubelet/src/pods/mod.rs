@@ -91,14 +91,13 @@ impl Pods {
         trail::accepted(&pod, node);
         let count = pod::spec(&pod).containers.len();
         self.context.metrics.observe_value("kubelet_containers_per_pod_count", &[], count as f64);
-        let worker = self.start(&uid, pod.clone(), runtime.unwrap_or_default());
-        if let Some(refusal) = refused {
+        let refused = refused.map(|refusal| {
             trail::refused(&pod, &refusal.message);
             self.context.pod_event(&pod, true, &refusal.reason, refusal.message.clone());
             self.context.metrics.count("kubelet_admission_rejections_total", &[("reason", &refusal.reason)]);
-            let ending = Ending::Rejected { reason: refusal.reason, message: refusal.message };
-            let _ = worker.sender.send(Message::Stop(Box::new(ending)));
-        }
+            Ending::Rejected { reason: refusal.reason, message: refusal.message }
+        });
+        let worker = self.start(&uid, pod.clone(), runtime.unwrap_or_default(), refused);
         if pod::is_static(&pod) {
             let mirror = self.mirrors.lock().get(&key(&pod)).cloned();
             let _ = worker.sender.send(Message::Mirror(mirror));
@@ -138,12 +137,12 @@ impl Pods {
         None
     }
 
-    fn start(self: &Arc<Self>, uid: &str, pod: Arc<Pod>, runtime: RuntimePod) -> Handle {
+    fn start(self: &Arc<Self>, uid: &str, pod: Arc<Pod>, runtime: RuntimePod, refused: Option<Ending>) -> Handle {
         let (pods, ended) = (self.clone(), uid.to_string());
         let asked = Arc::downgrade(self);
         let fits = Arc::new(move |pod: &Pod| asked.upgrade().and_then(|pods| admit::no_room_to_grow(&pods, pod)));
         let mut workers = self.workers.lock();
-        let handle = Worker::spawn(self.context.clone(), pod, runtime, fits, move || {
+        let handle = Worker::spawn(self.context.clone(), pod, runtime, refused, fits, move || {
             let returned = {
                 let mut workers = pods.workers.lock();
                 workers.remove(&ended);

@@ -24,7 +24,7 @@ pub fn clear_leftovers(pods: &Arc<Pods>, names: &HashMap<String, PodName>) {
         tracing::info!(uid, pod = format!("{}/{}", name.namespace, name.name), "a pod nobody wants any more is ended");
         pods.context.metrics.count("kubelet_orphaned_runtime_pods_total", &[]);
         let pod = stand_in(&uid, &name);
-        pods.start(&uid, Arc::new(pod), runtime);
+        pods.start(&uid, Arc::new(pod), runtime, None);
         pods.remove(&uid);
     }
     let context = pods.context.clone();

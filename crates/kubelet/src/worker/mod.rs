@@ -114,11 +114,13 @@ pub struct Handle {
 const LOOK_FOR_ROOM: SignedDuration = SignedDuration::from_secs(5);
 
 impl Worker {
-    /// `runtime` is what an earlier life of the node left in the runtime.
+    /// `runtime` is what an earlier life of the node left in the runtime. A pod that is refused never begins, and nobody
+    /// has to make room for it.
     pub fn spawn(
         context: Arc<Context>,
         pod: Arc<Pod>,
         runtime: RuntimePod,
+        refused: Option<Ending>,
         fits: Fits,
         ended: impl FnOnce() + Send + 'static,
     ) -> Handle {
@@ -138,10 +140,14 @@ impl Worker {
         }
         let objects = Arc::new(context.objects.interest(sender.clone()));
         let status = if pod::is_static(&pod) { PodStatus::default() } else { pod.status.clone().unwrap_or_default() };
+        let mut shown = status.clone();
+        if refused.is_some() {
+            shown.phase = Some("Failed".into());
+        }
         let handle = Handle {
             sender: sender.clone(),
             pod: Arc::new(parking_lot::Mutex::new(pod.clone())),
-            status: Arc::new(parking_lot::Mutex::new(status.clone())),
+            status: Arc::new(parking_lot::Mutex::new(shown)),
             runtime: Arc::new(parking_lot::Mutex::new(runtime.clone())),
             volumes: Arc::default(),
         };
@@ -150,6 +156,7 @@ impl Worker {
             probes,
             first_seen: Some(Timestamp::now()),
             applied: noted.applied,
+            ending: refused,
             to_allocate: context.resources.concern(&pod),
             ..Default::default()
         };
