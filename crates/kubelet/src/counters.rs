@@ -174,6 +174,7 @@ pub const FAMILIES: &[Family] = &[
     counter("kubelet_topology_manager_admission_requests_total", "Pods that need resources set aside."),
     by_labels(histogram("kubelet_volume_metric_collection_duration_seconds", USUAL, "Seconds to measure a volume.")),
     by_labels(counter("kubelet_websocket_streaming_requests_total", "Streams into containers over WebSocket.")),
+    by_labels(histogram("prober_probe_duration_seconds", USUAL, "Seconds until a probe was answered.")),
     by_labels(counter("prober_probe_total", "Cumulative number of a liveness, readiness or startup probe for a container by result.")),
     by_labels(counter("rest_client_requests_total", "Requests to the API, by answer.")),
     by_labels(histogram("rest_client_request_duration_seconds", REQUEST, "Seconds until the API began to answer.")),
@@ -251,10 +252,13 @@ impl Counters {
         }
     }
 
-    /// What was counted for one thing, named by a label, is of no interest any more.
-    pub fn forget(&self, name: &'static str, label: &str, value: &str) {
-        if let Some(Values::Numbers(values)) = self.0.lock().get_mut(name) {
-            values.retain(|labels, _| !labels.iter().any(|(known, own)| *known == label && own == value));
+    /// What was counted for one thing, named by labels, is of no interest any more.
+    pub fn forget(&self, name: &'static str, labels: &[(&str, &str)]) {
+        let stays = |own: &Labels| !labels.iter().all(|(name, value)| own.iter().any(|(n, v)| n == name && v == value));
+        match self.0.lock().get_mut(name) {
+            Some(Values::Numbers(values)) => values.retain(|own, _| stays(own)),
+            Some(Values::Histograms(values)) => values.retain(|own, _| stays(own)),
+            None => {}
         }
     }
 
@@ -290,7 +294,7 @@ mod tests {
         counters.count("kubelet_evictions", &[("eviction_signal", "pid.available")]);
         let Some(Values::Numbers(values)) = counters.values(family("kubelet_evictions")) else { panic!("counters") };
         assert_eq!(values.values().copied().collect::<Vec<_>>(), [2.0, 1.0]);
-        counters.forget("kubelet_evictions", "eviction_signal", "pid.available");
+        counters.forget("kubelet_evictions", &[("eviction_signal", "pid.available")]);
         let Some(Values::Numbers(values)) = counters.values(family("kubelet_evictions")) else { panic!("counters") };
         assert_eq!(values.len(), 1);
         for milliseconds in [3, 30, 20_000] {
@@ -302,6 +306,10 @@ mod tests {
         let histogram = values.values().next().expect("one");
         assert_eq!((histogram.count, &histogram.counts[..4]), (3, &[1, 0, 0, 1][..]));
         assert!((histogram.sum - 20.033).abs() < 1e-9);
+        counters.forget(name, &[("runtime_handler", "other")]);
+        assert_eq!(counters.values(family(name)), Some(Values::Histograms(values)));
+        counters.forget(name, &[("runtime_handler", "")]);
+        assert_eq!(counters.values(family(name)), Some(Values::Histograms(BTreeMap::new())));
     }
 
     #[test]

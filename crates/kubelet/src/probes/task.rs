@@ -176,7 +176,11 @@ impl Task {
         let mut reported = None;
         loop {
             ticks.tick().await;
+            let asked_at = tokio::time::Instant::now();
             let outcome = Box::pin(self.ask(limit)).await;
+            if !matches!(outcome, Outcome::Failure(_)) {
+                self.measure(asked_at.elapsed());
+            }
             if let Outcome::Unknown(message) = &outcome {
                 // Who could not ask knows nothing: neither a success nor a failure.
                 self.count("unknown");
@@ -227,6 +231,18 @@ impl Task {
             ("result", result),
         ];
         self.context.metrics.count("prober_probe_total", &labels);
+    }
+
+    /// How long it took until there was an answer; one that is late says nothing of that.
+    fn measure(&self, took: Duration) {
+        let pod = self.pod();
+        let labels = [
+            ("container", self.container.as_str()),
+            ("namespace", pod::namespace(&pod)),
+            ("pod", pod::name(&pod)),
+            ("probe_type", self.kind.as_str()),
+        ];
+        self.context.metrics.observe("prober_probe_duration_seconds", &labels, took);
     }
 
     fn event(&self, reason: &str, message: String) {

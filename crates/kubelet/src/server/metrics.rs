@@ -123,7 +123,7 @@ fn operation(method: &'static str) -> &'static str {
 
 pub fn probes(server: &Server) -> Response<Body> {
     let mut page = Page::default();
-    if let Some(family) = FAMILIES.iter().find(|family| family.name == "prober_probe_total") {
+    for family in FAMILIES.iter().filter(|family| family.name.starts_with("prober_")) {
         page.counted(family, &server.context.metrics);
     }
     if let Some(own) = own_process() {

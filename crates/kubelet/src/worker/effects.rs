@@ -481,7 +481,9 @@ impl Worker {
         let uid = pod::uid(&self.pod);
         self.context.tokens.forget(uid);
         self.context.images.forget_pod(uid);
-        self.context.metrics.forget("prober_probe_total", "pod_uid", uid);
+        let (namespace, name) = (pod::namespace(&self.pod), pod::name(&self.pod));
+        self.context.metrics.forget("prober_probe_total", &[("pod_uid", uid)]);
+        self.context.metrics.forget("prober_probe_duration_seconds", &[("namespace", namespace), ("pod", name)]);
         clean::remove_logs(&self.context, &self.pod);
     }
 }
