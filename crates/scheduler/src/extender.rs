@@ -301,6 +301,7 @@ impl TlsSettings {
             return Err(ExtenderError::InsecureAuthority);
         }
         let text = match (&self.ca_data, &self.ca_file) {
+            // What is no base64 holds no certificate, which is told of below.
             (Some(data), _) => Some(STANDARD.decode(data).unwrap_or_default()),
             (None, file) => file.as_ref().map(opened).transpose()?,
         };

@@ -85,7 +85,7 @@ fn ports(spec: &ServiceSpec, pod: &Pod) -> Vec<EndpointPort> {
         })
     };
     let mut ports: Vec<EndpointPort> = spec.ports.iter().flatten().filter_map(port).collect();
-    ports.sort_by_key(port_order::in_slice);
+    ports.sort_by_cached_key(port_order::in_slice);
     ports
 }
 

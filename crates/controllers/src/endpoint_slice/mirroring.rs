@@ -145,7 +145,7 @@ fn mirrored(endpoints: &Endpoints, max: usize) -> Mirrored {
                 app_protocol: port.app_protocol.clone(),
             })
             .collect();
-        ports.sort_by_key(port_order::in_slice);
+        ports.sort_by_cached_key(port_order::in_slice);
         let ready = subset.addresses.iter().flatten().map(|address| (address, true));
         let not_ready = subset.not_ready_addresses.iter().flatten().map(|address| (address, false));
         let mut added = 0;

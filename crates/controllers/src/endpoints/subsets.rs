@@ -103,7 +103,7 @@ pub(crate) fn repack(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
     let mut packed: Vec<EndpointSubset> = by_addresses
         .into_iter()
         .map(|(addresses, mut ports)| {
-            ports.sort_by_key(port_order::in_endpoints);
+            ports.sort_by_cached_key(port_order::in_endpoints);
             let pick = |wanted: bool| {
                 let picked = addresses.iter().filter(|(_, ready)| *ready == wanted);
                 let picked: Vec<EndpointAddress> = picked.filter_map(|(key, _)| all.get(key).cloned()).collect();

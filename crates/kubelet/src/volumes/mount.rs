@@ -1,6 +1,7 @@
 //! Mounts and what the kernel says about them.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::mount::{MntFlags, MsFlags, umount2};
 
@@ -8,11 +9,18 @@ use super::VolumeError;
 
 /// A file system in memory, which is kept out of swap where the kernel can do that.
 pub fn tmpfs(path: &Path, options: &str, flags: MsFlags) -> Result<(), VolumeError> {
+    // A kernel that can't complains in its log, so it is asked once.
+    static CAN_KEEP: AtomicBool = AtomicBool::new(true);
     let mount = |options: &str| nix::mount::mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
     let kept = if options.is_empty() { "noswap".to_string() } else { format!("{options},noswap") };
-    let mounted = match mount(&kept) {
-        Err(nix::Error::EINVAL | nix::Error::EPERM) => mount(options),
-        other => other,
+    let mounted = match CAN_KEEP.load(Ordering::Relaxed) {
+        true => match mount(&kept) {
+            Err(nix::Error::EINVAL | nix::Error::EPERM) => {
+                mount(options).inspect(|()| CAN_KEEP.store(false, Ordering::Relaxed))
+            }
+            other => other,
+        },
+        false => mount(options),
     };
     mounted.map_err(|source| VolumeError::Mount { path: path.to_path_buf(), source })
 }

@@ -67,7 +67,7 @@ fn yaml_mistake(said: &str) -> String {
     let (problem, rest) = said.split_once(" at line ").unwrap_or((said, ""));
     let number = rest.split(' ').next().and_then(|number| number.parse::<usize>().ok()).unwrap_or(1);
     let by_signs = rest.contains(", while scanning") || problem.ends_with("not allowed in this context");
-    match (number - 1, by_signs) {
+    match (number.saturating_sub(1), by_signs) {
         (0, _) => format!("yaml: {problem}"),
         (line, false) => format!("yaml: line {line}: {problem}"),
         (line, true) => format!("yaml: line {}: {problem}", line + 1),
