@@ -8,6 +8,7 @@
 //! Start reading at [`run`], then at `worker/plan.rs`.
 
 mod api_metrics;
+mod beneath;
 mod cgroup;
 mod container;
 mod context;

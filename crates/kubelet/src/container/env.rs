@@ -7,8 +7,10 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, ResourceFieldSelector, 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_client::quantity::{Quantity as Amount, milli_value, value};
 
+use super::env_file::{self, EnvFileError};
 use crate::objects::{Interest, Kind, ObjectError};
 use crate::pod;
+use crate::volumes::MountedVolumes;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EnvError {
@@ -22,8 +24,8 @@ pub enum EnvError {
     Container(String),
     #[error("unsupported container resource : {0}")]
     Resource(String),
-    #[error("{0}")]
-    File(String),
+    #[error(transparent)]
+    File(#[from] EnvFileError),
     #[error(transparent)]
     Object(#[from] ObjectError),
 }
@@ -44,7 +46,7 @@ pub async fn environment(
     surroundings: &Surroundings,
     objects: &Interest,
     services: &[Arc<Service>],
-    read_file: impl Fn(&str, &str, &str) -> Result<Option<String>, String>,
+    volumes: &MountedVolumes,
 ) -> Result<Vec<(String, String)>, EnvError> {
     let mut result = Ordered::default();
     let mut lookup: BTreeMap<String, String> = service_variables(pod, services).into_iter().collect();
@@ -71,7 +73,7 @@ pub async fn environment(
     }
     for variable in container.env.iter().flatten() {
         let found = match &variable.value_from {
-            Some(_) => from_source(pod, container, variable, surroundings, objects, &read_file).await?,
+            Some(_) => from_source(pod, container, variable, surroundings, objects, volumes).await?,
             None => Some(expand(variable.value.as_deref().unwrap_or_default(), &lookup)),
         };
         let Some(found) = found else { continue };
@@ -91,7 +93,7 @@ async fn from_source(
     variable: &EnvVar,
     surroundings: &Surroundings,
     objects: &Interest,
-    read_file: &impl Fn(&str, &str, &str) -> Result<Option<String>, String>,
+    volumes: &MountedVolumes,
 ) -> Result<Option<String>, EnvError> {
     let Some(source) = &variable.value_from else { return Ok(None) };
     if let Some(field) = &source.field_ref {
@@ -101,12 +103,7 @@ async fn from_source(
         return resource_value(pod, Some(container), resource, surroundings).map(Some);
     }
     if let Some(file) = &source.file_key_ref {
-        let found = read_file(&file.volume_name, &file.path, &file.key).map_err(EnvError::File)?;
-        return match found {
-            Some(value) => Ok(Some(value)),
-            None if file.optional == Some(true) => Ok(None),
-            None => Err(EnvError::File(format!("environment variable key {:?} not found in file", file.key))),
-        };
+        return Ok(env_file::variable(volumes, file).await.inspect_err(|error| report(pod, error))?);
     }
     let (kind, name, key, optional) = match (&source.config_map_key_ref, &source.secret_key_ref) {
         (Some(map), _) => (Kind::ConfigMap, &map.name, &map.key, map.optional),
@@ -127,6 +124,13 @@ async fn from_source(
             name: name.clone(),
             key: key.clone(),
         }),
+    }
+}
+
+/// The node's log says more than the pod's author may know.
+fn report(pod: &Pod, error: &EnvFileError) {
+    if let EnvFileError::Unusable(reason) = error {
+        tracing::warn!(%reason, pod = pod::title(pod), "Failed to parse env file");
     }
 }
 

@@ -132,9 +132,7 @@ impl Start {
             context.services.synced().await;
         }
         let services = context.services.list();
-        let volumes = self.volumes.clone();
-        let read_file = move |volume: &str, path: &str, key: &str| read_variable(&volumes, volume, path, key);
-        let environment = environment(&self.pod, container, &surroundings, &self.objects, &services, read_file)
+        let environment = environment(&self.pod, container, &surroundings, &self.objects, &services, &self.volumes)
             .await
             .map_err(|error| error.to_string())?;
         let known: BTreeMap<String, String> = environment.iter().cloned().collect();
@@ -314,24 +312,4 @@ impl Start {
         }
         self.observe(id).await
     }
-}
-
-/// One variable of a file in the form `NAME=value`, a line each.
-fn read_variable(volumes: &MountedVolumes, volume: &str, path: &str, key: &str) -> Result<Option<String>, String> {
-    let Some(mounted) = volumes.volumes.get(volume) else {
-        return Err(format!("cannot find the volume \"{volume}\" referenced by FileKeyRef"));
-    };
-    let text = match std::fs::read_to_string(mounted.path.join(path)) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("file {path} can't be read: {error}")),
-    };
-    Ok(text.lines().find_map(|line| {
-        let line = line.trim();
-        let (name, value) = line.split_once('=').filter(|_| !line.starts_with('#'))?;
-        let value = value.trim();
-        let quoted = value.len() >= 2 && value.starts_with('\'') && value.ends_with('\'');
-        let value = if quoted { &value[1..value.len() - 1] } else { value };
-        (name.trim() == key).then(|| value.to_string())
-    }))
 }
