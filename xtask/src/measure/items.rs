@@ -1,0 +1,92 @@
+//! Functions and public items of a file, read by a parser.
+
+use anyhow::Context as _;
+use proc_macro2::Span;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Visibility};
+
+use crate::source::SourceFile;
+
+#[derive(Default)]
+pub struct Items {
+    pub function_lengths: Vec<usize>,
+    pub public: usize,
+    pub undocumented: usize,
+}
+
+/// Reads everything outside of test modules.
+pub fn read(source: &SourceFile) -> anyhow::Result<Items> {
+    let file = syn::parse_file(&source.text).with_context(|| format!("cannot parse {}", source.path.display()))?;
+    let mut items = Items::default();
+    items.visit_file(&file);
+    Ok(items)
+}
+
+impl Items {
+    fn count_function(&mut self, span: Span) {
+        self.function_lengths.push(span.end().line - span.start().line + 1);
+    }
+
+    fn count_public(&mut self, visibility: &Visibility, attributes: &[Attribute]) {
+        if matches!(visibility, Visibility::Public(_)) {
+            self.public += 1;
+            self.undocumented += usize::from(!attributes.iter().any(|attribute| attribute.path().is_ident("doc")));
+        }
+    }
+}
+
+fn is_test(attributes: &[Attribute]) -> bool {
+    let is_cfg_test = |attribute: &Attribute| match &attribute.meta {
+        syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
+        _ => false,
+    };
+    attributes.iter().any(is_cfg_test)
+}
+
+impl<'ast> Visit<'ast> for Items {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.count_function(item.sig.span().join(item.block.span()).unwrap_or_else(|| item.block.span()));
+        self.count_public(&item.vis, &item.attrs);
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.count_function(item.sig.span().join(item.block.span()).unwrap_or_else(|| item.block.span()));
+        self.count_public(&item.vis, &item.attrs);
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.count_public(&item.vis, &item.attrs);
+        visit::visit_item_struct(self, item);
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.count_public(&item.vis, &item.attrs);
+        visit::visit_item_enum(self, item);
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        self.count_public(&item.vis, &item.attrs);
+        visit::visit_item_trait(self, item);
+    }
+
+    fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
+        self.count_public(&item.vis, &item.attrs);
+    }
+
+    fn visit_item_static(&mut self, item: &'ast syn::ItemStatic) {
+        self.count_public(&item.vis, &item.attrs);
+    }
+
+    fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
+        self.count_public(&item.vis, &item.attrs);
+    }
+}

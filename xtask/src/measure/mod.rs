@@ -1,0 +1,115 @@
+//! `cargo xtask measure`: figures that show whether the codebase gets easier or harder to work on.
+
+mod cycles;
+mod duplicates;
+mod items;
+mod words;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::source::{SourceFile, read_sources};
+
+const LONG_FILE: usize = 400;
+
+pub fn run(root: &Path) -> anyhow::Result<()> {
+    let sources = read_sources(root)?;
+    print_lengths(&sources)?;
+    print_cycles(&sources);
+    print_duplicates(&sources);
+    print_crates(&sources)?;
+    print_words(root, &sources)
+}
+
+fn print_lengths(sources: &[SourceFile]) -> anyhow::Result<()> {
+    let product: Vec<&SourceFile> = sources.iter().filter(|source| !source.is_test).collect();
+    let files: Vec<usize> = product.iter().map(|source| source.product_lines()).collect();
+    let mut functions = Vec::new();
+    for source in &product {
+        functions.extend(items::read(source)?.function_lengths);
+    }
+    println!("lengths of product code, in lines");
+    println!("  functions  {}", Distribution::of(functions));
+    println!("  files      {}", Distribution::of(files));
+    let long: Vec<_> = product.iter().filter(|source| source.text.lines().count() > LONG_FILE).collect();
+    println!("  files over {LONG_FILE} lines, tests included: {}", long.len());
+    for source in long {
+        println!("    {:5} {}", source.text.lines().count(), source.path.display());
+    }
+    Ok(())
+}
+
+fn print_cycles(sources: &[SourceFile]) {
+    let pairs = cycles::mutual_imports(sources);
+    println!("pairs of top-level modules that import each other: {}", pairs.values().map(Vec::len).sum::<usize>());
+    for (krate, pairs) in pairs {
+        let shown: Vec<String> = pairs.iter().map(|(a, b)| format!("{a}-{b}")).collect();
+        println!("  {krate}: {} ({})", pairs.len(), shown.join(" "));
+    }
+}
+
+fn print_duplicates(sources: &[SourceFile]) {
+    let duplicated = duplicates::count(sources);
+    println!("lines of product code that stand elsewhere too, in runs of {} or more: {duplicated}", duplicates::RUN);
+}
+
+fn print_crates(sources: &[SourceFile]) -> anyhow::Result<()> {
+    #[derive(Default)]
+    struct Totals {
+        product: usize,
+        test: usize,
+        undocumented: usize,
+        public: usize,
+    }
+    let mut crates: BTreeMap<&str, Totals> = BTreeMap::new();
+    for source in sources {
+        let totals = crates.entry(&source.krate).or_default();
+        totals.product += source.product_lines();
+        totals.test += source.test_lines();
+        if !source.is_test {
+            let items = items::read(source)?;
+            totals.public += items.public;
+            totals.undocumented += items.undocumented;
+        }
+    }
+    println!("crate           product    test  test/product  public items  undocumented");
+    for (krate, totals) in crates {
+        let ratio = totals.test as f64 / totals.product.max(1) as f64;
+        println!(
+            "{krate:14} {:8} {:7} {ratio:13.2} {:13} {:13}",
+            totals.product, totals.test, totals.public, totals.undocumented
+        );
+    }
+    Ok(())
+}
+
+fn print_words(root: &Path, sources: &[SourceFile]) -> anyhow::Result<()> {
+    println!("words that the glossary replaces, in identifiers, comments, messages and documents");
+    for (word, count) in words::count(root, sources)? {
+        println!("  {count:5} {word}");
+    }
+    Ok(())
+}
+
+/// Median, 90th percentile and largest of a set of lengths.
+struct Distribution {
+    count: usize,
+    median: usize,
+    ninetieth: usize,
+    largest: usize,
+}
+
+impl Distribution {
+    fn of(mut lengths: Vec<usize>) -> Self {
+        lengths.sort_unstable();
+        let at = |percent: usize| lengths.get(lengths.len().saturating_sub(1) * percent / 100).copied().unwrap_or(0);
+        Self { count: lengths.len(), median: at(50), ninetieth: at(90), largest: at(100) }
+    }
+}
+
+impl std::fmt::Display for Distribution {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { count, median, ninetieth, largest } = self;
+        write!(formatter, "{count}: median {median}, 90th percentile {ninetieth}, largest {largest}")
+    }
+}

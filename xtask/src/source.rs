@@ -1,0 +1,71 @@
+//! The source files of the workspace, split into product and test code.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+/// One Rust file.
+pub struct SourceFile {
+    /// The crate it belongs to, by its folder.
+    pub krate: String,
+    /// Relative to the workspace.
+    pub path: PathBuf,
+    pub text: String,
+    /// Every line is test code: it lies under `tests` or `benches`, or is named like a test module.
+    pub is_test: bool,
+}
+
+impl SourceFile {
+    /// The lines before the inline test module.
+    pub fn product_lines(&self) -> usize {
+        match self.is_test {
+            true => 0,
+            false => self.text.lines().take_while(|line| line.trim() != "#[cfg(test)]").count(),
+        }
+    }
+
+    pub fn test_lines(&self) -> usize {
+        self.text.lines().count() - self.product_lines()
+    }
+}
+
+/// The folder that holds the workspace manifest.
+pub fn workspace_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// All Rust files below `crates`, sorted by path.
+pub fn read_sources(root: &Path) -> anyhow::Result<Vec<SourceFile>> {
+    let mut paths = Vec::new();
+    collect(&root.join("crates"), &mut paths)?;
+    paths.sort();
+    paths.into_iter().map(|path| read_source(root, &path)).collect()
+}
+
+fn read_source(root: &Path, path: &Path) -> anyhow::Result<SourceFile> {
+    let relative = path.strip_prefix(root).context("a source file lies outside the workspace")?;
+    let krate = relative.components().nth(1).context("a source file lies outside a crate")?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let in_test_folder =
+        relative.components().any(|part| ["tests", "benches"].contains(&&*part.as_os_str().to_string_lossy()));
+    Ok(SourceFile {
+        krate: krate.as_os_str().to_string_lossy().into_owned(),
+        is_test: in_test_folder || name == "tests" || name.ends_with("_tests"),
+        text: fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
+        path: relative.to_path_buf(),
+    })
+}
+
+fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, found)?;
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
