@@ -9,9 +9,11 @@
 //! - `load_balancer` gives services of that type an address;
 //! - `clean` takes everything away again.
 
+pub(crate) mod capture;
 pub mod cidr;
 pub mod clean;
 pub mod cni;
+mod listening;
 pub mod load_balancer;
 mod local_address;
 mod namespace;

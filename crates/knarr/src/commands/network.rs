@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use clap::Args;
-use knarr_client::Informers;
 use knarr_client::kube::Client;
+use knarr_client::{Informers, node_network};
 use knarr_dns::{StubDomain, Upstream};
 use knarr_ingress::{Addresses, IngressError, Listeners};
 use knarr_network::cidr::Cidr;
@@ -15,7 +15,6 @@ use tokio::task::JoinSet;
 
 use super::node::{Network, NodeArguments};
 use crate::check::Listen;
-use crate::join;
 
 /// The network of all pods, unless another is named.
 pub const PODS: &str = "10.244.0.0/16";
@@ -82,14 +81,16 @@ pub struct NodeNetwork<'a> {
 }
 
 impl NodeNetwork<'_> {
-    /// Starts all parts; they end with the set of tasks.
-    pub fn start(self, client: Client, tasks: &mut JoinSet<()>) -> anyhow::Result<()> {
-        let informers = Informers::new(client.clone()).reducing(policy::reduce);
+    /// Starts all components; they end with the set of tasks. They read as the node's network (`client`) and write the
+    /// Node as the node itself (`node`).
+    pub fn start(self, client: Client, node: Client, tasks: &mut JoinSet<()>) -> anyhow::Result<()> {
+        let informers = Informers::new(client).reducing(policy::reduce);
         let node_name = self.node.name()?;
         let settings = proxy::Settings {
             node_name: node_name.clone(),
             cluster_cidrs: self.network.cluster_cidr.iter().map(Cidr::to_string).collect(),
             node_port_addresses: Vec::new(),
+            balancer_pool: Some(self.network.load_balancer_pool.clone()),
             status: proxy::StatusSettings::default(),
         };
         let ready = || tracing::info!("the service proxy is ready");
@@ -102,8 +103,8 @@ impl NodeNetwork<'_> {
         tasks.spawn(load_balancer::announce::run(informers.clone(), node_name.clone(), pool));
         tasks.spawn(dns(informers.clone(), self.node, self.network));
         match self.ingress {
-            Some(listeners) => tasks.spawn(ingress(informers, client, node_name, listeners)),
-            None => tasks.spawn(knarr_ingress::withdraw(informers, client, node_name)),
+            Some(listeners) => tasks.spawn(ingress(informers, node, node_name, listeners)),
+            None => tasks.spawn(knarr_ingress::withdraw(informers, node, node_name)),
         };
         Ok(())
     }
@@ -135,7 +136,7 @@ pub fn start_central(
     let informers = Informers::new(client.clone());
     tasks.spawn(load_balancer::pool::run(informers.clone(), client.clone(), balancers));
     if !network.ingress.disable_ingress {
-        tasks.spawn(knarr_ingress::run_central(informers, client.clone(), join::NODES.to_owned()));
+        tasks.spawn(knarr_ingress::run_central(informers, client.clone(), node_network::GROUP.to_owned()));
     }
     tasks.spawn(knarr_dns::keep_service(client.clone(), node.cluster_dns.clone()));
 }

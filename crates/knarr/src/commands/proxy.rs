@@ -38,6 +38,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         node_name: common::node_name(arguments.hostname_override.as_deref())?,
         cluster_cidrs: arguments.cluster_cidr,
         node_port_addresses: arguments.nodeport_addresses,
+        balancer_pool: None,
         status: StatusSettings {
             health: Some(arguments.healthz_bind_address),
             metrics: Some(arguments.metrics_bind_address),

@@ -18,10 +18,14 @@ pub const CLASS: &str = "knarr.dev/pool";
 
 /// Whether a service wants an address from us.
 fn is_ours(service: &Service) -> bool {
+    is_our_class(service) && service.metadata.deletion_timestamp.is_none()
+}
+
+/// Whether it is on us to give a service its address.
+pub(crate) fn is_our_class(service: &Service) -> bool {
     let Some(spec) = &service.spec else { return false };
     spec.type_.as_deref() == Some("LoadBalancer")
         && spec.load_balancer_class.as_deref().is_none_or(|class| class == CLASS)
-        && service.metadata.deletion_timestamp.is_none()
 }
 
 /// The addresses in a service's status.

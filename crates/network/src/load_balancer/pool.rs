@@ -13,9 +13,14 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use super::{addresses, is_ours};
+use crate::capture::{self, Ports};
 use crate::cidr::Cidr;
+use crate::listening;
+use crate::proxy::Protocol;
 
 const RETRY: Duration = Duration::from_secs(2);
+/// Programs of the machine begin to listen without telling: their ports are looked at again this often.
+const AGAIN: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -38,7 +43,7 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
     let mut complained: HashSet<(String, String)> = HashSet::new();
     loop {
         let all = services.list();
-        let plan = plan(&all, &settings);
+        let plan = plan(&all, &settings, &settings.host_ports());
         let mut failed = false;
         for (service, wanted) in plan.changes {
             if let Err(error) = write(&client, &service, &wanted).await {
@@ -46,15 +51,16 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
                 failed = true;
             }
         }
-        for (service, reason) in plan.without {
-            if complained.insert((service.metadata.uid.clone().unwrap_or_default(), reason.clone())) {
-                events.warning(service.as_ref(), "NoAddress", &reason);
+        for (service, Without { reason, message }) in plan.without {
+            if complained.insert((service.metadata.uid.clone().unwrap_or_default(), message.clone())) {
+                events.warning(service.as_ref(), reason, &message);
             }
         }
         if failed {
             tokio::time::sleep(RETRY).await;
         } else {
-            changed.notified().await;
+            // Whichever comes first: a change, or the time to look at the machine's ports again.
+            let _ = tokio::time::timeout(AGAIN, changed.notified()).await;
         }
     }
 }
@@ -62,11 +68,18 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
 struct Plan {
     changes: Vec<(Arc<Service>, Vec<IpAddr>)>,
     /// Services for which nothing is free, and why.
-    without: Vec<(Arc<Service>, String)>,
+    without: Vec<(Arc<Service>, Without)>,
 }
 
-fn plan(services: &[Arc<Service>], settings: &Settings) -> Plan {
-    let mut taken = Taken::default();
+/// What an event says of a service that gets no address.
+struct Without {
+    reason: &'static str,
+    message: String,
+}
+
+/// `host_ports` are those on which the node itself answers.
+fn plan(services: &[Arc<Service>], settings: &Settings, host_ports: &Ports) -> Plan {
+    let mut taken = Taken { host_ports: host_ports.clone(), ..Taken::default() };
     let mut services: Vec<&Arc<Service>> = services.iter().collect();
     // Older services choose first, and those that have an address keep it.
     services.sort_by_key(|service| {
@@ -107,10 +120,21 @@ fn plan(services: &[Arc<Service>], settings: &Settings) -> Plan {
 
 impl Settings {
     fn knows(&self, address: IpAddr) -> bool {
+        let is_node_s = self.node_addresses.contains(&address);
         if self.pool.is_empty() {
-            return self.node_addresses.contains(&address);
+            return is_node_s;
         }
-        self.pool.iter().any(|network| network.contains(address))
+        // A pool that a node lies in does not make the node's address a load balancer's.
+        !is_node_s && self.pool.iter().any(|network| network.contains(address))
+    }
+
+    /// Ports on which this node answers at the addresses that services would share with it.
+    fn host_ports(&self) -> Ports {
+        let mut ports: Ports = self.node_ports.iter().map(|port| (Protocol::Tcp, *port)).collect();
+        if self.pool.is_empty() {
+            ports.extend(listening::ports(&self.node_addresses.iter().copied().collect()));
+        }
+        ports
     }
 }
 
@@ -142,7 +166,8 @@ fn choose(service: &Service, settings: &Settings, taken: &Taken) -> Vec<IpAddr> 
                 // A network's own address and its broadcast address are left alone, unless that is all there is.
                 let (first, end) =
                     if network.is_ipv4() && network.size() > 2 { (1, network.size() - 1) } else { (0, network.size()) };
-                (first..end.min(first + 65_536)).filter_map(|index| network.nth(index)).find(usable)
+                let own = |address: &IpAddr| settings.knows(*address) && usable(address);
+                (first..end.min(first + 65_536)).filter_map(|index| network.nth(index)).find(own)
             })
         };
         given.extend(found);
@@ -151,7 +176,21 @@ fn choose(service: &Service, settings: &Settings, taken: &Taken) -> Vec<IpAddr> 
 }
 
 /// What a user is told whose service gets no address, and what to do.
-fn why_none(service: &Service, settings: &Settings, taken: &Taken) -> String {
+fn why_none(service: &Service, settings: &Settings, taken: &Taken) -> Without {
+    if settings.pool.is_empty()
+        && let Some((protocol, port)) = ports(service).find(|(protocol, port)| taken.is_host_port(protocol, *port))
+    {
+        let addresses = settings.node_addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
+        let message = format!(
+            "port {port}/{protocol} is used by the node itself on {addresses}, which load balancers share with it; choose \
+             another port, or give each load balancer an address of its own with --load-balancer-pool"
+        );
+        return Without { reason: "HostPortInUse", message };
+    }
+    Without { reason: "NoAddress", message: no_address(service, settings, taken) }
+}
+
+fn no_address(service: &Service, settings: &Settings, taken: &Taken) -> String {
     let asked = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
     let pool = settings.pool.iter().map(Cidr::to_string).collect::<Vec<_>>().join(", ");
     if let Some(asked) = asked.filter(|text| !text.is_empty()) {
@@ -186,6 +225,7 @@ fn why_none(service: &Service, settings: &Settings, taken: &Taken) -> String {
 struct Taken {
     owners: HashMap<IpAddr, usize>,
     ports: BTreeMap<(IpAddr, String, i32), ()>,
+    host_ports: Ports,
 }
 
 impl Taken {
@@ -194,11 +234,14 @@ impl Taken {
         if !settings.pool.is_empty() {
             return !self.owners.contains_key(&address);
         }
-        let is_node_s = |protocol: &str, port: i32| {
-            protocol == "TCP" && settings.node_ports.iter().any(|own| i32::from(*own) == port)
-        };
-        ports(service)
-            .all(|(protocol, port)| !is_node_s(&protocol, port) && !self.ports.contains_key(&(address, protocol, port)))
+        ports(service).all(|(protocol, port)| {
+            !self.is_host_port(&protocol, port) && !self.ports.contains_key(&(address, protocol, port))
+        })
+    }
+
+    fn is_host_port(&self, protocol: &str, port: i32) -> bool {
+        let protocol = Protocol::parse(Some(protocol));
+        u16::try_from(port).map_or(true, |port| capture::is_host_port(protocol, port, &self.host_ports))
     }
 
     fn take(&mut self, service: &Service, address: IpAddr) {
@@ -244,7 +287,7 @@ mod tests {
     }
 
     fn planned(services: &[Arc<Service>], settings: &Settings) -> (Vec<String>, usize) {
-        let plan = plan(services, settings);
+        let plan = plan(services, settings, &settings.host_ports());
         let shown = plan.changes.iter().map(|(service, given)| {
             let given: Vec<String> = given.iter().map(IpAddr::to_string).collect();
             format!("{}={}", service.metadata.name.as_deref().unwrap(), given.join("+"))
@@ -299,14 +342,45 @@ mod tests {
             (&with, held(), json!({}), "no address is free in the pool 192.168.7.0/30, where 2 are in use;"),
             (&with, held(), json!({"loadBalancerIP": "192.168.7.2"}), "192.168.7.2 belongs to another service"),
             (&with, vec![], json!({"loadBalancerIP": "10.0.0.1"}), "10.0.0.1 is not of the pool 192.168.7.0/30"),
-            (&without, vec![], json!({}), "not all of TCP 80 are free on 192.168.1.1"),
+            (&without, vec![], json!({}), "port 80/TCP is used by the node itself on 192.168.1.1"),
         ] {
             let mut services = before;
             services.push(service("c", 80, spec, &[]));
-            let plan = plan(&services, settings);
-            let reasons: Vec<&str> = plan.without.iter().map(|(_, reason)| reason.as_str()).collect();
+            let plan = plan(&services, settings, &settings.host_ports());
+            let reasons: Vec<&str> = plan.without.iter().map(|(_, without)| without.message.as_str()).collect();
             assert!(reasons.len() == 1 && reasons[0].contains(said), "{reasons:?} should say {said}");
         }
+    }
+
+    #[test]
+    fn a_node_s_own_ports_are_never_given() {
+        let node = "192.168.1.1";
+        let settings = Settings { node_addresses: vec![node.parse().unwrap()], ..Settings::default() };
+        let listening: Ports = [(Protocol::Tcp, 9100), (Protocol::Udp, 161)].into();
+        let udp = json!({"ports": [{"port": 161, "protocol": "UDP"}]});
+        for (service, is_given) in [
+            (service("a", 80, json!({}), &[]), true),
+            (service("a", 161, json!({}), &[]), true),
+            (service("a", 161, udp, &[]), false),
+            (service("a", 22, json!({}), &[]), false),
+            (service("a", 22, json!({}), &[node]), false),
+            (service("a", 6443, json!({}), &[]), false),
+            (service("a", 10_250, json!({}), &[]), false),
+            (service("a", 10_256, json!({}), &[]), false),
+            (service("a", 2379, json!({}), &[]), false),
+            (service("a", 31_000, json!({}), &[]), false),
+            (service("a", 9100, json!({}), &[]), false),
+        ] {
+            let plan = plan(std::slice::from_ref(&service), &settings, &listening);
+            let given = plan.changes.iter().any(|(_, given)| !given.is_empty());
+            assert_eq!(given, is_given, "{:?}", service.spec);
+            let reasons: Vec<&str> = plan.without.iter().map(|(_, without)| without.reason).collect();
+            assert_eq!(reasons, if is_given { vec![] } else { vec!["HostPortInUse"] });
+        }
+        // A pool's address may have any port, but is never the node's own.
+        let pool = Settings { pool: vec!["192.168.1.0/30".parse().unwrap()], ..settings };
+        let services = [service("a", 22, json!({}), &[]), service("b", 22, json!({"loadBalancerIP": node}), &[])];
+        assert_eq!(planned(&services, &pool), (vec!["a=192.168.1.2".to_owned()], 1));
     }
 
     #[test]

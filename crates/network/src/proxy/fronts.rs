@@ -6,6 +6,10 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
+use crate::capture::{self, Protected};
+use crate::cidr::Cidr;
+use crate::load_balancer;
+
 /// One port of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Front {
@@ -56,6 +60,15 @@ impl Protocol {
         }
     }
 
+    /// As the API names it.
+    pub fn api_name(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+            Protocol::Sctp => "SCTP",
+        }
+    }
+
     pub fn parse(text: Option<&str>) -> Self {
         match text {
             Some("UDP") => Protocol::Udp,
@@ -77,6 +90,47 @@ pub struct Endpoint {
 pub struct Place {
     pub node: String,
     pub zone: Option<String>,
+    pub protected: Protected,
+    /// Where the cluster's own load balancer gives addresses from (none: it shares those of nodes). Addresses from elsewhere
+    /// in the status of its services are not believed. `None` where another one is at work.
+    pub balancer_pool: Option<Vec<Cidr>>,
+}
+
+impl Place {
+    /// Addresses of `externalIPs` that are nobody else's.
+    fn external_addresses(&self, wanted: &[IpAddr], service: &str) -> Vec<IpAddr> {
+        let is_allowed = |address: &&IpAddr| match capture::check_external(**address, &self.protected) {
+            Ok(()) => true,
+            Err(refusal) => {
+                tracing::warn!(service, %refusal, "an external address is not served");
+                false
+            }
+        };
+        wanted.iter().filter(is_allowed).copied().collect()
+    }
+
+    /// Addresses of load balancers that may be captured on a port.
+    fn balancer_addresses(&self, front: &str, wanted: &[IpAddr], protocol: Protocol, port: u16) -> Vec<IpAddr> {
+        let is_allowed = |address: &&IpAddr| match capture::check_balancer(**address, protocol, port, &self.protected) {
+            Ok(()) => true,
+            Err(refusal) => {
+                tracing::warn!(front, %refusal, "a load balancer's address is not served");
+                false
+            }
+        };
+        wanted.iter().filter(is_allowed).copied().collect()
+    }
+
+    /// Whether an address in a service's status can be from who is to give it.
+    fn is_given(&self, service: &Service, address: IpAddr) -> bool {
+        match &self.balancer_pool {
+            Some(pool) if load_balancer::is_our_class(service) => {
+                pool.iter().any(|network| network.contains(address))
+                    || (pool.is_empty() && self.protected.node_addresses.contains(&address))
+            }
+            _ => true,
+        }
+    }
 }
 
 /// All fronts of a service. Headless services and external names have none.
@@ -97,9 +151,10 @@ pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Ve
     let balancers: Vec<IpAddr> = balancers
         .filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"))
         .filter_map(|ingress| ingress.ip.as_deref()?.parse().ok())
+        .filter(|address| place.is_given(service, *address))
         .collect();
-    let mut external = addresses(spec.external_ips.as_ref());
-    external.extend(balancers.iter().copied());
+    let external = addresses(spec.external_ips.as_ref());
+    let external = place.external_addresses(&external, service.metadata.name.as_deref().unwrap_or_default());
     let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
         let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
         let seconds = config.and_then(|config| config.timeout_seconds).unwrap_or(10_800);
@@ -117,18 +172,21 @@ pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Ve
                 port.name.as_deref().unwrap_or_default()
             );
             let candidates = candidates(slices, port, place);
+            let protocol = Protocol::parse(port.protocol.as_deref());
+            let number = u16::try_from(port.port).ok()?;
+            let balancers = place.balancer_addresses(&name, &balancers, protocol, number);
             let of_cluster = choose(&candidates, place);
             let of_node = choose_local(&candidates);
             let local_ready = count_local(&candidates);
             Some(Front {
                 name,
-                protocol: Protocol::parse(port.protocol.as_deref()),
-                port: u16::try_from(port.port).ok()?,
+                protocol,
+                port: number,
                 cluster_addresses: cluster.clone(),
-                external_addresses: external.clone(),
+                external_addresses: external.iter().chain(&balancers).copied().collect(),
                 node_port: port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0),
                 source_ranges: spec.load_balancer_source_ranges.clone().unwrap_or_default(),
-                balancer_addresses: balancers.clone(),
+                balancer_addresses: balancers,
                 affinity,
                 inside: if inside_is_local { of_node.clone() } else { of_cluster.clone() },
                 outside: if outside_is_local { of_node } else { of_cluster },
@@ -201,7 +259,8 @@ fn candidates(slices: &[Arc<EndpointSlice>], wanted: &ServicePort, place: &Place
             let hints = endpoint.hints.as_ref();
             let zones = hints.and_then(|hints| hints.for_zones.as_ref()).into_iter().flatten();
             let nodes = hints.and_then(|hints| hints.for_nodes.as_ref()).into_iter().flatten();
-            for address in endpoint.addresses.iter().filter_map(|text| text.parse().ok()) {
+            let addresses = endpoint.addresses.iter().filter_map(|text| text.parse().ok());
+            for address in addresses.filter(|address| capture::is_routable(*address)) {
                 let endpoint = Endpoint { address, port, is_local };
                 if found.iter().any(|known| known.endpoint == endpoint) {
                     continue;
@@ -258,7 +317,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn place() -> Place {
-        Place { node: "one".into(), zone: Some("a".into()) }
+        Place { node: "one".into(), zone: Some("a".into()), ..Place::default() }
     }
 
     fn fronts(spec: Value, endpoints: Value) -> Vec<Front> {
@@ -326,6 +385,48 @@ mod tests {
             "ports": [{"name": "", "port": 8080}]});
         let fronts = of(&service, &[Arc::new(serde_json::from_value(slice).unwrap())], &place());
         assert!(fronts[0].inside.is_empty() && !fronts[0].has_endpoints);
+    }
+
+    #[test]
+    fn nodes_keep_their_addresses_and_ports() {
+        let place = |pool: &[&str]| Place {
+            protected: Protected {
+                node_addresses: ["192.168.1.1".parse().unwrap()].into(),
+                networks: ["10.96.0.0/12".parse().unwrap()].into(),
+                ports: [(Protocol::Tcp, 8080)].into(),
+            },
+            balancer_pool: Some(pool.iter().map(|text| text.parse().unwrap()).collect()),
+            ..Place::default()
+        };
+        let captured = |external: &str, balancer: &str, class: Option<&str>, port: u16, pool: &[&str]| {
+            let service = json!({"metadata": {"name": "s", "namespace": "n"},
+                "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{"port": port}],
+                    "externalIPs": [external], "loadBalancerClass": class},
+                "status": {"loadBalancer": {"ingress": [{"ip": balancer}]}}});
+            let fronts = of(&serde_json::from_value(service).unwrap(), &[], &place(pool));
+            fronts[0].external_addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>()
+        };
+        let (node, other) = ("192.168.1.1", "203.0.113.7");
+        assert_eq!(captured(node, "192.0.2.1", Some("x/y"), 6443, &[]), ["192.0.2.1"], "a node's address");
+        assert_eq!(captured(other, node, None, 80, &[]), [other, node], "a free port of a node");
+        for port in [22, 6443, 8080, 30_080] {
+            assert_eq!(captured(other, node, None, port, &[]), [other], "port {port} of a node");
+            assert_eq!(captured(other, node, Some("x/y"), port, &[]), [other], "port {port}, whoever gave it");
+        }
+        assert_eq!(captured(other, "8.8.8.8", None, 80, &[]), [other], "the cluster's load balancer gave nothing such");
+        assert_eq!(captured(other, "8.8.8.8", None, 80, &["192.168.7.0/24"]), [other], "not of its pool");
+        assert_eq!(captured(other, "192.168.7.1", None, 22, &["192.168.7.0/24"]), [other, "192.168.7.1"]);
+        assert_eq!(captured(other, "8.8.8.8", Some("x/y"), 80, &[]), [other, "8.8.8.8"], "another load balancer's");
+        assert_eq!(captured(other, "10.96.0.9", Some("x/y"), 80, &[]), [other], "another service's");
+    }
+
+    #[test]
+    fn endpoints_are_machines_on_a_network() {
+        let spec = json!({"clusterIP": "10.96.0.1", "ports": [{"port": 80}]});
+        let all = ["127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "10.0.0.1"];
+        let endpoints: Vec<Value> =
+            all.iter().map(|address| endpoint(address, "one", json!({"ready": true}))).collect();
+        assert_eq!(addresses(&fronts(spec, json!(endpoints))[0].inside), ["10.0.0.1"]);
     }
 
     #[test]

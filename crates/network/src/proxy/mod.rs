@@ -10,6 +10,7 @@ mod conntrack;
 mod fronts;
 mod health;
 pub mod kernel;
+mod protected;
 mod rules;
 mod shared;
 mod slots;
@@ -34,6 +35,7 @@ pub use kernel::KernelError;
 pub use rules::Family;
 pub use status::StatusSettings;
 
+use crate::capture::Protected;
 use crate::cidr::Cidr;
 use health::HealthPorts;
 use rules::Rules;
@@ -52,6 +54,9 @@ pub struct Settings {
     pub cluster_cidrs: Vec<String>,
     /// Addresses on which node ports answer; all local ones when empty.
     pub node_port_addresses: Vec<String>,
+    /// Networks that the cluster's own load balancer gives addresses from; none when it shares those of nodes. `None` where
+    /// another one is at work, whose addresses are taken as they are.
+    pub balancer_pool: Option<Vec<Cidr>>,
     pub status: StatusSettings,
 }
 
@@ -66,10 +71,11 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
     let dirty = Arc::new(Dirty::default());
     let services = informers.of::<Service>();
     let slices = informers.of::<EndpointSlice>();
-    let node = informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), "");
+    let nodes = informers.of::<Node>();
     let networks = informers.of::<ServiceCIDR>();
     let mark = Arc::clone(&dirty);
-    networks.on_change(move |_| mark.look());
+    // What is a service's network is no external address.
+    networks.on_change(move |_| mark.all());
     slices.add_index(BY_SERVICE, service_of_slice);
     let (mark, told) = (Arc::clone(&dirty), Arc::clone(&status));
     services.on_change(move |change| {
@@ -81,15 +87,24 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
         told.endpoints_changed();
         mark.slice(change);
     });
-    let (mark, told) = (Arc::clone(&dirty), Arc::clone(&status));
-    node.on_change(move |change| {
-        told.set_node_eligible(!is_going(change.latest()));
-        if change.previous().is_none_or(|before| zone_of(before) != zone_of(change.latest())) {
+    let (mark, told, own) = (Arc::clone(&dirty), Arc::clone(&status), settings.node_name.clone());
+    nodes.on_change(move |change| {
+        let is_own = change.latest().metadata.name.as_deref() == Some(own.as_str());
+        if is_own {
+            told.set_node_eligible(!is_going(change.latest()));
+        }
+        let is_news = |before: &Node| {
+            protected::of_node(before) != protected::of_node(change.latest())
+                || (is_own && zone_of(before) != zone_of(change.latest()))
+        };
+        if change.previous().is_none_or(|before| is_news(before)) {
             mark.all();
         }
     });
     services.synced().await;
     slices.synced().await;
+    nodes.synced().await;
+    networks.synced().await;
     let mut proxy = Proxy {
         settings,
         known: HashMap::new(),
@@ -97,6 +112,7 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
         slots: Default::default(),
         hairpins: Default::default(),
         networks: BTreeSet::new(),
+        protected: Protected::default(),
         installed: false,
     };
     let mut synced = Some(synced);
@@ -105,8 +121,15 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
         let of_services = networks_of(&networks.list());
         if !keys.is_empty() || !proxy.installed || of_services != proxy.networks {
             let started = Instant::now();
-            let zone = node.list().first().and_then(|node| zone_of(node));
-            let place = Place { node: proxy.settings.node_name.clone(), zone };
+            let all_nodes = nodes.list();
+            let own = nodes.get("", &proxy.settings.node_name);
+            let protected = protected::find(&all_nodes, &of_services, &proxy.settings.cluster_cidrs).await;
+            let place = Place {
+                node: proxy.settings.node_name.clone(),
+                zone: own.and_then(|node| zone_of(&node)),
+                protected,
+                balancer_pool: proxy.settings.balancer_pool.clone(),
+            };
             let wanted: Vec<(String, Vec<Front>)> = keys
                 .iter()
                 .map(|name| {
@@ -117,7 +140,7 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
                     (name.clone(), fronts.unwrap_or_default())
                 })
                 .collect();
-            match proxy.apply(wanted, of_services).await {
+            match proxy.apply(wanted, of_services, place.protected).await {
                 Ok(()) => {
                     status.synced(started.elapsed(), &changed_at);
                     if let Some(synced) = synced.take() {
@@ -206,11 +229,6 @@ impl Dirty {
         self.notify.notify_one();
     }
 
-    /// Something that is no service has changed.
-    fn look(&self) {
-        self.notify.notify_one();
-    }
-
     fn all(&self) {
         self.marked.lock().all = true;
         self.notify.notify_one();
@@ -240,12 +258,19 @@ struct Proxy {
     hairpins: [Shared; 2],
     /// Networks that services get addresses from.
     networks: BTreeSet<Cidr>,
+    /// What no service captures.
+    protected: Protected,
     /// Whether the tables are there and hold what `known` says.
     installed: bool,
 }
 
 impl Proxy {
-    async fn apply(&mut self, wanted: Vec<(String, Vec<Front>)>, networks: BTreeSet<Cidr>) -> Result<(), KernelError> {
+    async fn apply(
+        &mut self,
+        wanted: Vec<(String, Vec<Front>)>,
+        networks: BTreeSet<Cidr>,
+        protected: Protected,
+    ) -> Result<(), KernelError> {
         if !self.installed {
             self.slots = Default::default();
             self.hairpins = Default::default();
@@ -282,6 +307,9 @@ impl Proxy {
             if !self.installed || networks != self.networks {
                 text.push_str(&rules::set_networks(&networks, family));
             }
+            if !self.installed || protected != self.protected {
+                text.push_str(&rules::set_protected(&protected, family));
+            }
             if !text.is_empty() {
                 kernel::run(text).await?;
             }
@@ -289,6 +317,7 @@ impl Proxy {
         }
         self.installed = true;
         self.networks = networks;
+        self.protected = protected;
         let mut gone = Vec::new();
         for (name, fronts) in wanted {
             tracing::info!(target: "journey", step = "proxied", object = format!("services/{name}"));

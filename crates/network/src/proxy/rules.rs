@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use super::fronts::{Endpoint, Front};
 use super::slots::{Run, Slots};
 use super::{Settings, is_of};
+use crate::capture::{self, Protected};
 use crate::cidr::Cidr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,9 @@ pub const TABLE: &str = "knarr-proxy";
 const CLUSTER_ADDRESSES: &str = "cluster-addresses";
 /// The set of networks that services get addresses from.
 pub const NETWORKS: &str = "service-networks";
+/// The set of nodes' addresses, and that of ports which are never captured there.
+pub const NODE_ADDRESSES: &str = "node-addresses";
+pub const HOST_PORTS: &str = "host-ports";
 /// The map from numbers to endpoints.
 pub const ENDPOINTS: &str = "endpoints";
 /// The one chain that looks into that map: the kernel checks all of a map for each further chain that does.
@@ -85,6 +89,8 @@ pub fn tables(family: Family, settings: &Settings) -> String {
     line(format!("add set {ip} {TABLE} hairpin {{ type {address} . {address} ; }}"));
     line(format!("add set {ip} {TABLE} {CLUSTER_ADDRESSES} {{ type {address} ; }}"));
     line(format!("add set {ip} {TABLE} {NETWORKS} {{ type {address} ; flags interval ; auto-merge ; }}"));
+    line(format!("add set {ip} {TABLE} {NODE_ADDRESSES} {{ type {address} ; }}"));
+    line(format!("add set {ip} {TABLE} {HOST_PORTS} {{ type inet_proto . inet_service ; }}"));
     let pods = pod_networks(family, settings);
     if !pods.is_empty() {
         let pods = pods.join(", ");
@@ -111,6 +117,8 @@ pub fn tables(family: Family, settings: &Settings) -> String {
     rule(PICK, &format!("meta l4proto {{ tcp, udp, sctp }} dnat {ip} to ct mark map @{ENDPOINTS}"));
     rule("refuse", "meta l4proto tcp reject with tcp reset");
     rule("refuse", "reject");
+    // Whatever services ask for, a node's own ports stay its own.
+    rule("dispatch", &format!("{ip} daddr @{NODE_ADDRESSES} meta l4proto . th dport @{HOST_PORTS} return"));
     rule("dispatch", &format!("{ip} daddr . meta l4proto . th dport vmap @services"));
     let nodes = node_addresses(family, settings);
     rule("dispatch", &format!("{nodes} meta l4proto . th dport vmap @node-ports"));
@@ -146,6 +154,23 @@ pub fn set_networks(networks: &BTreeSet<Cidr>, family: Family) -> String {
     let mut text = format!("flush set {ip} {TABLE} {NETWORKS}\n");
     if !own.is_empty() {
         let _ = writeln!(text, "add element {ip} {TABLE} {NETWORKS} {{ {} }}", own.join(", "));
+    }
+    text
+}
+
+/// Protects these addresses and ports in place of those before.
+pub fn set_protected(protected: &Protected, family: Family) -> String {
+    let ip = family.name();
+    let own = protected.node_addresses.iter().filter(|address| is_of(address, family));
+    let own: Vec<String> = own.map(IpAddr::to_string).collect();
+    let ports = capture::host_ports(&protected.ports);
+    let ports: Vec<String> = ports.iter().map(|(protocol, port)| format!("{} . {port}", protocol.name())).collect();
+    let mut text = String::new();
+    for (set, elements) in [(NODE_ADDRESSES, own), (HOST_PORTS, ports)] {
+        let _ = writeln!(text, "flush set {ip} {TABLE} {set}");
+        if !elements.is_empty() {
+            let _ = writeln!(text, "add element {ip} {TABLE} {set} {{ {} }}", elements.join(", "));
+        }
     }
     text
 }
@@ -415,6 +440,7 @@ mod tests {
             node_name: "one".into(),
             cluster_cidrs: vec!["10.244.0.0/16".into()],
             node_port_addresses: vec![],
+            balancer_pool: None,
             status: Default::default(),
         }
     }

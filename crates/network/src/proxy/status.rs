@@ -20,6 +20,9 @@ const FIRST_SYNC_BUCKET: f64 = 0.001;
 const PROGRAMMING_BOUNDS: [f64; 18] =
     [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0];
 
+/// What `/proxyMode` says, by which clients learn how services are made.
+const PROXY_MODE: &str = "nftables";
+
 #[derive(Clone, Debug)]
 pub struct StatusSettings {
     pub health: Option<SocketAddr>,
@@ -110,6 +113,12 @@ impl Status {
         match path {
             "/healthz" => self.health(true),
             "/livez" => self.health(false),
+            "/proxyMode" => Answer {
+                status: "200 OK",
+                content_type: "text/plain; charset=utf-8",
+                headers: String::new(),
+                body: PROXY_MODE.to_owned(),
+            },
             "/metrics" => Answer {
                 status: "200 OK",
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
@@ -232,6 +241,7 @@ mod tests {
         status.synced(Duration::from_millis(3), &[SystemTime::now()]);
         assert!(status.answer("/livez").status.starts_with("200"));
         assert!(status.answer("/").status.starts_with("404"));
+        assert_eq!(status.answer("/proxyMode").body, "nftables");
     }
 
     #[test]

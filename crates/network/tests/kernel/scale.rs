@@ -93,6 +93,7 @@ fn start(runtime: &tokio::runtime::Runtime, api: &Api) {
             node_name: "here".into(),
             cluster_cidrs: vec!["10.244.0.0/16".into()],
             node_port_addresses: vec![],
+            balancer_pool: None,
             status: proxy::StatusSettings::default(),
         };
         proxy::run(told.informers(), settings, move || {

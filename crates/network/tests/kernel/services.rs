@@ -41,6 +41,7 @@ impl Cluster {
                 node_name: "here".into(),
                 cluster_cidrs: vec!["10.244.0.0/16".into(), "fd00:244::/32".into()],
                 node_port_addresses: vec![],
+                balancer_pool: None,
                 status: proxy::StatusSettings::default(),
             };
             proxy::run(api.informers(), settings, move || {
