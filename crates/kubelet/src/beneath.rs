@@ -166,6 +166,14 @@ fn create_below(parent: &OwnedFd, name: &OsStr, permissions: &Permissions) -> io
     Ok(opened)
 }
 
+/// The path of a name below a directory of the node's own, for another process to open. None for a name that could lead
+/// out of it. Where a container can write below the directory, open the name with a [`Directory`] instead.
+pub fn join(directory: &Path, name: &str) -> Option<PathBuf> {
+    let name = Path::new(name);
+    let descends = name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    (descends && name.components().next().is_some()).then(|| directory.join(name))
+}
+
 /// The path by which the kernel knows an open descriptor of this process.
 pub fn link_to(descriptor: &impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd()))

@@ -19,6 +19,7 @@ mod node;
 mod objects;
 mod pod;
 mod pods;
+mod private;
 mod probes;
 pub mod resources;
 mod runtime;

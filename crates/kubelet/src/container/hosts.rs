@@ -1,7 +1,13 @@
 //! The names of a pod and its /etc/hosts.
 
+use std::fs::{OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::beneath;
 use crate::pod;
 
 const LONGEST_HOSTNAME: usize = 63;
@@ -85,10 +91,54 @@ pub fn hosts_file(pod: &Pod, addresses: &[String], cluster_domain: &str, node_fi
     file
 }
 
+/// Writes the file unless it holds that text already. Containers can write to it: no more of it is read than it should
+/// hold, and every user of the pod may read it, whatever the umask.
+pub fn write_hosts_file(path: &Path, text: &str) -> io::Result<()> {
+    if holds(path, text) {
+        return Ok(());
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW);
+    let mut file = options.open(path)?;
+    file.set_permissions(Permissions::from_mode(0o644))?;
+    file.write_all(text.as_bytes())
+}
+
+fn holds(path: &Path, text: &str) -> bool {
+    let length = text.len() as u64;
+    let Ok(file) = beneath::open_regular(path) else { return false };
+    file.metadata().is_ok_and(|metadata| metadata.len() == length)
+        && beneath::read_head(file, length).is_ok_and(|content| content == text.as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// The most memory this process ever had, in KiB.
+    fn most_memory() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").expect("readable");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a line");
+        line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number")
+    }
+
+    #[test]
+    fn a_hosts_file_that_a_container_grew_costs_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("etc-hosts");
+        write_hosts_file(&path, "one\n").expect("written");
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o644);
+        OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(1 << 30)).expect("grown");
+        let before = most_memory();
+        write_hosts_file(&path, "two\n").expect("written");
+        assert_eq!(std::fs::read_to_string(&path).expect("readable"), "two\n");
+        assert!(most_memory() - before < 512 << 10, "the file was read whole");
+        let used = crate::node::filesystem::folder_usage(folder.path()).0;
+        std::fs::write(&path, vec![b'x'; 1 << 20]).expect("written");
+        let more = crate::node::filesystem::folder_usage(folder.path()).0;
+        assert!(more >= used + (1 << 20) - 4096, "it counts as the pod's storage: {used} {more}");
+    }
 
     #[test]
     fn names_are_cut_and_qualified() {

@@ -9,6 +9,7 @@ use knarr_cri::messages::{ImageSpec, Mount, MountPropagation};
 use super::env::expand;
 use super::user_namespace;
 use crate::pod;
+use crate::private;
 use crate::settings::Settings;
 use crate::volumes::{MountedVolumes, VolumeError, subpath};
 
@@ -139,7 +140,7 @@ impl Mounting<'_> {
     fn termination_file(&self) -> Result<PathBuf, VolumeError> {
         use std::os::unix::fs::PermissionsExt;
         let folder = self.settings.pod_directory(pod::uid(self.pod)).join("containers").join(&self.container.name);
-        std::fs::create_dir_all(&folder).map_err(|source| VolumeError::File { path: folder.clone(), source })?;
+        private::create_all(&folder).map_err(|source| VolumeError::File { path: folder.clone(), source })?;
         let file = folder.join(format!("{}-{}", self.attempt, uuid::Uuid::new_v4().simple()));
         std::fs::write(&file, b"").map_err(|source| VolumeError::File { path: file.clone(), source })?;
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666))

@@ -7,6 +7,7 @@ use knarr_cri::messages::{
 };
 
 use super::user_namespace;
+use crate::beneath;
 use crate::pod;
 use crate::settings::Settings;
 
@@ -21,6 +22,16 @@ pub enum SecurityError {
          (pod: \"{pod}\", container: {container})"
     )]
     UnknownUser { user: String, pod: String, container: String },
+    #[error("localhostProfile must be set if seccompProfile type is Localhost.")]
+    NoSeccompProfile,
+    #[error("seccomp profile {0:?} must be a relative path without '..'")]
+    SeccompPath(String),
+    #[error("unknown seccomp profile type: {0:?}")]
+    SeccompType(String),
+    #[error("missing localhost apparmor profile name")]
+    NoAppArmorProfile,
+    #[error("unknown apparmor profile type: {0:?}")]
+    AppArmorType(String),
 }
 
 const MASKED: [&str; 12] = [
@@ -70,10 +81,10 @@ pub fn sandbox_security(pod: &Pod, settings: &Settings) -> LinuxSandboxSecurityC
         supplemental_groups: groups(pod),
         supplemental_groups_policy: groups_policy(pod),
         privileged,
-        seccomp: Some(if privileged {
-            profile(ProfileType::Unconfined, "")
-        } else {
-            seccomp(context.seccomp_profile.as_ref(), settings, true)
+        // Profiles are made for containers and may leave too little to the sandbox.
+        seccomp: Some(match privileged {
+            true => profile(ProfileType::Unconfined, ""),
+            false => profile(ProfileType::RuntimeDefault, ""),
         }),
         ..Default::default()
     }
@@ -108,7 +119,8 @@ pub fn container_security(
     let unmasked = privileged || own.proc_mount.as_deref() == Some("Unmasked");
     let paths = |list: &[&str]| if unmasked { Vec::new() } else { list.iter().map(ToString::to_string).collect() };
     let apparmor =
-        apparmor_profile(pod, container, own.app_armor_profile.as_ref().or(shared.app_armor_profile.as_ref()));
+        apparmor_profile(pod, container, own.app_armor_profile.as_ref().or(shared.app_armor_profile.as_ref()))?;
+    let seccomp = seccomp(own.seccomp_profile.as_ref().or(shared.seccomp_profile.as_ref()), settings)?;
     Ok(LinuxContainerSecurityContext {
         capabilities: capabilities(&own),
         privileged,
@@ -123,11 +135,7 @@ pub fn container_security(
         no_new_privs: forbids_more_privileges(&own),
         masked_paths: paths(&MASKED),
         readonly_paths: paths(&READ_ONLY),
-        seccomp: Some(if privileged {
-            profile(ProfileType::Unconfined, "")
-        } else {
-            seccomp(own.seccomp_profile.as_ref().or(shared.seccomp_profile.as_ref()), settings, false)
-        }),
+        seccomp: Some(if privileged { profile(ProfileType::Unconfined, "") } else { seccomp }),
         apparmor_profile: if privileged { String::new() } else { apparmor.clone().unwrap_or_default() },
         apparmor: apparmor.filter(|_| !privileged).map(|name| match name.as_str() {
             "runtime/default" => profile(ProfileType::RuntimeDefault, ""),
@@ -187,30 +195,53 @@ fn profile(kind: ProfileType, reference: &str) -> SecurityProfile {
     SecurityProfile { profile_type: kind as i32, localhost_ref: reference.to_string() }
 }
 
-fn seccomp(chosen: Option<&SeccompProfile>, settings: &Settings, sandbox: bool) -> SecurityProfile {
-    match chosen.map(|chosen| (chosen.type_.as_str(), chosen.localhost_profile.as_deref())) {
-        Some(("RuntimeDefault", _)) => profile(ProfileType::RuntimeDefault, ""),
-        Some(("Localhost", Some(name))) => {
-            let path = settings.seccomp_profiles.join(name);
-            profile(ProfileType::Localhost, &path.to_string_lossy())
+/// A profile that is asked for and can't be named is an error: without it the container would run unconfined.
+fn seccomp(chosen: Option<&SeccompProfile>, settings: &Settings) -> Result<SecurityProfile, SecurityError> {
+    let Some(chosen) = chosen else {
+        let kind = if settings.seccomp_default { ProfileType::RuntimeDefault } else { ProfileType::Unconfined };
+        return Ok(profile(kind, ""));
+    };
+    let name = chosen.localhost_profile.as_deref().unwrap_or_default();
+    match chosen.type_.as_str() {
+        "RuntimeDefault" => Ok(profile(ProfileType::RuntimeDefault, "")),
+        "Unconfined" => Ok(profile(ProfileType::Unconfined, "")),
+        "Localhost" if name.is_empty() => Err(SecurityError::NoSeccompProfile),
+        "Localhost" => {
+            let path = beneath::join(&settings.seccomp_profiles, name)
+                .ok_or_else(|| SecurityError::SeccompPath(name.to_string()))?;
+            Ok(profile(ProfileType::Localhost, &path.to_string_lossy()))
         }
-        Some(_) => profile(ProfileType::Unconfined, ""),
-        None if sandbox || settings.seccomp_default => profile(ProfileType::RuntimeDefault, ""),
-        None => profile(ProfileType::Unconfined, ""),
+        other => Err(SecurityError::SeccompType(other.to_string())),
     }
 }
 
 /// From the field, or from the annotation it replaced. None leaves the choice to the runtime.
-fn apparmor_profile(pod: &Pod, container: &Container, chosen: Option<&AppArmorProfile>) -> Option<String> {
+fn apparmor_profile(
+    pod: &Pod,
+    container: &Container,
+    chosen: Option<&AppArmorProfile>,
+) -> Result<Option<String>, SecurityError> {
+    let local = |name: &str| match name.trim().is_empty() {
+        true => Err(SecurityError::NoAppArmorProfile),
+        false => Ok(Some(format!("localhost/{name}"))),
+    };
     if let Some(chosen) = chosen {
-        return match (chosen.type_.as_str(), &chosen.localhost_profile) {
-            ("RuntimeDefault", _) => Some("runtime/default".into()),
-            ("Localhost", Some(name)) => Some(format!("localhost/{name}")),
-            _ => Some("unconfined".into()),
+        return match chosen.type_.as_str() {
+            "RuntimeDefault" => Ok(Some("runtime/default".into())),
+            "Unconfined" => Ok(Some("unconfined".into())),
+            "Localhost" => local(chosen.localhost_profile.as_deref().unwrap_or_default()),
+            other => Err(SecurityError::AppArmorType(other.to_string())),
         };
     }
     let key = format!("container.apparmor.security.beta.kubernetes.io/{}", container.name);
-    pod::annotation(pod, &key).map(ToString::to_string)
+    match pod::annotation(pod, &key) {
+        None | Some("") => Ok(None),
+        Some(known @ ("runtime/default" | "unconfined")) => Ok(Some(known.to_string())),
+        Some(other) => match other.strip_prefix("localhost/") {
+            Some(name) => local(name),
+            None => Err(SecurityError::AppArmorType(other.to_string())),
+        },
+    }
 }
 
 fn selinux(options: &SELinuxOptions) -> SelinuxOption {
@@ -280,5 +311,41 @@ mod tests {
         assert_eq!(context.supplemental_groups, [4, 3]);
         assert!(context.no_new_privs && context.masked_paths.is_empty());
         assert_eq!(context.seccomp.map(|profile| profile.profile_type), Some(ProfileType::RuntimeDefault as i32));
+    }
+
+    #[test]
+    fn a_profile_that_is_asked_for_is_never_dropped() {
+        let seccomp = |value: serde_json::Value| {
+            let context = check(json!({}), json!({ "seccompProfile": value }), Image::default());
+            context.map(|context| context.seccomp.map(|profile| (profile.profile_type, profile.localhost_ref)))
+        };
+        let named = Some((ProfileType::Localhost as i32, "/data/seccomp/a/b.json".to_string()));
+        assert_eq!(seccomp(json!({ "type": "Localhost", "localhostProfile": "a/b.json" })), Ok(named));
+        assert_eq!(seccomp(json!({ "type": "Localhost" })), Err(SecurityError::NoSeccompProfile));
+        for name in ["", "/etc/passwd", "../x", "a/../../x"] {
+            assert!(seccomp(json!({ "type": "Localhost", "localhostProfile": name })).is_err(), "{name}");
+        }
+        assert!(seccomp(json!({ "type": "localhost", "localhostProfile": "a" })).is_err());
+        let apparmor = |value: serde_json::Value| {
+            let context = check(json!({ "appArmorProfile": value }), json!({}), Image::default());
+            context.map(|context| context.apparmor_profile)
+        };
+        assert_eq!(apparmor(json!({ "type": "Localhost", "localhostProfile": "x" })), Ok("localhost/x".to_string()));
+        assert_eq!(apparmor(json!({ "type": "Localhost" })), Err(SecurityError::NoAppArmorProfile));
+        assert!(apparmor(json!({ "type": "Localhost", "localhostProfile": " " })).is_err());
+        assert!(apparmor(json!({ "type": "runtimeDefault" })).is_err());
+    }
+
+    #[test]
+    fn the_users_of_an_image_are_kept() {
+        let user = |value| Image { uid: Some(Int64Value { value }), ..Default::default() };
+        let kept = check(json!({}), json!({}), user(1000)).expect("allowed");
+        assert_eq!(kept.run_as_user, Some(Int64Value { value: 1000 }));
+        assert!(check(json!({ "runAsNonRoot": true }), json!({}), user(0)).is_err());
+        let named = |name: &str| Image { username: name.into(), ..Default::default() };
+        for name in ["root", "4294967296", "nobody"] {
+            assert!(check(json!({ "runAsNonRoot": true }), json!({}), named(name)).is_err(), "{name}");
+        }
+        assert_eq!(check(json!({}), json!({}), named("app")).map(|own| own.run_as_username), Ok("app".to_string()));
     }
 }

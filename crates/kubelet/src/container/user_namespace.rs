@@ -50,7 +50,7 @@ pub fn ensure(settings: &Settings, pod: &Pod) -> io::Result<Range> {
         .ok_or_else(|| io::Error::other("no range of user ids is left for another pod with users of its own"))?;
     let range = Range { first, length: LENGTH };
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
+        crate::private::create_all(folder)?;
     }
     std::fs::write(path, serde_json::to_vec(&range)?)?;
     Ok(range)

@@ -1,6 +1,7 @@
 //! Reading sandboxes and containers from the runtime.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use k8s_openapi::jiff::Timestamp;
 use knarr_cri::messages::{
@@ -9,6 +10,7 @@ use knarr_cri::messages::{
 use knarr_cri::{CallError, Runtime};
 
 use super::{ContainerView, RuntimePod, Sandbox, State, label};
+use crate::beneath;
 
 /// Everything the runtime holds, by pod uid: what a starting node adopts.
 pub async fn inventory(runtime: &Runtime) -> Result<HashMap<String, (RuntimePod, PodName)>, CallError> {
@@ -152,14 +154,15 @@ fn moment(nanoseconds: i64) -> Option<Timestamp> {
     if nanoseconds <= 0 { None } else { Timestamp::from_nanosecond(nanoseconds.into()).ok() }
 }
 
-const LONGEST_MESSAGE: usize = 4096;
+const LONGEST_MESSAGE: u64 = 4096;
+const READ_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 const LONGEST_LOG_MESSAGE: usize = 2048;
 const LONGEST_LOG_LINES: usize = 80;
 
 /// What the container left in its termination file, or the end of its log when it failed without a word.
 async fn termination_message(words: &LastWords, exit_code: i32) -> Option<String> {
     if let Some(file) = &words.file {
-        let content = read_head(file, LONGEST_MESSAGE).await;
+        let content = read_message(file.clone()).await;
         if !content.is_empty() {
             return Some(String::from_utf8_lossy(&content).into_owned());
         }
@@ -170,12 +173,39 @@ async fn termination_message(words: &LastWords, exit_code: i32) -> Option<String
     None
 }
 
-async fn read_head(path: &str, limit: usize) -> Vec<u8> {
-    use tokio::io::AsyncReadExt;
-    let mut content = Vec::new();
-    if let Ok(file) = tokio::fs::File::open(path).await {
-        // A file that vanishes while it is read leaves what was read: there is no better message to be had.
-        let _ = file.take(limit as u64).read_to_end(&mut content).await;
+/// The end of what the container left. It may have left anything, or mounted anything there.
+async fn read_message(file: String) -> Vec<u8> {
+    let work = tokio::task::spawn_blocking(move || {
+        let file = beneath::open_regular(Path::new(&file))?;
+        Ok::<_, beneath::ReadError>(beneath::read_tail(file, LONGEST_MESSAGE)?)
+    });
+    // There is no better message to be had of a file that can't be read.
+    match tokio::time::timeout(READ_TIMEOUT, work).await {
+        Ok(Ok(Ok(content))) => content,
+        _ => Vec::new(),
     }
-    content
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_termination_message_is_the_bounded_end_of_a_regular_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        std::fs::write(path("long"), [vec![b'x'; 1 << 20], b"end".to_vec()].concat()).expect("written");
+        std::os::unix::fs::symlink(path("long"), path("link")).expect("made");
+        nix::unistd::mkfifo(path("fifo").as_str(), nix::sys::stat::Mode::S_IRWXU).expect("made");
+        let read = async |name: &str| {
+            let file = Some(path(name));
+            let words = LastWords { file, log: String::new(), fall_back_to_log: false };
+            tokio::time::timeout(Duration::from_secs(5), termination_message(&words, 1)).await.expect("no waiting")
+        };
+        let message = read("long").await.expect("a message");
+        assert!(message.len() == 4096 && message.ends_with("xend"), "{} bytes", message.len());
+        assert_eq!(read("link").await, None);
+        assert_eq!(read("fifo").await, None);
+    }
 }

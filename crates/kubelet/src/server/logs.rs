@@ -12,6 +12,7 @@ use nix::sys::inotify::AddWatchFlags;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, BufReader};
 use tokio::sync::mpsc;
 
+use crate::beneath;
 use crate::inotify::Watcher;
 
 /// How long a follower waits for what no file tells.
@@ -65,7 +66,7 @@ async fn send_all(
     ended: impl Fn() -> bool + Send,
 ) -> std::io::Result<()> {
     let mut writer = Writer { options, left: options.limit, at_line_start: true, buffer: Vec::with_capacity(16 << 10) };
-    let mut file = tokio::fs::File::open(path).await?;
+    let mut file = open(path).await?;
     let mut watcher = if options.follow { watch(&file) } else { None };
     let start = match options.tail {
         Some(lines) => tail_start(&mut file, lines, options.stream.as_deref()).await?,
@@ -103,7 +104,7 @@ async fn send_all(
             // What the runtime had in hand still goes to the old file, until it is closed.
             let since = *set_aside.get_or_insert_with(Instant::now);
             if closed || over || watcher.is_none() || since.elapsed() >= PAUSE {
-                match tokio::fs::File::open(path).await {
+                match open(path).await {
                     Ok(file) => {
                         watcher = watch(&file);
                         reader = BufReader::with_capacity(32 << 10, file);
@@ -126,6 +127,17 @@ async fn send_all(
             () = tokio::time::sleep(PAUSE) => {}
         }
     }
+}
+
+/// Only a regular file: a link could lead to any file of the host, and a FIFO would block.
+async fn open(path: &Path) -> std::io::Result<tokio::fs::File> {
+    let path = path.to_path_buf();
+    let opened =
+        tokio::task::spawn_blocking(move || beneath::open_regular(&path)).await.map_err(std::io::Error::other)?;
+    opened.map(tokio::fs::File::from_std).map_err(|error| match error {
+        beneath::ReadError::Io(error) => error,
+        other => std::io::Error::other(other),
+    })
 }
 
 /// Watches the open file, whatever its name is by now.
@@ -306,6 +318,22 @@ mod tests {
         for (options, expected) in cases {
             let title = format!("{options:?}");
             assert_eq!(read(options).await, expected, "{title}");
+        }
+    }
+
+    #[tokio::test]
+    async fn only_regular_files_are_shown() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (secret, link) = (folder.path().join("secret"), folder.path().join("link"));
+        std::fs::write(&secret, LOG).expect("written");
+        std::os::unix::fs::symlink(&secret, &link).expect("made");
+        let fifo = folder.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        assert_eq!(last_lines(&secret.to_string_lossy(), 1, 100).await, "four\n");
+        for path in [link, fifo] {
+            let read = last_lines(path.to_str().expect("text"), 1, 100);
+            let text = tokio::time::timeout(Duration::from_secs(5), read).await.expect("no waiting");
+            assert_eq!(text, "", "{}", path.display());
         }
     }
 

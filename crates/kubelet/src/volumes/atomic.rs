@@ -12,6 +12,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use super::VolumeError;
+use crate::private;
 
 const DATA: &str = "..data";
 
@@ -35,14 +36,14 @@ pub fn write(
         return Err(VolumeError::Path(format!("invalid path in volume: {name}")));
     }
     let group = group.and_then(|group| u32::try_from(group).ok());
-    std::fs::create_dir_all(volume).map_err(VolumeError::file(volume))?;
+    private::create_all(volume).map_err(VolumeError::file(volume))?;
     // In memory it looks like a file system of its own.
     let mode = 0o777 | if group.is_some() { 0o2000 } else { 0 } | if in_memory { 0o1000 } else { 0 };
     if let Some(group) = group {
         lchown(volume, None, Some(group)).map_err(VolumeError::file(volume))?;
     }
     std::fs::set_permissions(volume, std::fs::Permissions::from_mode(mode)).map_err(VolumeError::file(volume))?;
-    let old = std::fs::read_link(volume.join(DATA)).ok();
+    let old = current(volume);
     if let Some(old) = &old
         && holds(&volume.join(old), files)
     {
@@ -65,6 +66,15 @@ pub fn write(
         std::fs::remove_dir_all(&old).map_err(VolumeError::file(&old))?;
     }
     Ok(())
+}
+
+/// The folder that holds the present files. A link to anything but such a folder is not ours, and nothing behind it is
+/// compared or removed.
+fn current(volume: &Path) -> Option<PathBuf> {
+    let target = std::fs::read_link(volume.join(DATA)).ok()?;
+    let name = target.to_str().filter(|name| name.starts_with("..") && name.len() > 2 && !name.contains('/'))?;
+    let is_folder = std::fs::symlink_metadata(volume.join(name)).is_ok_and(|metadata| metadata.is_dir());
+    is_folder.then(|| PathBuf::from(name))
 }
 
 fn is_unsafe(part: std::path::Component<'_>) -> bool {
@@ -204,5 +214,23 @@ mod tests {
         assert_eq!(std::fs::read_to_string(volume.join("a")).expect("readable"), "3");
         assert!(!volume.join(before).exists(), "the old files are gone");
         assert!(write(&volume, &files(&[("../x", "", 0)]), None, false).is_err());
+    }
+
+    #[test]
+    fn an_update_removes_nothing_behind_a_planted_link() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (volume, host) = (folder.path().join("v"), folder.path().join("host"));
+        std::fs::create_dir(&host).expect("made");
+        for target in [host.clone(), PathBuf::from("../host"), PathBuf::from(".."), PathBuf::from("..planted")] {
+            std::fs::write(host.join("a"), "host").expect("written");
+            write(&volume, &files(&[("a", "1", 0o400)]), None, false).expect("written");
+            std::fs::remove_file(volume.join(DATA)).expect("removed");
+            remove_if_there(&volume.join("..planted")).expect("removed");
+            symlink(&host, volume.join("..planted")).expect("made");
+            symlink(&target, volume.join(DATA)).expect("made");
+            write(&volume, &files(&[("a", "2", 0o400)]), None, false).expect("written");
+            assert_eq!(std::fs::read_to_string(host.join("a")).expect("kept"), "host", "{}", target.display());
+            assert_eq!(std::fs::read_to_string(volume.join("a")).expect("written"), "2", "{}", target.display());
+        }
     }
 }

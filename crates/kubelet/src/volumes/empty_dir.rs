@@ -8,6 +8,7 @@ use knarr_client::quantity::value;
 use nix::mount::MsFlags;
 
 use super::{VolumeError, mount, ownership};
+use crate::private;
 
 /// `memory_limit` bounds what a volume in memory may take.
 pub fn make(
@@ -19,7 +20,7 @@ pub fn make(
     if path.is_dir() && (!is_mounted_kind(source) || mount::is_mount_point(path)) {
         return Ok(());
     }
-    std::fs::create_dir_all(path).map_err(VolumeError::file(path))?;
+    private::create_all(path).map_err(VolumeError::file(path))?;
     let limit = source.size_limit.as_ref().map(value).filter(|limit| *limit > 0);
     match source.medium.as_deref().unwrap_or_default() {
         "Memory" => {

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod};
 use super::{Mounted, VolumeError, mount};
 use crate::context::Context;
 use crate::objects::Interest;
+use crate::private;
 use crate::settings::Settings;
 
 /// The kind under which such a volume lies in the pod's folder.
@@ -34,7 +35,7 @@ pub async fn mount(
         return Ok(Mounted { path: PathBuf::new(), read_only: true, relabel: false, image: Some(reference) });
     }
     if !mount::is_mount_point(&target) {
-        std::fs::create_dir_all(&target).map_err(VolumeError::file(&target))?;
+        private::create_all(&target).map_err(VolumeError::file(&target))?;
         let name = image.repo_tags.first().or(image.repo_digests.first()).cloned().unwrap_or(reference);
         let (socket, folder) = (context.runtime.socket().to_path_buf(), target.clone());
         let work = tokio::task::spawn_blocking(move || knarr_cri::containerd::mount_image(&socket, &name, &folder));

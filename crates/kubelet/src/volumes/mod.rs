@@ -29,6 +29,7 @@ use crate::container::env::{EnvError, Surroundings};
 use crate::context::Context;
 use crate::objects::{Interest, ObjectError};
 use crate::pod;
+use crate::private;
 use crate::settings::Settings;
 use crate::trail;
 
@@ -111,10 +112,11 @@ pub fn memory_directory(settings: &Settings) -> PathBuf {
 
 /// To be called once before any pod.
 pub fn prepare(settings: &Settings) -> Result<(), VolumeError> {
-    let pods = settings.root.join("pods");
-    std::fs::create_dir_all(&pods).map_err(VolumeError::file(&pods))?;
     let memory = memory_directory(settings);
-    std::fs::create_dir_all(&memory).map_err(VolumeError::file(&memory))?;
+    for folder in [&settings.root, &settings.root.join("pods"), &memory] {
+        private::close(folder).map_err(VolumeError::file(folder))?;
+    }
+    private::create_all(&settings.log_root).map_err(VolumeError::file(&settings.log_root))?;
     if !mount::is_mount_point(&memory) {
         mount::tmpfs(&memory, "mode=0750", MsFlags::MS_NODEV | MsFlags::MS_NOSUID)?;
     }

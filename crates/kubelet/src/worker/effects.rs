@@ -22,6 +22,7 @@ use crate::container::sandbox::sandbox_config;
 use crate::container::user_namespace;
 use crate::context::{Context, api_text};
 use crate::pod;
+use crate::private;
 use crate::runtime::{ContainerView, RuntimePod, Sandbox, State, held_of_pod, label, observe_sandbox};
 use crate::status;
 use crate::trail::{self, pod_step};
@@ -577,7 +578,7 @@ async fn create_sandbox(
         fitting_hostname(pod, &context.settings.cluster_domain).map_err(failed)?;
     }
     let config = sandbox_config(pod, attempt, &context.settings, &context.node_dns, &context.cgroup_parent(pod));
-    std::fs::create_dir_all(&config.log_directory).map_err(|error| failed(error.to_string()))?;
+    private::create_log_directory(config.log_directory.as_ref()).map_err(|error| failed(error.to_string()))?;
     let _turn = context.starts.turn().await;
     let step = trail::sandbox(pod);
     context.metrics.count("kubelet_started_pods_total", &[]);

@@ -14,7 +14,7 @@ use super::Message;
 use super::hooks::{HookTarget, run_hook};
 use crate::container::config::{Parts, container_config};
 use crate::container::env::environment;
-use crate::container::hosts::hosts_file;
+use crate::container::hosts::{hosts_file, write_hosts_file};
 use crate::container::mounts::Mounting;
 use crate::container::resources::linux_resources;
 use crate::container::sandbox::sandbox_config;
@@ -22,6 +22,7 @@ use crate::container::security::container_security;
 use crate::context::Context;
 use crate::objects::Interest;
 use crate::pod::{self, Found};
+use crate::private;
 use crate::runtime::{ContainerView, Sandbox, label, observe_container};
 use crate::trail;
 use crate::volumes::MountedVolumes;
@@ -178,7 +179,7 @@ impl Start {
             given: grant.devices.into_values().map(|own| own.use_with).collect(),
         };
         let folder = settings.log_directory(pod::namespace(&self.pod), pod::name(&self.pod), pod::uid(&self.pod));
-        std::fs::create_dir_all(folder.join(&container.name))
+        private::create_log_directory(&folder.join(&container.name))
             .map_err(|error| format!("the log folder can't be made: {error}"))?;
         Ok(container_config(parts))
     }
@@ -186,13 +187,11 @@ impl Start {
     fn hosts_file(&self) -> std::io::Result<PathBuf> {
         let settings = &self.context.settings;
         let folder = settings.pod_directory(pod::uid(&self.pod));
-        std::fs::create_dir_all(&folder)?;
+        private::create_all(&folder)?;
         let path = folder.join("etc-hosts");
         let node_file = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
         let text = hosts_file(&self.pod, &self.sandbox.addresses, &settings.cluster_domain, &node_file);
-        if std::fs::read_to_string(&path).ok().as_deref() != Some(text.as_str()) {
-            std::fs::write(&path, text)?;
-        }
+        write_hosts_file(&path, &text)?;
         Ok(path)
     }
 
