@@ -165,12 +165,18 @@ impl Netlink {
         self.handle.link().add(message).execute().await.map_err(failed(format!("making {name}")))
     }
 
-    /// Puts an interface on a bridge, lets packets return where they came from, and brings it up.
-    pub async fn join_bridge(&self, index: u32, bridge: u32) -> Result<(), NetlinkError> {
-        let join = LinkUnspec::new_with_index(index).controller(bridge).up().build();
-        self.handle.link().set(join).execute().await.map_err(failed("joining the bridge"))?;
-        let hairpin = LinkBridgePort::new(index).hairpin(true).build();
-        self.handle.link().set_port(hairpin).execute().await.map_err(failed("setting hairpin mode"))
+    /// Keeps a bridge from passing frames between this port and others that are isolated as well.
+    pub async fn isolate_port(&self, index: u32) -> Result<(), NetlinkError> {
+        let port = LinkBridgePort::new(index).isolated(true).build();
+        self.handle.link().set_port(port).execute().await.map_err(failed("isolating a bridge port"))
+    }
+
+    /// Says once and for all which hardware address a neighbour has: nobody is asked, and nobody can claim to be it.
+    pub async fn set_neighbour(&self, index: u32, address: IpAddr, mac: &[u8]) -> Result<(), NetlinkError> {
+        use rtnetlink::packet_route::neighbour::NeighbourState;
+        let neighbours = self.handle.neighbours();
+        let neighbour = neighbours.add(index, address).link_layer_address(mac).state(NeighbourState::Permanent);
+        neighbour.replace().execute().await.map_err(failed(format!("setting the neighbour {address}")))
     }
 
     pub async fn bring_up(&self, index: u32) -> Result<(), NetlinkError> {

@@ -1,8 +1,12 @@
 //! Making and removing a pod's interface.
 //!
-//! A pod has addresses of its own length (/32, /128) and its default route through the bridge's address. All its
-//! traffic, to pods on the same node too, is thus routed by the node, where services and policies are applied, whether
-//! or not the kernel shows bridged frames to nftables.
+//! A pod shares a link with the node alone: a pair of interfaces, with a route to the pod's addresses (/32, /128) at the
+//! node's end and the default route at the pod's. All its traffic, to pods on the same node too, is thus routed by the node,
+//! where services and policies are applied; no frame reaches another pod, and a packet that does not come from the pod's
+//! own addresses is dropped (`guard`). Neighbours are fixed on both sides, so there is nothing to claim by ARP.
+//!
+//! The bridge holds the gateway's address and the route to the node's pod network. Pods that an earlier version put on it
+//! stay there until they go (`adopt`).
 
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -10,12 +14,13 @@ use std::os::fd::AsRawFd;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::guard;
 use super::host_ports;
 use super::leases::{self, Lease, LeaseError, Leases, NewLease};
 use super::reply::{Attached, Failure, codes, default_network};
 use super::request::{Attachment, Bandwidth, Config, Request};
 use crate::cidr::Cidr;
-use crate::netlink::{Netlink, NetlinkError, Pair, Route};
+use crate::netlink::{Link, Netlink, NetlinkError, Pair, Route};
 use crate::{namespace, pod_network, sysctl};
 
 /// A bucket at least this large lets whole packets through, segments that the kernel joined among them.
@@ -28,7 +33,7 @@ pub async fn add(request: &Request) -> Result<Value, Failure> {
     let inside = namespace::open(path).map_err(|error| Failure::of(codes::UNKNOWN_CONTAINER, &error))?;
     let netlink = Netlink::open().map_err(kernel)?;
     let mtu = mtu(&netlink, config).await.map_err(kernel)?;
-    let bridge = ensure_bridge(&netlink, config, mtu).await?;
+    let bridge_mac = ensure_bridge(&netlink, config, mtu).await?;
 
     let leases = Leases::open(&config.data_dir, &config.name).map_err(lease)?;
     if let Some(old) = leases.find(&request.container, &request.interface).map_err(lease)? {
@@ -44,7 +49,7 @@ pub async fn add(request: &Request) -> Result<Value, Failure> {
     };
     let lease_made = leases.take(wanted, &config.pod_cidrs).map_err(lease)?;
     // Ports are changed under the lock; the rest of the work needs it no more.
-    let done = connect(&netlink, request, &inside, &lease_made, bridge.index, mtu).await;
+    let done = connect(&netlink, request, &inside, &lease_made, mtu).await;
     let done = match done {
         Ok(attached) => {
             host_ports::open(&lease_made).map(|()| attached).map_err(|error| Failure::of(codes::KERNEL, &error))
@@ -53,7 +58,7 @@ pub async fn add(request: &Request) -> Result<Value, Failure> {
     };
     match done {
         Ok(mut attached) => {
-            attached.bridge_mac = mac_text(&bridge.mac);
+            attached.bridge_mac = mac_text(&bridge_mac);
             Ok(attached.to_json(&request.version()))
         }
         Err(failure) => {
@@ -76,6 +81,27 @@ pub async fn delete(request: &Request) -> Result<(), Failure> {
     remove_link(&host_name(&request.container, &request.interface)).await.map_err(kernel)
 }
 
+/// Isolates pods that an earlier version put on the bridge from one another: they reach each other through the node alone,
+/// as they do by their routes. Tells how many there are.
+pub async fn adopt(leases: &Leases, bridge: &str) -> Result<usize, LeaseError> {
+    let Ok(netlink) = Netlink::open() else { return Ok(0) };
+    let Ok(bridge) = netlink.link(bridge).await else { return Ok(0) };
+    let mut count = 0;
+    for held in leases.all()?.iter().filter(|held| !guard::is_routed(&held.host_interface)) {
+        let isolated = match netlink.link(&held.host_interface).await {
+            Ok(link) if link.controller == Some(bridge.index) => netlink.isolate_port(link.index).await,
+            Ok(_) => continue,
+            Err(error) => Err(error),
+        };
+        match isolated {
+            Ok(()) => count += 1,
+            Err(error) if error.is_gone() => {}
+            Err(error) => tracing::warn!(interface = held.host_interface, %error, "a pod could not be isolated"),
+        }
+    }
+    Ok(count)
+}
+
 pub async fn check(request: &Request) -> Result<(), Failure> {
     let config = &request.config;
     check_config(config)?;
@@ -87,8 +113,15 @@ pub async fn check(request: &Request) -> Result<(), Failure> {
     let netlink = Netlink::open().map_err(kernel)?;
     let bridge = netlink.link(&config.bridge).await.map_err(kernel)?;
     let host = netlink.link(&found.host_interface).await.map_err(kernel)?;
-    if host.controller != Some(bridge.index) {
+    if !guard::is_routed(&found.host_interface) && host.controller != Some(bridge.index) {
         return Err(missing("the interface's place on the bridge"));
+    }
+    let routes = netlink.other_routes().await.map_err(kernel)?;
+    for address in found.addresses.iter().filter(|_| guard::is_routed(&found.host_interface)) {
+        let own = Cidr::new(*address, whole(*address));
+        if !routes.iter().any(|route| Some(route.to) == own && route.link == Some(host.index)) {
+            return Err(missing(&format!("the route to {address}")));
+        }
     }
     let path = request.namespace.as_deref().ok_or_else(|| Failure::new(codes::ENVIRONMENT, "CNI_NETNS is missing"))?;
     let inside = namespace::open(path).map_err(|error| Failure::of(codes::UNKNOWN_CONTAINER, &error))?;
@@ -194,12 +227,8 @@ async fn mtu(netlink: &Netlink, config: &Config) -> Result<u32, NetlinkError> {
     }
 }
 
-struct Bridge {
-    index: u32,
-    mac: Vec<u8>,
-}
-
-async fn ensure_bridge(netlink: &Netlink, config: &Config, mtu: u32) -> Result<Bridge, Failure> {
+/// The bridge's hardware address.
+async fn ensure_bridge(netlink: &Netlink, config: &Config, mtu: u32) -> Result<Vec<u8>, Failure> {
     let gateways: Vec<(IpAddr, u8)> =
         config.pod_cidrs.iter().filter_map(|network| Some((leases::gateway(network)?, network.length()))).collect();
     let first = gateways.first().map(|(address, _)| *address);
@@ -221,15 +250,11 @@ async fn ensure_bridge(netlink: &Netlink, config: &Config, mtu: u32) -> Result<B
         netlink.add_address(link.index, address, length).await.map_err(kernel)?;
     }
     if is_new {
-        let bridge = &config.bridge;
-        sysctl::set(&format!("net/ipv4/conf/{bridge}/send_redirects"), "0");
-        // A connection from the node's own loopback to a host port is led on to the pod.
-        sysctl::set(&format!("net/ipv4/conf/{bridge}/route_localnet"), "1");
-        sysctl::set(&format!("net/ipv6/conf/{bridge}/accept_dad"), "0");
-        pod_network::prepare(&config.pod_cidrs, &config.cluster_cidrs)
+        guard::harden(&config.bridge);
+        pod_network::prepare(&config.bridge, &config.pod_cidrs, &config.cluster_cidrs)
             .map_err(|error| Failure::of(codes::KERNEL, &error))?;
     }
-    Ok(Bridge { index: link.index, mac: link.mac })
+    Ok(link.mac)
 }
 
 async fn connect(
@@ -237,7 +262,6 @@ async fn connect(
     request: &Request,
     inside: &std::fs::File,
     held: &Lease,
-    bridge: u32,
     mtu: u32,
 ) -> Result<Attached, Failure> {
     let mac = held.addresses.first().map(|address| hardware_address(*address));
@@ -250,14 +274,14 @@ async fn connect(
     };
     netlink.add_pair(&pair).await.map_err(kernel)?;
     let host = netlink.link(&held.host_interface).await.map_err(kernel)?;
-    netlink.join_bridge(host.index, bridge).await.map_err(kernel)?;
-
     let gateways: Vec<IpAddr> = request.config.pod_cidrs.iter().filter_map(leases::gateway).collect();
     let addresses: Vec<(IpAddr, IpAddr)> = held.addresses.iter().copied().zip(gateways).collect();
+    set_up_host(netlink, &host, held, &addresses).await.map_err(kernel)?;
     let name = request.interface.as_str();
     let limits = request.config.runtime_config.bandwidth.clone().unwrap_or_default();
-    let (for_thread, egress) = (addresses.clone(), egress(&limits));
-    let link = namespace::run_inside(inside, || async move { set_up_inside(name, &for_thread, egress).await });
+    let (for_thread, egress, host_mac) = (addresses.clone(), egress(&limits), host.mac.clone());
+    let link =
+        namespace::run_inside(inside, || async move { set_up_inside(name, &for_thread, &host_mac, egress).await });
     let link = link.map_err(|error| Failure::of(codes::KERNEL, &error))?.map_err(kernel)?;
     if let Some((rate, burst)) = ingress(&limits) {
         netlink.limit_rate(host.index, rate, burst).await.map_err(kernel)?;
@@ -275,24 +299,58 @@ async fn connect(
     })
 }
 
+/// The node's end: the gateway's addresses, and the routes to the pod's.
+async fn set_up_host(
+    netlink: &Netlink,
+    host: &Link,
+    held: &Lease,
+    addresses: &[(IpAddr, IpAddr)],
+) -> Result<(), NetlinkError> {
+    guard::harden(&held.host_interface);
+    if !held.ports.is_empty() {
+        // A connection from the node's own loopback to a host port is led on to the pod. Nothing comes back to loopback
+        // addresses from there: the guard drops it.
+        sysctl::set(&format!("net/ipv4/conf/{}/route_localnet", held.host_interface), "1");
+    }
+    netlink.bring_up(host.index).await?;
+    let mac = held.addresses.first().map(|address| hardware_address(*address));
+    for (address, gateway) in addresses {
+        netlink.add_address(host.index, *gateway, whole(*gateway)).await?;
+        if let Some(mac) = mac {
+            netlink.set_neighbour(host.index, *address, &mac).await?;
+        }
+        if let Some(to) = Cidr::new(*address, whole(*address)) {
+            let route = Route { to, gateway: None, link: Some(host.index), on_link: false, source: None };
+            netlink.set_route(&route, false).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The length of a network that is one address.
+fn whole(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
+}
+
 /// Within the pod's namespace: addresses, and every way through the gateway. Gives the hardware address.
 async fn set_up_inside(
     name: &str,
     addresses: &[(IpAddr, IpAddr)],
+    gateway_mac: &[u8],
     limit: Option<(u64, u32)>,
 ) -> Result<Vec<u8>, NetlinkError> {
     let netlink = Netlink::open()?;
     let link = netlink.link(name).await?;
     if addresses.iter().any(|(address, _)| address.is_ipv6()) {
         sysctl::set(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0");
-        sysctl::set(&format!("net/ipv6/conf/{name}/accept_redirects"), "0");
-        sysctl::set(&format!("net/ipv6/conf/{name}/accept_ra"), "0");
     }
+    guard::harden(name);
     netlink.bring_up(netlink.link("lo").await?.index).await?;
     netlink.bring_up(link.index).await?;
     for (address, gateway) in addresses {
-        let own = if address.is_ipv4() { 32 } else { 128 };
+        let own = whole(*address);
         netlink.add_address(link.index, *address, own).await?;
+        netlink.set_neighbour(link.index, *gateway, gateway_mac).await?;
         if let Some(to) = Cidr::new(*gateway, own) {
             let route = Route { to, gateway: None, link: Some(link.index), on_link: false, source: None };
             netlink.set_route(&route, false).await?;
@@ -326,8 +384,8 @@ fn rate(bits_a_second: u64, burst_bits: u64) -> Option<(u64, u32)> {
 /// An interface name that is the same for the same attachment, within the kernel's 15 characters.
 fn host_name(container: &str, interface: &str) -> String {
     let hash = Sha256::digest(format!("{container}/{interface}").as_bytes());
-    let hash: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
-    format!("kn{hash}")
+    let hash: String = hash.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
+    format!("{}{}", guard::INTERFACES, &hash[..9])
 }
 
 /// A hardware address from a network address: neighbours stay right when an address moves to another pod.

@@ -6,6 +6,7 @@
 
 mod attach;
 pub mod configuration;
+pub(crate) mod guard;
 mod host_ports;
 mod leases;
 mod loopback;
@@ -52,6 +53,11 @@ pub async fn reconcile(data_directory: &std::path::Path, network: &str) -> Resul
         attach::forget(&leases, lease).await?;
     }
     Ok(dead.len())
+}
+
+/// Isolates the pods that an earlier version put on the bridge. Tells how many there are.
+pub async fn adopt(data_directory: &std::path::Path, network: &str, bridge: &str) -> Result<usize, LeaseError> {
+    attach::adopt(&Leases::open(data_directory, network)?, bridge).await
 }
 
 /// The attachments that this node knows of.

@@ -42,8 +42,15 @@ pub async fn run(informers: Informers, settings: Settings) {
         Ok(count) => tracing::info!(count, "addresses of pods that are gone were freed"),
         Err(error) => tracing::warn!(%error, "leases of addresses could not be checked"),
     }
-    if let Err(error) = prepare(&pod_cidrs, &settings.cluster_cidrs) {
-        tracing::error!(%error, "pods will reach the outside with their own addresses only");
+    cni::guard::harden(&settings.bridge);
+    match cni::adopt(&settings.data_directory, NETWORK, &settings.bridge).await {
+        Ok(0) => {}
+        Ok(count) => tracing::info!(count, "pods of an earlier version are isolated on the bridge"),
+        Err(error) => tracing::warn!(%error, "pods of an earlier version could not be isolated"),
+    }
+    if let Err(error) = prepare(&settings.bridge, &pod_cidrs, &settings.cluster_cidrs) {
+        tracing::error!(%error, "the rules for pods' packets could not be set: pods reach the outside with their own \
+            addresses only, and are not kept to these");
     }
     let told = CniSettings {
         data_directory: settings.data_directory.clone(),
@@ -61,14 +68,14 @@ pub async fn run(informers: Informers, settings: Settings) {
 }
 
 /// Makes the kernel forward pods' packets, and give those that leave the cluster the node's address.
-pub fn prepare(pod_cidrs: &[Cidr], cluster_cidrs: &[Cidr]) -> Result<(), NftError> {
+pub fn prepare(bridge: &str, pod_cidrs: &[Cidr], cluster_cidrs: &[Cidr]) -> Result<(), NftError> {
     sysctl::set("net/ipv4/ip_forward", "1");
     // The kernel sends redirects when a packet leaves where it came from, as between two pods of a node.
     sysctl::set("net/ipv4/conf/all/send_redirects", "0");
     if pod_cidrs.iter().any(|cidr| !cidr.is_ipv4()) {
         sysctl::set("net/ipv6/conf/all/forwarding", "1");
     }
-    nft::run(&masquerade(pod_cidrs, cluster_cidrs))
+    nft::run(&format!("{}{}", cni::guard::table(bridge), masquerade(pod_cidrs, cluster_cidrs)))
 }
 
 /// Waits until the node has networks for its pods.

@@ -6,6 +6,8 @@
 mod api;
 mod balancers;
 mod endpoints;
+mod frames;
+mod hostile;
 mod machine;
 mod pods;
 mod policies;
@@ -28,6 +30,11 @@ const SCENARIOS: &[Scenario] = &[
     ("health_ports_tell_of_local_endpoints", endpoints::health_ports_tell_of_local_endpoints),
     ("connections_outlive_the_proxy", services::connections_outlive_the_proxy),
     ("neighbours_learn_where_a_balancer_s_address_is", balancers::neighbours_learn_where_a_balancer_s_address_is),
+    ("a_node_s_loopback_is_out_of_reach", hostile::a_node_s_loopback_is_out_of_reach),
+    ("pods_speak_for_themselves_alone", hostile::pods_speak_for_themselves_alone),
+    ("pods_are_no_routers", hostile::pods_are_no_routers),
+    ("pods_on_the_bridge_are_adopted", hostile::pods_on_the_bridge_are_adopted),
+    ("services_capture_no_port_of_a_node", services::services_capture_no_port_of_a_node),
     ("policies_decide_who_gets_through", policies::policies_decide_who_gets_through),
     ("many_services", scale::many_services),
 ];

@@ -206,6 +206,46 @@ pub fn services_lead_to_pods() {
     assert!(pod0.run(|| ask(service(3))).is_ok());
 }
 
+/// Answers on a port of the node itself.
+fn serve_on_node(port: u16) {
+    let listener = std::net::TcpListener::bind(("0.0.0.0", port)).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = std::io::Write::write_all(&mut stream, b"node itself\n");
+        }
+    });
+}
+
+pub fn services_capture_no_port_of_a_node() {
+    let cluster = Cluster::new();
+    let node = "192.168.50.1";
+    serve_on_node(80);
+    serve_on_node(22);
+    cluster.outside.serve(80, "other");
+    cluster.api.put(
+        crate::api::NODES,
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "there"},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.168.50.2"}]}}),
+    );
+    let at = |address: &str| json!({"loadBalancer": {"ingress": [{"ip": address, "ipMode": "VIP"}]}});
+    let port = |number: u16| json!([{"name": "tcp", "port": number, "protocol": "TCP"}]);
+    cluster.service("external", 1, &json!({"externalIPs": [node, "192.168.50.2"]}), &[0]);
+    cluster.service("listening", 2, &json!({"type": "LoadBalancer", "status": at(node)}), &[0]);
+    cluster.service("ssh", 3, &json!({"type": "LoadBalancer", "ports": port(22), "status": at(node)}), &[0]);
+    cluster.service("free", 4, &json!({"type": "LoadBalancer", "ports": port(81), "status": at(node)}), &[0]);
+    let _proxy = cluster.start();
+    let to = |port: u16| SocketAddr::from(([192, 168, 50, 1], port));
+    for port in [80, 22] {
+        assert_eq!(cluster.outside.run(|| ask(to(port))).unwrap().0, "node", "port {port} from outside");
+        assert_eq!(ask(to(port)).unwrap().0, "node", "port {port} from the node");
+        assert_eq!(cluster.pods[1].0.run(|| ask(to(port))).unwrap().0, "node", "port {port} from a pod");
+    }
+    assert_eq!(cluster.outside.run(|| ask(to(81))).unwrap().0, "pod0", "a port that is free");
+    let other = SocketAddr::from(([192, 168, 50, 2], 80));
+    let answer = cluster.pods[1].0.run(|| ask(other));
+    assert!(answer.as_ref().is_ok_and(|said| said.0 == "other"), "another node's address: {answer:?}");
+}
+
 pub fn connections_outlive_the_proxy() {
     let cluster = Cluster::new();
     cluster.service("port", 3, &json!({"type": "NodePort"}), &[0, 1]);
