@@ -46,6 +46,8 @@ pub struct Context {
     pub addresses: Vec<String>,
     pub allocatable: RwLock<BTreeMap<String, Quantity>>,
     pub metrics: Arc<crate::counters::Counters>,
+    /// When the kubelet began.
+    pub begun: tokio::time::Instant,
     pub starts: StartQueue,
     /// What containers have for themselves.
     pub resources: Arc<crate::resources::Resources>,

@@ -69,19 +69,35 @@ pub async fn run(
     settings: Settings,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), NodeError> {
+    tokio::pin!(shutdown);
+    // A runtime that is away or hangs may keep the start waiting: a shutdown does not wait for it.
+    let mut tasks = tokio::select! {
+        started = start(client, settings) => started?,
+        () = &mut shutdown => return Ok(()),
+    };
+    shutdown.await;
+    tasks.shutdown().await;
+    Ok(())
+}
+
+/// Starts all that the node does. It ends when what is returned is dropped.
+async fn start(client: kube::Client, settings: Settings) -> Result<tokio::task::JoinSet<()>, NodeError> {
     let runtime = Runtime::connect(&settings.runtime_endpoint)?;
     volumes::prepare(&settings)?;
     let (context, bound) = assemble(client, settings, runtime).await?;
     let begun = std::time::Instant::now();
-    let found = once_there(|| runtime::inventory(&context.runtime)).await?;
+    let endpoint = context.settings.runtime_endpoint.as_str();
+    let found = once_there(endpoint, || runtime::inventory(&context.runtime)).await?;
     context.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], begun.elapsed());
     let names = found.iter().map(|(uid, (_, name))| (uid.clone(), name.clone())).collect();
     let leftovers: HashMap<_, _> = found.into_iter().map(|(uid, (pod, _))| (uid, pod)).collect();
     let pods = Pods::new(context.clone(), leftovers);
-    let (port, serving, certificate) = serve(&context, &pods).await?;
+    let log = Arc::new(server::health::LogCheck::new(tokio::time::Instant::now()));
+    let (port, serving, certificate) = serve(&context, &pods, log.clone()).await?;
 
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(serving);
+    tasks.spawn(log.run(server::health::flush_log));
     if let Some(address) = context.settings.health {
         tasks.spawn(server::health::serve(address));
     }
@@ -121,9 +137,7 @@ pub async fn run(
         pods::clear_leftovers(&sweeping, &names);
         sweeping.forget_gone_grants();
     });
-    shutdown.await;
-    tasks.shutdown().await;
-    Ok(())
+    Ok(tasks)
 }
 
 /// The sockets by which device plugins and monitors on the node speak to us, and the CPUs that containers share.
@@ -145,18 +159,35 @@ fn serve_plugins(context: &Arc<Context>, pods: &Arc<Pods>, tasks: &mut tokio::ta
     }
 }
 
+/// How often a start that waits says for what.
+const WAIT_REPORT: Duration = Duration::from_secs(5);
+
 /// What the runtime answers. One that has just been started may need a moment, and one that was lost since it was reached
 /// is waited for: somebody starts it again.
-async fn once_there<T, F>(ask: impl Fn() -> F) -> Result<T, knarr_cri::CallError>
+async fn once_there<T, F>(endpoint: &str, ask: impl Fn() -> F) -> Result<T, knarr_cri::CallError>
 where
     F: Future<Output = Result<T, knarr_cri::CallError>>,
 {
-    const PATIENCE: Duration = Duration::from_secs(60);
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
+    let mut reported = tokio::time::Instant::now();
     loop {
-        match ask().await {
+        let call = ask();
+        tokio::pin!(call);
+        let outcome = loop {
+            tokio::select! {
+                outcome = &mut call => break outcome,
+                () = tokio::time::sleep(WAIT_REPORT) => {
+                    tracing::warn!(endpoint, "waiting for the container runtime, which has not answered yet");
+                }
+            }
+        };
+        match outcome {
             Err(error) if error.is_unavailable() && tokio::time::Instant::now() < deadline => {
-                tracing::debug!(%error, "waiting for the container runtime");
+                if reported.elapsed() >= WAIT_REPORT {
+                    reported = tokio::time::Instant::now();
+                    tracing::warn!(%error, endpoint, "waiting for the container runtime");
+                }
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
             outcome => return outcome,
@@ -169,11 +200,12 @@ async fn assemble(
     settings: Settings,
     runtime: Runtime,
 ) -> Result<(Arc<Context>, Arc<knarr_client::Informer<Pod>>), NodeError> {
-    let version = once_there(|| runtime.version()).await?;
+    let endpoint = settings.runtime_endpoint.as_str();
+    let version = once_there(endpoint, || runtime.version()).await?;
     let metrics = Arc::new(counters::Counters::default());
     let client = api_metrics::measured(client, metrics.clone());
     let runtime = runtime.observed(server::metrics::runtime_observer(metrics.clone()));
-    let abilities = once_there(|| runtime.status(false)).await;
+    let abilities = once_there(endpoint, || runtime.status(false)).await;
     let abilities = abilities.map(|status| context::Abilities::of(&status)).unwrap_or_default();
     let informers = Informers::new(client.clone()).reducing(pod::compact);
     let machine = node::machine::read();
@@ -197,6 +229,7 @@ async fn assemble(
         node_dns: container::dns::parse_resolv_conf(&resolv_conf.unwrap_or_default()),
         allocatable: RwLock::new(allocatable),
         metrics,
+        begun: tokio::time::Instant::now(),
         starts: start_queue::StartQueue::new(machine.cpus),
         abilities: RwLock::new(abilities),
         runtime_name: version.runtime_name,
@@ -246,6 +279,7 @@ fn tell_of_cgroups(context: &Context) {
 async fn serve(
     context: &Arc<Context>,
     pods: &Arc<Pods>,
+    log: Arc<server::health::LogCheck>,
 ) -> Result<(u16, impl Future<Output = ()> + Send + 'static, ServingCertificate), NodeError> {
     let settings = &context.settings;
     let certificate = match &settings.serving_certificate {
@@ -261,6 +295,7 @@ async fn serve(
         pods: pods.clone(),
         access: Access::new(context.client.clone(), &settings.node_name),
         samples: Default::default(),
+        log,
     });
     let certificate = certificate.map_err(server::ServeError::from)?;
     let (port, serving) = server::serve(server, certificate.clone()).await?;
@@ -321,5 +356,32 @@ async fn collect_images(context: Arc<Context>) {
             Ok(freed) => tracing::info!(freed, "unused images were removed"),
             Err(error) => tracing::warn!(error, "unused images can't be removed"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node whose runtime accepts connections and never answers.
+    #[tokio::test]
+    async fn a_node_that_waits_for_its_runtime_can_be_stopped() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("hung.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        let data = folder.path().join("data");
+        let mut settings = Settings::new("n", &data, socket.to_string_lossy().into_owned());
+        settings.plugin_root = folder.path().join("plugins");
+        settings.log_root = folder.path().join("logs");
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Err::<http::Response<kube::client::Body>, _>(std::io::Error::other("there is no server"))
+        });
+        let client = kube::Client::new(service, "default");
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let node = tokio::spawn(run(client, settings, async move { drop(stopped.await) }));
+        stop.send(()).expect("the node runs");
+        let ended = tokio::time::timeout(Duration::from_secs(10), node).await;
+        volumes::mounts_below(&data).iter().for_each(|point| volumes::unmount(point).expect("unmounted"));
+        ended.expect("it ends at once").expect("no panic").expect("no error");
     }
 }

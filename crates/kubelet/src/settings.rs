@@ -25,6 +25,8 @@ pub struct Settings {
     pub resolv_conf: Option<PathBuf>,
     /// Manifests of static pods.
     pub manifests: Option<PathBuf>,
+    /// The API's own rules for pods, by which static pods are judged.
+    pub pod_rules: Option<PodRules>,
     /// The address to report.
     pub node_ip: IpAddr,
     pub register: bool,
@@ -39,6 +41,8 @@ pub struct Settings {
     pub serving: SocketAddr,
     /// Where anybody may ask, in clear, whether the node is well; nowhere if none.
     pub health: Option<SocketAddr>,
+    /// Whether the logs of the machine's services can be asked for, beside its log files.
+    pub system_log_query: bool,
     pub serving_certificate: Option<CertificateFiles>,
     /// Without a certificate of its own, the node asks the API for one instead of staying with a self-signed one.
     pub request_serving_certificate: bool,
@@ -68,6 +72,9 @@ pub struct Settings {
     pub plugin_root: PathBuf,
 }
 
+/// Sets the defaults of a pod, and tells all that is wrong with it.
+pub type PodRules = fn(&mut serde_json::Value) -> Result<(), Vec<String>>;
+
 #[derive(Clone, Debug)]
 pub struct CertificateFiles {
     pub certificate: PathBuf,
@@ -87,6 +94,7 @@ impl Settings {
             cluster_domain: "cluster.local".to_string(),
             resolv_conf: Some(PathBuf::from("/etc/resolv.conf")),
             manifests: None,
+            pod_rules: None,
             node_ip: Ipv4Addr::LOCALHOST.into(),
             register: true,
             labels: BTreeMap::new(),
@@ -97,6 +105,7 @@ impl Settings {
             eviction: Eviction::default(),
             serving: SocketAddr::from(([0, 0, 0, 0], 10250)),
             health: Some(SocketAddr::from(([127, 0, 0, 1], 10248))),
+            system_log_query: false,
             serving_certificate: None,
             request_serving_certificate: false,
             client_ca: None,

@@ -40,7 +40,10 @@ pub struct Arguments {
 pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     running::take(&arguments.data_dir)?.until_exit();
     let client = match &arguments.bootstrap_kubeconfig {
-        Some(bootstrap) => join(&arguments, bootstrap).await?,
+        Some(bootstrap) => tokio::select! {
+            joined = join(&arguments, bootstrap) => joined?,
+            stopped = common::stopped() => return stopped,
+        },
         None => connect(arguments.kubeconfig.as_deref(), "kubelet").await?,
     };
     let serving = match (&arguments.tls_cert_file, &arguments.tls_private_key_file) {

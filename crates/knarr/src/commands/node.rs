@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -49,6 +50,9 @@ pub struct NodeArguments {
     /// Address for that.
     #[arg(long, default_value = "127.0.0.1")]
     pub healthz_bind_address: IpAddr,
+    /// Answer queries for the logs of this machine's services: /logs/?query=NAME.
+    #[arg(long)]
+    pub enable_system_log_query: bool,
     /// The pod network: Knarr's own, or one that somebody else installs.
     #[arg(long, value_enum, default_value_t = Network::Knarr)]
     pub network: Network,
@@ -130,6 +134,22 @@ impl Runtime {
     }
 }
 
+impl Runtime {
+    /// Waits until the runtime answers, and says so while it does not.
+    async fn reached(mut self) -> anyhow::Result<Reached> {
+        let mut reports = tokio::time::interval_at(tokio::time::Instant::now() + WAIT_REPORT, WAIT_REPORT);
+        loop {
+            tokio::select! {
+                reached = &mut self.0 => return reached?,
+                _ = reports.tick() => tracing::warn!("the node waits for its containerd to answer"),
+            }
+        }
+    }
+}
+
+/// How often a node that waits for its runtime says so.
+const WAIT_REPORT: Duration = Duration::from_secs(10);
+
 /// Runs the node until `shutdown`; pods go on running after that.
 pub async fn run(
     client: Client,
@@ -139,7 +159,12 @@ pub async fn run(
     runtime: Runtime,
     shutdown: impl Future<Output = ()> + Send,
 ) -> anyhow::Result<()> {
-    let Reached { endpoint, images_loaded } = runtime.0.await??;
+    tokio::pin!(shutdown);
+    let reached = tokio::select! {
+        reached = runtime.reached() => reached?,
+        () = &mut shutdown => return Ok(()),
+    };
+    let Reached { endpoint, images_loaded } = reached;
     let mut settings = Settings::new(arguments.name()?, data.join("kubelet"), endpoint);
     settings.images_loaded = images_loaded;
     settings.client_ca = Some(files.client_ca);
@@ -151,6 +176,7 @@ pub async fn run(
     settings.node_ip = arguments.node_ip.unwrap_or_else(own_address);
     settings.max_pods = arguments.max_pods;
     settings.serving = arguments.node_listen;
+    settings.system_log_query = arguments.enable_system_log_query;
     settings.cgroup_root.clone_from(&arguments.cgroup_root);
     settings.log_root = data.join("logs");
     settings.eviction = arguments.eviction.eviction()?;

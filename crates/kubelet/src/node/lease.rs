@@ -15,6 +15,8 @@ use crate::context::Context;
 const NAMESPACE: &str = "kube-node-lease";
 const DURATION_SECONDS: i32 = 40;
 const RENEWAL: Duration = Duration::from_secs(10);
+/// A renewal that has not been answered by then is given up: the connection may be dead.
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// A failed renewal is tried again soon: three lost ones and the node counts as dead.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -23,7 +25,7 @@ pub async fn keep_lease(context: Arc<Context>) {
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), NAMESPACE);
     let mut known: Option<Lease> = None;
     loop {
-        let renewed = renew(&context, &leases, known.take()).await;
+        let renewed = answered_within(TIMEOUT, renew(&context, &leases, known.take())).await;
         let pause = match renewed {
             Ok(lease) => {
                 known = Some(lease);
@@ -38,6 +40,15 @@ pub async fn keep_lease(context: Arc<Context>) {
         };
         tokio::time::sleep(pause).await;
     }
+}
+
+/// The answer to a call of the API, or an error once the time is over.
+pub(super) async fn answered_within<T>(
+    timeout: Duration,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, kube::Error> {
+    let late = |_| kube::Error::Service(Box::new(std::io::Error::from(std::io::ErrorKind::TimedOut)));
+    tokio::time::timeout(timeout, call).await.map_err(late)?
 }
 
 async fn renew(context: &Context, leases: &Api<Lease>, known: Option<Lease>) -> Result<Lease, kube::Error> {
@@ -88,4 +99,16 @@ fn owner(node: Option<&Node>) -> Option<Vec<OwnerReference>> {
         uid: node.metadata.uid.clone()?,
         ..Default::default()
     }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_hangs_ends() {
+        let answered = answered_within(TIMEOUT, std::future::pending::<Result<(), kube::Error>>()).await;
+        assert!(answered.is_err_and(|error| is_unreachable(&error)));
+        assert!(answered_within(TIMEOUT, async { Ok(1) }).await.is_ok_and(|answer| answer == 1));
+    }
 }

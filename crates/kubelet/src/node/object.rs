@@ -23,7 +23,12 @@ const MOST_IMAGES: usize = 50;
 const MOST_NAMES: usize = 5;
 
 /// What a control plane may count on where it depends on the node.
-const DECLARED_FEATURES: [&str; 2] = ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"];
+const DECLARED_FEATURES: [&str; 4] = [
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
 
 type Amounts = BTreeMap<String, Quantity>;
 

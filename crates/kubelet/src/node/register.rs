@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use knarr_client::is_unreachable;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use super::lease::answered_within;
 use super::object::{Observed, status};
 use crate::context::{Abilities, Context};
 use crate::pods::Pods;
@@ -18,7 +20,9 @@ use crate::pods::Pods;
 /// How often the node looks at itself, and how long an unchanged status may stay unwritten: the lease tells that it lives.
 const LOOK: Duration = Duration::from_secs(10);
 const IMPATIENT_LOOK: Duration = Duration::from_millis(200);
-const LONGEST_SILENCE: SignedDuration = SignedDuration::from_mins(5);
+const LONGEST_SILENCE: Duration = Duration::from_secs(300);
+/// A write that has not been answered by then is given up: the connection may be dead.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Creates the node, or brings labels and endpoints of an earlier life up to date.
 pub async fn register(context: &Context) -> Result<(), kube::Error> {
@@ -69,15 +73,14 @@ fn labels(context: &Context) -> std::collections::BTreeMap<String, String> {
 /// Runs for as long as the node does.
 pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u16) {
     let nodes: Api<Node> = Api::all(context.client.clone());
-    let mut written: Option<(NodeStatus, Timestamp)> = None;
+    let mut written: Option<(NodeStatus, Instant)> = None;
     let changed = pods.node_changed();
+    let mut changes = context.node.subscribe();
     loop {
+        let held = held_by_api(&context);
         let previous = match &written {
-            Some((status, _)) => status.conditions.clone(),
-            None => {
-                let known = context.node.get("", &context.settings.node_name);
-                known.and_then(|node| node.status.as_ref().and_then(|status| status.conditions.clone()))
-            }
+            Some((status, _)) if !overwritten(held.as_ref(), status) => status.conditions.clone(),
+            _ => held.as_ref().and_then(|status| status.conditions.clone()),
         };
         let observed = Observed {
             runtime: context.runtime.status(false).await.ok(),
@@ -93,20 +96,22 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
         let now = Timestamp::now();
         let new = status(&context, &observed, now);
         let stale = written.as_ref().is_none_or(|(old, at)| {
-            now.duration_since(*at) >= LONGEST_SILENCE || without_heartbeat(old) != without_heartbeat(&new)
+            at.elapsed() >= LONGEST_SILENCE
+                || without_heartbeat(old) != without_heartbeat(&new)
+                || overwritten(held.as_ref(), &new)
         });
         if stale {
             let old = written.as_ref().map(|(status, _)| status);
-            match write(&nodes, &context.settings.node_name, old, &new).await {
+            match answered_within(TIMEOUT, write(&nodes, &context.settings.node_name, old, &new)).await {
                 Ok(()) => {
                     tell_changes(&context, &observed.previous, &new);
                     if is_ready(&new) {
                         super::startup::ready(&context.metrics, context.machine.booted_at);
                     }
-                    written = Some((new, now));
+                    written = Some((new, Instant::now()));
                 }
                 Err(kube::Error::Api(answer)) if answer.code == 404 && context.settings.register => {
-                    if let Err(error) = register(&context).await
+                    if let Err(error) = answered_within(TIMEOUT, register(&context)).await
                         && !is_unreachable(&error)
                     {
                         tracing::warn!(%error, "the node can't be registered again");
@@ -123,11 +128,43 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
             Some(_) => IMPATIENT_LOOK,
             None => Duration::from_millis(500),
         };
+        let ours = written.as_ref().map(|(status, _)| status);
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = changed.notified() => {}
+            // Whoever changes what the node says of itself, again and again, is answered no faster than that.
+            () = other_writes(&context, &mut changes, ours) => tokio::time::sleep(IMPATIENT_LOOK).await,
         }
     }
+}
+
+/// Waits until somebody else, such as the node lifecycle controller, writes conditions that are the node's to write.
+async fn other_writes(
+    context: &Context,
+    changes: &mut tokio::sync::mpsc::UnboundedReceiver<knarr_client::Change<Node>>,
+    ours: Option<&NodeStatus>,
+) {
+    while changes.recv().await.is_some() {
+        if ours.is_some_and(|ours| overwritten(held_by_api(context).as_ref(), ours)) {
+            return;
+        }
+    }
+    std::future::pending().await
+}
+
+/// The node's status as the API holds it, as far as that is known here.
+fn held_by_api(context: &Context) -> Option<NodeStatus> {
+    context.node.get("", &context.settings.node_name)?.status.clone()
+}
+
+/// Whether the API holds other verdicts than ours. A node that was silent for a while is told to be unknown, which only
+/// the node itself can set right.
+fn overwritten(held: Option<&NodeStatus>, ours: &NodeStatus) -> bool {
+    let Some(held) = held else { return false };
+    ours.conditions.iter().flatten().any(|condition| {
+        let known = held.conditions.iter().flatten().find(|known| known.type_ == condition.type_);
+        known.is_some_and(|known| known.status != condition.status)
+    })
 }
 
 fn is_ready(status: &NodeStatus) -> bool {
@@ -183,4 +220,27 @@ async fn write(
     }
     let change = json!({ "status": value });
     nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(change)).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_of_others_is_seen() {
+        let of = |ready: &str| -> NodeStatus {
+            serde_json::from_value(json!({ "conditions": [
+                { "type": "Ready", "status": ready }, { "type": "DiskPressure", "status": "False" }] }))
+            .expect("a status")
+        };
+        let ours = of("True");
+        for (held, expected) in [
+            (Some(of("Unknown")), true),
+            (Some(of("True")), false),
+            (Some(NodeStatus::default()), false),
+            (None, false),
+        ] {
+            assert_eq!(overwritten(held.as_ref(), &ours), expected, "{held:?}");
+        }
+    }
 }

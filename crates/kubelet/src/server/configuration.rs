@@ -80,6 +80,7 @@ pub fn answer(server: &Server) -> Response<Body> {
         "configMapAndSecretChangeDetectionStrategy": "Watch",
         "enableDebuggingHandlers": true,
         "enableSystemLogHandler": true,
+        "enableSystemLogQuery": settings.system_log_query,
         "failSwapOn": false,
         "failCgroupV1": false,
         "healthzBindAddress": settings.health.map(|address| address.ip().to_string()),

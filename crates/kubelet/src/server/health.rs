@@ -1,25 +1,67 @@
 //! Whether the node is well, for whoever watches over it: in clear on this machine, and among the HTTPS endpoints.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use super::{Body, text};
 
-/// What can be asked for by name, and what is wrong with it. Of most, that there is an answer at all is what they tell:
-/// all parts of the node run on the threads that give it.
+/// What can be asked for by name, and what is wrong with it. Of a ping, that there is an answer at all is what it tells.
 pub type Check = (&'static str, Option<&'static str>);
 
 const PROCESS: &[Check] = &[("ping", None)];
 
-/// `is_stuck` if the runtime does not answer or pods are not looked after.
-pub fn of_node(is_stuck: bool) -> [Check; 3] {
-    [("ping", None), ("log", None), ("syncloop", is_stuck.then_some("sync Loop took longer than expected"))]
+/// `is_stuck` if the runtime does not answer or pods are not looked after; `is_mute` if the log can't be written.
+pub fn of_node(is_stuck: bool, is_mute: bool) -> [Check; 3] {
+    [
+        ("ping", None),
+        ("log", is_mute.then_some("logging blocked")),
+        ("syncloop", is_stuck.then_some("sync Loop took longer than expected")),
+    ]
+}
+
+/// Whether the log is written. Whoever reads it may stop reading, and then each line waits.
+pub struct LogCheck(Mutex<Instant>);
+
+/// How often the log is tried, and after which time without success it counts as blocked.
+const LOG_PERIOD: Duration = Duration::from_secs(60);
+const LOG_TIMEOUT: Duration = Duration::from_secs(120);
+
+impl LogCheck {
+    pub fn new(now: Instant) -> Self {
+        Self(Mutex::new(now))
+    }
+
+    pub fn is_blocked(&self, now: Instant) -> bool {
+        now.saturating_duration_since(*self.0.lock()) > LOG_TIMEOUT
+    }
+
+    /// Runs `flush`, which waits while the log does, now and then.
+    pub async fn run(self: Arc<Self>, flush: impl Fn() + Clone + Send + 'static) {
+        let mut ticks = tokio::time::interval(LOG_PERIOD);
+        loop {
+            ticks.tick().await;
+            if tokio::task::spawn_blocking(flush.clone()).await.is_ok() {
+                *self.0.lock() = Instant::now();
+            }
+        }
+    }
+}
+
+/// Waits for the lock that a blocked write to the log holds.
+pub fn flush_log() {
+    use std::io::Write;
+    // What can't be flushed has been lost already, which blocks nobody.
+    let _ = std::io::stderr().lock().flush();
+    let _ = std::io::stdout().lock().flush();
 }
 
 /// How long an address that is taken is left alone.
@@ -110,12 +152,41 @@ mod tests {
 
     #[test]
     fn a_stuck_node_is_not_well() {
-        let failed = "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n";
-        for (is_stuck, status, body) in [(false, 200, "ok"), (true, 500, failed)] {
-            let (found, text) = all(false, &of_node(is_stuck));
-            assert_eq!((found.as_u16(), text.as_str()), (status, body));
-            assert_eq!(answer(&["syncloop"], false, &of_node(is_stuck)).status().as_u16(), status);
-            assert_eq!(answer(&["log"], false, &of_node(is_stuck)).status().as_u16(), 200);
+        let lines = |log: &str, loops: &str| format!("[+]ping ok\n{log}\n{loops}\nhealthz check failed\n");
+        let (log_failed, loop_failed) = ("[-]log failed: reason withheld", "[-]syncloop failed: reason withheld");
+        let cases = [
+            (false, false, 200, "ok".to_owned()),
+            (true, false, 500, lines("[+]log ok", loop_failed)),
+            (false, true, 500, lines(log_failed, "[+]syncloop ok")),
+        ];
+        for (is_stuck, is_mute, status, body) in cases {
+            let checks = of_node(is_stuck, is_mute);
+            let (found, text) = all(false, &checks);
+            assert_eq!((found.as_u16(), text), (status, body));
+            let of = |name: &str| answer(&[name], false, &checks).status().as_u16();
+            let expected = |failed: bool| if failed { 500 } else { 200 };
+            assert_eq!([of("ping"), of("log"), of("syncloop")], [200, expected(is_mute), expected(is_stuck)]);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_that_blocks_is_noticed() {
+        let check = Arc::new(LogCheck::new(Instant::now()));
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let (tried, mut tries) = tokio::sync::mpsc::unbounded_channel();
+        let task = tokio::spawn(check.clone().run(move || {
+            // The test may have ended.
+            let _ = tried.send(());
+            let _ = gate.lock().recv();
+        }));
+        open.send(()).expect("the check waits");
+        tries.recv().await.expect("a first try");
+        assert!(!check.is_blocked(Instant::now()));
+        tries.recv().await.expect("a second try");
+        let later = Instant::now() + LOG_TIMEOUT + LOG_PERIOD;
+        assert!(check.is_blocked(later), "nothing was written since");
+        drop(open);
+        task.abort();
     }
 }

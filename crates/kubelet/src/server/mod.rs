@@ -6,6 +6,7 @@ mod auth;
 mod cadvisor;
 mod configuration;
 pub mod health;
+mod log_query;
 pub mod logs;
 pub mod metrics;
 mod node_metrics;
@@ -53,6 +54,7 @@ pub struct Server {
     pub access: Access,
     /// What was used at the last look, for rates.
     pub samples: stats::Samples,
+    pub log: Arc<health::LogCheck>,
 }
 
 /// Listens, and returns the bound port with the task that serves.

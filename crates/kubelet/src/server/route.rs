@@ -14,7 +14,8 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::logs::{LogOptions, send};
 use super::{
-    Body, Server, cadvisor, configuration, health, json, metrics, node_metrics, stats, streams, system_logs, text,
+    Body, Server, cadvisor, configuration, health, json, log_query, metrics, node_metrics, stats, streams, system_logs,
+    text,
 };
 use crate::pod;
 use crate::runtime::{ContainerView, State};
@@ -27,7 +28,7 @@ const SYSTEM_LOGS: &str = "/var/log";
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    fn of<B>(request: &Request<B>) -> Self {
+    pub fn of<B>(request: &Request<B>) -> Self {
         let query = request.uri().query().unwrap_or_default();
         Self(query.split('&').filter(|part| !part.is_empty()).map(pair).collect())
     }
@@ -36,7 +37,7 @@ impl Query {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    fn all(&self, name: &str) -> Vec<String> {
+    pub fn all(&self, name: &str) -> Vec<String> {
         self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.clone()).collect()
     }
 
@@ -78,7 +79,8 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
     match (request.method(), parts.as_slice()) {
         (&Method::GET, ["healthz", rest @ ..]) => {
             let is_stuck = server.context.pulse.is_stuck(std::time::Instant::now());
-            health::answer(rest, query.get("verbose").is_some(), &health::of_node(is_stuck))
+            let is_mute = server.log.is_blocked(tokio::time::Instant::now());
+            health::answer(rest, query.get("verbose").is_some(), &health::of_node(is_stuck, is_mute))
         }
         (&Method::GET, ["pods"]) => pods(server),
         (&Method::GET, ["runningpods"]) => running_pods(server),
@@ -89,6 +91,9 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         (&Method::GET, ["metrics", "probes"]) => metrics::probes(server),
         (&Method::GET, ["metrics", "slis"]) => metrics::indicators(),
         (&Method::GET, ["configz"]) => configuration::answer(server),
+        (&Method::GET, ["logs", rest @ ..]) if server.context.settings.system_log_query => {
+            log_query::answer(Path::new(SYSTEM_LOGS), rest, &query).await
+        }
         (&Method::GET, ["logs", rest @ ..]) => system_logs::answer(Path::new(SYSTEM_LOGS), rest).await,
         (&Method::GET, ["containerLogs", namespace, pod, container]) => {
             logs(server, namespace, pod, container, &query).await

@@ -1,10 +1,12 @@
 //! The machine's own log files, to be read by whoever may read the node's logs.
 
+use std::os::fd::AsRawFd;
 use std::path::{Component, Path, PathBuf};
 
 use http::{HeaderValue, Response, StatusCode, header};
 
 use super::{Body, full, text};
+use crate::beneath::{self, Directory, Links};
 
 /// More of one file is not read into memory for anybody.
 const LARGEST_FILE: u64 = 64 << 20;
@@ -22,6 +24,21 @@ pub async fn answer(root: &Path, parts: &[&str]) -> Response<Body> {
         Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
+}
+
+/// Opens a regular file below `root`. Links that lead out of it are an error.
+pub fn open(root: &Path, relative: &Path) -> std::io::Result<std::fs::File> {
+    let found = Directory::open(root)?.resolve(relative, Links::Inside)?;
+    if !beneath::metadata(&found)?.is_file() {
+        // A folder may hold the file that is looked for next.
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    std::fs::File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+}
+
+/// Whether there is a file or folder of that path below `root`.
+pub fn exists(root: &Path, relative: &Path) -> std::io::Result<()> {
+    Directory::open(root)?.resolve(relative, Links::Inside).map(drop)
 }
 
 #[derive(Debug, PartialEq)]
