@@ -26,6 +26,11 @@ impl Counter {
         let needed = if success { self.success_threshold } else { self.failure_threshold };
         (self.row >= needed).then_some(success)
     }
+
+    /// The results so far count no more.
+    pub fn restart_row(&mut self) {
+        self.row = 0;
+    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 mod counter;
 mod grpc;
 mod http;
+mod schedule;
 mod task;
 
 pub use http::{HttpTarget, http_get};
-pub use task::ProbeTasks;
+pub use task::{ProbeTasks, Surroundings};
 
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -1,84 +1,91 @@
-//! One task a probe, for as long as its container runs.
+//! The probes of a pod's containers, and how each is asked.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe, TCPSocketAction};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
-use super::counter::Counter;
+use super::schedule::{self, Prober, Slot, Target, Timing};
 use super::{HttpTarget, ProbeKind, grpc, http_get, resolve_port};
 use crate::context::Context;
-use crate::pod;
+use crate::pod::{self, Role};
 use crate::runtime::{ContainerView, RuntimePod};
 use crate::trail;
 use crate::worker::Message;
 use crate::worker::memory::Memory;
 
-/// The probes of one pod's containers.
-#[derive(Default)]
-pub struct ProbeTasks(HashMap<(String, ProbeKind), AbortHandle>);
+/// The probes of one pod's containers, by the container's name.
+pub struct ProbeTasks {
+    running: HashMap<(String, ProbeKind), Running>,
+    /// The containers ran before the kubelet did: their probes are spread over the first period.
+    adopted: bool,
+}
+
+struct Running {
+    slot: Arc<Slot>,
+    task: AbortHandle,
+}
+
+/// What the probes of a pod are run with. Where the pod will be found as it is then, is `latest`.
+pub struct Surroundings<'a> {
+    pub context: &'a Arc<Context>,
+    pub latest: &'a Arc<Mutex<Arc<Pod>>>,
+    pub worker: &'a UnboundedSender<Message>,
+}
 
 impl ProbeTasks {
-    /// Starts what should run and ends what should not. Until its startup probe succeeded a container is asked nothing
-    /// else, and a pod that ends is only asked whether it is still ready. Where the pod will be found as it is then, is
-    /// `latest`.
-    pub fn sync(
-        &mut self,
-        context: &Arc<Context>,
-        latest: &Arc<Mutex<Arc<Pod>>>,
-        pod: &Pod,
-        runtime: &RuntimePod,
-        memory: &Memory,
-        worker: &UnboundedSender<Message>,
-    ) {
-        self.0.retain(|(id, kind), task| {
-            let running = runtime.by_id(id).is_some_and(ContainerView::is_running);
-            let wanted = running && (memory.ending.is_none() || *kind == ProbeKind::Readiness);
+    pub fn new(adopted: bool) -> Self {
+        Self { running: HashMap::new(), adopted }
+    }
+
+    /// Starts and stops probes, and tells them of the containers as they are now. Probes begin with their pod, before its
+    /// containers do; those of a pod that ends are stopped, but for readiness.
+    pub fn sync(&mut self, surroundings: &Surroundings<'_>, pod: &Pod, runtime: &RuntimePod, memory: &Memory) {
+        let ending = memory.ending.is_some();
+        self.running.retain(|(name, kind), probe| {
+            let running = runtime.latest(name).is_some_and(ContainerView::is_running);
+            let wanted = !ending || (running && *kind == ProbeKind::Readiness);
             if !wanted {
-                task.abort();
+                probe.task.abort();
             }
-            wanted && !task.is_finished()
+            wanted && !probe.task.is_finished()
         });
-        let addresses = runtime.current_sandbox().map(|sandbox| sandbox.addresses.clone()).unwrap_or_default();
-        let addresses = if pod::host_network(pod) { context.addresses.clone() } else { addresses };
-        let containers = pod::init_containers(pod).map(|(_, c)| c).chain(pod::main_containers(pod));
-        for container in containers {
-            let Some(view) = runtime.latest(&container.name).filter(|view| view.is_running()) else { continue };
+        if runtime.is_empty() && !memory.volumes_ready {
+            return;
+        }
+        let sidecars = pod::init_containers(pod).filter(|(role, _)| *role == Role::Sidecar);
+        for container in sidecars.map(|(_, container)| container).chain(pod::main_containers(pod)) {
+            let view = runtime.latest(&container.name);
+            let target = view.map(|view| target(surroundings.context, pod, runtime, memory, container, view));
+            for (kind, probe) in probes_of(container) {
+                let running = target.as_ref().is_some_and(|target| target.running);
+                if ending && !(kind == ProbeKind::Readiness && running) {
+                    continue;
+                }
+                let adopted = self.adopted;
+                let begin = || start(surroundings, container, kind, probe, target.clone(), adopted);
+                let known = self.running.entry((container.name.clone(), kind)).or_insert_with(begin);
+                known.slot.put(target.clone());
+            }
+        }
+    }
+
+    /// Probes the readiness of containers that run and are not ready, as the pod's status has changed.
+    pub fn status_changed(&self, pod: &Pod, runtime: &RuntimePod, memory: &Memory) {
+        for ((name, kind), probe) in &self.running {
+            if *kind != ProbeKind::Readiness {
+                continue;
+            }
+            let Some(view) = runtime.latest(name).filter(|view| view.is_running()) else { continue };
             let results = memory.probes.get(&view.id).copied().unwrap_or_default();
-            let started = container.startup_probe.is_none() || results.started == Some(true);
-            let wanted = [
-                (ProbeKind::Startup, container.startup_probe.as_ref().filter(|_| !started)),
-                (ProbeKind::Liveness, container.liveness_probe.as_ref().filter(|_| started)),
-                (ProbeKind::Readiness, container.readiness_probe.as_ref().filter(|_| started)),
-            ];
-            for (kind, probe) in wanted {
-                if probe.is_none() {
-                    continue;
-                }
-                let failed = results.liveness_failed || results.startup_failed;
-                if (memory.ending.is_some() || failed) && kind != ProbeKind::Readiness {
-                    continue;
-                }
-                let key = (view.id.clone(), kind);
-                if self.0.contains_key(&key) {
-                    continue;
-                }
-                let task = Task {
-                    context: context.clone(),
-                    pod: latest.clone(),
-                    container: container.name.clone(),
-                    id: view.id.clone(),
-                    started_at: view.started_at.unwrap_or_else(Timestamp::now),
-                    address: addresses.first().cloned().unwrap_or_default(),
-                    kind,
-                    worker: worker.clone(),
-                };
-                self.0.insert(key, tokio::spawn(task.run()).abort_handle());
+            if is_started(pod, name, results.started) && results.ready != Some(true) {
+                probe.slot.trigger();
             }
         }
     }
@@ -86,19 +93,86 @@ impl ProbeTasks {
 
 impl Drop for ProbeTasks {
     fn drop(&mut self) {
-        self.0.values().for_each(AbortHandle::abort);
+        self.running.values().for_each(|probe| probe.task.abort());
     }
 }
 
-/// It lives as long as its container, so it holds neither the pod as it was once nor parts of it.
+fn probes_of(container: &Container) -> impl Iterator<Item = (ProbeKind, &Probe)> {
+    let all = [
+        (ProbeKind::Startup, &container.startup_probe),
+        (ProbeKind::Liveness, &container.liveness_probe),
+        (ProbeKind::Readiness, &container.readiness_probe),
+    ];
+    all.into_iter().filter_map(|(kind, probe)| Some((kind, probe.as_ref()?)))
+}
+
+fn is_started(pod: &Pod, name: &str, result: Option<bool>) -> bool {
+    Asked::of(pod, name, ProbeKind::Startup).is_none() || result == Some(true)
+}
+
+fn target(
+    context: &Context,
+    pod: &Pod,
+    runtime: &RuntimePod,
+    memory: &Memory,
+    container: &Container,
+    view: &ContainerView,
+) -> Target {
+    let results = memory.probes.get(&view.id).copied().unwrap_or_default();
+    let addresses = match pod::host_network(pod) {
+        true => context.addresses.as_slice(),
+        false => runtime.current_sandbox().map_or(&[][..], |sandbox| sandbox.addresses.as_slice()),
+    };
+    let now = Instant::now();
+    let age = view.started_at.map_or(Duration::ZERO, |at| knarr_client::time::until(at, Timestamp::now()));
+    Target {
+        id: view.id.clone(),
+        running: view.is_running(),
+        // Of a container that ran before the machine's clock began, no more than that is known.
+        started_at: now.checked_sub(age).unwrap_or(now),
+        started: is_started(pod, &container.name, results.started),
+        address: addresses.first().cloned().unwrap_or_default(),
+    }
+}
+
+fn start(
+    surroundings: &Surroundings<'_>,
+    container: &Container,
+    kind: ProbeKind,
+    probe: &Probe,
+    target: Option<Target>,
+    adopted: bool,
+) -> Running {
+    let Surroundings { context, latest, worker } = surroundings;
+    let timing = Timing::of(probe);
+    let offset = match adopted {
+        true => timing.offset(context.begun.elapsed(), rand::random()),
+        false => Duration::ZERO,
+    };
+    let slot = Arc::new(Slot::default());
+    slot.put(target);
+    let task = Task {
+        context: Arc::clone(context),
+        pod: Arc::clone(latest),
+        container: container.name.clone(),
+        kind,
+        timeout: timing.timeout,
+        failure: Mutex::default(),
+        worker: (*worker).clone(),
+    };
+    let task = tokio::spawn(schedule::run(kind, timing, offset, slot.clone(), task)).abort_handle();
+    Running { slot, task }
+}
+
+/// It lives as long as its pod, so it holds neither the pod as it was once nor parts of it.
 struct Task {
     context: Arc<Context>,
     pod: Arc<Mutex<Arc<Pod>>>,
     container: String,
-    id: String,
-    started_at: Timestamp,
-    address: String,
     kind: ProbeKind,
+    timeout: Duration,
+    /// What the last failure said.
+    failure: Mutex<String>,
     worker: UnboundedSender<Message>,
 }
 
@@ -142,77 +216,49 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// When a probe is asked, and how many answers count.
-struct Rhythm {
-    initial: SignedDuration,
-    period: Duration,
-    limit: Duration,
-    counter: Counter,
-}
-
-impl Rhythm {
-    fn of(probe: &Probe) -> Self {
-        let seconds = |value: Option<i32>, default: u64| {
-            Duration::from_secs(value.and_then(|value| u64::try_from(value).ok()).filter(|v| *v > 0).unwrap_or(default))
-        };
-        let threshold = |value: Option<i32>, default| value.filter(|threshold| *threshold > 0).unwrap_or(default);
-        Self {
-            initial: SignedDuration::from_secs(probe.initial_delay_seconds.unwrap_or(0).into()),
-            period: seconds(probe.period_seconds, 10),
-            limit: seconds(probe.timeout_seconds, 1),
-            counter: Counter::new(threshold(probe.failure_threshold, 3), threshold(probe.success_threshold, 1)),
+impl Prober for Task {
+    async fn probe(&self, target: &Target) -> Option<bool> {
+        let asked_at = Instant::now();
+        let outcome = self.ask(target).await;
+        let kind = self.kind.as_str();
+        match outcome {
+            Outcome::Unknown(message) => {
+                // Who could not ask knows nothing: neither a success nor a failure.
+                self.count("unknown");
+                self.measure(asked_at.elapsed());
+                self.event("Unhealthy", format!("{kind} probe errored and resulted in unknown state: {message}"));
+                None
+            }
+            Outcome::Failure(message) => {
+                self.count("failed");
+                self.event("Unhealthy", format!("{kind} probe failed: {message}"));
+                *self.failure.lock() = message;
+                Some(false)
+            }
+            Outcome::Success => {
+                self.succeeded(asked_at.elapsed());
+                Some(true)
+            }
+            Outcome::Warning(message) => {
+                self.succeeded(asked_at.elapsed());
+                self.event("ProbeWarning", format!("{kind} probe warning: {message}"));
+                Some(true)
+            }
         }
+    }
+
+    fn report(&self, id: &str, verdict: bool) -> bool {
+        let why = if verdict { String::new() } else { std::mem::take(&mut *self.failure.lock()) };
+        trail::probe(&self.pod(), &self.container, self.kind.as_str(), verdict, &why);
+        let message = Message::Probe { id: id.to_string(), kind: self.kind, success: verdict };
+        self.worker.send(message).is_ok()
     }
 }
 
 impl Task {
-    async fn run(self) {
-        let rhythm = Asked::of(&self.pod(), &self.container, self.kind).map(|asked| Rhythm::of(asked.probe));
-        let Some(Rhythm { initial, period, limit, mut counter }) = rhythm else { return };
-        let begin = self.started_at.saturating_add(initial).unwrap_or(self.started_at);
-        tokio::time::sleep(knarr_client::time::until(Timestamp::now(), begin)).await;
-        let mut ticks = tokio::time::interval(period);
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut reported = None;
-        loop {
-            ticks.tick().await;
-            let asked_at = tokio::time::Instant::now();
-            let outcome = Box::pin(self.ask(limit)).await;
-            if !matches!(outcome, Outcome::Failure(_)) {
-                self.measure(asked_at.elapsed());
-            }
-            if let Outcome::Unknown(message) = &outcome {
-                // Who could not ask knows nothing: neither a success nor a failure.
-                self.count("unknown");
-                let kind = self.kind.as_str();
-                self.event("Unhealthy", format!("{kind} probe errored and resulted in unknown state: {message}"));
-                continue;
-            }
-            let success = !matches!(outcome, Outcome::Failure(_));
-            let why = if let Outcome::Failure(message) = &outcome { message.clone() } else { String::new() };
-            self.count(if success { "successful" } else { "failed" });
-            match outcome {
-                Outcome::Success | Outcome::Unknown(_) => {}
-                Outcome::Warning(message) => {
-                    self.event("ProbeWarning", format!("{} probe warning: {message}", self.kind.as_str()))
-                }
-                Outcome::Failure(message) => {
-                    self.event("Unhealthy", format!("{} probe failed: {message}", self.kind.as_str()))
-                }
-            }
-            let Some(verdict) = counter.answer(success) else { continue };
-            if reported != Some(verdict) {
-                reported = Some(verdict);
-                trail::probe(&self.pod(), &self.container, self.kind.as_str(), verdict, &why);
-                let message = Message::Probe { id: self.id.clone(), kind: self.kind, success: verdict };
-                if self.worker.send(message).is_err() {
-                    return;
-                }
-            }
-            if self.kind == ProbeKind::Startup || (self.kind == ProbeKind::Liveness && !verdict) {
-                return;
-            }
-        }
+    fn succeeded(&self, took: Duration) {
+        self.count("successful");
+        self.measure(took);
     }
 
     /// The pod as it is now.
@@ -249,31 +295,31 @@ impl Task {
         self.context.container_event(&self.pod(), &self.container, true, reason, message);
     }
 
-    async fn ask(&self, limit: Duration) -> Outcome {
-        let pod = self.pod();
+    async fn ask(&self, target: &Target) -> Outcome {
+        let (pod, limit) = (self.pod(), self.timeout);
         let Some(asked) = Asked::of(&pod, &self.container, self.kind) else {
             return Outcome::Unknown("the container has no such probe any more".to_string());
         };
         if asked.probe.exec.is_some() {
             // The runtime counts the time from when the command runs: a busy node may need longer until it does.
-            return self.ask_by_command(asked, limit).await;
+            return self.ask_by_command(asked, &target.id, limit).await;
         }
-        let answer = tokio::time::timeout(limit, self.ask_as_told(asked)).await;
+        let answer = tokio::time::timeout(limit, self.ask_as_told(asked, &target.address)).await;
         answer.unwrap_or_else(|_| Outcome::Failure(asked.late(limit)))
     }
 
-    async fn ask_as_told(&self, asked: Asked<'_>) -> Outcome {
+    async fn ask_as_told(&self, asked: Asked<'_>, address: &str) -> Outcome {
         let probe = asked.probe;
         let answer = if let Some(http) = &probe.http_get {
-            return self.ask_by_http(http, asked.container).await;
+            return ask_by_http(http, asked.container, address).await;
         } else if let Some(tcp) = &probe.tcp_socket {
             match resolve_port(&tcp.port, asked.container) {
-                Ok(port) => self.ask_by_tcp(tcp, port).await,
+                Ok(port) => ask_by_tcp(tcp, port, address).await,
                 Err(message) => return Outcome::Unknown(message),
             }
         } else if let Some(probe) = &probe.grpc {
             match u16::try_from(probe.port) {
-                Ok(port) => grpc::check(&self.address, port, probe.service.as_deref().unwrap_or_default()).await,
+                Ok(port) => grpc::check(address, port, probe.service.as_deref().unwrap_or_default()).await,
                 Err(_) => Err("the port is out of range".to_string()),
             }
         } else {
@@ -282,13 +328,13 @@ impl Task {
         answer.map_or_else(Outcome::Failure, |()| Outcome::Success)
     }
 
-    async fn ask_by_command(&self, asked: Asked<'_>, limit: Duration) -> Outcome {
+    async fn ask_by_command(&self, asked: Asked<'_>, id: &str, limit: Duration) -> Outcome {
         let mut environment = std::collections::BTreeMap::new();
         for variable in asked.container.env.iter().flatten() {
             environment.insert(variable.name.clone(), variable.value.clone().unwrap_or_default());
         }
         let command = asked.command().iter().map(|word| crate::container::env::expand(word, &environment)).collect();
-        match self.context.runtime.exec_sync(&self.id, command, Some(limit)).await {
+        match self.context.runtime.exec_sync(id, command, Some(limit)).await {
             Ok(answer) if answer.exit_code == 0 => Outcome::Success,
             Ok(answer) => {
                 let mut output = answer.stdout;
@@ -300,37 +346,37 @@ impl Task {
             Err(error) => Outcome::Unknown(error.rpc_text()),
         }
     }
+}
 
-    async fn ask_by_http(&self, http: &HTTPGetAction, container: &Container) -> Outcome {
-        let port = match resolve_port(&http.port, container) {
-            Ok(port) => port,
-            Err(message) => return Outcome::Unknown(message),
-        };
-        let target = HttpTarget {
-            scheme: http.scheme.clone().unwrap_or_else(|| "HTTP".into()),
-            host: http.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| self.address.clone()),
-            port,
-            path: http.path.clone().unwrap_or_default(),
-            headers: http.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect(),
-        };
-        match http_get(&target, "kube-probe/1.36").await {
-            Ok(answer) if answer.redirected_away => {
-                Outcome::Warning("Probe terminated redirects, Response body: ".to_string() + &answer.body)
-            }
-            Ok(answer) if (200..400).contains(&answer.status) => Outcome::Success,
-            Ok(answer) => Outcome::Failure(format!("HTTP probe failed with statuscode: {}", answer.status)),
-            Err(message) => Outcome::Failure(message),
+async fn ask_by_http(http: &HTTPGetAction, container: &Container, address: &str) -> Outcome {
+    let port = match resolve_port(&http.port, container) {
+        Ok(port) => port,
+        Err(message) => return Outcome::Unknown(message),
+    };
+    let target = HttpTarget {
+        scheme: http.scheme.clone().unwrap_or_else(|| "HTTP".into()),
+        host: http.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| address.to_string()),
+        port,
+        path: http.path.clone().unwrap_or_default(),
+        headers: http.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect(),
+    };
+    match http_get(&target, "kube-probe/1.36").await {
+        Ok(answer) if answer.redirected_away => {
+            Outcome::Warning("Probe terminated redirects, Response body: ".to_string() + &answer.body)
         }
+        Ok(answer) if (200..400).contains(&answer.status) => Outcome::Success,
+        Ok(answer) => Outcome::Failure(format!("HTTP probe failed with statuscode: {}", answer.status)),
+        Err(message) => Outcome::Failure(message),
     }
+}
 
-    async fn ask_by_tcp(&self, tcp: &TCPSocketAction, port: u16) -> Result<(), String> {
-        let host = tcp.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| self.address.clone());
-        match tokio::net::TcpStream::connect((host.as_str(), port)).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                Err(format!("dial tcp {host}:{port}: connect: connection refused"))
-            }
-            Err(error) => Err(format!("dial tcp {host}:{port}: {error}")),
+async fn ask_by_tcp(tcp: &TCPSocketAction, port: u16, address: &str) -> Result<(), String> {
+    let host = tcp.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| address.to_string());
+    match tokio::net::TcpStream::connect((host.as_str(), port)).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+            Err(format!("dial tcp {host}:{port}: connect: connection refused"))
         }
+        Err(error) => Err(format!("dial tcp {host}:{port}: {error}")),
     }
 }

@@ -19,6 +19,7 @@ use crate::pod;
 use crate::runtime::{RuntimePod, State};
 use crate::worker::memory::{Ending, Memory};
 use crate::worker::plan::Plan;
+use crate::worker::resize::with_resources;
 use crate::worker::restart::{Phase, may_restart_all, phase, restarts_all};
 
 pub struct Input<'a> {
@@ -69,7 +70,8 @@ pub fn compute(input: &Input<'_>) -> PodStatus {
         container_statuses: none_if_empty(containers::main(input, phase)),
         ephemeral_container_statuses: none_if_empty(containers::ephemeral(input)),
         allocated_resources: resources::allocated(pod),
-        resources: Some(resources::told(pod, previous, phase)),
+        // What the kernel was told, not what it could not be told yet.
+        resources: Some(resources::told(&with_resources(pod, &memory.applied), previous, phase)),
         ..PodStatus::default()
     };
     status.conditions = Some(conditions::conditions(input, &status, judged_phase(input, phase), runtime));

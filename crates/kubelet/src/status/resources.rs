@@ -58,15 +58,16 @@ fn sum(pod: &Pod, list: fn(&ResourceRequirements) -> Option<&Amounts>) -> Amount
             .or_else(|| spec.containers.iter().chain(spec.init_containers.iter().flatten()).find_map(own))?;
         let is_cpu = name == "cpu";
         let read = |amount: Amount| if is_cpu { amount.milli_value() } else { amount.value() };
+        let overhead = spec.overhead.as_ref().and_then(|amounts| amounts.get(&name)).map(Amount::of).map_or(0, read);
         let total = match whole.and_then(|amounts| amounts.get(&name)) {
+            // As it was given: it may be smaller than what can be counted.
+            Some(amount) if overhead == 0 => return Some((name, amount.clone())),
             Some(amount) => read(Amount::of(amount)),
             None => combined(pod, |container| Some(own(container).map_or(0, read))).unwrap_or(0),
         };
-        let total =
-            total + spec.overhead.as_ref().and_then(|amounts| amounts.get(&name)).map(Amount::of).map_or(0, read);
         let shown = match is_cpu {
-            true => Amount::from_milli(total, format.format()),
-            false => Amount::new(total, format.format()),
+            true => Amount::from_milli(total + overhead, format.format()),
+            false => Amount::new(total + overhead, format.format()),
         };
         Some((name, shown.to_api()))
     };
@@ -97,6 +98,11 @@ mod tests {
             shown(true),
             json!({ "requests": { "cpu": "1", "memory": "16Mi" }, "limits": { "memory": "1088Mi" } })
         );
+        let small: Pod = serde_json::from_value(json!({ "spec": { "containers": [{ "name": "a" }],
+            "resources": { "requests": { "cpu": "4m", "memory": "10m" } } } }))
+        .expect("a pod");
+        let granted = serde_json::to_value(allocated(&small)).expect("JSON");
+        assert_eq!(granted, json!({ "cpu": "4m", "memory": "10m" }), "as it was given");
         let mut previous = PodStatus { phase: Some("Running".into()), ..Default::default() };
         assert_eq!(told(&pod, &previous, Phase::Failed), of_pod(&pod, true));
         previous.phase = Some("Failed".into());

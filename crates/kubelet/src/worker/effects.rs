@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_client::is_unreachable;
 use kube::Api;
@@ -12,10 +12,12 @@ use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 
 use super::memory::{Ending, Operation, Waiting};
 use super::plan::Action;
-use super::resize::{self, ByContainer, Granted};
+use super::resize::{self, ByContainer, Granted, MemoryDecrease};
 use super::start::{Start, StartFailure};
 use super::stop::Stop;
 use super::{Message, Worker, clean};
+use crate::cgroup::Cgroups;
+use crate::cgroup::amounts::pod_amounts;
 use crate::container::hosts::fitting_hostname;
 use crate::container::resources::linux_resources;
 use crate::container::sandbox::sandbox_config;
@@ -135,7 +137,7 @@ impl Worker {
                 if restart {
                     self.memory.note_restart(&container, now);
                 }
-                if !resize::is_done(&pod, &self.memory.applied) {
+                if !self.is_resized() {
                     self.size_cgroup(Some(&pod));
                 }
                 let target = pod::find(&pod, &container)
@@ -297,6 +299,7 @@ impl Worker {
     }
 
     fn conclude_start(&mut self, name: String, result: Result<ContainerView, StartFailure>) {
+        self.memory.tried.insert(name.clone());
         match result {
             Ok(view) => {
                 self.memory.waiting.remove(&name);
@@ -498,18 +501,24 @@ async fn apply_resize(
     mut applied: ByContainer,
 ) -> (ByContainer, Option<String>) {
     let cgroups = context.cgroups.as_ref();
+    let is_running = |name: &str| running.iter().any(|(known, _)| known == name);
+    let before = applied.clone();
+    let to_tell: Vec<_> = resize::outstanding(pod, &before, is_running)
+        .into_iter()
+        .filter(|container| !resize::needs_restart(pod, container, &before))
+        .collect();
     let old = resize::with_resources(pod, &applied);
+    if let Some(cgroups) = cgroups
+        && let Some(refusal) = memory_decrease(cgroups, pod, &old, &to_tell, &running, &before).refusal()
+    {
+        return (applied, Some(refusal));
+    }
     let widened = cgroups.map_or(Ok(()), |cgroups| cgroups.widen(&old, pod));
     if let Err(error) = widened {
         return (applied, Some(error.to_string()));
     }
     let unified = cgroups.is_some_and(|cgroups| cgroups.is_unified());
-    let is_running = |name: &str| running.iter().any(|(known, _)| known == name);
-    for container in resize::to_tell(pod, &applied.clone(), is_running) {
-        let known = applied.get(&container.name).cloned().unwrap_or_default();
-        if resize::needs_restart(container, &known) {
-            continue;
-        }
+    for container in to_tell {
         let mut resources = linux_resources(pod, container, context.machine.memory, unified);
         if resources.cpu_quota == 0 {
             resources.cpu_quota = -1;
@@ -526,6 +535,26 @@ async fn apply_resize(
     let operation = [("operation_type", "update")];
     context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, begun.elapsed());
     (applied, narrowed.err().map(|error| error.to_string()))
+}
+
+/// Reads what is used of the memory whose limits a change lowers.
+fn memory_decrease(
+    cgroups: &Cgroups,
+    pod: &Pod,
+    old: &Pod,
+    to_tell: &[&Container],
+    running: &[(String, String)],
+    applied: &ByContainer,
+) -> MemoryDecrease {
+    let limits = (pod_amounts(old).memory_limit, pod_amounts(pod).memory_limit);
+    let pod_limit = limits.1.filter(|new| limits.0.is_none_or(|old| *new < old));
+    let containers = to_tell.iter().filter_map(|container| {
+        let limit = resize::lowered_memory_limit(pod, container, applied)?;
+        let (_, id) = running.iter().find(|(name, _)| *name == container.name)?;
+        let usage = cgroups.usage(&format!("{}/{id}", cgroups.pod_path(pod)));
+        Some((container.name.clone(), limit, usage.memory))
+    });
+    MemoryDecrease { pod_limit, containers: containers.collect(), pod_usage: cgroups.pod_usage(pod).memory }
 }
 
 async fn mount(

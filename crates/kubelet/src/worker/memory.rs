@@ -32,6 +32,8 @@ pub struct Memory {
     pub probes: HashMap<String, ProbeResults>,
     /// Containers whose start, hook included, is over.
     pub started: HashSet<String>,
+    /// Containers whose start was tried since the pod, or the restart of all its containers, began.
+    pub tried: HashSet<String>,
     /// Ends heard of before the start that leads to them was over.
     pub early_exits: HashSet<String>,
     pub ending: Option<Ending>,
@@ -129,6 +131,13 @@ impl Memory {
             _ => FIRST_DELAY,
         };
         self.restarts.insert(name.to_string(), RestartDelay { delay, updated: now });
+    }
+
+    /// A pod of which no main container is left begins anew.
+    pub fn forget_tried(&mut self, no_main_container: bool) {
+        if no_main_container && !self.is_starting() {
+            self.tried.clear();
+        }
     }
 
     pub fn restart_delay(&self, name: &str) -> Duration {

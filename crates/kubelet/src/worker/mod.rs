@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::Context;
 use crate::objects::Interest;
 use crate::pod;
-use crate::probes::{ProbeKind, ProbeTasks};
+use crate::probes::{self, ProbeKind, ProbeTasks};
 use crate::runtime::{ContainerView, Round, RuntimePod, State, observe_container, observe_sandbox};
 use crate::status;
 use crate::trail;
@@ -152,12 +152,14 @@ impl Worker {
             volumes: Arc::default(),
         };
         let probes = known_results(&runtime, &status, &context.runtime_name);
+        let adopted = !runtime.is_empty();
         let memory = Memory {
             probes,
             first_seen: Some(Timestamp::now()),
             applied: noted.applied,
             ending: refused,
             to_allocate: context.resources.concern(&pod),
+            tried: known_starts(&runtime, &status),
             ..Default::default()
         };
         let worker = Self {
@@ -168,7 +170,7 @@ impl Worker {
             memory,
             volumes: Arc::default(),
             objects,
-            probes: ProbeTasks::default(),
+            probes: ProbeTasks::new(adopted),
             reported: status.clone(),
             status,
             shared_status: handle.status.clone(),
@@ -353,16 +355,22 @@ impl Worker {
         if granted && have != want {
             self.memory.resize_failed = None;
             self.note_granted();
-            if !resize::is_done(&self.pod, &self.memory.applied) {
+            if !self.is_resized() {
                 self.memory.resizing = self.pod.metadata.generation;
                 self.context.pod_event(&self.pod, false, "ResizeStarted", resize::told(&self.pod, "started", ""));
             }
         }
     }
 
+    /// Whether all that runs has what the pod is granted.
+    fn is_resized(&self) -> bool {
+        let is_running = |name: &str| self.runtime.latest(name).is_some_and(ContainerView::is_running);
+        resize::is_done(&self.pod, &self.memory.applied, is_running)
+    }
+
     /// Tells once that what was granted holds.
     fn tell_of_resize(&mut self) {
-        if self.memory.resizing.is_some() && resize::is_done(&self.pod, &self.memory.applied) {
+        if self.memory.resizing.is_some() && self.is_resized() {
             self.memory.resizing = None;
             self.context.pod_event(&self.pod, false, "ResizeCompleted", resize::told(&self.pod, "completed", ""));
         }
@@ -500,6 +508,8 @@ impl Worker {
         if let Some(wished) = self.wished.clone() {
             self.grant(wished);
         }
+        let begun = pod::main_containers(&self.pod).any(|c| self.runtime.latest(&c.name).is_some());
+        self.memory.forget_tried(!begun);
         let situation = Situation { pod: &self.pod, runtime: &self.runtime, memory: &self.memory, now };
         let before = std::mem::replace(&mut self.plan, plan::plan(&situation));
         self.tell_of_back_off(&before);
@@ -507,7 +517,9 @@ impl Worker {
         for action in std::mem::take(&mut self.plan.actions) {
             self.perform(action, now);
         }
-        self.probes.sync(&self.context, &self.shared_pod, &self.pod, &self.runtime, &self.memory, &self.sender);
+        let surroundings =
+            probes::Surroundings { context: &self.context, latest: &self.shared_pod, worker: &self.sender };
+        self.probes.sync(&surroundings, &self.pod, &self.runtime, &self.memory);
         self.report(now);
         if self.plan.ended {
             self.finish();
@@ -595,6 +607,9 @@ impl Worker {
         if runs && matches!(self.status.phase.as_deref(), None | Some("Pending")) {
             self.measure_start(now);
         }
+        if status != self.status {
+            self.probes.status_changed(&self.pod, &self.runtime, &self.memory);
+        }
         self.status = status;
         *self.shared_status.lock() = self.status.clone();
         self.send_status(now);
@@ -618,6 +633,13 @@ fn known_results(runtime: &RuntimePod, status: &PodStatus, runtime_name: &str) -
         }
     }
     found
+}
+
+/// Containers that the runtime or the API knows to have been started.
+fn known_starts(runtime: &RuntimePod, status: &PodStatus) -> HashSet<String> {
+    let reported = status.container_statuses.iter().flatten();
+    let reported = reported.filter(|known| known.container_id.is_some() || known.last_state.is_some());
+    runtime.containers.iter().map(|view| &view.name).chain(reported.map(|known| &known.name)).cloned().collect()
 }
 
 /// Conditions and fields of the status that belong to other components.

@@ -235,17 +235,26 @@ fn renew_sandbox(situation: &Situation<'_>, plan: &mut Plan) {
 }
 
 fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox) {
-    let Situation { pod, runtime, .. } = situation;
+    let Situation { pod, runtime, memory, .. } = situation;
     for container in pod::ephemeral_containers(pod) {
         if runtime.latest(&container.name).is_none() {
             start(situation, plan, sandbox, &container.name, None);
         }
     }
-    if restarts_all(pod, runtime) {
+    let initialized = pod::main_containers(pod).any(|c| runtime.latest_in(&sandbox.id, &c.name).is_some());
+    // Main containers start together: one that ends at once keeps none of the others from its first start.
+    let all_tried = pod::main_containers(pod).all(|c| memory.tried.contains(&c.name));
+    if restarts_all(pod, runtime) && (all_tried || !initialized) {
         restart_all(situation, plan);
         return;
     }
-    let initialized = pod::main_containers(pod).any(|c| runtime.latest_in(&sandbox.id, &c.name).is_some());
+    run_in_order(situation, plan, sandbox, initialized);
+    resize(situation, plan);
+}
+
+/// Init containers one after the other, then the main containers.
+fn run_in_order(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, initialized: bool) {
+    let Situation { pod, .. } = situation;
     for (role, container) in pod::init_containers(pod) {
         let done = match role {
             Role::Sidecar => run_sidecar(situation, plan, sandbox, container),
@@ -258,7 +267,6 @@ fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox)
     for container in pod::main_containers(pod) {
         run_main(situation, plan, sandbox, container);
     }
-    resize(situation, plan);
 }
 
 /// Containers that may change in place are changed together; those that must not are stopped, and start with the new.
@@ -267,9 +275,8 @@ fn resize(situation: &Situation<'_>, plan: &mut Plan) {
     let is_running = |name: &str| runtime.latest(name).is_some_and(ContainerView::is_running);
     let mut in_place = false;
     for container in resize::outstanding(pod, &memory.applied, is_running) {
-        let applied = memory.applied.get(&container.name).cloned().unwrap_or_default();
         match runtime.latest(&container.name) {
-            Some(view) if resize::needs_restart(container, &applied) => {
+            Some(view) if resize::needs_restart(pod, container, &memory.applied) => {
                 stop(situation, plan, view, pod::grace_seconds(pod), Why::Resize);
             }
             _ => in_place = true,
@@ -326,7 +333,7 @@ fn run_init(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, conta
 }
 
 fn run_sidecar(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, container: &Container) -> bool {
-    let Situation { runtime, memory, .. } = situation;
+    let Situation { pod, runtime, memory, .. } = situation;
     match runtime.latest_in(&sandbox.id, &container.name) {
         Some(view) if view.is_running() => {
             stop_if_unwell(situation, plan, container, view);
@@ -335,7 +342,10 @@ fn run_sidecar(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, co
             over && (container.startup_probe.is_none() || results.started == Some(true))
         }
         Some(view) => {
-            start(situation, plan, sandbox, &container.name, Some(view));
+            // One whose end restarts all waits for that.
+            if after_exit(pod, Role::Sidecar, container, view.exit_code) != AfterExit::RestartAll {
+                start(situation, plan, sandbox, &container.name, Some(view));
+            }
             false
         }
         None => {
@@ -354,7 +364,7 @@ fn run_main(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, conta
     match view.state {
         State::Running => stop_if_unwell(situation, plan, container, view),
         State::Exited => {
-            if after_exit(pod, Role::Main, container, view.exit_code) != AfterExit::Stay {
+            if after_exit(pod, Role::Main, container, view.exit_code) == AfterExit::Restart {
                 start(situation, plan, sandbox, &container.name, Some(view));
             }
         }

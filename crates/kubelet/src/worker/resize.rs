@@ -53,8 +53,7 @@ impl Granted {
 }
 
 fn resizable(pod: &Pod) -> impl Iterator<Item = &Container> {
-    let sidecars = pod::init_containers(pod).filter(|(role, _)| *role == Role::Sidecar).map(|(_, container)| container);
-    sidecars.chain(pod::main_containers(pod))
+    pod::init_containers(pod).map(|(_, container)| container).chain(pod::main_containers(pod))
 }
 
 pub fn resources_of(pod: &Pod) -> ByContainer {
@@ -73,16 +72,26 @@ pub fn note_whole(pod: &Pod, applied: &mut ByContainer) {
     }
 }
 
-/// Whether the pod's cgroup has not got yet what the pod as a whole is granted.
+/// Whether the pod's cgroup has not got yet what the pod as a whole is granted. A pod that was started without any such
+/// resources may be given some.
 pub fn is_whole_outstanding(pod: &Pod, applied: &ByContainer) -> bool {
-    let wanted = of_whole(pod);
-    applied.get(WHOLE).zip(wanted.as_ref()).is_some_and(|(applied, wanted)| !same(applied, wanted))
+    let Some(wanted) = of_whole(pod) else { return false };
+    match applied.get(WHOLE) {
+        Some(applied) => !same(applied, &wanted),
+        None => !applied.is_empty() && !same(&ResourceRequirements::default(), &wanted),
+    }
 }
 
-/// Whether every container that was started has what the pod is granted.
-pub fn is_done(pod: &Pod, applied: &ByContainer) -> bool {
-    let wanted = resources_of(pod);
-    wanted.iter().all(|(name, wanted)| applied.get(name).is_none_or(|applied| same(applied, wanted)))
+/// Whether every container that was started has what the pod is granted. An init container that has ended needs no more.
+pub fn is_done(pod: &Pod, applied: &ByContainer, is_running: impl Fn(&str) -> bool) -> bool {
+    let over = |name: &str| {
+        !is_running(name) && pod::init_containers(pod).any(|(role, c)| role == Role::Init && c.name == name)
+    };
+    let has = |container: &Container| {
+        let wanted = container.resources.clone().unwrap_or_default();
+        applied.get(&container.name).is_none_or(|applied| same(applied, &wanted)) || over(&container.name)
+    };
+    !is_whole_outstanding(pod, applied) && resizable(pod).all(has)
 }
 
 /// What events say of a change: its stage, and the resources of the containers once it is through.
@@ -151,8 +160,8 @@ pub fn with_resources(pod: &Pod, resources: &ByContainer) -> Pod {
                 container.resources = Some(known.clone());
             }
         }
-        if let Some(known) = resources.get(WHOLE) {
-            spec.resources = Some(known.clone());
+        if !resources.is_empty() {
+            spec.resources = resources.get(WHOLE).cloned();
         }
     }
     pod
@@ -171,33 +180,93 @@ pub fn same_all(left: &ByContainer, right: &ByContainer) -> bool {
         && left.iter().all(|(name, resources)| right.get(name).is_some_and(|other| same(resources, other)))
 }
 
-/// Whether a change from what is applied means a new container, by the container's own policy.
-pub fn needs_restart(container: &Container, applied: &ResourceRequirements) -> bool {
-    let wanted = container.resources.clone().unwrap_or_default();
-    let changed = |name: &str| {
-        let of = |list: &Option<BTreeMap<String, Quantity>>| list.as_ref().and_then(|l| l.get(name)).map(Amount::of);
-        of(&wanted.requests) != of(&applied.requests) || of(&wanted.limits) != of(&applied.limits)
-    };
-    let policies = container.resize_policy.iter().flatten();
-    policies.into_iter().any(|policy| policy.restart_policy == "RestartContainer" && changed(&policy.resource_name))
+/// What a container requests of a resource, and what limits it: its own limit, or that of the pod as a whole.
+fn demand(
+    whole: Option<&ResourceRequirements>,
+    own: &ResourceRequirements,
+    name: &str,
+) -> (Option<Amount>, Option<Amount>) {
+    let of = |list: Option<&BTreeMap<String, Quantity>>| list.and_then(|list| list.get(name)).map(Amount::of);
+    let limit = of(own.limits.as_ref()).filter(|limit| limit.value() != 0);
+    (of(own.requests.as_ref()), limit.or_else(|| of(whole.and_then(|whole| whole.limits.as_ref()))))
 }
 
-/// Running containers whose resources the runtime has not been told yet.
+/// Whether what a container may use of a resource differs from what is applied.
+fn changes_demand(pod: &Pod, container: &Container, applied: &ByContainer, name: &str) -> bool {
+    let Some(known) = applied.get(&container.name) else { return false };
+    let wanted = container.resources.clone().unwrap_or_default();
+    let whole = of_whole(pod);
+    demand(applied.get(WHOLE), known, name) != demand(whole.as_ref(), &wanted, name)
+}
+
+/// Whether a change from what is applied means a new container, by the container's own policy.
+pub fn needs_restart(pod: &Pod, container: &Container, applied: &ByContainer) -> bool {
+    let policies = container.resize_policy.iter().flatten();
+    policies.into_iter().any(|policy| {
+        policy.restart_policy == "RestartContainer" && changes_demand(pod, container, applied, &policy.resource_name)
+    })
+}
+
+/// Running containers whose resources the runtime has not been told yet. When the pod as a whole may use more or less, so
+/// may those of its containers that have no limit of their own.
 pub fn outstanding<'a>(pod: &'a Pod, applied: &ByContainer, is_running: impl Fn(&str) -> bool) -> Vec<&'a Container> {
     resizable(pod)
         .filter(|container| is_running(&container.name))
         .filter(|container| {
             let wanted = container.resources.clone().unwrap_or_default();
             applied.get(&container.name).is_some_and(|applied| !same(applied, &wanted))
+                || ["cpu", "memory"].iter().any(|name| changes_demand(pod, container, applied, name))
         })
         .collect()
 }
 
-/// Those that must be told anew. When the pod as a whole may use more or less, all are: what limits it limits them too.
-pub fn to_tell<'a>(pod: &'a Pod, applied: &ByContainer, is_running: impl Fn(&str) -> bool) -> Vec<&'a Container> {
-    match is_whole_outstanding(pod, applied) {
-        true => resizable(pod).filter(|container| is_running(&container.name)).collect(),
-        false => outstanding(pod, applied, is_running),
+/// The memory limit of a container that becomes smaller, or that it had not before.
+pub fn lowered_memory_limit(pod: &Pod, container: &Container, applied: &ByContainer) -> Option<i64> {
+    let known = applied.get(&container.name)?;
+    let wanted = container.resources.clone().unwrap_or_default();
+    let new = demand(of_whole(pod).as_ref(), &wanted, "memory").1?.value();
+    let old = demand(applied.get(WHOLE), known, "memory").1.map(|limit| limit.value());
+    (new > 0 && old.is_none_or(|old| new < old)).then_some(new)
+}
+
+/// What memory the processes of a pod use, and what its limits become where they are lowered.
+#[derive(Debug, Default)]
+pub struct MemoryDecrease {
+    pub pod_limit: Option<i64>,
+    pub pod_usage: Option<u64>,
+    /// Name, limit and usage.
+    pub containers: Vec<(String, i64, Option<u64>)>,
+}
+
+impl MemoryDecrease {
+    /// Why the limits can't be lowered: the kernel would have to kill what is in the way.
+    pub fn refusal(&self) -> Option<String> {
+        let exceeds = |usage: u64, limit: i64| u64::try_from(limit).is_ok_and(|limit| usage >= limit);
+        let mut errors = Vec::new();
+        match (self.pod_limit, self.pod_usage) {
+            (None, _) => {}
+            (Some(_), None) => errors.push("missing pod memory usage".to_string()),
+            (Some(limit), Some(usage)) if exceeds(usage, limit) => {
+                errors.push(format!("attempting to set pod memory limit ({limit}) below current usage ({usage})"));
+            }
+            _ => {}
+        }
+        for (name, limit, usage) in &self.containers {
+            match usage {
+                None => errors.push(format!("missing container \"{name}\" memory usage")),
+                Some(usage) if exceeds(*usage, *limit) => errors.push(format!(
+                    "attempting to set container \"{name}\" memory limit ({limit}) below current usage ({})",
+                    self.pod_usage.unwrap_or(*usage)
+                )),
+                Some(_) => {}
+            }
+        }
+        let all = match errors.as_slice() {
+            [] => return None,
+            [one] => one.clone(),
+            several => format!("[{}]", several.join(", ")),
+        };
+        Some(format!("cannot decrease memory limits: {all}"))
     }
 }
 
@@ -226,10 +295,80 @@ mod tests {
         assert!(!same_all(&applied, &resources_of(&new)));
         assert!(!is_whole_outstanding(&old, &applied) && is_whole_outstanding(&new, &applied));
         assert_eq!(of_whole(&with_resources(&new, &applied)), of_whole(&old));
-        assert!(outstanding(&new, &applied, |_| true).is_empty());
-        assert_eq!(to_tell(&new, &applied, |_| true).len(), 1, "its limit is that of the pod");
+        assert_eq!(outstanding(&new, &applied, |_| true).len(), 1, "its limit is that of the pod");
         note_whole(&new, &mut applied);
-        assert!(!is_whole_outstanding(&new, &applied) && to_tell(&new, &applied, |_| true).is_empty());
+        assert!(!is_whole_outstanding(&new, &applied) && outstanding(&new, &applied, |_| true).is_empty());
+        let mut bare = new.clone();
+        bare.spec.get_or_insert_default().resources = None;
+        let applied = resources_of(&bare);
+        assert!(is_whole_outstanding(&new, &applied) && !is_done(&new, &applied, |_| true), "it had none before");
+        assert!(!is_whole_outstanding(&new, &ByContainer::new()), "nothing was started yet");
+        assert_eq!(of_whole(&with_resources(&new, &applied)), None);
+    }
+
+    #[test]
+    fn a_limit_of_the_pod_restarts_containers_that_have_none() {
+        let pod = |whole: &str, own: serde_json::Value| -> Pod {
+            serde_json::from_value(json!({ "spec": { "resources": { "limits": { "cpu": whole } }, "containers": [
+                { "name": "a", "resources": { "limits": own },
+                  "resizePolicy": [{ "resourceName": "cpu", "restartPolicy": "RestartContainer" }] }] } }))
+            .expect("a pod")
+        };
+        for (own, expected) in [(json!({}), true), (json!({ "cpu": "1" }), false), (json!({ "memory": "1" }), true)] {
+            let new = pod("3", own.clone());
+            let applied = resources_of(&pod("2", own.clone()));
+            assert_eq!(needs_restart(&new, &pod::spec(&new).containers[0], &applied), expected, "{own}");
+        }
+    }
+
+    #[test]
+    fn init_containers_can_be_resized_while_they_run() {
+        let pod = |cpu: &str| -> Pod {
+            serde_json::from_value(json!({ "spec": { "containers": [{ "name": "a" }],
+                "initContainers": [{ "name": "i", "resources": { "requests": { "cpu": cpu } } }] } }))
+            .expect("a pod")
+        };
+        let (new, applied) = (pod("2"), resources_of(&pod("1")));
+        let names = |running: bool| -> Vec<String> {
+            outstanding(&new, &applied, |_| running).into_iter().map(|c| c.name.clone()).collect()
+        };
+        assert_eq!((names(true), names(false)), (vec!["i".to_string()], vec![]));
+        assert!(!is_done(&new, &applied, |_| true) && is_done(&new, &applied, |_| false), "it has ended");
+    }
+
+    #[test]
+    fn memory_in_use_can_not_be_taken_away() {
+        let pod = |memory: &str| -> Pod {
+            serde_json::from_value(json!({ "spec": { "containers": [
+                { "name": "a", "resources": { "limits": { "memory": memory } } }] } }))
+            .expect("a pod")
+        };
+        let lowered = |old: &str, new: &str| {
+            let (old, new) = (pod(old), pod(new));
+            lowered_memory_limit(&new, &pod::spec(&new).containers[0], &resources_of(&old))
+        };
+        assert_eq!((lowered("20", "10"), lowered("10", "20"), lowered("0", "20")), (Some(10), None, Some(20)));
+        let decrease = |pod_limit, usage, container: i64| MemoryDecrease {
+            pod_limit,
+            pod_usage: Some(usage),
+            containers: vec![("a".into(), container, Some(usage))],
+        };
+        let prefix = "cannot decrease memory limits: ";
+        let of_pod = "attempting to set pod memory limit (10) below current usage (15)";
+        let of_container = "attempting to set container \"a\" memory limit (10) below current usage (15)";
+        let cases = [
+            (decrease(Some(20), 15, 20), None),
+            (decrease(Some(10), 15, 20), Some(format!("{prefix}{of_pod}"))),
+            (decrease(None, 15, 10), Some(format!("{prefix}{of_container}"))),
+            (decrease(Some(10), 15, 10), Some(format!("{prefix}[{of_pod}, {of_container}]"))),
+            (
+                MemoryDecrease { pod_limit: Some(1), ..Default::default() },
+                Some(format!("{prefix}missing pod memory usage")),
+            ),
+        ];
+        for (decrease, expected) in cases {
+            assert_eq!(decrease.refusal(), expected);
+        }
     }
 
     #[test]
@@ -243,8 +382,8 @@ mod tests {
             format!("Pod resize Deferred: {{{list},\"error\":\"no room\"}}")
         );
         let applied = resources_of(&pod("1", "NotRequired"));
-        assert!(!is_done(&changed, &applied) && is_done(&changed, &resources_of(&changed)));
-        assert!(is_done(&changed, &ByContainer::new()), "nothing was started yet");
+        assert!(!is_done(&changed, &applied, |_| true) && is_done(&changed, &resources_of(&changed), |_| true));
+        assert!(is_done(&changed, &ByContainer::new(), |_| true), "nothing was started yet");
     }
 
     #[test]
@@ -265,9 +404,9 @@ mod tests {
         assert_eq!(outstanding(&new, &applied, |_| true).len(), 1);
         assert!(outstanding(&new, &applied, |_| false).is_empty());
         assert!(outstanding(&equal, &applied, |_| true).is_empty());
-        assert!(!needs_restart(&pod::spec(&new).containers[0], &applied["a"]));
+        assert!(!needs_restart(&new, &pod::spec(&new).containers[0], &applied));
         let strict = pod("2", "RestartContainer");
-        assert!(needs_restart(&pod::spec(&strict).containers[0], &applied["a"]));
+        assert!(needs_restart(&strict, &pod::spec(&strict).containers[0], &applied));
         assert_eq!(resources_of(&with_resources(&new, &applied)), applied);
     }
 }

@@ -19,9 +19,6 @@ pub fn after_exit(pod: &Pod, role: Role, container: &Container, exit_code: i32) 
     if role == Role::Ephemeral {
         return AfterExit::Stay;
     }
-    if role == Role::Sidecar {
-        return AfterExit::Restart;
-    }
     for rule in container.restart_policy_rules.iter().flatten() {
         let Some(codes) = &rule.exit_codes else { continue };
         let listed = codes.values.iter().flatten().any(|value| *value == exit_code);
@@ -29,6 +26,9 @@ pub fn after_exit(pod: &Pod, role: Role, container: &Container, exit_code: i32) 
         if fits {
             return if rule.action == "RestartAllContainers" { AfterExit::RestartAll } else { AfterExit::Restart };
         }
+    }
+    if role == Role::Sidecar {
+        return AfterExit::Restart;
     }
     let policy = container.restart_policy.as_deref().unwrap_or_else(|| pod::restart_policy(pod));
     let restart = match policy {
@@ -236,5 +236,15 @@ mod tests {
         let container = &pod::spec(&pod).containers[0];
         assert_eq!(after_exit(&pod, Role::Main, container, 42), AfterExit::Restart);
         assert_eq!(after_exit(&pod, Role::Main, container, 1), AfterExit::Stay);
+    }
+
+    #[test]
+    fn rules_of_sidecars_may_restart_all() {
+        let rules = json!([{ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } }]);
+        let pod = pod(json!({ "restartPolicy": "Never", "containers": [{ "name": "a" }], "initContainers": [
+            { "name": "side", "restartPolicy": "Always", "restartPolicyRules": rules }] }));
+        let sidecar = pod::init_containers(&pod).next().expect("a sidecar").1;
+        assert_eq!(after_exit(&pod, Role::Sidecar, sidecar, 42), AfterExit::RestartAll);
+        assert_eq!(after_exit(&pod, Role::Sidecar, sidecar, 0), AfterExit::Restart);
     }
 }

@@ -195,7 +195,23 @@ fn a_rule_makes_all_containers_begin_anew() {
         ("and last who asked for it", vec![a], vec!["remove id-a"]),
         ("then all begins anew", vec![], vec!["start i 0"]),
     ];
+    let tried = |names: &[&str]| Memory { tried: names.iter().map(|name| name.to_string()).collect(), ..mounted() };
     for (what, containers, expected) in cases {
-        assert_eq!(actions(&pod, &runtime(containers), &mounted(), 200), expected, "{what}");
+        assert_eq!(actions(&pod, &runtime(containers), &tried(&["a", "b"]), 200), expected, "{what}");
     }
+    let (i, a) = (view("i", State::Exited, 0), view("a", State::Exited, 42));
+    let early = runtime(vec![i, a]);
+    assert_eq!(actions(&pod, &early, &tried(&["a"]), 200), ["start b 0"], "each has its first start");
+}
+
+#[test]
+fn a_running_init_container_is_resized() {
+    let of = |cpu: &str| {
+        pod(json!({ "containers": [{ "name": "a" }],
+            "initContainers": [{ "name": "i", "resources": { "requests": { "cpu": cpu } } }] }))
+    };
+    let memory = Memory { applied: resize::resources_of(&of("1")), ..mounted() };
+    let running = runtime(vec![view("i", State::Running, 0)]);
+    assert_eq!(actions(&of("2"), &running, &memory, 200), ["resize"]);
+    assert_eq!(actions(&of("1"), &running, &memory, 200), Vec::<String>::new());
 }
