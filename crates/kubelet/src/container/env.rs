@@ -288,8 +288,16 @@ pub fn resource_value(
     let (part, name) = selector.resource.split_once('.').ok_or_else(unknown)?;
     let amount = match part {
         "limits" => {
-            let limit = pod::limits(container).as_ref().and_then(|limits| limits.get(name));
-            limit.or_else(|| surroundings.allocatable.get(name)).cloned()
+            let named = |limits: &Option<BTreeMap<String, Quantity>>| {
+                limits
+                    .as_ref()
+                    .and_then(|limits| limits.get(name))
+                    .filter(|limit| !Amount::of(limit).is_zero())
+                    .cloned()
+            };
+            let whole = || pod::spec(pod).resources.as_ref().and_then(|whole| named(&whole.limits));
+            let own = named(pod::limits(container)).or_else(whole);
+            own.or_else(|| surroundings.allocatable.get(name).cloned())
         }
         "requests" => {
             let request = pod::requests(container).as_ref().and_then(|requests| requests.get(name)).cloned();
@@ -372,6 +380,32 @@ mod tests {
                 expected,
                 "{resource}"
             );
+        }
+    }
+
+    #[test]
+    fn limits_default_to_the_pod_and_then_to_the_node() {
+        let surroundings = Surroundings {
+            node_name: String::new(),
+            node_addresses: Vec::new(),
+            pod_addresses: Vec::new(),
+            allocatable: BTreeMap::from([("cpu", "8"), ("memory", "1Gi")].map(|(k, v)| (k.into(), Quantity(v.into())))),
+        };
+        let cases = [
+            (json!({ "cpu": "1" }), json!({ "cpu": "2", "memory": "64Mi" }), ["1", "67108864"]),
+            (json!({}), json!({ "cpu": "2" }), ["2", "1073741824"]),
+            (json!({ "cpu": "0" }), json!({ "cpu": "0" }), ["8", "1073741824"]),
+        ];
+        for (own, whole, expected) in cases {
+            let pod: Pod = serde_json::from_value(json!({ "spec": { "resources": { "limits": whole },
+                "containers": [{ "name": "c", "resources": { "limits": own } }] } }))
+            .expect("a pod");
+            let found = ["limits.cpu", "limits.memory"].map(|resource| {
+                let container_name = Some("c".into());
+                let selector = ResourceFieldSelector { container_name, divisor: None, resource: resource.into() };
+                resource_value(&pod, None, &selector, &surroundings).expect("an amount")
+            });
+            assert_eq!(found, expected, "{own} {whole}");
         }
     }
 
