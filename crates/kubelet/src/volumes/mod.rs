@@ -117,8 +117,20 @@ pub fn prepare(settings: &Settings) -> Result<(), VolumeError> {
         private::close(folder).map_err(VolumeError::file(folder))?;
     }
     private::create_all(&settings.log_root).map_err(VolumeError::file(&settings.log_root))?;
+    share(settings)?;
     if !mount::is_mount_point(&memory) {
         mount::tmpfs(&memory, "mode=0750", MsFlags::MS_NODEV | MsFlags::MS_NOSUID)?;
+    }
+    Ok(())
+}
+
+/// Lets mounts go to and from containers below the folders in which volume plugins mount. What an earlier life mounted
+/// there stays as it is: it would be there twice.
+fn share(settings: &Settings) -> Result<(), VolumeError> {
+    for folder in [&settings.root, &settings.plugin_root] {
+        if folder.exists() && mounts_below(folder).iter().all(|point| point == folder) {
+            mount::share(folder)?;
+        }
     }
     Ok(())
 }

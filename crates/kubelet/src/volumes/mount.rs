@@ -43,6 +43,34 @@ pub fn unmount(path: &Path) -> Result<(), VolumeError> {
     }
 }
 
+/// Makes what is mounted below a folder seen by containers, and what they mount there seen by the node, where they ask for
+/// that. Hosts whose mounts are private need it; on others nothing changes.
+pub fn share(path: &Path) -> Result<(), VolumeError> {
+    let real = path.canonicalize().map_err(VolumeError::file(path))?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if is_shared(&mounts, &real) {
+        return Ok(());
+    }
+    let failed = |source| VolumeError::Mount { path: real.clone(), source };
+    if !mount_points().contains(&real) {
+        bind(&real, &real)?;
+    }
+    let flags = MsFlags::MS_SHARED | MsFlags::MS_REC;
+    nix::mount::mount(None::<&str>, &real, None::<&str>, flags, None::<&str>).map_err(failed)
+}
+
+/// Whether the mount that holds a path passes on what is mounted in it. The optional fields come before the dash.
+fn is_shared(mounts: &str, path: &Path) -> bool {
+    let holding = mounts.lines().filter_map(|line| {
+        let (fields, _) = line.split_once(" - ")?;
+        let point = PathBuf::from(unescape(fields.split(' ').nth(4)?));
+        let is_shared = fields.split(' ').skip(6).any(|field| field.starts_with("shared:"));
+        path.starts_with(&point).then(|| (point.components().count(), is_shared))
+    });
+    // Of several at one place the last one is on top.
+    holding.max_by_key(|(depth, _)| *depth).is_some_and(|(_, is_shared)| is_shared)
+}
+
 pub fn is_mount_point(path: &Path) -> bool {
     mount_points().iter().any(|point| point == path)
 }
@@ -82,6 +110,35 @@ fn unescape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_mounts_are_recognised() {
+        let mounts = "27 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
+                      30 27 0:5 / /var/lib/x rw - tmpfs tmpfs rw\n\
+                      31 27 0:6 / /var/lib/x/y rw master:3 shared:2 - tmpfs tmpfs rw\n";
+        for (path, expected) in
+            [("/etc", true), ("/var/lib/x", false), ("/var/lib/x/z", false), ("/var/lib/x/y/z", true)]
+        {
+            assert_eq!(is_shared(mounts, Path::new(path)), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_shared_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().canonicalize().expect("a path");
+        let points = || mount_points().into_iter().filter(|point| *point == path).count();
+        share(&path).expect("shared");
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+        let (shared, count) = (is_shared(&mounts, &path), points());
+        share(&path).expect("shared again");
+        let again = points();
+        unmount(&path).expect("unmounted");
+        assert!(shared);
+        assert_eq!(count, again, "the second time nothing changes");
+    }
+
     #[test]
     fn octal_escapes_are_read() {
         assert_eq!(super::unescape("/a\\040b\\134c"), "/a b\\c");
