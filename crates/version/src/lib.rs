@@ -1,0 +1,39 @@
+//! The Kubernetes release whose behaviour Knarr has. The file `KUBERNETES_VERSION` beside this one is the only place to change.
+
+/// The release in full: `v1.36.4`.
+pub const KUBERNETES: &str = include_str!("KUBERNETES_VERSION").trim_ascii();
+
+/// The major number: `1`.
+pub const MAJOR: &str = KUBERNETES.split_at(dot(0)).0.split_at(1).1;
+
+/// The minor number: `36`.
+pub const MINOR: &str = KUBERNETES.split_at(dot(1)).0.split_at(dot(0) + 1).1;
+
+/// Major and minor number as OpenAPI and user agents show them: `1.36`.
+pub const RELEASE: &str = KUBERNETES.split_at(dot(1)).0.split_at(1).1;
+
+/// Where the dot with this index stands.
+const fn dot(index: usize) -> usize {
+    let (text, mut at, mut seen) = (KUBERNETES.as_bytes(), 0, 0);
+    loop {
+        if text[at] == b'.' {
+            if seen == index {
+                return at;
+            }
+            seen += 1;
+        }
+        at += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_parts_of_the_release() {
+        assert_eq!(format!("{MAJOR}.{MINOR}"), RELEASE);
+        assert!(KUBERNETES.starts_with(&format!("v{RELEASE}.")), "{KUBERNETES}");
+        assert!([MAJOR, MINOR].iter().all(|number| number.parse::<u8>().is_ok()));
+    }
+}
