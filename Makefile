@@ -1,16 +1,21 @@
 # Two commands do everything on a fresh Debian 12 with Rust, git and make: `make run` and `make test`.
 CARGO ?= cargo
 
-.PHONY: newcomer soak test-cgroup2 test-service run test build check packages bench-scheduler bench-rollout bench-services bench-ingress bench fuzz
+.PHONY: newcomer soak test-cgroup2 test-service run test build dist doc generate check packages bench-scheduler bench-rollout bench-services bench-ingress bench fuzz
 
 packages:
 	@scripts/packages
 
+# The program as it is used while working on it: optimised, but linked in a moment.
 build: packages
-	$(CARGO) build --release -p knarr
+	$(CARGO) build --profile fast -p knarr
 
 run: build
-	target/release/knarr server
+	target/fast/knarr server
+
+# The program as it is released: link-time optimisation takes most of the time.
+dist: packages
+	$(CARGO) build --release -p knarr
 
 check:
 	$(CARGO) fmt --all --check
@@ -18,6 +23,14 @@ check:
 
 test: packages check
 	$(CARGO) test --workspace
+
+# rustdoc without warnings.
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items
+
+# The tables of Kubernetes' API from what KUBERNETES publishes: docs/new-kubernetes-version.md.
+generate:
+	$(CARGO) xtask generate --kubernetes $(KUBERNETES)
 
 # Pods created, scheduled and bound a second through an API server, from 100 to 5,000 nodes.
 bench-scheduler:
@@ -59,5 +72,5 @@ test-service: build
 	scripts/test-service
 
 # The quick start, command by command, on a machine that never saw Knarr: docs/newcomer.txt. Needs root.
-newcomer: build
+newcomer: dist
 	scripts/newcomer > docs/newcomer.txt
