@@ -173,6 +173,7 @@ pub async fn run(
     settings.cluster_dns.clone_from(&arguments.cluster_dns);
     settings.cluster_domain.clone_from(&arguments.cluster_domain);
     settings.manifests.clone_from(&arguments.pod_manifest_path);
+    settings.pod_rules = Some(knarr_rules::core::pod::static_pod::admit);
     settings.node_ip = arguments.node_ip.unwrap_or_else(own_address);
     settings.max_pods = arguments.max_pods;
     settings.serving = arguments.node_listen;

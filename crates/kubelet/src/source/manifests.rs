@@ -11,12 +11,16 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use sha2::{Digest, Sha256};
 
+use super::references;
+use crate::beneath;
 use crate::context::Context;
 use crate::pod;
 use crate::pods::Pods;
+use crate::settings::PodRules;
 
 /// Where the kernel can't tell of changes, looking now and then finds them.
 const LOOK: Duration = Duration::from_secs(20);
+const LARGEST_MANIFEST: u64 = 10 << 20;
 
 /// Runs for as long as the node does.
 pub async fn follow_manifests(context: Arc<Context>, pods: Arc<Pods>, folder: std::path::PathBuf) {
@@ -26,7 +30,7 @@ pub async fn follow_manifests(context: Arc<Context>, pods: Arc<Pods>, folder: st
     }
     let mut known: HashMap<String, Arc<Pod>> = HashMap::new();
     loop {
-        let wanted = read_folder(&folder, &context.settings.node_name);
+        let wanted = read_folder(&folder, &context.settings.node_name, context.settings.pod_rules);
         for uid in known.keys().filter(|uid| !wanted.contains_key(*uid)) {
             pods.remove(uid);
         }
@@ -49,7 +53,7 @@ pub async fn follow_manifests(context: Arc<Context>, pods: Arc<Pods>, folder: st
 }
 
 /// A file that can't be read or understood is reported and leaves the others alone.
-fn read_folder(folder: &Path, node: &str) -> HashMap<String, Arc<Pod>> {
+fn read_folder(folder: &Path, node: &str, rules: Option<PodRules>) -> HashMap<String, Arc<Pod>> {
     let mut found = HashMap::new();
     let mut paths: Vec<_> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -59,9 +63,7 @@ fn read_folder(folder: &Path, node: &str) -> HashMap<String, Arc<Pod>> {
         if hidden || !path.is_file() {
             continue;
         }
-        let parsed =
-            std::fs::read_to_string(&path).map_err(|error| error.to_string()).and_then(|text| parse(&text, node));
-        match parsed {
+        match read(&path).and_then(|text| parse(&text, node, rules)) {
             Ok(pod) => {
                 found.insert(pod::uid(&pod).to_string(), Arc::new(pod));
             }
@@ -71,16 +73,34 @@ fn read_folder(folder: &Path, node: &str) -> HashMap<String, Arc<Pod>> {
     found
 }
 
+fn read(path: &Path) -> Result<String, String> {
+    let content = beneath::open_linked(path).and_then(|file| beneath::read_whole(file, LARGEST_MANIFEST));
+    String::from_utf8(content.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+}
+
 /// The manifest with what every static pod has: a name that holds the node's, a uid made of its content, and marks of
-/// where it came from.
-pub(super) fn parse(text: &str, node: &str) -> Result<Pod, String> {
-    let mut pod: Pod = serde_yaml_ng::from_str(text).map_err(|error| error.to_string())?;
-    let name = pod.metadata.name.clone().filter(|name| !name.is_empty()).ok_or("the pod has no name")?;
+/// where it came from. It is judged as a pod of the API is, and may refer to nothing of it.
+pub(super) fn parse(text: &str, node: &str, rules: Option<PodRules>) -> Result<Pod, String> {
+    let pod: Pod = serde_yaml_ng::from_str(text).map_err(|error| error.to_string())?;
+    let pod = complete(pod, text, node)?;
+    let mut value = serde_json::to_value(&pod).map_err(|error| error.to_string())?;
+    if let Some(rules) = rules {
+        rules(&mut value).map_err(|errors| format!("invalid pod: [{}]", errors.join(", ")))?;
+    }
+    references::check(&value)?;
+    serde_json::from_value(value).map_err(|error| error.to_string())
+}
+
+fn complete(mut pod: Pod, text: &str, node: &str) -> Result<Pod, String> {
+    let name =
+        pod.metadata.name.clone().filter(|name| !name.is_empty()).ok_or("invalid pod: name is needed for the pod")?;
     pod.metadata.name = Some(format!("{name}-{}", node.to_lowercase()));
     pod.metadata.namespace.get_or_insert_with(|| "default".to_string());
     let hash: String = Sha256::digest(format!("{node}\0{text}")).iter().take(16).map(|b| format!("{b:02x}")).collect();
-    if pod.metadata.uid.is_none() {
-        pod.metadata.uid = Some(hash.clone());
+    let uid = pod.metadata.uid.get_or_insert_with(|| hash.clone());
+    // Directories of the node are named after it.
+    if !uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') || uid.is_empty() {
+        return Err(format!("invalid pod: uid {uid:?} may hold letters, digits and '-' only"));
     }
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(pod::CONFIG_HASH.into(), hash);
@@ -178,13 +198,47 @@ mod tests {
     #[test]
     fn a_manifest_becomes_a_pod_of_the_node() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\nspec:\n  containers:\n  - name: c\n    image: i\n";
-        let pod = parse(text, "Node1").expect("a pod");
+        let pod = parse(text, "Node1", None).expect("a pod");
         assert_eq!((pod::namespace(&pod), pod::name(&pod)), ("default", "a-node1"));
         assert!(pod::is_static(&pod) && !pod::uid(&pod).is_empty());
         assert_ne!(
-            parse(&text.replace("image: i", "image: j"), "Node1").expect("a pod").metadata.uid,
+            parse(&text.replace("image: i", "image: j"), "Node1", None).expect("a pod").metadata.uid,
             pod.metadata.uid
         );
-        assert!(parse("kind: Pod\nmetadata: {}\n", "n").is_err());
+        assert!(parse("kind: Pod\nmetadata: {}\n", "n", None).is_err());
+    }
+
+    #[test]
+    fn a_manifest_is_judged_as_a_pod_of_the_api() {
+        let text = "kind: Pod\nmetadata:\n  name: a\nspec:\n  containers:\n  - name: c\n    image: i\n";
+        let with = |line: &str| parse(&format!("{text}{line}\n"), "n", None).map(drop);
+        assert_eq!(with("  nodeSelector: {}"), Ok(()));
+        assert_eq!(
+            with("  serviceAccountName: admin"),
+            Err("static pods may not reference serviceaccounts".to_string())
+        );
+        for uid in ["../../etc", "", "a/b", ".."] {
+            let named = text.replace("name: a\n", &format!("name: a\n  uid: '{uid}'\n"));
+            assert!(parse(&named, "n", None).is_err(), "{uid:?}");
+        }
+        let refuse: PodRules = |_| Err(vec!["one".to_string(), "two".to_string()]);
+        assert_eq!(parse(text, "n", Some(refuse)).map(drop), Err("invalid pod: [one, two]".to_string()));
+        let default: PodRules = |pod| {
+            pod["spec"]["dnsPolicy"] = "Default".into();
+            Ok(())
+        };
+        let pod = parse(text, "n", Some(default)).expect("a pod");
+        assert_eq!(pod::spec(&pod).dns_policy.as_deref(), Some("Default"));
+    }
+
+    #[test]
+    fn manifests_of_any_size_are_not_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.yaml");
+        std::fs::File::create(&path).and_then(|file| file.set_len(LARGEST_MANIFEST + 1)).expect("made");
+        assert!(read(&path).is_err());
+        std::fs::write(&path, "kind: Pod").expect("written");
+        std::os::unix::fs::symlink(&path, folder.path().join("link")).expect("made");
+        assert_eq!(read(&folder.path().join("link")), Ok("kind: Pod".to_string()));
     }
 }

@@ -2,6 +2,7 @@
 
 mod api;
 mod manifests;
+mod references;
 
 pub use api::follow_api;
 pub use manifests::follow_manifests;
@@ -11,6 +12,6 @@ pub use manifests::follow_manifests;
 pub mod fuzzing {
     /// Reads a manifest as one of a node's folder.
     pub fn manifest(text: &str) {
-        drop(super::manifests::parse(text, "node"));
+        drop(super::manifests::parse(text, "node", None));
     }
 }
