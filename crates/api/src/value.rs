@@ -98,10 +98,46 @@ fn as_object(value: &mut Value) -> &mut Map<String, Value> {
     }
 }
 
+/// How many lists and objects a value nests, or none where finding out takes more visits than are left in `visits`.
+/// Needs no stack of its own, so that it can be asked of any value.
+pub fn depth(value: &Value, visits: &mut usize) -> Option<usize> {
+    let mut deepest = 0;
+    let mut open = vec![(value, 0)];
+    while let Some((value, above)) = open.pop() {
+        let own = match value {
+            Value::Array(items) => {
+                *visits = visits.checked_sub(items.len())?;
+                open.extend(items.iter().filter(|item| is_nested(item)).map(|item| (item, above + 1)));
+                above + 1
+            }
+            Value::Object(fields) => {
+                *visits = visits.checked_sub(fields.len())?;
+                open.extend(fields.values().filter(|field| is_nested(field)).map(|field| (field, above + 1)));
+                above + 1
+            }
+            _ => above,
+        };
+        deepest = deepest.max(own);
+    }
+    Some(deepest)
+}
+
+fn is_nested(value: &Value) -> bool {
+    value.is_array() || value.is_object()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn depths_are_measured_within_a_number_of_visits() {
+        for (value, expected) in [(json!(1), 0), (json!([]), 1), (json!({"a": [1, {"b": 2}], "c": 1}), 3)] {
+            assert_eq!(depth(&value, &mut 10), Some(expected), "{value}");
+        }
+        assert_eq!(depth(&json!([1, 2, 3]), &mut 2), None);
+    }
 
     #[test]
     fn absent_reads_empty_and_writes_make_their_way() {

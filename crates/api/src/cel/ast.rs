@@ -5,6 +5,9 @@
 pub(super) struct Node {
     pub at: usize,
     pub kind: Kind,
+    /// How many expressions lie inside one another below this one. Everything that goes through a tree recurses, so the
+    /// parser bounds it.
+    pub height: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -75,8 +78,14 @@ pub(super) enum MacroName {
 }
 
 impl Node {
+    pub fn new(at: usize, kind: Kind) -> Self {
+        let mut node = Node { at, kind, height: 0 };
+        node.height = node.children().into_iter().map(|child| child.height + 1).max().unwrap_or_default();
+        node
+    }
+
     pub fn call(at: usize, function: &str, arguments: Vec<Node>) -> Self {
-        Node { at, kind: Kind::Call { function: function.to_owned(), target: None, arguments } }
+        Node::new(at, Kind::Call { function: function.to_owned(), target: None, arguments })
     }
 
     /// Whether the expression names a variable anywhere.

@@ -1,7 +1,8 @@
-//! What evaluating costs, so that no rule can keep the server busy.
+//! What evaluating costs, so that no rule can keep the server busy or fill its memory.
 
 use super::error::EvaluateError;
 use super::value::Value;
+use super::weight::weigh;
 
 /// What asking the authorizer costs.
 const CHECK: u64 = 350_000;
@@ -23,24 +24,74 @@ impl Meter {
         if self.spent > self.limit { Err(EvaluateError::TooExpensive) } else { Ok(()) }
     }
 
-    /// Functions that go through a text or list cost by its size.
+    /// Functions that go through a text or list cost by its size, and those that make one by the size of what they make:
+    /// it is paid for before it is made.
     pub fn spend_call(&mut self, function: &str, values: &[Value<'_>]) -> Result<(), EvaluateError> {
         let size = |at: usize| values.get(at).and_then(Value::size).unwrap_or(1) as u64;
+        let weight = |at: usize| values.get(at).map_or(Some(0), weigh).ok_or(EvaluateError::TooExpensive);
         let tenth = |size: u64| size.div_ceil(10);
         let cost = match function {
-            "matches" | "find" | "findAll" => (1 + tenth(size(0))) * (1 + size(1).div_ceil(4)),
+            "findAll" => size(0).saturating_add((1 + tenth(size(0))) * (1 + size(1).div_ceil(4))),
+            "matches" | "find" => (1 + tenth(size(0))) * (1 + size(1).div_ceil(4)),
             "contains" => tenth(size(0)) * tenth(size(1)).max(1),
-            "startsWith" | "endsWith" | "lowerAscii" | "upperAscii" | "trim" | "replace" | "split" | "substring"
-            | "join" | "bytes" | "format" | "quantity" | "url" | "isURL" | "isQuantity" | "ip" | "isIP" | "cidr"
-            | "isCIDR" | "charAt" | "reverse" => tenth(size(0)).max(1),
+            "startsWith" | "endsWith" | "lowerAscii" | "upperAscii" | "trim" | "substring" | "bytes" | "quantity"
+            | "url" | "isURL" | "isQuantity" | "ip" | "isIP" | "cidr" | "isCIDR" | "charAt" | "reverse" | "first"
+            | "last" => tenth(size(0)).max(1),
+            "replace" => tenth(size(0).saturating_add(replaced(values))).max(1),
+            "split" => tenth(size(0)).saturating_add(pieces(values)).max(1),
+            "join" => tenth(size(0).saturating_add(joined(values))).max(1),
+            "format" => tenth(size(0).saturating_add(weight(1)?)).max(1),
             "check" => CHECK,
-            "@in" => size(1),
-            "isSorted" | "sum" | "min" | "max" | "indexOf" | "lastIndexOf" | "distinct" | "sort" | "flatten"
-            | "slice" => size(0),
-            "sets.contains" | "sets.equivalent" | "sets.intersects" => size(0).saturating_mul(size(1)),
-            "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" | "_+_" => tenth(size(0).min(size(1))).max(1),
+            "@in" => size(1).max(tenth(weight(1)?.min(weight(0)?.saturating_mul(size(1))))),
+            "isSorted" | "sum" | "min" | "max" | "sort" | "slice" => size(0),
+            "indexOf" | "lastIndexOf" => size(0).max(tenth(weight(0)?)),
+            "flatten" => size(0).max(tenth(weight(0)?)),
+            "distinct" => size(0).saturating_mul(tenth(weight(0)?).max(1)),
+            "lists.range" => match values.first() {
+                Some(Value::Int(count)) => u64::try_from(*count).unwrap_or_default(),
+                _ => 1,
+            },
+            "sets.contains" | "sets.equivalent" | "sets.intersects" => size(0)
+                .saturating_mul(size(1))
+                .max(size(0).saturating_mul(tenth(weight(1)?)))
+                .max(size(1).saturating_mul(tenth(weight(0)?))),
+            "_+_" => tenth(size(0).saturating_add(size(1))).max(1),
+            "_==_" | "_!=_" => tenth(size(0).min(size(1))).max(tenth(weight(0)?.min(weight(1)?))).max(1),
+            "_<_" | "_<=_" | "_>_" | "_>=_" => tenth(size(0).min(size(1))).max(1),
             _ => 1,
         };
         self.spend(cost)
     }
+}
+
+/// How many bytes `replace` adds at most.
+fn replaced(values: &[Value<'_>]) -> u64 {
+    match values {
+        [Value::String(text), Value::String(from), Value::String(to), ..] => {
+            (text.matches(&**from).count() as u64).saturating_mul(to.len() as u64)
+        }
+        _ => 0,
+    }
+}
+
+/// Into how many parts `split` takes a text apart at most.
+fn pieces(values: &[Value<'_>]) -> u64 {
+    match values {
+        [Value::String(text), Value::String(separator), ..] => text.matches(&**separator).count() as u64,
+        _ => 0,
+    }
+}
+
+/// How many bytes `join` puts together.
+fn joined(values: &[Value<'_>]) -> u64 {
+    let [Value::List(items), rest @ ..] = values else { return 0 };
+    let separator = match rest {
+        [Value::String(separator)] => separator.len() as u64,
+        _ => 0,
+    };
+    let length = |item: &Value<'_>| match item {
+        Value::String(text) => separator.saturating_add(text.len() as u64),
+        _ => separator,
+    };
+    items.iter().fold(0, |total, item| total.saturating_add(length(item)))
 }

@@ -281,6 +281,8 @@ impl<'a> Evaluator<'a> {
             }
             let key = pair.0.clone();
             let value = self.within(all, pair, &all.body)?;
+            // A new key is compared with all before it.
+            self.meter.spend(entries.len() as u64 / 10)?;
             match all.name {
                 MacroName::TransformMap => insert(&mut entries, key, value)?,
                 MacroName::TransformMapEntry => {

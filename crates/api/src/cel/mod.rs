@@ -19,6 +19,7 @@ mod program;
 mod signatures;
 mod types;
 mod value;
+mod weight;
 
 pub use authority::{Authority, Authorize, Question, Stage};
 pub use error::{CompileError, EvaluateError};

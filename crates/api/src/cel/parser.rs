@@ -4,8 +4,11 @@ use super::ast::{Kind, Macro, MacroName, Node};
 use super::error::Problem;
 use super::lexer::{Token, tokens};
 
-/// Deeper expressions are refused.
-const MAX_DEPTH: usize = 100;
+/// Trees that are higher than this are refused, whether they grow by brackets or by chains of operators and calls.
+const MAX_DEPTH: usize = 250;
+
+/// How often the parser may call itself for what is in brackets. That takes several calls a level, so it is less.
+const MAX_BRACKETS: usize = 100;
 
 pub(super) fn parse(source: &str) -> Result<Node> {
     let mut parser = Parser { tokens: tokens(source)?, next: 0, depth: 0 };
@@ -91,7 +94,7 @@ impl Parser {
 
     fn expression(&mut self) -> Result<Node> {
         self.depth += 1;
-        if self.depth > MAX_DEPTH {
+        if self.depth > MAX_BRACKETS {
             return Err(self.problem(format!("expression recursion limit exceeded: {MAX_DEPTH}")));
         }
         let condition = self.binary(0)?;
@@ -105,6 +108,14 @@ impl Parser {
             condition
         };
         self.depth -= 1;
+        self.bounded(node)
+    }
+
+    /// A node that is no deeper than may be. Chains such as `1 + 1 + 1` nest without a call of the parser inside another.
+    fn bounded(&self, node: Node) -> Result<Node> {
+        if node.height > MAX_DEPTH {
+            return Err(self.problem(format!("expression recursion limit exceeded: {MAX_DEPTH}")));
+        }
         Ok(node)
     }
 
@@ -112,12 +123,30 @@ impl Parser {
     fn binary(&mut self, level: usize) -> Result<Node> {
         let mut left = self.unary()?;
         while let Some((found, function)) = self.operator().filter(|(found, _)| *found >= level) {
+            if matches!(function, "_&&_" | "_||_") {
+                left = self.junctions(left, found, function)?;
+                continue;
+            }
             let at = self.at();
             self.next += 1;
             let right = self.binary(found + 1)?;
-            left = Node::call(at, function, vec![left, right]);
+            left = self.bounded(Node::call(at, function, vec![left, right]))?;
         }
         Ok(left)
+    }
+
+    /// Operands joined by `&&` or by `||`, as a balanced tree: there may be thousands of them.
+    fn junctions(&mut self, first: Node, level: usize, function: &str) -> Result<Node> {
+        let (mut operands, mut places) = (vec![first], Vec::new());
+        while self.operator().is_some_and(|(found, _)| found == level) {
+            places.push(self.at());
+            self.next += 1;
+            operands.push(self.binary(level + 1)?);
+        }
+        let mut operands = operands.into_iter().map(Some).collect::<Vec<_>>();
+        balanced(&mut operands, &places, function)
+            .ok_or_else(|| self.problem("Syntax error: an operand is missing".to_owned()))
+            .and_then(|node| self.bounded(node))
     }
 
     /// The operator that comes next: how tightly it binds, and its function.
@@ -158,12 +187,12 @@ impl Parser {
                 let kind =
                     i64::try_from(number).map(Kind::Int).map_err(|_| self.problem("invalid int literal".to_owned()))?;
                 self.next += 1;
-                self.suffixes(Node { at, kind })
+                self.suffixes(Node::new(at, kind))
             }
             Token::Double(number) => {
                 let kind = Kind::Double(-number);
                 self.next += 1;
-                self.suffixes(Node { at, kind })
+                self.suffixes(Node::new(at, kind))
             }
             _ => {
                 let operand = self.member()?;
@@ -191,7 +220,7 @@ impl Parser {
                     let arguments = self.arguments(")")?;
                     node = member_call(node, field, arguments, call_at)?;
                 } else {
-                    node = Node { at, kind: Kind::Select { operand: Box::new(node), field, optional } };
+                    node = Node::new(at, Kind::Select { operand: Box::new(node), field, optional });
                 }
             } else if self.take("[") {
                 let function = if self.take("?") { "_[?_]" } else { "_[_]" };
@@ -202,10 +231,11 @@ impl Parser {
                 && let Some(name) = node.dotted()
             {
                 self.next += 1;
-                node = Node { at, kind: Kind::Message { name, fields: self.fields()? } };
+                node = Node::new(at, Kind::Message { name, fields: self.fields()? });
             } else {
                 return Ok(node);
             }
+            node = self.bounded(node)?;
         }
     }
 
@@ -266,19 +296,19 @@ impl Parser {
                 )));
             }
         };
-        Ok(Node { at, kind })
+        Ok(Node::new(at, kind))
     }
 
     fn name(&mut self, name: String, at: usize) -> Result<Node> {
         let call_at = self.at();
         if !self.take("(") {
-            return Ok(Node { at, kind: Kind::Name(name) });
+            return Ok(Node::new(at, Kind::Name(name)));
         }
         let mut arguments = self.arguments(")")?;
         if name == "has" {
             return match (arguments.pop().map(|node| node.kind), arguments.is_empty()) {
                 (Some(Kind::Select { operand, field, .. }), true) => {
-                    Ok(Node { at: call_at, kind: Kind::Has { operand, field } })
+                    Ok(Node::new(call_at, Kind::Has { operand, field }))
                 }
                 _ => Err(Problem { at: call_at, message: "invalid argument to has() macro".to_owned() }),
             };
@@ -333,13 +363,25 @@ impl Parser {
     }
 }
 
+/// A tree over operands, which keep their order; `places` are those of the operators between them.
+fn balanced(operands: &mut [Option<Node>], places: &[usize], function: &str) -> Option<Node> {
+    if operands.len() < 2 {
+        return operands.first_mut()?.take();
+    }
+    let middle = operands.len().div_ceil(2);
+    let (left, right) = operands.split_at_mut(middle);
+    let left = balanced(left, &places[..middle - 1], function)?;
+    let right = balanced(right, &places[middle..], function)?;
+    Some(Node::call(places[middle - 1], function, vec![left, right]))
+}
+
 /// A call on a value, or the macro that it stands for.
 fn member_call(target: Node, name: String, mut arguments: Vec<Node>, at: usize) -> Result<Node> {
     if name == "bind" && arguments.len() == 3 && matches!(&target.kind, Kind::Name(library) if library == "cel") {
         let mut parts = arguments.drain(..);
         if let (Some(variable), Some(value), Some(body)) = (parts.next(), parts.next(), parts.next()) {
             let name = variable_name(&variable)?;
-            return Ok(Node { at, kind: Kind::Bind { name, value: Box::new(value), body: Box::new(body) } });
+            return Ok(Node::new(at, Kind::Bind { name, value: Box::new(value), body: Box::new(body) }));
         }
     }
     use MacroName::{
@@ -365,7 +407,7 @@ fn member_call(target: Node, name: String, mut arguments: Vec<Node>, at: usize) 
         ("optFlatMap", 2) => (OptionalFlatMap, 1, false),
         ("sortBy", 2) => (SortBy, 1, false),
         _ => {
-            return Ok(Node { at, kind: Kind::Call { function: name, target: Some(Box::new(target)), arguments } });
+            return Ok(Node::new(at, Kind::Call { function: name, target: Some(Box::new(target)), arguments }));
         }
     };
     let mut parts = arguments.into_iter();
@@ -374,7 +416,7 @@ fn member_call(target: Node, name: String, mut arguments: Vec<Node>, at: usize) 
     let filter = if filters { parts.next() } else { None };
     let Some(body) = parts.next() else { return Err(Problem { at, message: "argument missing".to_owned() }) };
     let all = Macro { name: macro_name, range: target, variables: (first, second), filter, body };
-    Ok(Node { at, kind: Kind::Macro(Box::new(all)) })
+    Ok(Node::new(at, Kind::Macro(Box::new(all))))
 }
 
 fn variable_name(node: &Node) -> Result<String> {

@@ -8,6 +8,7 @@ use super::evaluate::Evaluator;
 use super::parser::parse;
 use super::types::Type;
 use super::value::Value;
+use super::weight::weigh;
 use crate::custom::Props;
 
 /// A compiled expression.
@@ -59,7 +60,11 @@ impl Program {
         cost_limit: u64,
     ) -> (Result<Value<'a>, EvaluateError>, u64) {
         let mut evaluator = Evaluator::new(variables, cost_limit);
-        let outcome = evaluator.evaluate(&self.root);
+        // Results are what other expressions start from, and what messages and patches are made of.
+        let outcome = evaluator.evaluate(&self.root).and_then(|value| match weigh(&value) {
+            Some(_) => Ok(value),
+            None => Err(EvaluateError::TooExpensive),
+        });
         (outcome, evaluator.meter.spent)
     }
 }
@@ -169,8 +174,85 @@ mod tests {
         ] {
             assert_eq!(shown(source), expected, "{source}");
         }
-        let deep = format!("{}1{}", "(".repeat(5_000), ")".repeat(5_000));
-        assert!(shown(&deep).contains("recursion limit"), "{}", shown(&deep));
+    }
+
+    #[test]
+    fn expressions_that_nest_too_deep_are_refused() {
+        let many = 20_000;
+        for source in [
+            format!("{}1{}", "(".repeat(many), ")".repeat(many)),
+            format!("{}1{}", "[".repeat(many), "]".repeat(many)),
+            format!("{}1{}", "{1:".repeat(many), "}".repeat(many)),
+            format!("1{}", " + 1".repeat(many)),
+            format!("1{} == 1", " * 1 + 1".repeat(many)),
+            format!("{{}}{}", ".a".repeat(many)),
+            format!("[1]{}", "[0]".repeat(many)),
+            format!("'a'{}", ".trim()".repeat(many)),
+            format!("{}2", "true ? 1 : ".repeat(many)),
+            format!("{}1{}", "size(".repeat(many), ")".repeat(many)),
+            format!("{}1{}", "cel.bind(x, 1, ".repeat(many), ")".repeat(many)),
+            format!("[1]{}", ".map(x, x)".repeat(many)),
+            (0..40).fold("1".to_owned(), |source, _| format!("({source}{})", " + 1".repeat(40))),
+        ] {
+            let found = shown(&source);
+            assert!(found.contains("expression recursion limit exceeded: 250"), "{found:.200}");
+        }
+    }
+
+    #[test]
+    fn expressions_of_many_operands_and_levels_are_evaluated() {
+        for (source, expected) in [
+            (format!("true{}", " && true".repeat(5_000)), "true"),
+            (format!("false{} || true", " || false".repeat(5_000)), "true"),
+            (format!("true{} || false && true", " && 1 == 1".repeat(100)), "true"),
+            (format!("{}1{} == 1", "(".repeat(90), ")".repeat(90)), "true"),
+            (format!("1{}", " + 1".repeat(240)), "241"),
+            (format!("{}1{}.size()", "[".repeat(90), "]".repeat(90)), "1"),
+            (format!("{0}1{1} == {0}1{1}", "[".repeat(90), "]".repeat(90)), "true"),
+        ] {
+            assert_eq!(shown(&source), expected, "{source:.60}");
+        }
+    }
+
+    /// Small expressions whose values are huge, or take forever to go through.
+    #[test]
+    fn no_expression_fills_memory_or_runs_without_end() {
+        let doubled = |first: &str, step: &str, last: &str| {
+            let binds: String =
+                (0..60).map(|at| format!("cel.bind(v{}, {}, ", at + 1, step.replace('_', &format!("v{at}")))).collect();
+            format!("cel.bind(v0, {first}, {binds}{last}{})", ")".repeat(60))
+        };
+        let long = doubled("'0123456789'", "_ + _", "v60");
+        for source in [
+            "lists.range(9223372036854775807).size() > 0".to_owned(),
+            "lists.range(1000000000).size() > 0".to_owned(),
+            long,
+            doubled("[1]", "_ + _", "v60.size()"),
+            doubled("[1]", "[_, _]", "v60 == v60"),
+            doubled("[1]", "[_, _]", "v60 in [v60]"),
+            doubled("[1]", "[_, _]", "v60.flatten(60).size()"),
+            doubled("[1]", "[_, _]", "v60.flatten(60).indexOf(1)"),
+            doubled("[1]", "[_, _]", "'%s'.format([v60])"),
+            doubled("[1]", "[_, _]", "[v60, v60].distinct()"),
+            doubled("[1]", "[_, _]", "sets.contains([v60], [v60])"),
+            doubled("[1]", "[_, _]", "v60"),
+            doubled("{'a': 1}", "{'a': _, 'b': _}", "v60 != v60"),
+            doubled("'aa'", "_.replace('a', _)", "v60.size()"),
+            doubled("'aa'", "[_, _, _].join(_)", "v60.size()"),
+            "lists.range(100000).transformMapEntry(i, v, {v: v}).size()".to_owned(),
+        ] {
+            let found = shown(&source);
+            assert_eq!(found, "error: operation cancelled: actual cost limit exceeded", "{source:.100}");
+        }
+        for (source, expected) in [
+            ("'%.100000000f'.format([1.5])", "error: precision 100000000 is too large"),
+            ("'%.100000000e'.format([1.5])", "error: precision 100000000 is too large"),
+            ("['a', 'b'].sum()", "ERROR"),
+            ("-duration('-9223372036854775808s')", "error: "),
+        ] {
+            let found = shown(source);
+            assert!(found.starts_with(expected), "{source}: {found}");
+        }
     }
 
     #[test]

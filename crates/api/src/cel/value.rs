@@ -126,6 +126,18 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// One element of a list.
+    pub fn element(&self, at: usize) -> Option<Value<'a>> {
+        match self {
+            Value::List(items) => items.get(at).cloned(),
+            Value::JsonList(items, props) => {
+                let element = props.and_then(|props| props.items.as_deref());
+                items.get(at).map(|item| Value::of_json(item, element))
+            }
+            _ => None,
+        }
+    }
+
     /// The entries of a map; none where it is no map.
     pub fn entries(&self) -> Option<Cow<'_, [(Value<'a>, Value<'a>)]>> {
         match self {

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 const MAX_SYNTAX_DEPTH: usize = 10_000;
 
 /// How deep a value that is kept may nest. What is dropped again may be deeper.
-pub(super) const MAX_VALUE_DEPTH: usize = 500;
+pub const MAX_VALUE_DEPTH: usize = 500;
 
 /// What stands behind the end of a text that breaks off inside a word, number or escape, as far as messages go.
 const END: u8 = b' ';

@@ -1,8 +1,10 @@
 //! JSON patch: a list of operations, carried out in order, all or none.
 
 use super::PatchError;
+use crate::decode::MAX_VALUE_DEPTH;
 use crate::decode::{self, StrictProblem};
 use crate::schema::{Field, List, ListKind, Node, Object, Schema, SchemaBuilder, Shape};
+use crate::value::depth;
 use serde_json::Value;
 use std::sync::LazyLock;
 
@@ -108,9 +110,9 @@ impl JsonPatch {
 
     /// Carries the operations out. On an error the document is half changed and must be dropped.
     pub fn apply(&self, document: &mut Value) -> Result<(), PatchError> {
-        let mut copied = 0;
+        let mut limits = Limits::new(document);
         for operation in &self.operations {
-            apply(document, operation, &mut copied).map_err(|message| PatchError::Unprocessable(message.into()))?;
+            apply(document, operation, &mut limits).map_err(|message| PatchError::Unprocessable(message.into()))?;
         }
         Ok(())
     }
@@ -150,11 +152,67 @@ fn read_pointer(text: &str) -> Option<Pointer> {
 /// Copies of copies double each time: so many bytes all of a patch's copies may add.
 const COPY_LIMIT: usize = 3 * 1024 * 1024;
 
-fn apply(document: &mut Value, operation: &Operation, copied: &mut usize) -> Result<(), String> {
+/// How many values one patch may visit to find out how deep the document is. Only patches that move values down hundreds
+/// of times need it at all.
+const MEASURE_LIMIT: usize = 200_000_000;
+
+/// What the operations of one patch may do to the document together.
+struct Limits {
+    /// The bytes that copies added so far.
+    copied: usize,
+    /// The document nests at most this deep.
+    deepest: usize,
+    /// How many values may still be visited to measure depths.
+    measurable: usize,
+}
+
+impl Limits {
+    fn new(document: &Value) -> Self {
+        let mut measurable = MEASURE_LIMIT;
+        let deepest = depth(document, &mut measurable).unwrap_or(usize::MAX);
+        Limits { copied: 0, deepest, measurable }
+    }
+
+    /// Refuses a value that would make the document nest too deep at `path`: every later step recurses into the document.
+    fn check_depth(&mut self, path: &[String], value: &Value) -> Result<(), String> {
+        let deepest = path.len().saturating_add(self.measure(value)?);
+        if deepest > MAX_VALUE_DEPTH {
+            return Err(too_deep());
+        }
+        self.deepest = self.deepest.max(deepest);
+        Ok(())
+    }
+
+    /// The same for a value that was taken out of the document at `from`. It is measured only where it might be too deep,
+    /// since a patch may move a large value thousands of times.
+    fn check_moved_depth(&mut self, rest: &Value, from: &[String], to: &[String], value: &Value) -> Result<(), String> {
+        let possible = self.deepest.saturating_sub(from.len()).saturating_add(to.len());
+        if possible > MAX_VALUE_DEPTH {
+            self.deepest = self.measure(rest)?;
+            return self.check_depth(to, value);
+        }
+        self.deepest = self.deepest.max(possible);
+        Ok(())
+    }
+
+    fn measure(&mut self, value: &Value) -> Result<usize, String> {
+        depth(value, &mut self.measurable).ok_or_else(too_deep)
+    }
+}
+
+fn too_deep() -> String {
+    "exceeded max depth".to_owned()
+}
+
+fn apply(document: &mut Value, operation: &Operation, limits: &mut Limits) -> Result<(), String> {
     match operation {
-        Operation::Add(path, value) => add(document, path, value.clone()),
+        Operation::Add(path, value) => {
+            limits.check_depth(path, value)?;
+            add(document, path, value.clone())
+        }
         Operation::Remove(path) => remove(document, path).map(drop),
         Operation::Replace(path, value) => {
+            limits.check_depth(path, value)?;
             // What is missing in an object that is there is put there.
             if let Some((last, parents)) = path.split_last()
                 && let Some(Value::Object(fields)) = find_mut(document, parents)
@@ -168,21 +226,25 @@ fn apply(document: &mut Value, operation: &Operation, copied: &mut usize) -> Res
         }
         Operation::Move { from, to } => {
             let value = remove(document, from)?;
+            limits.check_moved_depth(document, from, to, &value)?;
             add(document, to, value)
         }
         Operation::Copy { from, to } => {
             // What is missing in a parent that is there copies as null.
             let (last, parents) = from.split_last().ok_or_else(|| missing("copy", from))?;
             let value = match find_mut(document, parents).ok_or_else(|| missing("copy", from))? {
-                Value::Object(fields) => fields.get(last).cloned().unwrap_or_default(),
-                parent => find_mut(parent, std::slice::from_ref(last)).ok_or_else(|| missing("copy", from))?.clone(),
+                Value::Object(fields) => fields.get(last).unwrap_or(&Value::Null),
+                parent => find_mut(parent, std::slice::from_ref(last)).ok_or_else(|| missing("copy", from))?,
             };
-            *copied += size(&value);
-            if *copied > COPY_LIMIT {
+            limits.copied += size(value);
+            if limits.copied > COPY_LIMIT {
                 return Err(format!(
-                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {COPY_LIMIT}"
+                    "Unable to complete the copy, the accumulated size increase of copy is {}, exceeding the limit {COPY_LIMIT}",
+                    limits.copied
                 ));
             }
+            limits.check_depth(to, value)?;
+            let value = value.clone();
             add(document, to, value)
         }
         Operation::Test(path, expected) => {
@@ -336,6 +398,43 @@ mod tests {
         let patch = JsonPatch::read(json!(steps).to_string().as_bytes()).unwrap();
         let refusal = patch.apply(&mut json!({"a": {"b": "c"}})).unwrap_err().to_string();
         assert!(refusal.starts_with("Unable to complete the copy"), "{refusal}");
+    }
+
+    /// A value of so many arrays around a number.
+    fn nested(levels: usize) -> Value {
+        (0..levels).fold(json!(1), |value, _| json!([value]))
+    }
+
+    #[test]
+    fn no_operation_nests_a_document_without_end() {
+        let down = "/a".repeat(480);
+        let value = (0..480).fold(json!({}), |value, _| json!({"a": value}));
+        let round = [
+            json!({"op": "add", "path": "/b", "value": value}),
+            json!({"op": "move", "from": "/x", "path": format!("/b{down}/a")}),
+            json!({"op": "move", "from": "/b", "path": "/x"}),
+        ];
+        let moves: Vec<Value> = std::iter::repeat_n(round, 100).flatten().collect();
+        let copies: Vec<Value> = (0..600).map(|_| json!({"op": "copy", "from": "/x", "path": "/x/a"})).collect();
+        let shallow = Value::from("0/".repeat(450).trim_end_matches('/'));
+        for patch in [
+            json!(moves),
+            json!(copies),
+            json!([{"op": "add", "path": format!("/y/{}/0", shallow.as_str().unwrap()), "value": nested(60)}]),
+            json!([{"op": "replace", "path": format!("/y/{}", shallow.as_str().unwrap()), "value": nested(60)}]),
+        ] {
+            let refusal = patched(json!({"x": {}, "y": nested(451)}), patch).unwrap_err();
+            assert_eq!(refusal, PatchError::Unprocessable("exceeded max depth".into()));
+        }
+    }
+
+    #[test]
+    fn a_value_moves_up_and_down_as_often_as_a_patch_has_operations() {
+        let down = json!({"op": "move", "from": "/a", "path": "/b/c/d"});
+        let up = json!({"op": "move", "from": "/b/c/d", "path": "/a"});
+        let moves: Vec<Value> = std::iter::repeat_n([down, up], MAX_OPERATIONS / 2).flatten().collect();
+        let document = json!({"a": nested(400), "b": {"c": {}}});
+        assert_eq!(patched(document.clone(), json!(moves)), Ok(document));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'
         ("!_", [Value::Bool(value)]) => flag(!value),
         ("-_", [Value::Int(number)]) => Some(number.checked_neg().map(Value::Int).ok_or_else(overflow)),
         ("-_", [Value::Double(number)]) => Some(Ok(Value::Double(-number))),
-        ("-_", [Value::Duration(duration)]) => Some(Ok(Value::Duration(-*duration))),
+        ("-_", [Value::Duration(duration)]) => Some(durations(duration.checked_neg())),
         ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", [a, b]) => Some(calculate(function, a, b)),
         ("@in", [item, list]) => contains(item, list).map(|found| Ok(Value::Bool(found))),
         ("_[_]", [container, index]) => Some(at(container, index)),
@@ -51,8 +51,7 @@ fn at<'a>(container: &Value<'a>, index: &Value<'a>) -> Outcome<'a> {
                 Value::Double(number) if number.fract() == 0.0 => *number as i64,
                 _ => return Err(EvaluateError::new(format!("unsupported index type '{}' in list", index.type_name()))),
             };
-            let elements = container.elements().unwrap_or_default();
-            let found = usize::try_from(number).ok().and_then(|at| elements.get(at).cloned());
+            let found = usize::try_from(number).ok().and_then(|at| container.element(at));
             found.ok_or_else(|| EvaluateError::new(format!("index out of bounds: {number}")))
         }
         Value::Map(_) | Value::JsonMap(..) => container

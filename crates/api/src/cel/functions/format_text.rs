@@ -18,6 +18,9 @@ pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'
     }
 }
 
+/// More digits than this no number has behind its point.
+const MAX_PRECISION: usize = 1_100;
+
 fn filled(text: &str, arguments: &[Value<'_>]) -> Result<String, String> {
     let mut arguments = arguments.iter();
     let mut out = String::new();
@@ -40,6 +43,9 @@ fn filled(text: &str, arguments: &[Value<'_>]) -> Result<String, String> {
                 digits.push(digit);
             }
             precision = digits.parse::<usize>().ok();
+            if !digits.is_empty() && precision.is_none_or(|precision| precision > MAX_PRECISION) {
+                return Err(format!("precision {digits} is too large"));
+            }
         }
         let clause = characters.next().ok_or("unexpected end of string")?;
         let argument = arguments.next().ok_or("index out of range")?;

@@ -82,6 +82,10 @@ fn position<'a>(at: Option<usize>) -> Option<Outcome<'a>> {
 
 fn sum<'a>(elements: &[Value<'a>]) -> Outcome<'a> {
     let Some((first, rest)) = elements.split_first() else { return Ok(Value::Int(0)) };
+    // Only what has a fixed size is summed: sums of texts and lists would be copied once for each element.
+    if !matches!(first, Value::Int(_) | Value::Uint(_) | Value::Double(_) | Value::Duration(_)) {
+        return Err(EvaluateError::no_such_overload());
+    }
     rest.iter().try_fold(first.clone(), |sum, element| super::call("_+_", &[sum, element.clone()]))
 }
 

@@ -1,0 +1,90 @@
+//! How large a value is when it is written out.
+//!
+//! Values share their parts, so that an expression of a few lines can make one that is small in memory and endless when it
+//! is compared, shown or turned into JSON: `cel.bind(b, [a, a], cel.bind(c, [b, b], ...))` doubles with every line. Whatever
+//! goes through a whole value asks here first.
+
+use serde_json::Value as Json;
+
+use super::value::Value;
+use crate::decode::MAX_VALUE_DEPTH;
+
+/// Values that would be larger are too expensive to go through.
+pub(super) const HEAVIEST: u64 = 16 * 1024 * 1024;
+
+/// One for each value inside plus one for each byte of text; none where that is more than [`HEAVIEST`], or where values
+/// nest deeper than an object may.
+pub(super) fn weigh(value: &Value<'_>) -> Option<u64> {
+    let mut left = HEAVIEST;
+    descend(value, &mut left, 0)?;
+    Some(HEAVIEST - left)
+}
+
+fn descend(value: &Value<'_>, left: &mut u64, depth: usize) -> Option<()> {
+    if depth > MAX_VALUE_DEPTH {
+        return None;
+    }
+    spend(left, 1)?;
+    match value {
+        Value::String(text) => spend(left, text.len()),
+        Value::Bytes(bytes) => spend(left, bytes.len()),
+        Value::List(items) => items.iter().try_for_each(|item| descend(item, left, depth + 1)),
+        Value::Map(entries) => entries.iter().try_for_each(|(key, value)| {
+            descend(key, left, depth + 1)?;
+            descend(value, left, depth + 1)
+        }),
+        Value::Message(message) => message.fields.iter().try_for_each(|(name, value)| {
+            spend(left, name.len())?;
+            descend(value, left, depth + 1)
+        }),
+        Value::Optional(Some(inner)) => descend(inner, left, depth + 1),
+        Value::JsonList(items, _) => items.iter().try_for_each(|item| descend_json(item, left, depth + 1)),
+        Value::JsonMap(fields, _) => fields.iter().try_for_each(|(name, value)| {
+            spend(left, name.len())?;
+            descend_json(value, left, depth + 1)
+        }),
+        _ => Some(()),
+    }
+}
+
+fn descend_json(value: &Json, left: &mut u64, depth: usize) -> Option<()> {
+    if depth > MAX_VALUE_DEPTH {
+        return None;
+    }
+    spend(left, 1)?;
+    match value {
+        Json::String(text) => spend(left, text.len()),
+        Json::Array(items) => items.iter().try_for_each(|item| descend_json(item, left, depth + 1)),
+        Json::Object(fields) => fields.iter().try_for_each(|(name, value)| {
+            spend(left, name.len())?;
+            descend_json(value, left, depth + 1)
+        }),
+        _ => Some(()),
+    }
+}
+
+fn spend(left: &mut u64, weight: usize) -> Option<()> {
+    *left = left.checked_sub(weight as u64)?;
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_parts_weigh_as_often_as_they_are_shared() {
+        let pair = |value: &Value<'static>| Value::list(vec![value.clone(), value.clone()]);
+        let text = Value::text("abc");
+        assert_eq!(weigh(&pair(&text)), Some(1 + 2 * 4));
+        let doubled = (0..60).fold(text, |value, _| pair(&value));
+        assert_eq!(weigh(&doubled), None);
+    }
+
+    #[test]
+    fn what_nests_too_deep_has_no_weight() {
+        let nested = |levels| (0..levels).fold(Value::Null, |value, _| Value::list(vec![value]));
+        assert_eq!(weigh(&nested(MAX_VALUE_DEPTH)), Some(MAX_VALUE_DEPTH as u64 + 1));
+        assert_eq!(weigh(&nested(MAX_VALUE_DEPTH + 1)), None);
+    }
+}
