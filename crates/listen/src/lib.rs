@@ -1,0 +1,222 @@
+//! The connections of an HTTPS server: TLS, HTTP/1.1 and HTTP/2, and the limits within which strangers are served.
+
+mod activity;
+mod answer;
+mod preface;
+#[cfg(test)]
+mod tests;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use rustls_pki_types::CertificateDer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio_rustls::TlsAcceptor;
+
+use activity::Activity;
+use answer::Answer;
+
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What clients may use up.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections at a time; one more is closed at once.
+    pub connections: usize,
+    /// Time for the TLS handshake.
+    pub handshake: Duration,
+    /// Time for the head of a request, the first one of a connection included.
+    pub head: Duration,
+    /// A connection without a request for this long is closed.
+    pub idle: Duration,
+    /// How often the other end of an HTTP/2 connection is asked whether it is still there,
+    pub ping_interval: Duration,
+    /// and how long it may take to answer.
+    pub ping: Duration,
+    /// Requests that one connection may have open.
+    pub streams: u32,
+    /// Size of a request's head, and the number of its fields.
+    pub head_bytes: u32,
+    pub head_fields: usize,
+    /// How long requests may finish when the server stops.
+    pub goodbye: Duration,
+    /// Whether an HTTP/1.1 client may close its side before it has its answer.
+    pub half_close: bool,
+}
+
+impl Limits {
+    pub const DEFAULT: Limits = Limits {
+        connections: 16_384,
+        handshake: Duration::from_secs(10),
+        head: Duration::from_secs(30),
+        idle: Duration::from_secs(90),
+        ping_interval: Duration::from_secs(30),
+        ping: Duration::from_secs(15),
+        streams: 250,
+        head_bytes: 256 * 1024,
+        head_fields: 512,
+        goodbye: Duration::from_secs(10),
+        half_close: false,
+    };
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits::DEFAULT
+    }
+}
+
+/// Streams that a client opened and reset before they were looked at, and streams that were reset for its errors: with
+/// more of them a connection is closed.
+const RESET_UNSEEN: usize = 20;
+const RESET_FOR_ERRORS: usize = 1024;
+
+/// The other end of a connection.
+pub struct Peer<'a> {
+    pub address: SocketAddr,
+    /// What it showed in the handshake, its own certificate first.
+    pub certificates: &'a [CertificateDer<'static>],
+}
+
+/// Serves connections until `stop` turns true, then lets running requests finish. `connected` makes the handler of each
+/// connection's requests.
+pub async fn serve<C, H, F, B>(
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    limits: Limits,
+    mut stop: watch::Receiver<bool>,
+    connected: C,
+) where
+    C: Fn(Peer<'_>) -> H + Clone + Send + Sync + 'static,
+    H: Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    let acceptor = TlsAcceptor::from(tls);
+    let room = Arc::new(Semaphore::new(limits.connections));
+    let mut is_full = false;
+    // Closed once every connection has dropped its end.
+    let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, most likely: wait for some to come free instead of spinning.
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+            if !is_full {
+                tracing::warn!(connections = limits.connections, "too many connections; new ones are closed");
+            }
+            is_full = true;
+            continue;
+        };
+        is_full = false;
+        let (acceptor, connected, open, stop) = (acceptor.clone(), connected.clone(), open.clone(), stop.clone());
+        tokio::spawn(async move {
+            let served = connection(stream, address, permit, acceptor, limits, stop, connected).await;
+            if let Err(error) = served {
+                tracing::debug!(%address, %error, "a connection ended");
+            }
+            drop(open);
+        });
+    }
+    drop(open);
+    if tokio::time::timeout(limits.goodbye, all_closed.recv()).await.is_err() {
+        tracing::warn!("some requests did not finish in time");
+    }
+}
+
+async fn connection<C, H, F, B>(
+    stream: TcpStream,
+    address: SocketAddr,
+    permit: OwnedSemaphorePermit,
+    acceptor: TlsAcceptor,
+    limits: Limits,
+    mut stop: watch::Receiver<bool>,
+    connected: C,
+) -> Result<(), BoxError>
+where
+    C: Fn(Peer<'_>) -> H,
+    H: Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<BoxError>,
+{
+    stream.set_nodelay(true)?;
+    notice_absence(&stream)?;
+    let stream = tokio::time::timeout(limits.handshake, acceptor.accept(stream)).await??;
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let handler = connected(Peer { address, certificates });
+    let stream = tokio::time::timeout(limits.head, preface::begin(stream, permit)).await??;
+    let activity = Arc::new(Activity::default());
+    let counted = Arc::clone(&activity);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let running = counted.begin();
+        let method = request.method().clone();
+        request.extensions_mut().insert(address);
+        let answering = handler(request);
+        async move { Ok::<_, Infallible>(Answer::to(&method, answering.await, running)) }
+    });
+    let builder = builder(&limits);
+    let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        ended = serving.as_mut() => return ended,
+        _ = stop.wait_for(|stop| *stop) => {}
+        () = activity.idle_for(limits.idle) => {}
+    }
+    serving.as_mut().graceful_shutdown();
+    serving.await
+}
+
+fn builder(limits: &Limits) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .keep_alive(true)
+        .half_close(limits.half_close)
+        .max_headers(limits.head_fields)
+        .max_buf_size(limits.head_bytes as usize);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .max_pending_accept_reset_streams(RESET_UNSEEN)
+        .max_local_error_reset_streams(RESET_FOR_ERRORS)
+        .max_header_list_size(limits.head_bytes)
+        .keep_alive_interval(limits.ping_interval)
+        .keep_alive_timeout(limits.ping)
+        .initial_stream_window_size(512 * 1024)
+        .initial_connection_window_size(2 * 1024 * 1024)
+        .max_send_buf_size(1024 * 1024);
+    builder
+}
+
+/// Lets the kernel ask a silent peer whether it is still there: over HTTP/1.1 nobody else does.
+fn notice_absence(stream: &TcpStream) -> std::io::Result<()> {
+    let probes = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(15))
+        .with_interval(Duration::from_secs(10))
+        .with_retries(3);
+    socket2::SockRef::from(stream).set_tcp_keepalive(&probes)
+}
