@@ -25,7 +25,7 @@ use crate::endpoint::metrics::Metrics;
 use crate::kinds::Kinds;
 use crate::objects::Objects;
 use crate::outbound::Outbound;
-use crate::request::{Target, User};
+use crate::request::{ANONYMOUS, Target, User};
 use crate::route::accept::{self, Format, Offer};
 use crate::route::query::Query;
 use crate::route::target::{self, Routed};
@@ -83,6 +83,8 @@ pub struct Server {
 pub enum Sender {
     /// Over a network, with the user that a verified client certificate names.
     Remote(Option<Arc<User>>),
+    /// Over a network, with a certificate that proves nothing: without other credentials it is nobody's request.
+    Refused,
     /// Over a network, from a server that authenticated the user and names it in headers.
     FrontProxy,
     /// From this process, as a user that needs no proof.
@@ -211,10 +213,18 @@ impl Server {
             let (user, warning) = self.authenticator.request(headers, named, &*self.objects, now)?;
             Ok((Arc::new(user), warning))
         };
+        let by_token = || match known(None)? {
+            (user, _) if user.name == ANONYMOUS => Err(Status::unauthorized()),
+            known => Ok(known),
+        };
         let (user, warning) = match sender {
             Sender::Trusted(user) => (user.clone(), None),
             Sender::Remote(certificate) => known(certificate.as_deref())?,
-            Sender::FrontProxy => known(user_of_headers(headers).as_ref())?,
+            Sender::Refused => by_token()?,
+            Sender::FrontProxy => match user_of_headers(headers).map_err(|_| Status::unauthorized())? {
+                Some(user) => known(Some(&user))?,
+                None => by_token()?,
+            },
         };
         let acting = impersonate(&user, headers, &*self.authorizer)?.map(Arc::new);
         Ok((user, acting, warning))

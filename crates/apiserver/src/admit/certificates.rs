@@ -7,9 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use knarr_api::status::Status;
 use knarr_api::value::Read;
-use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::prelude::FromDer;
-use x509_parser::x509::X509Name;
+use knarr_identity::Identity;
 
 use super::{Operation, Plugin, Write};
 use crate::authorize::{Authorizer, Decision};
@@ -121,9 +119,9 @@ impl Plugin for CertificateSubjectRestriction {
         if write.object.text(&["spec", "signerName"]) != CLIENT_SIGNER {
             return Ok(());
         }
-        let organizations = organizations(write.object.text(&["spec", "request"]))
+        let identity = identity(write.object.text(&["spec", "request"]))
             .map_err(|why| write.forbidden(format!("failed to parse CSR: {why}")))?;
-        if organizations.iter().any(|group| group == "system:masters") {
+        if identity.groups.iter().any(|group| group == "system:masters") {
             let why = format!("use of {CLIENT_SIGNER} signer with system:masters group is not allowed");
             return Err(write.forbidden(why));
         }
@@ -131,26 +129,15 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// The organizations that a base64 PEM request asks for.
-fn organizations(request: &str) -> Result<Vec<String>, String> {
-    with_subject(request, |subject| {
-        subject.iter_organization().filter_map(|name| name.as_str().ok()).map(str::to_owned).collect()
-    })
-}
-
 /// The common name that a base64 PEM request asks for.
 pub fn common_name(request: &str) -> Result<String, String> {
-    with_subject(request, |subject| {
-        subject.iter_common_name().find_map(|name| name.as_str().ok()).unwrap_or_default().to_owned()
-    })
+    identity(request).map(|identity| identity.name)
 }
 
-fn with_subject<T>(request: &str, read: impl FnOnce(&X509Name<'_>) -> T) -> Result<T, String> {
+/// Whom a base64 PEM request asks to be known as.
+fn identity(request: &str) -> Result<Identity, String> {
     let pem = STANDARD.decode(request).map_err(|error| error.to_string())?;
-    let (_, pem) =
-        x509_parser::pem::parse_x509_pem(&pem).map_err(|_| "PEM block type must be CERTIFICATE REQUEST".to_owned())?;
-    let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).map_err(|error| error.to_string())?;
-    Ok(read(&parsed.certification_request_info.subject))
+    knarr_identity::of_request(&pem).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -3,27 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use x509_parser::prelude::{FromDer, X509Certificate};
+use knarr_identity::{Identity, IdentityError};
 
 use crate::request::User;
 
-/// `None` when the certificate cannot be read or names nobody.
-pub fn user_of_certificate(der: &[u8]) -> Option<User> {
-    let (_, certificate) = X509Certificate::from_der(der).ok()?;
-    let subject = certificate.subject();
-    let name = subject.iter_common_name().find_map(|attribute| attribute.as_str().ok())?.to_owned();
-    if name.is_empty() {
-        return None;
-    }
-    let groups =
-        subject.iter_organization().filter_map(|attribute| attribute.as_str().ok()).map(str::to_owned).collect();
+pub fn user_of_certificate(der: &[u8]) -> Result<User, IdentityError> {
+    let Identity { name, uid, groups } = knarr_identity::of_certificate(der)?;
     let fingerprint: String = {
         use sha2::{Digest, Sha256};
         Sha256::digest(der).iter().map(|byte| format!("{byte:02x}")).collect()
     };
     let credential = vec![format!("X509SHA256={fingerprint}")];
     let extra = BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), credential)]);
-    Some(User { name, uid: String::new(), groups, extra })
+    Ok(User { name, uid, groups, extra })
 }
 
 #[cfg(test)]
@@ -42,6 +34,6 @@ mod tests {
         let der = CertificateDer::from_pem_slice(leaf.certificate.as_bytes()).unwrap();
         let user = user_of_certificate(&der).unwrap();
         assert_eq!((user.name.as_str(), user.groups.as_slice()), ("system:node:one", &["system:nodes".to_owned()][..]));
-        assert!(user_of_certificate(b"nonsense").is_none());
+        assert!(user_of_certificate(b"nonsense").is_err());
     }
 }

@@ -3,6 +3,7 @@
 use http::HeaderMap;
 use knarr_api::status::Status;
 
+use super::header::{Unreadable, texts};
 use crate::authorize::{Authorizer, Decision, forbidden};
 use crate::request::{ANONYMOUS, GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, Target, User};
 
@@ -23,15 +24,19 @@ pub fn impersonate(user: &User, headers: &HeaderMap, authorizer: &dyn Authorizer
 }
 
 fn read(headers: &HeaderMap) -> Result<Option<User>, Status> {
-    let texts = |name: &str| -> Vec<String> {
-        headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).map(str::to_owned).collect()
-    };
-    let name = texts(USER).into_iter().next().unwrap_or_default();
-    let mut wanted = User { name, uid: texts(UID).into_iter().next().unwrap_or_default(), ..User::default() };
-    wanted.groups = texts(GROUP);
+    let unreadable = |error: Unreadable| Status::bad_request(error.to_string());
+    let names = texts(headers, USER).map_err(unreadable)?;
+    let name = names.first().cloned().unwrap_or_default();
+    if name.is_empty() && names.iter().any(|name| !name.is_empty()) {
+        return Err(Status::bad_request("the header impersonate-user is given more than once, first without a name"));
+    }
+    let uid = texts(headers, UID).map_err(unreadable)?.into_iter().next().unwrap_or_default();
+    let mut wanted = User { name, uid, ..User::default() };
+    wanted.groups = texts(headers, GROUP).map_err(unreadable)?;
     for header in headers.keys() {
         if let Some(key) = header.as_str().strip_prefix(EXTRA_PREFIX) {
-            wanted.extra.insert(decode_percent(key), texts(header.as_str()));
+            let values = texts(headers, header.as_str()).map_err(unreadable)?;
+            wanted.extra.entry(decode_percent(key)).or_default().extend(values);
         }
     }
     if wanted.name.is_empty() {
@@ -95,15 +100,18 @@ fn complete(mut user: User) -> User {
     {
         user.groups = vec!["system:serviceaccounts".into(), format!("system:serviceaccounts:{namespace}")];
     }
-    let group = if user.name == ANONYMOUS { GROUP_UNAUTHENTICATED } else { GROUP_AUTHENTICATED };
-    if !user.is_in(GROUP_AUTHENTICATED) && !user.is_in(GROUP_UNAUTHENTICATED) {
-        user.groups.push(group.to_owned());
+    let is_anonymous = user.name == ANONYMOUS;
+    let is_complete = user.is_in(GROUP_UNAUTHENTICATED) || (!is_anonymous && user.is_in(GROUP_AUTHENTICATED));
+    if !is_complete {
+        user.groups.push(if is_anonymous { GROUP_UNAUTHENTICATED } else { GROUP_AUTHENTICATED }.to_owned());
     }
     user
 }
 
 fn service_account(name: &str) -> Option<(&str, &str)> {
-    name.strip_prefix("system:serviceaccount:")?.split_once(':')
+    let (namespace, name) = name.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    let is_plain = |text: &str| !text.is_empty() && !text.contains([':', '/']);
+    (is_plain(namespace) && is_plain(name)).then_some((namespace, name))
 }
 
 /// Header names cannot hold every character of an extra's key; clients percent-encode the others.
@@ -172,6 +180,62 @@ mod tests {
             r#"groups "g" is forbidden: User "u" cannot impersonate resource "groups" in API group "" at the cluster scope"#
         );
         assert_eq!(impersonate(&user, &HeaderMap::new(), &Only("")).unwrap(), None);
+    }
+
+    fn raw(pairs: &[(&str, &[u8])]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            let value = http::HeaderValue::from_bytes(value).unwrap();
+            headers.append(http::HeaderName::try_from(*name).unwrap(), value);
+        }
+        headers
+    }
+
+    #[test]
+    fn names_outside_ascii_are_names() {
+        let admin = User::named("admin", &[]);
+        let asked = raw(&[
+            ("Impersonate-User", "müller".as_bytes()),
+            ("Impersonate-Group", "größe".as_bytes()),
+            ("Impersonate-Extra-Ort", "Köln".as_bytes()),
+        ]);
+        let user = impersonate(&admin, &asked, &Only("*")).unwrap().unwrap();
+        assert_eq!((user.name.as_str(), user.groups[0].as_str()), ("müller", "größe"));
+        assert_eq!(user.extra["ort"], ["Köln"]);
+        let refused = impersonate(&admin, &asked, &Only("groups")).unwrap_err();
+        assert_eq!(refused.code, 403);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        let admin = User::named("admin", &[]);
+        let user: (&str, &[u8]) = ("Impersonate-User", b"u");
+        for asked in [
+            &[("Impersonate-User", &b"m\xfcller"[..])][..],
+            &[("Impersonate-User", b""), user],
+            &[("Impersonate-User", b"u"), ("Impersonate-User", b"\xff")],
+            &[user, ("Impersonate-Group", b"\xff")],
+            &[user, ("Impersonate-Group", b"g"), ("Impersonate-Group", b"\xff")],
+            &[user, ("Impersonate-Uid", b"\xff")],
+            &[user, ("Impersonate-Extra-Scope", b"\xff")],
+            &[("Impersonate-Group", b"\xff")],
+            &[("Impersonate-Group", b"g")],
+            &[("Impersonate-Uid", b"7")],
+            &[("Impersonate-Extra-Scope", b"s")],
+        ] {
+            let refused = impersonate(&admin, &raw(asked), &Only("*"));
+            assert_eq!(refused.map_err(|status| status.code), Err(400), "{asked:?}");
+        }
+        let twice = raw(&[user, ("Impersonate-User", b"v")]);
+        assert_eq!(impersonate(&admin, &twice, &Only("*")).unwrap().unwrap().name, "u");
+    }
+
+    #[test]
+    fn only_names_of_service_accounts_are_theirs() {
+        assert_eq!(service_account("system:serviceaccount:n:s"), Some(("n", "s")));
+        for name in ["system:serviceaccount:n", "system:serviceaccount:n:s:t", "system:serviceaccount::s", "n:s"] {
+            assert_eq!(service_account(name), None, "{name}");
+        }
     }
 
     #[test]

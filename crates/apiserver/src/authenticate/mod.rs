@@ -3,7 +3,9 @@
 
 mod bootstrap_token;
 mod certificate;
+mod client;
 mod front_proxy;
+mod header;
 mod held_token;
 mod impersonate;
 mod service_account;
@@ -11,13 +13,15 @@ mod token_file;
 
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use jiff::Timestamp;
 use knarr_api::status::Status;
 
-pub use certificate::user_of_certificate;
-pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, is_front_proxy, user_of_headers};
+pub use client::{Clients, Connected};
+pub use front_proxy::{CLIENT as FRONT_PROXY_CLIENT, user_of_headers};
 pub use held_token::{follow as follow_uses, publish_since};
 pub use impersonate::impersonate;
 pub use service_account::{Bound, KeyError, ServiceAccountTokens, TokenRequest};
@@ -57,14 +61,11 @@ impl Authenticator {
         objects: &dyn Objects,
         now: Timestamp,
     ) -> Result<Known, Status> {
-        let (mut user, warning) = match (certificate, bearer(headers)) {
+        let (mut user, warning) = match (certificate, bearer(headers).map_err(refused)?) {
             (Some(user), _) => (user.clone(), None),
             (None, Some(token)) => {
                 let audiences = self.service_accounts.api_audiences();
-                let found = self.token(token, audiences, objects, now).map_err(|why| {
-                    tracing::debug!(why, "a token was refused");
-                    Status::unauthorized()
-                })?;
+                let found = self.token(&token, audiences, objects, now).map_err(refused)?;
                 (found.user, found.warning)
             }
             (None, None) => return Ok((User::anonymous(), None)),
@@ -104,12 +105,45 @@ impl Authenticator {
 /// What is said of a token that nobody knows.
 pub const UNKNOWN: &str = "invalid bearer token";
 
+fn refused(why: String) -> Status {
+    tracing::debug!(why, "credentials were refused");
+    Status::unauthorized()
+}
+
 /// The token of an `Authorization: Bearer` header, or of a WebSocket's subprotocol, where browsers have to put it.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = text.trim().split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+fn bearer(headers: &HeaderMap) -> Result<Option<String>, String> {
+    let text = header::text(headers, AUTHORIZATION.as_str()).map_err(|error| error.to_string())?;
+    let token = text.and_then(|text| text.trim().split_once(' ')).and_then(|(scheme, token)| {
+        let token = token.trim();
+        (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+    });
+    match token {
+        Some(token) => Ok(Some(token.to_owned())),
+        None => websocket_bearer(headers),
+    }
+}
+
+const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+
+fn websocket_bearer(headers: &HeaderMap) -> Result<Option<String>, String> {
+    if !crate::watch::websocket::is_wanted(headers) {
+        return Ok(None);
+    }
+    let offered = header::texts(headers, SEC_WEBSOCKET_PROTOCOL.as_str()).map_err(|error| error.to_string())?;
+    let (tokens, others): (Vec<&str>, Vec<&str>) = offered
+        .iter()
+        .flat_map(|list| list.split(','))
+        .map(str::trim)
+        .partition(|name| name.starts_with(TOKEN_PROTOCOL));
+    let token = match tokens[..] {
+        [] => return Ok(None),
+        [token] if !others.is_empty() => token.strip_prefix(TOKEN_PROTOCOL).unwrap_or_default(),
+        [_] => return Err("missing additional subprotocol".to_owned()),
+        _ => return Err("multiple base64.bearer.authorization tokens specified".to_owned()),
+    };
+    let decoded = URL_SAFE_NO_PAD.decode(token).map_err(|error| error.to_string())?;
+    let decoded = String::from_utf8(decoded).map_err(|_| "invalid base64.bearer.authorization token".to_owned())?;
+    if decoded.is_empty() { Err("empty token".to_owned()) } else { Ok(Some(decoded)) }
 }
 
 #[cfg(test)]
@@ -134,5 +168,41 @@ mod tests {
         let (ann, _) = ask(Some("bearer secret")).unwrap();
         assert_eq!((ann.name.as_str(), ann.groups.join(",").as_str()), ("ann", "devs,ops,system:authenticated"));
         assert_eq!(ask(Some("Bearer wrong")).unwrap_err().code, 401);
+    }
+
+    #[test]
+    fn a_token_that_cannot_be_read_is_no_anonymous_request() {
+        let accounts = Arc::new(ServiceAccountTokens::for_tests());
+        let file = TokenFile::parse("secret,ann,7,\n").unwrap();
+        let authenticator = Authenticator::new(file, accounts);
+        let objects = Fixed::new(vec![]);
+        let ask = |fields: &[(http::HeaderName, &[u8])]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in fields {
+                headers.append(name, http::HeaderValue::from_bytes(value).unwrap());
+            }
+            let known = authenticator.request(&headers, None, &objects, Timestamp::UNIX_EPOCH);
+            known.map(|(user, _)| user.name).map_err(|status| status.code)
+        };
+        assert_eq!(ask(&[(AUTHORIZATION, b"Bearer \xff\xfe")]), Err(401));
+        assert_eq!(ask(&[(AUTHORIZATION, "Bearer schlüssel".as_bytes())]), Err(401));
+        let socket = |protocols: &'static [u8]| {
+            ask(&[
+                (http::header::UPGRADE, b"websocket"),
+                (http::header::CONNECTION, b"Upgrade"),
+                (SEC_WEBSOCKET_PROTOCOL, protocols),
+            ])
+        };
+        assert_eq!(socket(b"base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io"), Ok("ann".into()));
+        assert_eq!(socket(b"v4.channel.k8s.io"), Ok("system:anonymous".into()));
+        for wrong in [
+            &b"base64url.bearer.authorization.k8s.io.c2VjcmV0"[..],
+            b"base64url.bearer.authorization.k8s.io.!, v4.channel.k8s.io",
+            b"base64url.bearer.authorization.k8s.io._w, v4.channel.k8s.io",
+            b"base64url.bearer.authorization.k8s.io.eA, base64url.bearer.authorization.k8s.io.eA, v4.channel.k8s.io",
+            b"base64url.bearer.authorization.k8s.io.eA, \xff",
+        ] {
+            assert_eq!(socket(wrong), Err(401), "{}", String::from_utf8_lossy(wrong));
+        }
     }
 }

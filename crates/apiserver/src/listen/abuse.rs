@@ -17,9 +17,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{Patience, serve_patiently};
+use super::{Limits, serve_within};
 use crate::journeys::{Cluster, MAPS, admin, map};
-use crate::pki::{Identity, Pki};
+use crate::pki::{Identity, Leaf, Pki, Purpose};
 
 const SHORT: Duration = Duration::from_millis(300);
 /// Far longer than anything here takes; a test that comes to it has failed.
@@ -45,18 +45,23 @@ impl Listening {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = cluster.server().clone();
-        let patience = Patience { handshake: SHORT, head: SHORT, ping_interval: SHORT, ping: SHORT };
+        let limits = Limits { handshake: SHORT, head: SHORT, ping_interval: SHORT, ping: SHORT, ..Limits::default() };
         let stopping = server.stopping.clone();
-        let serving = tokio::spawn(serve_patiently(server, listener, pki.serving.config(), stopping, patience));
+        let serving = tokio::spawn(serve_within(server, listener, pki.serving.clone(), stopping, limits));
         Listening { cluster, address, pki, serving, _directory: directory }
     }
 
     async fn connect(&self, protocol: &str) -> Stream {
+        let admin = self.pki.admin(jiff::Timestamp::now()).unwrap();
+        self.connect_with(&self.client(protocol, &admin)).await
+    }
+
+    /// The configuration of a client with a certificate.
+    fn client(&self, protocol: &str, leaf: &Leaf) -> Arc<rustls::ClientConfig> {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.pki.authority.certificate.as_bytes()).unwrap()).unwrap();
-        let admin = self.pki.admin(jiff::Timestamp::now()).unwrap();
-        let chain = CertificateDer::pem_slice_iter(admin.certificate.as_bytes()).map(Result::unwrap).collect();
-        let key = PrivateKeyDer::from_pem_slice(admin.key.as_bytes()).unwrap();
+        let chain = CertificateDer::pem_slice_iter(leaf.certificate.as_bytes()).map(Result::unwrap).collect();
+        let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -65,8 +70,13 @@ impl Listening {
             .with_client_auth_cert(chain, key)
             .unwrap();
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        Arc::new(config)
+    }
+
+    async fn connect_with(&self, config: &Arc<rustls::ClientConfig>) -> Stream {
         let stream = TcpStream::connect(self.address).await.unwrap();
-        TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
+        let name = ServerName::try_from("localhost").unwrap();
+        TlsConnector::from(Arc::clone(config)).connect(name, stream).await.unwrap()
     }
 
     /// Sends bytes over HTTP/1.1 and reads until the server closes the connection.
@@ -86,7 +96,11 @@ impl Listening {
     }
 
     async fn http2(&self) -> http2::SendRequest<Full<Bytes>> {
-        let stream = TokioIo::new(self.connect("h2").await);
+        Self::http2_over(self.connect("h2").await).await
+    }
+
+    async fn http2_over(stream: Stream) -> http2::SendRequest<Full<Bytes>> {
+        let stream = TokioIo::new(stream);
         let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
         // How it ends is seen by the sender.
         tokio::spawn(async move { drop(connection.await) });
@@ -122,6 +136,62 @@ impl Listening {
 async fn is_closed(mut stream: impl tokio::io::AsyncRead + Unpin) -> bool {
     let mut rest = Vec::new();
     tokio::time::timeout(NEVER, stream.read_to_end(&mut rest)).await.is_ok()
+}
+
+#[tokio::test]
+async fn a_certificate_of_the_proxies_authority_is_no_users() {
+    let listening = Listening::new().await;
+    let purpose = Purpose::Client { user: "kubernetes-admin".into(), group: "system:masters".into() };
+    let leaf = listening.pki.front_proxy_authority.sign(&purpose, jiff::Timestamp::now()).unwrap();
+    let stream = listening.connect_with(&listening.client("h2", &leaf)).await;
+    let answer = Listening::http2_over(stream).await.send_request(listening.request("GET", MAPS, vec![])).await;
+    assert_eq!(answer.unwrap().status(), 401);
+    listening.end().await;
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_refused_on_old_connections_and_resumed_ones() {
+    let listening = Listening::new().await;
+    let purpose = Purpose::Client { user: "ann".into(), group: "system:masters".into() };
+    // Certificates last a year; this one for a few seconds more.
+    let begun =
+        jiff::Timestamp::now() - jiff::SignedDuration::from_hours(365 * 24) + jiff::SignedDuration::from_secs(3);
+    let leaf = listening.pki.authority.sign(&purpose, begun).unwrap();
+    let client = listening.client("h2", &leaf);
+    let mut old = Listening::http2_over(listening.connect_with(&client).await).await;
+    let status = async |sender: &mut http2::SendRequest<Full<Bytes>>| {
+        sender.send_request(listening.request("GET", MAPS, vec![])).await.unwrap().status()
+    };
+    assert_eq!(status(&mut old).await, 200);
+    let expired = async {
+        while status(&mut old).await == 200 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        status(&mut old).await
+    };
+    let refused = tokio::time::timeout(Duration::from_secs(20), expired).await;
+    assert_eq!(refused.expect("an expired certificate is served on its old connection"), 401);
+    let resumed = listening.connect_with(&client).await;
+    assert_eq!(resumed.get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Resumed));
+    let mut resumed = Listening::http2_over(resumed).await;
+    assert_eq!(status(&mut resumed).await, 401);
+    listening.end().await;
+}
+
+#[tokio::test]
+async fn head_is_answered_like_get_without_a_body() {
+    let listening = Listening::new().await;
+    let mut sender = listening.http2().await;
+    for path in [format!("{MAPS}/m"), MAPS.to_owned(), "/healthz".to_owned(), format!("{MAPS}/missing")] {
+        let get = sender.send_request(listening.request("GET", &path, vec![])).await.unwrap();
+        let head = sender.send_request(listening.request("HEAD", &path, vec![])).await.unwrap();
+        assert_eq!(head.status(), get.status(), "{path}");
+        for name in ["content-length", "content-type"] {
+            assert_eq!(head.headers().get(name), get.headers().get(name), "{path}");
+        }
+        assert!(head.into_body().collect().await.unwrap().to_bytes().is_empty(), "{path}");
+    }
+    listening.end().await;
 }
 
 #[tokio::test]
@@ -213,8 +283,9 @@ async fn watchers_that_vanish_leave_nothing_behind() {
 #[tokio::test]
 async fn heads_and_bodies_have_their_limits() {
     let listening = Listening::new().await;
-    let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(2 * super::HEAD_BYTES));
-    let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "X-A: b\r\n".repeat(2 * super::HEAD_FIELDS));
+    let long =
+        format!("GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(2 * Limits::DEFAULT.head_bytes as usize));
+    let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "X-A: b\r\n".repeat(2 * Limits::DEFAULT.head_fields));
     for head in [long, many] {
         let answer = listening.send(head.as_bytes()).await;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{}", &answer[..answer.len().min(100)]);

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
 };
 use time::OffsetDateTime;
 
@@ -77,22 +77,6 @@ impl Authority {
         let key = KeyPair::generate()?;
         let certificate = leaf_params(purpose, now)?.signed_by(&key, &self.issuer)?;
         Ok(Leaf { certificate: certificate.pem(), key: key.serialize_pem() })
-    }
-
-    /// Signs what a certificate request asks for, with the usages the caller approved.
-    pub fn sign_request(
-        &self,
-        request: &str,
-        usages: Vec<ExtendedKeyUsagePurpose>,
-        lifetime: SignedDuration,
-        now: Timestamp,
-    ) -> Result<String, Error> {
-        let mut request = CertificateSigningRequestParams::from_pem(request)?;
-        set_life(&mut request.params, now, lifetime);
-        request.params.extended_key_usages = usages;
-        request.params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-        request.params.is_ca = IsCa::NoCa;
-        Ok(request.signed_by(&self.issuer)?.pem())
     }
 
     fn is_current(&self, certificate: &str, purpose: &Purpose, now: Timestamp) -> bool {

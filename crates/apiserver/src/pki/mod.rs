@@ -40,6 +40,13 @@ pub struct Identity {
     pub addresses: Vec<IpAddr>,
 }
 
+impl Identity {
+    /// Names and addresses, as text.
+    pub fn all(&self) -> impl Iterator<Item = String> {
+        self.names.iter().cloned().chain(self.addresses.iter().map(IpAddr::to_string))
+    }
+}
+
 pub struct Pki {
     directory: PathBuf,
     identity: Identity,
@@ -66,6 +73,11 @@ impl Pki {
         let pki = Pki { directory, identity, authority, front_proxy_authority, serving, service_account_key };
         pki.renew(now)?;
         Ok(pki)
+    }
+
+    /// What the serving certificate is valid for, beside the names that every cluster uses.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
     }
 
     /// Renews every certificate that is due; new connections use the new ones at once.

@@ -3,20 +3,23 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use knarr_identity::{Authorities, any_certificate};
+use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{Authority, Error, Leaf};
+use crate::authenticate::Clients;
 
 pub struct Serving {
     shown: Arc<Shown>,
     /// PEM of the authority, shown behind our certificate: whoever knows only its hash can then check it.
     authority: String,
     config: Arc<ServerConfig>,
+    clients: Arc<Clients>,
 }
 
 #[derive(Debug)]
@@ -32,26 +35,26 @@ impl Serving {
     pub fn new(leaf: &Leaf, clients: &Authority, proxies: &Authority) -> Result<Self, Error> {
         let shown = Arc::new(Shown(ArcSwap::new(certified(leaf, &clients.certificate)?)));
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let mut roots = RootCertStore::empty();
-        let trusted = [clients, proxies].map(|authority| authority.certificate.as_bytes());
-        for certificate in trusted.into_iter().flat_map(CertificateDer::pem_slice_iter) {
-            roots.add(certificate.map_err(|error| rustls::Error::General(error.to_string()))?)?;
-        }
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-            .allow_unauthenticated()
-            .build()
-            .map_err(|error| rustls::Error::General(error.to_string()))?;
+        let authorities = |authority: &Authority| Authorities::from_pem(authority.certificate.as_bytes(), &provider);
+        let known = Clients { users: authorities(clients)?, proxies: authorities(proxies)? };
+        let verifier = any_certificate(&[&known.users, &known.proxies], &provider);
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::clone(&shown) as Arc<dyn ResolvesServerCert>);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Serving { shown, authority: clients.certificate.clone(), config: Arc::new(config) })
+        let authority = clients.certificate.clone();
+        Ok(Serving { shown, authority, config: Arc::new(config), clients: Arc::new(known) })
     }
 
     /// The configuration for new connections. It stays the same when certificates are renewed.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
+    }
+
+    /// Whose certificates clients may show.
+    pub fn clients(&self) -> Arc<Clients> {
+        Arc::clone(&self.clients)
     }
 
     pub fn show(&self, leaf: &Leaf) -> Result<(), Error> {

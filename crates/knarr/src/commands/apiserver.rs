@@ -138,7 +138,7 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
     record_requests(arguments, &server)?;
     let trust = kubelet_trust(arguments, &pki)?;
     call_kubelets(&pki, &server, &trust, Timestamp::now())?;
-    let serving = listen::serve(server.clone(), listener, pki.serving.config(), server.stopping.clone());
+    let serving = listen::serve(server.clone(), listener, pki.serving.clone(), server.stopping.clone());
     let mut tasks = vec![tokio::spawn(serving)];
     tasks.extend(background::run(&server));
     tasks.push(tokio::spawn(renew(pki.clone(), server.clone(), trust)));

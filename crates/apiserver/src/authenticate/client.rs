@@ -1,0 +1,123 @@
+//! What the certificates of a connection prove, each time a request comes.
+
+use std::sync::Arc;
+
+use knarr_identity::{Authorities, valid_until};
+use rustls_pki_types::{CertificateDer, UnixTime};
+
+use super::certificate::user_of_certificate;
+use super::front_proxy::CLIENT as FRONT_PROXY_CLIENT;
+use crate::server::Sender;
+
+/// The authorities of two kinds of clients. A certificate of the one never does for the other.
+pub struct Clients {
+    /// They sign for users.
+    pub users: Authorities,
+    /// They sign for servers that authenticate users themselves.
+    pub proxies: Authorities,
+}
+
+impl Clients {
+    fn sender(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Sender {
+        let Some(leaf) = chain.first() else { return Sender::Remote(None) };
+        if self.proxies.verify(chain, now).is_ok() {
+            let is_allowed = knarr_identity::of_certificate(leaf).is_ok_and(|own| own.name == FRONT_PROXY_CLIENT);
+            return if is_allowed { Sender::FrontProxy } else { Sender::Refused };
+        }
+        if let Err(error) = self.users.verify(chain, now) {
+            tracing::debug!(%error, "a client certificate was refused");
+            return Sender::Refused;
+        }
+        match user_of_certificate(leaf) {
+            Ok(user) => Sender::Remote(Some(Arc::new(user))),
+            Err(error) => {
+                tracing::debug!(%error, "a client certificate names nobody");
+                Sender::Refused
+            }
+        }
+    }
+}
+
+/// A connection and what its client showed.
+pub struct Connected {
+    clients: Arc<Clients>,
+    chain: Vec<CertificateDer<'static>>,
+    sender: Sender,
+    /// Until then the verdict of the beginning holds.
+    good_until: Option<UnixTime>,
+}
+
+impl Connected {
+    pub fn new(clients: Arc<Clients>, chain: &[CertificateDer<'static>], now: UnixTime) -> Self {
+        let sender = clients.sender(chain, now);
+        Connected { clients, chain: chain.to_vec(), sender, good_until: valid_until(chain) }
+    }
+
+    /// Who sends what comes over the connection now.
+    pub fn sender(&self, now: UnixTime) -> Sender {
+        if self.chain.is_empty() || self.good_until.is_some_and(|end| now <= end) {
+            return self.sender.clone();
+        }
+        self.clients.sender(&self.chain, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pki::{Identity, Leaf, Pki, Purpose};
+    use jiff::{SignedDuration, Timestamp};
+    use rustls_pki_types::pem::PemObject;
+
+    fn chain(leaf: &Leaf) -> Vec<CertificateDer<'static>> {
+        CertificateDer::pem_slice_iter(leaf.certificate.as_bytes()).map(Result::unwrap).collect()
+    }
+
+    fn moment(at: Timestamp) -> UnixTime {
+        UnixTime::since_unix_epoch(std::time::Duration::from_secs(at.as_second().unsigned_abs()))
+    }
+
+    #[test]
+    fn a_certificate_is_good_for_what_its_authority_signs_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let pki = Pki::open(directory.path(), Identity::default(), now).unwrap();
+        let client = |user: &str, group: &str| Purpose::Client { user: user.into(), group: group.into() };
+        let clients = pki.serving.clients();
+        let sender = |chain: &[CertificateDer<'static>]| match Connected::new(Arc::clone(&clients), chain, moment(now))
+            .sender(moment(now))
+        {
+            Sender::Remote(user) => user.map_or("anonymous".to_owned(), |user| user.name.clone()),
+            Sender::FrontProxy => "a front proxy".to_owned(),
+            Sender::Refused => "refused".to_owned(),
+            Sender::Trusted(_) => "trusted".to_owned(),
+        };
+        assert_eq!(sender(&[]), "anonymous");
+        assert_eq!(sender(&chain(&pki.admin(now).unwrap())), "kubernetes-admin");
+        assert_eq!(sender(&chain(&pki.front_proxy_client(now).unwrap())), "a front proxy");
+        let forged = pki.authority.sign(&client(FRONT_PROXY_CLIENT, ""), now).unwrap();
+        assert_eq!(sender(&chain(&forged)), FRONT_PROXY_CLIENT, "a user of that name and no more");
+        for user in ["kubernetes-admin", "ann", "front-proxy-client2"] {
+            let leaf = pki.front_proxy_authority.sign(&client(user, "system:masters"), now).unwrap();
+            assert_eq!(sender(&chain(&leaf)), "refused", "{user}, signed by the proxies' authority");
+        }
+        let serving = Purpose::Serving { name: "ann".into(), names: vec!["ann".into()], addresses: vec![] };
+        assert_eq!(sender(&chain(&pki.authority.sign(&serving, now).unwrap())), "refused", "a server's");
+        let elsewhere = tempfile::tempdir().unwrap();
+        let other = Pki::open(elsewhere.path(), Identity::default(), now).unwrap();
+        assert_eq!(sender(&chain(&other.admin(now).unwrap())), "refused", "of another cluster");
+        assert_eq!(sender(&[CertificateDer::from(b"nonsense".to_vec())]), "refused");
+    }
+
+    #[test]
+    fn a_certificate_that_expires_is_refused_from_then_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let pki = Pki::open(directory.path(), Identity::default(), now).unwrap();
+        let chain = chain(&pki.admin(now).unwrap());
+        let connected = Connected::new(pki.serving.clients(), &chain, moment(now));
+        let after = |days: i64| connected.sender(moment(now + SignedDuration::from_hours(24 * days)));
+        assert!(matches!(after(364), Sender::Remote(Some(_))));
+        assert!(matches!(after(366), Sender::Refused));
+    }
+}
