@@ -129,7 +129,12 @@ impl Server {
         let (mut parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let routed = target::route(&parts.method, parts.uri.path(), &query);
-        let running = self.metrics.begin(&routed.target);
+        let running = {
+            let kinds = self.kinds.load();
+            let Target { group, version, resource, .. } = &routed.target;
+            let resource = kinds.resource(group, version, resource);
+            self.metrics.begin(&routed.target, resource.map(|resource| &*resource.kind))
+        };
         let mut record = Record::begin(self.audit.get(), &parts, &routed.target, Timestamp::now());
         let answered = self.answer(&mut parts, body, &query, &routed, sender, &mut record).await;
         let mut answer = match answered {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use http::Response;
+use knarr_api::catalogue::Kind;
 use parking_lot::Mutex;
 
 use crate::answer::{self, Body};
@@ -50,8 +51,9 @@ pub struct Running<'m> {
 }
 
 impl Metrics {
-    pub fn begin(&self, target: &Target) -> Running<'_> {
-        let labels = Labels::of(target);
+    /// `kind` is what the target asks for, where that exists.
+    pub fn begin(&self, target: &Target, kind: Option<&Kind>) -> Running<'_> {
+        let labels = Labels::of(target, kind);
         let gauge = match labels.verb {
             "WATCH" => &self.watches,
             "GET" | "LIST" => &self.running_reads,
@@ -98,7 +100,9 @@ impl Drop for Running<'_> {
 }
 
 impl Labels {
-    fn of(target: &Target) -> Labels {
+    /// Nobody has been authenticated yet: whatever a stranger makes up must not become a label, or it would fill the
+    /// memory.
+    fn of(target: &Target, kind: Option<&Kind>) -> Labels {
         let verb = match target.verb.as_str() {
             "get" => "GET",
             "list" => "LIST",
@@ -116,12 +120,14 @@ impl Labels {
             (true, true, false) => "namespace",
             (true, true, true) => "cluster",
         };
+        let of_kind = |read: fn(&Kind) -> &str| -> Box<str> { kind.map(read).unwrap_or_default().into() };
+        let subresource = kind.and_then(|kind| kind.subresource(&target.subresource));
         Labels {
             verb,
-            group: target.group.as_str().into(),
-            version: target.version.as_str().into(),
-            resource: target.resource.as_str().into(),
-            subresource: target.subresource.as_str().into(),
+            group: of_kind(|kind| &kind.group),
+            version: of_kind(|kind| &kind.version),
+            resource: of_kind(|kind| &kind.plural),
+            subresource: subresource.map(|subresource| subresource.name.as_str()).unwrap_or_default().into(),
             scope,
         }
     }
@@ -201,5 +207,49 @@ fn process(out: &mut String) {
         out.push_str("# HELP process_resident_memory_bytes Memory of the process.\n");
         out.push_str("# TYPE process_resident_memory_bytes gauge\n");
         let _ = writeln!(out, "process_resident_memory_bytes {}", kilobytes * 1024);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::journeys::{Cluster, MAPS, admin};
+    use crate::server::Sender;
+    use http::Request;
+    use http_body_util::{BodyExt, Empty};
+
+    #[tokio::test]
+    async fn what_strangers_make_up_becomes_no_label() {
+        let cluster = Cluster::new().await;
+        let ask = async |method: &str, path: &str, sender: &Sender| {
+            let request = Request::builder().method(method).uri(path).body(Empty::<bytes::Bytes>::new()).unwrap();
+            cluster.server().handle(request, sender).await
+        };
+        let lines = async || {
+            let page = ask("GET", "/metrics", &admin()).await.into_body().collect().await.unwrap().to_bytes();
+            let page = String::from_utf8(page.to_vec()).unwrap();
+            page.lines().filter(|line| line.starts_with("apiserver_request_total")).map(str::to_owned).collect()
+        };
+        ask("GET", MAPS, &admin()).await;
+        ask("GET", &format!("{MAPS}/m/made-up"), &Sender::Remote(None)).await;
+        ask("MADE-UP", "/", &Sender::Remote(None)).await;
+        ask("GET", "/apis/made-up/v1/things", &Sender::Remote(None)).await;
+        lines().await;
+        let before: Vec<String> = lines().await;
+        assert!(before.iter().any(|line| line.contains("resource=\"configmaps\"")), "{before:?}");
+        for number in 0..50 {
+            for (method, path) in [
+                ("GET", format!("/apis/group{number}/v{number}/things{number}/one/part{number}")),
+                ("GET", format!("{MAPS}/m/part{number}")),
+                ("GET", format!("/api/v{number}/pods")),
+                ("GET", format!("/path{number}")),
+            ] {
+                ask(method, &path, &Sender::Remote(None)).await;
+            }
+            ask(&format!("METHOD{number}"), &format!("/api/v1/things{number}"), &Sender::Remote(None)).await;
+        }
+        let after: Vec<String> = lines().await;
+        // One more than before: a resource that does not exist, by a method that does not exist.
+        assert!(after.len() <= before.len() + 5, "{after:#?}");
+        assert!(!after.iter().any(|line| line.contains("49")), "{after:#?}");
     }
 }
