@@ -27,8 +27,6 @@ pub struct Settings {
     pub manifests: Option<PathBuf>,
     /// The API's own rules for pods, by which static pods are judged.
     pub pod_rules: Option<PodRules>,
-    /// The API's own rules for pods, by which static pods are judged.
-    pub pod_rules: Option<PodRules>,
     /// The address to report.
     pub node_ip: IpAddr,
     pub register: bool,
@@ -77,9 +75,6 @@ pub struct Settings {
 /// Sets the defaults of a pod, and tells all that is wrong with it.
 pub type PodRules = fn(&mut serde_json::Value) -> Result<(), Vec<String>>;
 
-/// Sets the defaults of a pod, and tells all that is wrong with it.
-pub type PodRules = fn(&mut serde_json::Value) -> Result<(), Vec<String>>;
-
 #[derive(Clone, Debug)]
 pub struct CertificateFiles {
     pub certificate: PathBuf,
@@ -99,7 +94,6 @@ impl Settings {
             cluster_domain: "cluster.local".to_string(),
             resolv_conf: Some(PathBuf::from("/etc/resolv.conf")),
             manifests: None,
-            pod_rules: None,
             pod_rules: None,
             node_ip: Ipv4Addr::LOCALHOST.into(),
             register: true,
