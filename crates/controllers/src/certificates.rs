@@ -1,10 +1,12 @@
 //! Certificate signing requests: those of nodes are approved, approved ones are signed, old ones removed.
 //!
 //! [`request`] reads what is asked for and which rules of a signer it meets, [`serving`] tells whether a node may serve under the
-//! names it asks for, [`sign`] makes certificates.
+//! names it asks for, [`reserved`] which names
+//! no node may have, [`sign`] makes certificates.
 
 mod der;
 mod request;
+mod reserved;
 mod serving;
 mod sign;
 
@@ -20,11 +22,12 @@ use knarr_client::{Change, WorkQueue, run_workers, time};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 
-use crate::Context;
 use crate::common::key::name;
 use crate::error::{Error, Result, ignore_not_found};
+use crate::{Context, Settings};
 
 use request::{Asked, KUBELET_CLIENT, KUBELET_SERVING};
+use reserved::Reserved;
 use sign::Authority;
 
 type Request = CertificateSigningRequest;
@@ -111,7 +114,7 @@ async fn approve(context: Context, request: Arc<Request>) -> Result<()> {
     if condition(&request, "Approved").is_some() || condition(&request, "Denied").is_some() {
         return Ok(());
     }
-    let Some(asked) = Asked::read(&request.spec) else { return Ok(()) };
+    let Ok(asked) = Asked::read(&request.spec) else { return Ok(()) };
     if asked.check(&request.spec).is_err() {
         return Ok(());
     }
@@ -120,7 +123,8 @@ async fn approve(context: Context, request: Arc<Request>) -> Result<()> {
         KUBELET_SERVING if context.settings.approve_kubelet_serving => {
             let nodes = context.informers.of::<Node>();
             nodes.synced().await;
-            serving::is_own(&request.spec, &asked, &nodes.list()).map_err(Error::Later)?;
+            let reserved = Reserved::new(&context.settings);
+            serving::is_own(&request.spec, &asked, &nodes.list(), &reserved).map_err(Error::Later)?;
             add_approval(&context, &request, "Auto approving kubelet serving certificate for the node's own addresses.")
                 .await
         }
@@ -130,7 +134,7 @@ async fn approve(context: Context, request: Arc<Request>) -> Result<()> {
 
 /// A certificate by which a kubelet is known.
 async fn approve_client(context: &Context, request: &Request, asked: &Asked) -> Result<()> {
-    let is_own = request.spec.username.as_deref() == Some(&asked.common_name);
+    let is_own = request.spec.username.as_deref() == Some(&asked.identity.name);
     let mut ways = vec![("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.")];
     if is_own {
         ways.insert(0, ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."));
@@ -186,8 +190,8 @@ async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -
     }
     let mut changed = (*request).clone();
     let status = changed.status.get_or_insert_default();
-    let asked = Asked::read(&request.spec).ok_or_else(|| Error::Later("the request cannot be read".to_owned()))?;
-    match asked.check(&request.spec).err() {
+    let asked = Asked::read(&request.spec).map_err(|error| error.to_string());
+    match asked.and_then(|asked| check(&asked, &request, &context.settings)).err() {
         Some(reason) => {
             let told = new_condition("Failed", "SignerValidationFailure", &reason, context.clock.now());
             status.conditions.get_or_insert_default().push(told);
@@ -202,6 +206,17 @@ async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -
     let api: Api<Request> = Api::all(context.client.clone());
     ignore_not_found(api.replace_subresource("status", name(&changed), &PostParams::default(), &changed).await)?;
     Ok(())
+}
+
+/// Whether what is asked may be signed. Approval does not make a node's certificate one of the API server.
+fn check(asked: &Asked, request: &Request, settings: &Settings) -> Result<(), String> {
+    asked.check(&request.spec)?;
+    if request.spec.signer_name != KUBELET_SERVING {
+        return Ok(());
+    }
+    let reserved = Reserved::new(settings);
+    let refusal = asked.names().find_map(|name| reserved.refuse(name, asked.node()));
+    refusal.map_or(Ok(()), Err)
 }
 
 /// As long as asked, but at least ten minutes and at most what is allowed.
@@ -257,6 +272,18 @@ mod tests {
         let most = Duration::from_secs(3600);
         for (asked, given) in [(Value::Null, 3600), (json!(1200), 1200), (json!(10), 600), (json!(99999), 3600)] {
             assert_eq!(lifetime(&request(json!({"expirationSeconds": asked}), json!({})), most).as_secs(), given);
+        }
+    }
+
+    #[test]
+    fn a_node_is_not_signed_into_the_api_server_s_place() {
+        let settings = reserved::tests::settings();
+        for (name, is_signed) in [("10.0.0.7", true), ("kubernetes.default.svc", false), ("10.96.0.1", false)] {
+            let usages = ["digital signature", "server auth"];
+            let spec = request::tests::spec(KUBELET_SERVING, "system:node:x", "system:nodes", &[name], &usages);
+            let asked = Asked::read(&spec).unwrap();
+            let request = Request { spec, ..Request::default() };
+            assert_eq!(check(&asked, &request, &settings).is_ok(), is_signed, "{name}");
         }
     }
 

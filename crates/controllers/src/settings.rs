@@ -15,6 +15,12 @@ pub struct Settings {
     /// Approve serving certificates that nodes ask for under their own names and addresses. Kubernetes leaves that to
     /// others.
     pub approve_kubelet_serving: bool,
+    /// The domain of services' names, for which no node gets a certificate.
+    pub cluster_domain: String,
+    /// Names and addresses that the API server is reached by, for which no node gets a certificate either
+    pub api_server_names: Vec<String>,
+    /// but the one that the API server runs on.
+    pub api_server_node: Option<String>,
     /// Give nodes their pod networks.
     pub allocate_node_cidrs: bool,
     /// Networks of all pods, at most one of each family.
@@ -71,6 +77,9 @@ impl Default for Settings {
             signing: None,
             signing_duration: Duration::from_secs(365 * 24 * 3600),
             approve_kubelet_serving: false,
+            cluster_domain: "cluster.local".to_owned(),
+            api_server_names: Vec::new(),
+            api_server_node: None,
             allocate_node_cidrs: false,
             cluster_cidrs: Vec::new(),
             service_cidrs: Vec::new(),

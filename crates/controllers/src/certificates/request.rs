@@ -1,27 +1,29 @@
 //! What a request asks for, and what each signer grants.
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+use knarr_identity::{Identity, IdentityError};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::pem::Pem;
 use x509_parser::prelude::FromDer;
-use x509_parser::x509::AttributeTypeAndValue;
 
 pub(super) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 pub(super) const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 pub(super) const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+const NODE_PREFIX: &str = "system:node:";
 pub(super) const SIGNERS: [&str; 3] = [CLIENT, KUBELET_CLIENT, KUBELET_SERVING];
 
 /// The subject and names a request wants certified.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Asked {
-    pub common_name: String,
-    pub organizations: Vec<String>,
+    pub identity: Identity,
     pub dns_names: Vec<String>,
     /// As text.
     pub addresses: Vec<String>,
     emails: usize,
     uris: usize,
+    /// Names of kinds that no certificate of ours holds.
+    others: usize,
 }
 
 /// Answers what `use_it` makes of the request, if it can be read.
@@ -30,8 +32,10 @@ pub(super) fn parse<T>(
     use_it: impl FnOnce(&X509CertificationRequest) -> T,
 ) -> Option<T> {
     let block = Pem::iter_from_buffer(&spec.request.0).next()?.ok()?;
-    let (_, request) = X509CertificationRequest::from_der(&block.contents).ok()?;
-    Some(use_it(&request))
+    match X509CertificationRequest::from_der(&block.contents) {
+        Ok(([], request)) if block.label == "CERTIFICATE REQUEST" => Some(use_it(&request)),
+        _ => None,
+    }
 }
 
 /// The other names the request wants.
@@ -45,26 +49,30 @@ pub(super) fn names<'a>(request: &'a X509CertificationRequest) -> Vec<&'a Genera
 }
 
 impl Asked {
-    pub fn read(spec: &CertificateSigningRequestSpec) -> Option<Self> {
-        parse(spec, |request| {
-            let subject = &request.certification_request_info.subject;
-            let text = |value: &AttributeTypeAndValue| value.as_str().unwrap_or_default().to_owned();
-            let mut asked = Self {
-                common_name: subject.iter_common_name().last().map(text).unwrap_or_default(),
-                organizations: subject.iter_organization().map(text).collect(),
-                ..Self::default()
-            };
+    pub fn read(spec: &CertificateSigningRequestSpec) -> Result<Self, IdentityError> {
+        let read = parse(spec, |request| {
+            let identity = knarr_identity::of_subject(&request.certification_request_info.subject)?;
+            let mut asked = Self { identity, ..Self::default() };
             for name in names(request) {
                 match name {
                     GeneralName::DNSName(name) => asked.dns_names.push((*name).to_owned()),
-                    GeneralName::IPAddress(bytes) => asked.addresses.extend(address(bytes)),
+                    GeneralName::IPAddress(bytes) => match address(bytes) {
+                        Some(address) => asked.addresses.push(address),
+                        None => asked.others += 1,
+                    },
                     GeneralName::RFC822Name(_) => asked.emails += 1,
                     GeneralName::URI(_) => asked.uris += 1,
-                    _ => {}
+                    _ => asked.others += 1,
                 }
             }
-            asked
-        })
+            Ok(asked)
+        });
+        read.ok_or(IdentityError::Request)?
+    }
+
+    /// The node that a kubelet's certificate is for.
+    pub fn node(&self) -> &str {
+        self.identity.name.strip_prefix(NODE_PREFIX).unwrap_or_default()
     }
 
     /// DNS names and addresses.
@@ -106,6 +114,7 @@ impl Asked {
                     ("Email", self.emails),
                     ("IP", self.addresses.len()),
                     ("URI", self.uris),
+                    ("other", self.others),
                 ];
                 refuse_names(&unwanted)?;
                 self.check_common_name()?;
@@ -116,7 +125,7 @@ impl Asked {
                 if self.names().next().is_none() {
                     return refuse("DNS or IP subjectAltName is required");
                 }
-                refuse_names(&[("Email", self.emails), ("URI", self.uris)])?;
+                refuse_names(&[("Email", self.emails), ("URI", self.uris), ("other", self.others)])?;
                 check_usages("server auth")?;
                 self.check_common_name()
             }
@@ -125,18 +134,33 @@ impl Asked {
     }
 
     fn check_organization(&self) -> Result<(), String> {
-        if self.organizations != ["system:nodes"] {
+        if self.identity.groups != ["system:nodes"] {
             return Err("subject organization is not system:nodes".to_owned());
         }
         Ok(())
     }
 
     fn check_common_name(&self) -> Result<(), String> {
-        if !self.common_name.starts_with("system:node:") {
+        if !self.identity.name.starts_with(NODE_PREFIX) {
             return Err("subject common name does not begin with system:node:".to_owned());
+        }
+        if !is_node_name(self.node()) {
+            return Err("subject common name does not name a node".to_owned());
         }
         Ok(())
     }
+}
+
+/// Nodes are named like DNS names: small letters, digits, hyphens and dots.
+fn is_node_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+        let mut bytes = label.bytes();
+        is_edge(label.bytes().next())
+            && is_edge(label.bytes().last())
+            && bytes.all(|byte| byte == b'-' || is_edge(Some(byte)))
+    };
+    name.len() <= 253 && name.split('.').all(is_label)
 }
 
 fn refuse_names(counts: &[(&str, usize)]) -> Result<(), String> {
@@ -175,6 +199,33 @@ pub(super) mod tests {
             request: ByteString(pem.into_bytes()),
             usages: Some(usages.iter().map(|usage| usage.to_string()).collect()),
             ..CertificateSigningRequestSpec::default()
+        }
+    }
+
+    /// What openssl makes of `/O=system:nodes/CN=system:kube-controller-manager/CN=system:node:x`.
+    #[test]
+    fn a_request_of_two_names_is_nobodys() {
+        let request = include_str!("two_names.csr");
+        let spec = CertificateSigningRequestSpec {
+            request: ByteString(request.as_bytes().to_vec()),
+            ..spec(KUBELET_CLIENT, "a", "b", &[], &["digital signature", "client auth"])
+        };
+        assert_eq!(Asked::read(&spec).unwrap_err().to_string(), "subject has more than one common name");
+    }
+
+    #[test]
+    fn kubelets_are_named_after_nodes() {
+        for (name, is_granted) in [
+            ("system:node:a-1.example", true),
+            ("system:node:", false),
+            ("system:node:a b", false),
+            ("system:node:A", false),
+            ("system:node:a..b", false),
+            ("system:node:-a", false),
+            ("system:node:a:b", false),
+        ] {
+            let spec = spec(KUBELET_CLIENT, name, "system:nodes", &[], &["digital signature", "client auth"]);
+            assert_eq!(Asked::read(&spec).unwrap().check(&spec).is_ok(), is_granted, "{name}");
         }
     }
 

@@ -6,18 +6,27 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use k8s_openapi::api::core::v1::Node;
 
 use super::request::Asked;
+use super::reserved::Reserved;
 use crate::common::key::name;
 
 /// A node may have its own name, and addresses that it reports and no other node does; else the reason why not. A node
-/// reports its addresses itself, so one that is another's already is not believed.
-pub(super) fn is_own(spec: &CertificateSigningRequestSpec, asked: &Asked, nodes: &[Arc<Node>]) -> Result<(), String> {
-    let node_name = asked.common_name.strip_prefix("system:node:").unwrap_or_default();
-    if spec.username.as_deref() != Some(&asked.common_name) {
+/// reports its addresses itself, so one that is another's already, or the cluster's, is not believed.
+pub(super) fn is_own(
+    spec: &CertificateSigningRequestSpec,
+    asked: &Asked,
+    nodes: &[Arc<Node>],
+    reserved: &Reserved,
+) -> Result<(), String> {
+    let node_name = asked.node();
+    if spec.username.as_deref() != Some(&asked.identity.name) {
         return Err("only a node itself may ask for its serving certificate".to_owned());
     }
     let node = nodes.iter().find(|node| name(&***node) == node_name);
     let node = node.ok_or_else(|| format!("node {node_name} is not registered yet"))?;
     for wanted in asked.names() {
+        if let Some(refusal) = reserved.refuse(wanted, node_name) {
+            return Err(refusal);
+        }
         if wanted != node_name && !reports(node, wanted) {
             return Err(format!("node {node_name} does not report the address {wanted}"));
         }
@@ -48,7 +57,9 @@ mod tests {
 
     #[test]
     fn nodes_serve_under_their_own_names_only() {
-        let nodes = [node("a", &["10.0.0.1", "10.0.0.9"]), node("b", &["10.0.0.2", "10.0.0.9"])];
+        let claimed = ["10.0.0.1", "10.0.0.9", "kubernetes.default.svc", "10.96.0.1", "192.0.2.1"];
+        let nodes = [node("a", &claimed), node("b", &["10.0.0.2", "10.0.0.9"])];
+        let reserved = Reserved::new(&super::super::reserved::tests::settings());
         for (user, names, granted) in [
             ("system:node:a", &["a", "10.0.0.1"][..], true),
             ("system:node:b", &["a", "10.0.0.1"], false),
@@ -57,11 +68,14 @@ mod tests {
             ("system:node:a", &["10.0.0.9"], false),
             ("system:node:a", &["10.0.0.1", "example.com"], false),
             ("system:node:c", &["c"], false),
+            ("system:node:a", &["a", "kubernetes.default.svc"], false),
+            ("system:node:a", &["a", "10.96.0.1"], false),
+            ("system:node:a", &["a", "192.0.2.1"], false),
         ] {
             let subject = if user == "system:node:b" { "system:node:a" } else { user };
             let mut spec = spec(KUBELET_SERVING, subject, "system:nodes", names, &["digital signature", "server auth"]);
             spec.username = Some(user.to_owned());
-            let verdict = is_own(&spec, &Asked::read(&spec).unwrap(), &nodes);
+            let verdict = is_own(&spec, &Asked::read(&spec).unwrap(), &nodes, &reserved);
             assert_eq!(verdict.is_ok(), granted, "{user} {names:?}: {verdict:?}");
         }
     }

@@ -28,6 +28,8 @@ pub(super) enum SignError {
     KindOfKey,
     #[error("the request cannot be read")]
     Request,
+    #[error("the request names nobody: {0}")]
+    Subject(knarr_identity::IdentityError),
     #[error("the request is not signed by its own key")]
     Signature,
     #[error("the authority's certificate has expired")]
@@ -76,6 +78,7 @@ impl Authority {
         let usages = spec.usages.as_deref().unwrap_or_default();
         let body = parse(spec, |request| {
             request.verify_signature().map_err(|_| SignError::Signature)?;
+            knarr_identity::of_subject(&request.certification_request_info.subject).map_err(SignError::Subject)?;
             Ok(self.body(request, usages, start, end))
         });
         let body = body.ok_or(SignError::Request)??;
@@ -142,7 +145,7 @@ fn written_names(request: &X509CertificationRequest) -> Vec<u8> {
         .filter_map(|name| match name {
             GeneralName::DNSName(name) => Some((0, element(0x82, name.as_bytes()))),
             GeneralName::RFC822Name(address) => Some((1, element(0x81, address.as_bytes()))),
-            GeneralName::IPAddress(address) => Some((2, element(0x87, address))),
+            GeneralName::IPAddress(address) if matches!(address.len(), 4 | 16) => Some((2, element(0x87, address))),
             GeneralName::URI(uri) => Some((3, element(0x86, uri.as_bytes()))),
             _ => None,
         })
@@ -249,6 +252,18 @@ mod tests {
             assert_eq!(validity.not_before.timestamp(), NOW - 300);
             assert_eq!(validity.not_after.timestamp(), NOW + end, "{length}");
         }
+    }
+
+    #[test]
+    fn what_names_two_users_is_not_signed() {
+        let request = include_str!("two_names.csr");
+        let spec = CertificateSigningRequestSpec {
+            request: ByteString(request.as_bytes().to_vec()),
+            ..spec(CLIENT, "", "", &[], &["client auth"])
+        };
+        let (authority, _) = authority(&rcgen::PKCS_ECDSA_P256_SHA256);
+        let refused = authority.sign(&spec, Duration::from_secs(3600), Timestamp::from_second(NOW).unwrap());
+        assert!(matches!(refused, Err(SignError::Subject(_))), "{refused:?}");
     }
 
     /// Made with openssl: several groups, and an extension that is not granted.
