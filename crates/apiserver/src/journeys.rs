@@ -42,6 +42,7 @@ impl Cluster {
             address: "10.0.0.1:6443".to_owned(),
             provided: Vec::new(),
             pages: Pages::new(),
+            admission_plugins: Default::default(),
         });
         start::prepare(&started.server, &ranges, "10.0.0.1:6443".parse().unwrap()).await.unwrap();
         Cluster { started, _directory: None }

@@ -26,6 +26,8 @@ mod own_status;
 pub mod persist;
 pub mod pki;
 pub mod provided;
+#[cfg(test)]
+mod published_flaws;
 pub mod request;
 pub mod route;
 pub mod serve;

@@ -90,7 +90,7 @@ impl Plugin for DefaultIngressClass {
         if write.object.has(&["spec", "ingressClassName"]) || annotated {
             return Ok(());
         }
-        let classes = objects.list("networking.k8s.io", "ingressclasses", "");
+        let classes = objects.read_all("networking.k8s.io", "ingressclasses", "")?;
         if let Some(name) = newest_default(&classes, &["ingressclass.kubernetes.io/is-default-class"]) {
             write.object.set(&["spec", "ingressClassName"], name);
         }
@@ -140,7 +140,7 @@ impl Plugin for PodTopologyLabels {
         if node.is_empty() {
             return Ok(());
         }
-        let Some(node) = objects.get("", "nodes", "", node) else { return Ok(()) };
+        let Some(node) = objects.read("", "nodes", "", node)? else { return Ok(()) };
         for key in TOPOLOGY {
             let value = node.at(&["metadata", "labels"]).text(&[key]);
             if !value.is_empty() {

@@ -32,7 +32,7 @@ impl Plugin for LimitRanger {
 
     async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
         if write.resource == "pods" {
-            for range in objects.list("", "limitranges", write.namespace) {
+            for range in objects.read_all("", "limitranges", write.namespace)? {
                 set_defaults(write.object, &range);
             }
         }
@@ -40,7 +40,7 @@ impl Plugin for LimitRanger {
     }
 
     async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
-        for range in objects.list("", "limitranges", write.namespace) {
+        for range in objects.read_all("", "limitranges", write.namespace)? {
             let wrong = match write.resource {
                 "pods" => check_pod(write.object, &range),
                 _ => check_claim(write.object, &range),

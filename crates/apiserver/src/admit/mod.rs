@@ -8,6 +8,7 @@ mod defaults;
 mod durations;
 mod dynamic;
 mod escalation;
+mod external_ips;
 mod limit_ranger;
 mod namespace_lifecycle;
 mod node_restriction;
@@ -15,6 +16,7 @@ mod pod_resize;
 mod pod_security;
 pub mod policy;
 mod priority;
+mod references;
 mod resource_quota;
 mod resources;
 mod runtime_class;
@@ -124,6 +126,60 @@ pub trait Plugin: Send + Sync {
     }
 }
 
+/// Plugins that run only where `--enable-admission-plugins` names them.
+const DENY_EXTERNAL_IPS: &str = "DenyServiceExternalIPs";
+
+/// Plugins that always run, by the names that `--enable-admission-plugins` may list them with.
+const ALWAYS: [&str; 24] = [
+    "NamespaceLifecycle",
+    "LimitRanger",
+    "ServiceAccount",
+    "NodeRestriction",
+    "TaintNodesByCondition",
+    "PodSecurity",
+    "Priority",
+    "DefaultTolerationSeconds",
+    "DefaultStorageClass",
+    "StorageObjectInUseProtection",
+    "PersistentVolumeClaimResize",
+    "RuntimeClass",
+    "CertificateApproval",
+    "CertificateSigning",
+    "ClusterTrustBundleAttest",
+    "CertificateSubjectRestriction",
+    "DefaultIngressClass",
+    "PodTopologyLabels",
+    "PodResizeValidator",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionWebhook",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionWebhook",
+    "ResourceQuota",
+];
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("enable-admission-plugins plugin {0:?} is unknown")]
+pub struct UnknownPlugin(String);
+
+/// Plugins that an administrator switched on.
+#[derive(Clone, Debug, Default)]
+pub struct EnabledPlugins(Vec<String>);
+
+impl EnabledPlugins {
+    /// A plugin that does not exist here is an error: somebody relies on what it would refuse.
+    pub fn parse(names: &[String]) -> Result<Self, UnknownPlugin> {
+        let is_known = |name: &str| name == DENY_EXTERNAL_IPS || ALWAYS.contains(&name);
+        match names.iter().find(|name| !is_known(name)) {
+            Some(unknown) => Err(UnknownPlugin(unknown.clone())),
+            None => Ok(EnabledPlugins(names.to_vec())),
+        }
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        self.0.iter().any(|own| own == name)
+    }
+}
+
 /// The plugins that Kubernetes enables by default, in its order, and NodeRestriction.
 pub struct Chain {
     plugins: Vec<Timed>,
@@ -137,8 +193,13 @@ struct Timed {
 }
 
 impl Chain {
-    pub fn new(authorizer: Arc<dyn Authorizer>, rbac: Arc<Rbac>, quotas: Arc<dyn QuotaWriter>) -> Self {
-        let plugins: Vec<Box<dyn Plugin>> = vec![
+    pub fn new(
+        authorizer: Arc<dyn Authorizer>,
+        rbac: Arc<Rbac>,
+        quotas: Arc<dyn QuotaWriter>,
+        enabled: &EnabledPlugins,
+    ) -> Self {
+        let mut plugins: Vec<Box<dyn Plugin>> = vec![
             Box::new(namespace_lifecycle::NamespaceLifecycle),
             Box::new(limit_ranger::LimitRanger),
             Box::new(service_account::ServiceAccount),
@@ -165,6 +226,9 @@ impl Chain {
             Box::new(webhook::ValidatingWebhooks::new()),
             Box::new(resource_quota::ResourceQuota::new(quotas)),
         ];
+        if enabled.contains(DENY_EXTERNAL_IPS) {
+            plugins.push(Box::new(external_ips::DenyServiceExternalIps));
+        }
         let timed = |plugin| Timed { plugin, durations: Durations::default() };
         Chain { plugins: plugins.into_iter().map(timed).collect(), durations: Durations::default() }
     }
@@ -230,6 +294,48 @@ pub(crate) mod tests {
     use super::*;
     use crate::objects::tests::Fixed;
 
+    #[test]
+    fn a_plugin_that_does_not_exist_cannot_be_enabled() {
+        let parse = |names: &[&str]| {
+            EnabledPlugins::parse(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+                .map(|enabled| enabled.0.len())
+        };
+        assert_eq!(parse(&["NodeRestriction", "DenyServiceExternalIPs"]), Ok(2));
+        let refused = parse(&["ImagePolicyWebhook"]).unwrap_err().to_string();
+        assert_eq!(refused, "enable-admission-plugins plugin \"ImagePolicyWebhook\" is unknown");
+    }
+
+    /// What a decision rests on is read or the write is refused: an unreadable limit is not "no limit".
+    #[tokio::test]
+    async fn a_write_is_refused_when_what_decides_it_cannot_be_read() {
+        use serde_json::json;
+        let object =
+            |kind: &str, spec: Value| json!({"kind": kind, "metadata": {"name": "o", "namespace": "n"}, "spec": spec});
+        let pod = || {
+            object("Pod", json!({"containers": [{"name": "c"}], "runtimeClassName": "r", "serviceAccountName": "a"}))
+        };
+        let plugins: [(&dyn Plugin, &str, &str, Value); 8] = [
+            (&namespace_lifecycle::NamespaceLifecycle, "", "configmaps", object("ConfigMap", json!({}))),
+            (&limit_ranger::LimitRanger, "", "pods", pod()),
+            (&service_account::ServiceAccount, "", "pods", pod()),
+            (&pod_security::PodSecurity, "", "pods", pod()),
+            (&priority::Priority, "", "pods", pod()),
+            (&runtime_class::RuntimeClass, "", "pods", pod()),
+            (&storage::DefaultStorageClass, "", "persistentvolumeclaims", object("PersistentVolumeClaim", json!({}))),
+            (&defaults::DefaultIngressClass, "networking.k8s.io", "ingresses", object("Ingress", json!({}))),
+        ];
+        for (plugin, group, resource, object) in plugins {
+            let user = User::named("ann", &[]);
+            let objects = crate::objects::tests::Unreadable;
+            let refused = run_as(&user, plugin, Operation::Create, (group, resource), object, None, &objects).await;
+            assert!(
+                refused.as_ref().is_err_and(|why| why.contains("cannot be read")),
+                "{}: {refused:?}",
+                plugin.name()
+            );
+        }
+    }
+
     /// Runs one plugin on a write and answers the object it made, or the refusal's message.
     pub async fn run(
         plugin: &dyn Plugin,
@@ -249,7 +355,7 @@ pub(crate) mod tests {
         (group, resource): (&str, &str),
         mut object: Value,
         old: Option<Value>,
-        objects: &Fixed,
+        objects: &dyn Objects,
     ) -> Result<Value, String> {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let named = if object.is_null() { old.clone().unwrap_or_default() } else { object.clone() };

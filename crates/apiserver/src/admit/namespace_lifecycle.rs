@@ -35,7 +35,7 @@ impl Plugin for NamespaceLifecycle {
         if write.namespace.is_empty() || write.operation == Operation::Delete || is_review {
             return Ok(());
         }
-        let Some(namespace) = objects.get("", "namespaces", "", write.namespace) else {
+        let Some(namespace) = objects.read("", "namespaces", "", write.namespace)? else {
             return Err(Status::not_found(Named { group: "", name: "namespaces" }, write.namespace));
         };
         if write.operation == Operation::Create && namespace.text(&["status", "phase"]) == "Terminating" {

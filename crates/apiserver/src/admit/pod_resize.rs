@@ -28,7 +28,7 @@ impl Plugin for PodResizeValidator {
         if name.is_empty() || write.old.is_none_or(|old| generation(old) == generation(write.object)) {
             return Ok(());
         }
-        let Some(node) = objects.get("", "nodes", "", name) else {
+        let Some(node) = objects.read("", "nodes", "", name)? else {
             return Err(write.forbidden(format!("node {name:?} not found")));
         };
         match refusal(write.object, &node) {

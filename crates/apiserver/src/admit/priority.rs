@@ -55,7 +55,7 @@ impl Plugin for Priority {
         if !write.is(GROUP, "priorityclasses") || write.object.flag(&["globalDefault"]) != Some(true) {
             return Ok(());
         }
-        let Some(other) = default_class(objects) else { return Ok(()) };
+        let Some(other) = default_class(objects)? else { return Ok(()) };
         let other = other.text(&["metadata", "name"]);
         if write.operation == Operation::Create || other != write.object.text(&["metadata", "name"]) {
             let why = format!("PriorityClass {other} is already marked as default. Only one default can exist");
@@ -66,16 +66,16 @@ impl Plugin for Priority {
 }
 
 /// Of several defaults the lowest counts.
-fn default_class(objects: &dyn Objects) -> Option<std::sync::Arc<Value>> {
-    let classes = objects.list(GROUP, "priorityclasses", "");
+fn default_class(objects: &dyn Objects) -> Result<Option<std::sync::Arc<Value>>, Status> {
+    let classes = objects.read_all(GROUP, "priorityclasses", "")?;
     let defaults = classes.into_iter().filter(|class| class.flag(&["globalDefault"]) == Some(true));
-    defaults.min_by_key(|class| class.integer(&["value"]))
+    Ok(defaults.min_by_key(|class| class.integer(&["value"])))
 }
 
 fn set_priority(write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
     let name = write.object.text(&["spec", "priorityClassName"]);
     let (priority, policy) = if name.is_empty() {
-        match default_class(objects) {
+        match default_class(objects)? {
             Some(class) => {
                 write.object.set(&["spec", "priorityClassName"], class.text(&["metadata", "name"]));
                 (class.integer(&["value"]).unwrap_or(0), class.text(&["preemptionPolicy"]).to_owned())
@@ -83,7 +83,7 @@ fn set_priority(write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Stat
             None => (0, "PreemptLowerPriority".to_owned()),
         }
     } else {
-        let Some(class) = objects.get(GROUP, "priorityclasses", "", name) else {
+        let Some(class) = objects.read(GROUP, "priorityclasses", "", name)? else {
             return Err(write.forbidden(format!("no PriorityClass with name {name} was found")));
         };
         (class.integer(&["value"]).unwrap_or(0), class.text(&["preemptionPolicy"]).to_owned())

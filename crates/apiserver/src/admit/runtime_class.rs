@@ -25,7 +25,7 @@ impl Plugin for RuntimeClass {
         if name.is_empty() {
             return Ok(());
         }
-        let Some(class) = objects.get("node.k8s.io", "runtimeclasses", "", name) else {
+        let Some(class) = objects.read("node.k8s.io", "runtimeclasses", "", name)? else {
             return Err(write.forbidden(format!("pod rejected: RuntimeClass {name:?} not found")));
         };
         set_overhead(write, class.at(&["overhead", "podFixed"]))?;
@@ -36,7 +36,7 @@ impl Plugin for RuntimeClass {
         let overhead = write.object.at(&["spec", "overhead"]);
         let given = overhead.as_object().is_some_and(|overhead| !overhead.is_empty());
         let name = write.object.text(&["spec", "runtimeClassName"]);
-        let class = objects.get("node.k8s.io", "runtimeclasses", "", name);
+        let class = objects.read("node.k8s.io", "runtimeclasses", "", name)?;
         let fixed = class.as_ref().map(|class| class.at(&["overhead", "podFixed"])).unwrap_or(&Value::Null);
         if !given {
             return Ok(());

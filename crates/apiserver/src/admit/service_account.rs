@@ -9,6 +9,7 @@ use knarr_api::value::{Read, Write as _};
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
+use super::references::secret_names;
 use super::{Operation, Plugin, Write};
 use crate::objects::Objects;
 
@@ -111,7 +112,7 @@ async fn find(write: &Write<'_>, objects: &dyn Objects) -> Result<Arc<Value>, St
         if round > 0 {
             tokio::time::sleep(DEFAULT_INTERVAL).await;
         }
-        if let Some(account) = objects.get("", "serviceaccounts", write.namespace, name) {
+        if let Some(account) = objects.read("", "serviceaccounts", write.namespace, name)? {
             return Ok(account);
         }
     }
@@ -166,20 +167,6 @@ fn random_suffix() -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut random = rand::rng();
     (0..5).filter_map(|_| ALPHABET.choose(&mut random)).map(|byte| char::from(*byte)).collect()
-}
-
-fn secret_names(pod: &Value) -> impl Iterator<Item = &str> {
-    let volumes = pod.items(&["spec", "volumes"]).iter().map(|volume| volume.text(&["secret", "secretName"]));
-    let projected = pod.items(&["spec", "volumes"]).iter().flat_map(|volume| volume.items(&["projected", "sources"]));
-    let projected = projected.map(|source| source.text(&["secret", "name"]));
-    let pulls = pod.items(&["spec", "imagePullSecrets"]).iter().map(|secret| secret.text(&["name"]));
-    let containers = ["initContainers", "containers", "ephemeralContainers"];
-    let containers = containers.into_iter().flat_map(|list| pod.items(&["spec", list]));
-    let used = containers.flat_map(|container| {
-        let variables = container.items(&["env"]).iter().map(|v| v.text(&["valueFrom", "secretKeyRef", "name"]));
-        variables.chain(container.items(&["envFrom"]).iter().map(|from| from.text(&["secretRef", "name"])))
-    });
-    volumes.chain(projected).chain(pulls).chain(used).filter(|name| !name.is_empty())
 }
 
 /// For accounts that say so, a pod may use only the secrets its account lists; answers the first other one.

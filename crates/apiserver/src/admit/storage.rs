@@ -29,7 +29,7 @@ impl Plugin for DefaultStorageClass {
         if has_class(write.object) {
             return Ok(());
         }
-        let classes = objects.list("storage.k8s.io", "storageclasses", "");
+        let classes = objects.read_all("storage.k8s.io", "storageclasses", "")?;
         let marks = ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
         if let Some(name) = newest_default(&classes, &marks) {
             write.object.set(&["spec", "storageClassName"], name);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use knarr_api::selector::FieldSelector;
+
 use super::node_graph::{Asked, NodeGraph};
 use super::{Authorizer, Decision, Rule};
 use crate::request::{Target, User};
@@ -174,11 +176,11 @@ fn own_node(node: &str, target: &Target) -> Decision {
     }
 }
 
-/// Whether a field selector holds the requirement `field=value`.
+/// Whether a field selector holds the requirement `field=value`. It is read as the handler of the request reads it: values
+/// may hold escaped commas.
 fn selects(selector: &str, field: &str, value: &str) -> bool {
-    selector.split(',').any(|part| {
-        let part = part.trim();
-        part.split_once("==").or_else(|| part.split_once('=')) == Some((field, value))
+    FieldSelector::parse(selector).is_ok_and(|selector| {
+        selector.terms.iter().any(|term| !term.negated && term.field == field && term.value == value)
     })
 }
 
@@ -222,7 +224,23 @@ mod tests {
             ("one", target("create", "serviceaccounts/token", "sa", ""), true),
             ("two", target("create", "serviceaccounts/token", "sa", ""), false),
             ("one", target("list", "pods", "", "spec.nodeName=one"), true),
+            ("one", target("list", "pods", "", "spec.nodeName==one,metadata.name=p"), true),
             ("one", target("list", "pods", "", "spec.nodeName=two"), false),
+            ("one", target("list", "pods", "", "spec.nodeName!=one"), false),
+            // One requirement, which nearly every pod meets.
+            ("one", target("list", "pods", "", r"metadata.name!=x\,spec.nodeName=one"), false),
+            ("one", target("watch", "pods", "", ""), false),
+            ("one", target("get", "pods", "p", ""), true),
+            ("two", target("get", "pods", "p", ""), false),
+            ("two", target("list", "pods", "p", ""), false),
+            ("one", target("deletecollection", "pods", "", "spec.nodeName=one"), false),
+            ("one", target("update", "pods", "p", ""), false),
+            ("one", target("get", "pods/log", "p", ""), false),
+            ("one", target("create", "pods/eviction", "p", ""), true),
+            ("one", target("list", "nodes", "", ""), false),
+            ("one", target("watch", "nodes", "one", ""), true),
+            ("one", target("delete", "nodes", "one", ""), false),
+            ("one", target("get", "nodes/status", "one", ""), false),
             ("one", target("get", "nodes", "one", ""), true),
             ("one", target("get", "nodes", "two", ""), false),
         ] {

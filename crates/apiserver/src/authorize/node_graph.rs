@@ -143,7 +143,10 @@ pub const OF_POD: Pick = Pick::Fields(&[
             ("volumes", Pick::All),
         ]),
     ),
-    ("status", Pick::Fields(&[("resourceClaimStatuses", Pick::All)])),
+    (
+        "status",
+        Pick::Fields(&[("extendedResourceClaimStatus", Pick::All), ("resourceClaimStatuses", Pick::All)]),
+    ),
 ]);
 const OF_CONTAINER: Pick = Pick::Fields(&[("env", Pick::Fields(&[("valueFrom", Pick::All)])), ("envFrom", Pick::All)]);
 
@@ -177,6 +180,7 @@ fn pod_edges(pod: &Value) -> Option<(String, Vec<Key>)> {
     for claim in pod.items(&["status", "resourceClaimStatuses"]) {
         keys.push(key(Asked::ResourceClaim, claim.text(&["resourceClaimName"])));
     }
+    keys.push(key(Asked::ResourceClaim, pod.text(&["status", "extendedResourceClaimStatus", "resourceClaimName"])));
     for claim in pod.items(&["spec", "resourceClaims"]) {
         keys.push(key(Asked::ResourceClaim, claim.text(&["resourceClaimName"])));
     }
@@ -206,7 +210,7 @@ fn volume_references(volume: &Value, pod: &str, add: &mut impl FnMut(Asked, &str
         add(Asked::Secret, source.text(&["secret", "name"]));
         add(Asked::ConfigMap, source.text(&["configMap", "name"]));
     }
-    for kind in ["csi", "flexVolume", "cephfs", "rbd", "iscsi", "scaleIO", "storageos"] {
+    for kind in ["csi", "flexVolume", "cephfs", "cinder", "rbd", "iscsi", "scaleIO", "storageos"] {
         for field in ["secretRef", "nodePublishSecretRef"] {
             add(Asked::Secret, volume.text(&[kind, field, "name"]));
         }
@@ -277,11 +281,15 @@ mod tests {
                     {"name": "q", "projected": {"sources": [{"configMap": {"name": "m4"}}]}}],
                 "resourceClaims": [{"name": "r", "resourceClaimName": "claim1"}],
             },
-            "status": {"phase": "Running", "resourceClaimStatuses": [{"name": "r", "resourceClaimName": "claim2"}]},
+            "status": {
+                "phase": "Running",
+                "resourceClaimStatuses": [{"name": "r", "resourceClaimName": "claim2"}],
+                "extendedResourceClaimStatus": {"resourceClaimName": "claim3", "requestMappings": []},
+            },
         });
         let picked = OF_POD.read(pod.to_string().as_bytes()).unwrap();
         let edges = pod_edges(&pod).unwrap();
         assert_eq!(pod_edges(&picked).unwrap(), edges);
-        assert_eq!(edges.1.len(), 14, "{edges:?}");
+        assert_eq!(edges.1.len(), 15, "{edges:?}");
     }
 }

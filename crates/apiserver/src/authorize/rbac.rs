@@ -117,6 +117,7 @@ struct Binding {
 }
 
 impl Compiled {
+    /// Roles and bindings only ever allow, so one that cannot be read is left out: it then allows nothing.
     fn build(objects: &dyn Objects, versions: [u64; 4]) -> Self {
         let mut compiled = Compiled { versions, ..Compiled::default() };
         let mut cluster_roles = HashMap::new();

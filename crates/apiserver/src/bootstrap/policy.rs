@@ -44,6 +44,14 @@ pub fn wanted() -> Vec<Wanted> {
     all
 }
 
+/// What this server may do to kubelets, which know it by its own certificate. Kubernetes leaves this to installers.
+pub fn kubelet_client() -> Wanted {
+    let binding_of = object("ClusterRoleBinding", "system:kube-apiserver-kubelet-client");
+    let subject = format!("User/{}", crate::pki::KUBELET_CLIENT);
+    let object = binding(binding_of, "ClusterRole/system:kubelet-api-admin", &[subject.as_str()]);
+    Wanted::new(GROUP, "clusterrolebindings", object)
+}
+
 fn object(kind: &str, name: &str) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind,
@@ -107,5 +115,64 @@ fn parse_subject(subject: &str) -> Value {
         ["ServiceAccount", namespace, name] => json!({"kind": "ServiceAccount", "name": name, "namespace": namespace}),
         [kind, name @ ..] => json!({"kind": kind, "apiGroup": GROUP, "name": name.join("/")}),
         [] => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authorize::Rule;
+    use crate::request::Target;
+    use knarr_api::value::Read;
+
+    /// The rules that users of a role have which is made by aggregation.
+    fn aggregated_into(role: &str) -> Vec<Rule> {
+        let all = wanted();
+        let below = |name: &str| -> Vec<String> {
+            let label = aggregate_label(name);
+            let labelled = all.iter().filter(|one| one.object.at(&["metadata", "labels"]).get(&label).is_some());
+            labelled.map(|one| one.name().to_owned()).collect()
+        };
+        let mut names = below(role);
+        let mut at = 0;
+        while let Some(name) = names.get(at).cloned() {
+            names.extend(below(&name));
+            at += 1;
+        }
+        let roles = all.iter().filter(|one| {
+            one.resource == "clusterroles"
+                && names.contains(&one.object["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+        });
+        roles.flat_map(|role| role.object.items(&["rules"]).iter().map(Rule::from_value)).collect()
+    }
+
+    /// CVE-2020-8554 and CVE-2021-25740: whoever edits a namespace decides neither at which addresses a load balancer is
+    /// reached nor where endpoints lead.
+    #[test]
+    fn editors_do_not_redirect_the_traffic_of_others() {
+        for role in ["view", "edit", "admin"] {
+            let rules = aggregated_into(role);
+            let may = |verb: &str, group: &str, resource: &str, subresource: &str| {
+                let target = Target {
+                    verb: verb.into(),
+                    group: group.into(),
+                    resource: resource.into(),
+                    subresource: subresource.into(),
+                    namespace: "n".into(),
+                    ..Target::default()
+                };
+                rules.iter().any(|rule| rule.allows(&target))
+            };
+            assert!(may("get", "", "services", ""), "{role} has its rules");
+            assert_eq!(may("create", "", "services", ""), role != "view");
+            for verb in ["create", "update", "patch", "delete"] {
+                assert!(!may(verb, "", "services", "status"), "{role} may {verb} services/status");
+                assert!(!may(verb, "", "nodes", ""), "{role} may {verb} nodes");
+            }
+            for verb in ["create", "update", "patch"] {
+                assert!(!may(verb, "", "endpoints", ""), "{role} may {verb} endpoints");
+                assert!(!may(verb, "discovery.k8s.io", "endpointslices", ""), "{role} may {verb} endpointslices");
+            }
+        }
     }
 }

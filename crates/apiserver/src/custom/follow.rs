@@ -61,7 +61,7 @@ pub async fn follow(server: Arc<Server>) {
 async fn reconcile(server: &Server, resource: &Resource, seen: &mut Seen) -> bool {
     let entries = definitions(server);
     let parsed: Vec<(Arc<Entry>, Arc<Value>)> =
-        entries.iter().filter_map(|entry| Some((entry.clone(), facts::parsed(entry, true)?))).collect();
+        entries.iter().filter_map(|entry| Some((entry.clone(), facts::parsed(entry, true).ok()?))).collect();
     let mut settled = true;
     for (entry, current) in &parsed {
         let group = current.text(&["spec", "group"]);
@@ -201,7 +201,7 @@ impl Seen {
             let served = match self.definitions.remove(&entry.key) {
                 Some(served) if served.revision == entry.revision => served,
                 before => {
-                    let Some(object) = facts::parsed(entry, true) else { continue };
+                    let Ok(object) = facts::parsed(entry, true) else { continue };
                     // Only these parts decide what is served.
                     let shape = json!([object["spec"], object["status"]["acceptedNames"], conditions(&object)]);
                     match before {

@@ -115,14 +115,12 @@ fn derive(resource: &Resource, object: &Value) -> Facts {
 }
 
 /// The object parsed, in its stored version, with its resource version; parsed once and then shared when `keep` says so.
-pub fn parsed(entry: &Entry, keep: bool) -> Option<Arc<Value>> {
-    if !keep {
-        return stored::parse(entry).ok().map(Arc::new);
-    }
-    let memo = entry.memo(|_| Memo::default())?;
+pub fn parsed(entry: &Entry, keep: bool) -> Result<Arc<Value>, Status> {
+    let memo = if keep { entry.memo(|_| Memo::default()) } else { None };
+    let Some(memo) = memo else { return stored::parse(entry).map(Arc::new) };
     if let Some(object) = memo.parsed.get() {
-        return Some(object.clone());
+        return Ok(object.clone());
     }
-    let object = Arc::new(stored::parse(entry).ok()?);
-    Some(memo.parsed.get_or_init(|| object).clone())
+    let object = Arc::new(stored::parse(entry)?);
+    Ok(memo.parsed.get_or_init(|| object).clone())
 }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use futures::FutureExt;
+use knarr_api::status::Status;
 use knarr_store::{Notice, Range, Store, Watch};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::facts;
+use super::{facts, store_error};
 use crate::kinds::{Kinds, Resource};
 use crate::objects::Objects;
 
@@ -48,10 +49,23 @@ fn keeps(resource: &Resource) -> bool {
 }
 
 impl Objects for StoreObjects {
+    fn read(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Value>>, Status> {
+        let Some(resource) = self.resource(group, resource) else { return Ok(None) };
+        let entry = self.store.peek(&resource.key(namespace, name));
+        entry.map(|entry| facts::parsed(&entry, keeps(&resource))).transpose()
+    }
+
+    fn read_all(&self, group: &str, resource: &str, namespace: &str) -> Result<Vec<Arc<Value>>, Status> {
+        let Some(resource) = self.resource(group, resource) else { return Ok(Vec::new()) };
+        let (prefix, keep) = (resource.range(namespace), keeps(&resource));
+        let page = self.store.peek_range(&Range { prefix: &prefix, ..Range::default() }).map_err(store_error)?;
+        page.entries.iter().map(|entry| facts::parsed(entry, keep)).collect()
+    }
+
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         let resource = self.resource(group, resource)?;
         let entry = self.store.peek(&resource.key(namespace, name))?;
-        facts::parsed(&entry, keeps(&resource))
+        facts::parsed(&entry, keeps(&resource)).ok()
     }
 
     fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
@@ -59,7 +73,7 @@ impl Objects for StoreObjects {
         let prefix = resource.range(namespace);
         let keep = keeps(&resource);
         match self.store.peek_range(&Range { prefix: &prefix, ..Range::default() }) {
-            Ok(page) => page.entries.iter().filter_map(|entry| facts::parsed(entry, keep)).collect(),
+            Ok(page) => page.entries.iter().filter_map(|entry| facts::parsed(entry, keep).ok()).collect(),
             Err(error) => {
                 tracing::error!(%error, %prefix, "cannot list for admission");
                 Vec::new()

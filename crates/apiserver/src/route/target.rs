@@ -1,6 +1,7 @@
 //! From a method and a path to what is asked for.
 
 use http::Method;
+use knarr_api::selector::FieldSelector;
 
 use super::query::{Query, decode};
 use crate::request::Target;
@@ -63,7 +64,7 @@ pub fn route(method: &Method, path: &str, query: &Query) -> Routed {
         target.field_selector = query.text("fieldSelector").to_owned();
         target.label_selector = query.text("labelSelector").to_owned();
         if target.name.is_empty() {
-            target.name = single_name(&target.field_selector).unwrap_or_default().to_owned();
+            target.name = single_name(&target.field_selector).unwrap_or_default();
         }
     }
     Routed { target, named, beyond }
@@ -81,11 +82,13 @@ fn verb_of(method: &Method) -> &'static str {
 }
 
 /// The name that a field selector asks for, when it asks for exactly one: then the right to that name suffices.
-fn single_name(selector: &str) -> Option<&str> {
-    selector.split(',').find_map(|part| {
-        let value = part.strip_prefix("metadata.name=")?;
-        Some(value.strip_prefix('=').unwrap_or(value)).filter(|name| !name.is_empty())
-    })
+fn single_name(selector: &str) -> Option<String> {
+    // Most requests select nothing, or not by name.
+    if !selector.contains("metadata.name") {
+        return None;
+    }
+    let selector = FieldSelector::parse(selector).ok()?;
+    selector.exact("metadata.name").filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
 /// What follows the subresource in a path, as proxied requests have it; with its slashes. Names may look like anything, so
@@ -134,6 +137,17 @@ mod tests {
             ),
             ("GET", "/api/v1/namespaces/a/pods/p/proxy/x/y", "get", "", "a", "pods", "p", "proxy"),
             ("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dp", "list", "", "", "pods", "p", ""),
+            // A value with an escaped comma is one requirement, which asks for no name.
+            (
+                "GET",
+                "/api/v1/secrets?fieldSelector=metadata.namespace!%3Dx%5C%2Cmetadata.name%3Dp",
+                "list",
+                "",
+                "",
+                "secrets",
+                "",
+                "",
+            ),
             ("GET", "/healthz", "get", "", "", "", "", ""),
             ("GET", "/apis/apps/v1", "get", "", "", "", "", ""),
         ] {

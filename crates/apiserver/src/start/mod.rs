@@ -18,7 +18,7 @@ use knarr_store::{Error, Store};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::admit::{Chain, QuotaWriter};
+use crate::admit::{Chain, EnabledPlugins, QuotaWriter};
 use crate::authenticate::{Authenticator, ServiceAccountTokens, TokenFile, publish_since};
 use crate::authorize::{Authorizer, Decision, NodeAuthorizer, NodeGraph, Rbac, Rule, Union};
 use crate::bootstrap::{self, Wanted};
@@ -56,6 +56,8 @@ pub struct Settings {
     pub provided: Vec<ProvidedKind>,
     /// Paths that other parts of this process answer.
     pub pages: Pages,
+    /// Admission plugins beyond those that always run.
+    pub admission_plugins: EnabledPlugins,
 }
 
 /// A server, and the switches of its life.
@@ -76,7 +78,7 @@ pub fn start(settings: Settings) -> Started {
     let nodes = NodeAuthorizer::new(node_graph.clone(), node_rules());
     let authorizer: Arc<dyn Authorizer> = Arc::new(Union(vec![Box::new(nodes), Box::new(SharedRbac(rbac.clone()))]));
     let quotas = StoredQuotas { store: settings.store.clone(), kinds: kinds.clone() };
-    let admission = Chain::new(authorizer.clone(), rbac.clone(), Arc::new(quotas));
+    let admission = Chain::new(authorizer.clone(), rbac.clone(), Arc::new(quotas), &settings.admission_plugins);
     let store = settings.store.clone();
     let (stop, stopping) = watch::channel(false);
     let (ready, is_ready) = watch::channel(false);

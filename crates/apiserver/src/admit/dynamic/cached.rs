@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use knarr_api::status::Status;
 
 use crate::objects::Objects;
 
@@ -19,20 +20,25 @@ impl<T> Cached<T> {
         Cached { resources, made: ArcSwapOption::empty() }
     }
 
-    pub fn get(&self, objects: &dyn Objects, make: impl FnOnce(&dyn Objects) -> T) -> Arc<T> {
+    /// Fails when a configuration object cannot be read: without it nobody knows what it would have refused.
+    pub fn get(
+        &self,
+        objects: &dyn Objects,
+        make: impl FnOnce(&dyn Objects) -> Result<T, Status>,
+    ) -> Result<Arc<T>, Status> {
         let versions: Vec<u64> = self.resources.iter().map(|resource| objects.version(GROUP, resource)).collect();
         if let Some(made) = &*self.made.load()
             && made.0 == versions
         {
-            return made.1.clone();
+            return Ok(made.1.clone());
         }
-        let value = Arc::new(make(objects));
+        let value = Arc::new(make(objects)?);
         self.made.store(Some(Arc::new((versions, value.clone()))));
-        value
+        Ok(value)
     }
 }
 
 /// All objects of one resource, in name order.
-pub fn all(objects: &dyn Objects, resource: &str) -> Vec<Arc<serde_json::Value>> {
-    objects.list(GROUP, resource, "")
+pub fn all(objects: &dyn Objects, resource: &str) -> Result<Vec<Arc<serde_json::Value>>, Status> {
+    objects.read_all(GROUP, resource, "")
 }

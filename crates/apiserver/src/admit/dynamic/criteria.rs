@@ -102,7 +102,7 @@ impl Criteria {
             return Ok(selector.matches(object.and_then(|object| object.fields(&["metadata", "labels"]))));
         }
         let namespace = objects
-            .get("", "namespaces", "", write.namespace)
+            .read("", "namespaces", "", write.namespace)?
             .ok_or_else(|| Status::not_found(Named { group: "", name: "namespaces" }, write.namespace))?;
         Ok(selector.matches(namespace.fields(&["metadata", "labels"])))
     }

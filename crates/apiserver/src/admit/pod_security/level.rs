@@ -43,21 +43,21 @@ impl fmt::Display for LevelVersion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub enforce: LevelVersion,
+    pub audit: LevelVersion,
     pub warn: LevelVersion,
 }
 
-const PREFIX: &str = "pod-security.kubernetes.io/";
+pub const PREFIX: &str = "pod-security.kubernetes.io/";
 
 impl Policy {
-    /// What the labels say, and what is wrong with them. A level that cannot be read enforces the strictest one and warns
-    /// of nothing.
+    /// What the labels say, and what is wrong with them. A level that cannot be read enforces the strictest one, and neither
+    /// records nor warns of anything.
     pub fn of(labels: &Value) -> (Self, Errors) {
         let mut errors = Errors::new();
         let unset = LevelVersion { level: Level::Privileged, version: None };
-        let mut policy = Policy { enforce: unset, warn: unset };
+        let mut policy = Policy { enforce: unset, audit: unset, warn: unset };
         let enforced = read(labels, "enforce", Level::Restricted, &mut policy.enforce, &mut errors);
-        let mut audit = unset;
-        read(labels, "audit", Level::Privileged, &mut audit, &mut errors);
+        read(labels, "audit", Level::Privileged, &mut policy.audit, &mut errors);
         let warns = labels.has(&[&format!("{PREFIX}warn")]);
         read(labels, "warn", Level::Privileged, &mut policy.warn, &mut errors);
         if !warns && enforced && policy.enforce.level > policy.warn.level {

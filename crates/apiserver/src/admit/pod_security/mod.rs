@@ -1,5 +1,5 @@
 //! PodSecurity: pods keep to the level their namespace is labelled with. Violations of the enforced level are refused,
-//! those of the warn level become warnings.
+//! those of the audit level are recorded, those of the warn level become warnings.
 
 mod checks;
 mod level;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{Operation, Plugin, Write};
 use crate::objects::Objects;
 use checks::evaluate;
-use level::{Level, Policy};
+use level::{Level, LevelVersion, PREFIX, Policy};
 
 /// So many pods are looked at when a namespace gets a stricter level.
 const MOST_PODS_CHECKED: usize = 3000;
@@ -38,48 +38,81 @@ impl Plugin for PodSecurity {
         if write.is("", "namespaces") {
             return check_namespace(write, objects);
         }
-        let Some(namespace) = objects.get("", "namespaces", "", write.namespace) else {
+        let Some(namespace) = objects.read("", "namespaces", "", write.namespace)? else {
             return Err(Status::internal(format!("failed to lookup namespace {:?}", write.namespace)));
         };
-        let policy = Policy::of(namespace.at(&["metadata", "labels"])).0;
-        if write.is_part_of("", "pods") {
-            check_pod(write, &policy)
-        } else {
-            check_template(write, &policy);
-            Ok(())
+        let (policy, errors) = Policy::of(namespace.at(&["metadata", "labels"]));
+        let verdict = match write.is_part_of("", "pods") {
+            true => judge_pod(write.object, write.old, &policy, &errors),
+            // Workloads are only warned about: their pods are refused when they come.
+            false => template(write).map(|template| judge_template(template, &policy, &errors)).unwrap_or_default(),
+        };
+        if let Some(call) = write.call {
+            for (key, value) in verdict.annotations {
+                call.annotate(format!("{PREFIX}{key}"), value);
+            }
         }
+        write.warnings.extend(verdict.warning);
+        verdict.refusal.map_or(Ok(()), |why| Err(write.forbidden(why)))
     }
 }
 
-fn check_pod(write: &mut Write<'_>, policy: &Policy) -> Result<(), Status> {
-    if policy.enforce.level == Level::Privileged && policy.warn.level == Level::Privileged {
-        return Ok(());
-    }
-    if write.operation == Operation::Update && write.old.is_some_and(|old| !images_changed(write.object, old)) {
-        return Ok(());
-    }
-    let violations = evaluate(policy.enforce, write.object);
-    if !violations.is_empty() {
-        let why = format!("violates PodSecurity \"{}\": {}", policy.enforce, details(&violations));
-        return Err(write.forbidden(why));
-    }
-    warn(write.warnings, policy, write.object);
-    Ok(())
+/// What a namespace's policy says of a pod.
+#[derive(Debug, Default, PartialEq)]
+struct Verdict {
+    refusal: Option<String>,
+    warning: Option<String>,
+    /// For the audit log, keys without their prefix.
+    annotations: Vec<(&'static str, String)>,
 }
 
-/// Workloads are only warned about: their pods are refused when they come.
-fn check_template(write: &mut Write<'_>, policy: &Policy) {
-    if let Some(template) = template(write) {
-        let template = template.clone();
-        warn(write.warnings, policy, &template);
+fn judge_pod(pod: &Value, old: Option<&Value>, policy: &Policy, errors: &Errors) -> Verdict {
+    let is_privileged = |level: LevelVersion| level.level == Level::Privileged;
+    if errors.is_empty() && [policy.enforce, policy.audit, policy.warn].into_iter().all(is_privileged) {
+        return Verdict { annotations: vec![("enforce-policy", "privileged:latest".to_owned())], ..Verdict::default() };
+    }
+    if old.is_some_and(|old| !images_changed(pod, old)) {
+        return Verdict::default();
+    }
+    evaluate_pod(pod, policy, errors, true)
+}
+
+fn judge_template(template: &Value, policy: &Policy, errors: &Errors) -> Verdict {
+    if errors.is_empty() && policy.warn.level == Level::Privileged && policy.audit.level == Level::Privileged {
+        return Verdict::default();
+    }
+    evaluate_pod(template, policy, errors, false)
+}
+
+fn evaluate_pod(pod: &Value, policy: &Policy, errors: &Errors, enforces: bool) -> Verdict {
+    let mut verdict = Verdict::default();
+    if !errors.is_empty() {
+        verdict.annotations.push(("error", format!("Failed to parse policy: {}", aggregated(errors))));
+    }
+    if enforces {
+        verdict.annotations.push(("enforce-policy", policy.enforce.to_string()));
+        verdict.refusal = violation("violates", policy.enforce, pod);
+    }
+    let recorded = violation("would violate", policy.audit, pod);
+    verdict.annotations.extend(recorded.map(|violation| ("audit-violations", violation)));
+    // A request that is refused needs no warning.
+    if verdict.refusal.is_none() {
+        verdict.warning = violation("would violate", policy.warn, pod);
+    }
+    verdict
+}
+
+/// Several errors as one text.
+fn aggregated(errors: &Errors) -> String {
+    match errors.0.as_slice() {
+        [one] => one.to_string(),
+        many => format!("[{}]", many.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
     }
 }
 
-fn warn(warnings: &mut Vec<String>, policy: &Policy, pod: &Value) {
-    let violations = evaluate(policy.warn, pod);
-    if !violations.is_empty() {
-        warnings.push(format!("would violate PodSecurity \"{}\": {}", policy.warn, details(&violations)));
-    }
+fn violation(verb: &str, level: LevelVersion, pod: &Value) -> Option<String> {
+    let violations = evaluate(level, pod);
+    (!violations.is_empty()).then(|| format!("{verb} PodSecurity \"{level}\": {}", details(&violations)))
 }
 
 fn details(violations: &[checks::Violation]) -> String {
@@ -125,7 +158,7 @@ fn check_namespace(write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), S
     if write.operation == Operation::Create || policy.enforce.level == Level::Privileged || relaxed {
         return Ok(());
     }
-    let pods = objects.list("", "pods", write.name);
+    let pods = objects.read_all("", "pods", write.name)?;
     write.warnings.extend(violating_pods(write.name, &policy, &pods));
     Ok(())
 }
@@ -224,5 +257,38 @@ mod tests {
         let none = Fixed::new(vec![]);
         let refused = run(&PodSecurity, Operation::Create, ("", "namespaces"), namespace, None, &none).await;
         assert!(refused.unwrap_err().contains("must be one of privileged, baseline, restricted"));
+    }
+
+    #[test]
+    fn what_a_policy_says_is_recorded() {
+        let namespace = |labels: &[(&str, &str)]| {
+            let labels = labels.iter().map(|(mode, level)| (format!("{PREFIX}{mode}"), Value::from(*level)));
+            Policy::of(&Value::Object(labels.collect()))
+        };
+        let privileged = pod(json!({"securityContext": {"privileged": true}}));
+        let detail = "privileged (container \"c\" must not set securityContext.privileged=true)";
+        let audited = ("audit-violations", format!("would violate PodSecurity \"baseline:v1.30\": {detail}"));
+        let enforced = |level: &str| ("enforce-policy", level.to_owned());
+
+        let (policy, errors) = namespace(&[]);
+        let verdict = judge_pod(&privileged, None, &policy, &errors);
+        assert_eq!(verdict.annotations, [enforced("privileged:latest")]);
+
+        let (policy, errors) = namespace(&[("audit", "baseline"), ("audit-version", "v1.30")]);
+        let verdict = judge_pod(&privileged, None, &policy, &errors);
+        assert_eq!((verdict.refusal, verdict.warning), (None, None));
+        assert_eq!(verdict.annotations, [enforced("privileged:latest"), audited.clone()]);
+        assert_eq!(judge_template(&privileged, &policy, &errors).annotations, [audited]);
+        assert_eq!(judge_pod(&privileged, Some(&privileged), &policy, &errors), Verdict::default());
+
+        let (policy, errors) = namespace(&[("enforce", "baseline")]);
+        let verdict = judge_pod(&privileged, None, &policy, &errors);
+        assert_eq!(verdict.refusal, Some(format!("violates PodSecurity \"baseline:latest\": {detail}")));
+        assert_eq!((verdict.warning, verdict.annotations), (None, vec![enforced("baseline:latest")]));
+
+        let (policy, errors) = namespace(&[("audit", "strict")]);
+        let verdict = judge_pod(&privileged, None, &policy, &errors);
+        let (key, value) = &verdict.annotations[0];
+        assert!(*key == "error" && value.starts_with("Failed to parse policy: metadata.labels["), "{key}: {value}");
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use knarr_api::cel::Type;
+use knarr_api::status::Status;
 use knarr_api::value::Read;
 use knarr_rules::admissionregistration::expressions::Scope;
 use serde_json::Value;
@@ -34,10 +35,10 @@ pub fn read_all<B>(
     objects: &dyn Objects,
     (policies, bindings): (&str, &str),
     read_body: impl Fn(&Value, &Scope) -> B,
-) -> Vec<Policy<B>> {
-    let all_bindings = cached::all(objects, bindings);
+) -> Result<Vec<Policy<B>>, Status> {
+    let all_bindings = cached::all(objects, bindings)?;
     let mut made = Vec::new();
-    for policy in cached::all(objects, policies) {
+    for policy in cached::all(objects, policies)? {
         let name = policy.text(&["metadata", "name"]);
         let own: Vec<&Arc<Value>> =
             all_bindings.iter().filter(|binding| binding.text(&["spec", "policyName"]) == name).collect();
@@ -45,7 +46,7 @@ pub fn read_all<B>(
             made.push(read(&policy, own.into_iter().map(|binding| Binding::read(binding)).collect(), &read_body));
         }
     }
-    made
+    Ok(made)
 }
 
 fn read<B>(policy: &Value, bindings: Vec<Binding>, read_body: impl Fn(&Value, &Scope) -> B) -> Policy<B> {

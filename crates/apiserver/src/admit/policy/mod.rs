@@ -25,6 +25,6 @@ fn namespace_of(write: &Write<'_>, objects: &dyn Objects) -> Result<Value, Statu
         return Ok(Value::Null);
     }
     let missing = || Status::not_found(Named { group: "", name: "namespaces" }, write.namespace);
-    let namespace = objects.get("", "namespaces", "", write.namespace).ok_or_else(missing)?;
+    let namespace = objects.read("", "namespaces", "", write.namespace)?.ok_or_else(missing)?;
     Ok(namespace_object(Some(&namespace)))
 }

@@ -55,7 +55,7 @@ impl Default for MutatingPolicies {
 }
 
 impl MutatingPolicies {
-    fn all(&self, objects: &dyn Objects) -> std::sync::Arc<Vec<Policy<Body>>> {
+    fn all(&self, objects: &dyn Objects) -> Result<std::sync::Arc<Vec<Policy<Body>>>, Status> {
         self.0.get(objects, |objects| definition::read_all(objects, RESOURCES, Body::read))
     }
 }
@@ -68,7 +68,9 @@ impl Plugin for MutatingPolicies {
 
     fn handles(&self, write: &Write<'_>) -> bool {
         let Some(call) = write.call else { return false };
-        write.operation != Operation::Delete && !self.all(&*call.server.objects).is_empty() && !is_exempt(write)
+        // Unreadable policies are handled too: the plugin then refuses the write.
+        let concerns = self.all(&*call.server.objects).map_or(true, |policies| !policies.is_empty());
+        write.operation != Operation::Delete && concerns && !is_exempt(write)
     }
 
     async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
@@ -76,7 +78,7 @@ impl Plugin for MutatingPolicies {
         let again = write.reinvocation.again;
         write.reinvocation.policies.begin(again, write.object);
         let mut failures = Vec::new();
-        for policy in self.all(objects).iter() {
+        for policy in self.all(objects)?.iter() {
             let mut failed = Vec::new();
             invoke(policy, write, call, objects, &mut failed).await?;
             if !policy.ignores_failure {

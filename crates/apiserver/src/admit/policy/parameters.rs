@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use knarr_api::selector::LabelSelector;
+use knarr_api::status::Status;
 use knarr_api::value::Read;
 use serde_json::Value;
 
@@ -44,14 +45,18 @@ pub async fn of(
     let within = namespace_of(resource, reference, namespace)?;
     let kind = &resource.kind;
     let objects = &call.server.objects;
+    let unreadable = |status: Status| Missing::Reference(status.message);
     let found: Vec<Arc<Value>> = match reference.text(&["name"]) {
         "" => {
             let selector = LabelSelector::from_object(reference.at(&["selector"]))
                 .map_err(|error| Missing::Reference(error.to_string()))?;
-            let all = objects.list(&kind.group, &kind.plural, &within).into_iter();
-            all.filter(|object| selector.matches(object.fields(&["metadata", "labels"]))).collect()
+            let all = objects.read_all(&kind.group, &kind.plural, &within).map_err(unreadable)?;
+            all.into_iter().filter(|object| selector.matches(object.fields(&["metadata", "labels"]))).collect()
         }
-        name => objects.get(&kind.group, &kind.plural, &within, name).into_iter().collect(),
+        name => {
+            let one = objects.read(&kind.group, &kind.plural, &within, name).map_err(unreadable)?;
+            one.into_iter().collect()
+        }
     };
     if found.is_empty() && reference.text(&["parameterNotFoundAction"]) == "Deny" {
         let why = "no params found for policy binding with `Deny` parameterNotFoundAction";

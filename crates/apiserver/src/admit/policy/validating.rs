@@ -88,7 +88,7 @@ impl Default for ValidatingPolicies {
 }
 
 impl ValidatingPolicies {
-    fn all(&self, objects: &dyn Objects) -> std::sync::Arc<Vec<Policy<Body>>> {
+    fn all(&self, objects: &dyn Objects) -> Result<std::sync::Arc<Vec<Policy<Body>>>, Status> {
         self.0.get(objects, |objects| definition::read_all(objects, RESOURCES, Body::read))
     }
 }
@@ -101,13 +101,15 @@ impl Plugin for ValidatingPolicies {
 
     fn handles(&self, write: &Write<'_>) -> bool {
         let Some(call) = write.call else { return false };
-        !self.all(&*call.server.objects).is_empty() && !is_exempt(write)
+        // Unreadable policies are handled too: the plugin then refuses the write.
+        let concerns = self.all(&*call.server.objects).map_or(true, |policies| !policies.is_empty());
+        concerns && !is_exempt(write)
     }
 
     async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
         let mut refusals = Vec::new();
-        for policy in self.all(objects).iter() {
+        for policy in self.all(objects)?.iter() {
             judge(policy, write, call, objects, &mut refusals).await?;
         }
         match refusals.into_iter().next() {

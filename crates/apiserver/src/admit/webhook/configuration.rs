@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use knarr_api::status::Status;
 use knarr_api::value::Read;
 use serde_json::Value;
 
@@ -34,14 +35,14 @@ pub struct Webhook {
 }
 
 /// All webhooks of all configurations, in the order they are asked.
-pub fn read(objects: &dyn Objects, resource: &str) -> Vec<Webhook> {
-    let configurations = cached::all(objects, resource);
+pub fn read(objects: &dyn Objects, resource: &str) -> Result<Vec<Webhook>, Status> {
+    let configurations = cached::all(objects, resource)?;
     let each = configurations.iter().flat_map(|configuration| {
         let name = configuration.text(&["metadata", "name"]);
         let webhooks = configuration.items(&["webhooks"]).iter().enumerate();
         webhooks.map(move |(at, webhook)| Webhook::read(name, at, webhook))
     });
-    each.collect()
+    Ok(each.collect())
 }
 
 impl Webhook {

@@ -50,7 +50,7 @@ impl Plugin for MutatingWebhooks {
 
     async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
-        let webhooks = self.0.get(objects, |objects| configuration::read(objects, "mutatingwebhookconfigurations"));
+        let webhooks = self.0.get(objects, |objects| configuration::read(objects, "mutatingwebhookconfigurations"))?;
         let again = write.reinvocation.again;
         write.reinvocation.webhooks.begin(again, write.object);
         for (index, webhook) in webhooks.iter().enumerate() {
@@ -134,7 +134,7 @@ impl Plugin for ValidatingWebhooks {
 
     async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
-        let webhooks = self.0.get(objects, |objects| configuration::read(objects, "validatingwebhookconfigurations"));
+        let webhooks = self.0.get(objects, |objects| configuration::read(objects, "validatingwebhookconfigurations"))?;
         let mut asked = Vec::new();
         for webhook in webhooks.iter() {
             if let Some(versioned) = concerned(webhook, write, call, objects).await? {
@@ -169,7 +169,9 @@ impl Plugin for ValidatingWebhooks {
 
 fn has_any(cached: &Cached<Vec<Webhook>>, resource: &'static str, write: &Write<'_>) -> bool {
     let Some(call) = write.call else { return false };
-    !cached.get(&*call.server.objects, |objects| configuration::read(objects, resource)).is_empty() && !is_exempt(write)
+    let webhooks = cached.get(&*call.server.objects, |objects| configuration::read(objects, resource));
+    // Unreadable configurations are handled too: the plugin then refuses the write.
+    webhooks.map_or(true, |webhooks| !webhooks.is_empty()) && !is_exempt(write)
 }
 
 /// The write as a webhook is to see it; `None` when it is not concerned.

@@ -1,0 +1,517 @@
+//! NodeRestriction: a kubelet writes its own node, its own lease, and pods bound to it, and only what belongs there.
+
+mod mirror_pod;
+mod token;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use knarr_api::status::{Named, Status};
+use knarr_api::value::{Read, Write as _};
+use serde_json::Value;
+
+use super::{Operation, Plugin, Write};
+use crate::authorize::{Authorizer, node_name};
+use crate::objects::Objects;
+
+const OWN_LABELS: [&str; 11] = [
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+const OWN_LABEL_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
+
+pub struct NodeRestriction {
+    authorizer: Arc<dyn Authorizer>,
+}
+
+impl NodeRestriction {
+    pub fn new(authorizer: Arc<dyn Authorizer>) -> Self {
+        NodeRestriction { authorizer }
+    }
+}
+
+#[async_trait]
+impl Plugin for NodeRestriction {
+    fn name(&self) -> &'static str {
+        "NodeRestriction"
+    }
+
+    fn handles(&self, write: &Write<'_>) -> bool {
+        write.operation != Operation::Connect && node_name(write.user).is_some()
+    }
+
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+        let node = node_name(write.user).unwrap_or_default().to_owned();
+        if node.is_empty() {
+            return Err(write.forbidden(format!("could not determine node from user {:?}", write.user.name)));
+        }
+        match (write.group, write.resource, write.subresource) {
+            ("", "pods", "") => pod(write, objects, &node),
+            ("", "pods", "status") => pod_status(write, &node),
+            ("", "pods", "eviction") => eviction(write, objects, &node),
+            ("", "pods", other) => Err(write
+                .forbidden(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))),
+            ("", "nodes", _) => own_node(write, &node),
+            ("", "persistentvolumeclaims", "status") => claim_status(write, &node),
+            ("", "persistentvolumeclaims", _) => Err(write.forbidden("may only update PVC status")),
+            ("", "serviceaccounts", "token") => token::check(write, &*self.authorizer, objects, &node),
+            ("coordination.k8s.io", "leases", _) => lease(write, &node),
+            ("storage.k8s.io", "csinodes", _) => csi_node(write, &node),
+            ("resource.k8s.io", "resourceslices", _) => resource_slice(write, &node),
+            ("certificates.k8s.io", "certificatesigningrequests", "") => request(write, &node),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn bound_to(pod: &Value) -> &str {
+    pod.text(&["spec", "nodeName"])
+}
+
+fn pod(write: &Write<'_>, objects: &dyn Objects, node: &str) -> Result<(), Status> {
+    match write.operation {
+        Operation::Create => mirror_pod::check(write, objects, node),
+        Operation::Delete => match write.old {
+            Some(old) if bound_to(old) != node => {
+                Err(write.forbidden(format!("node {node:?} can only delete pods with spec.nodeName set to itself")))
+            }
+            _ => Ok(()),
+        },
+        _ => Err(write.forbidden(format!(
+            "unexpected operation {:?}, node {node:?} can only create and delete mirror pods",
+            write.operation.name()
+        ))),
+    }
+}
+
+fn pod_status(write: &Write<'_>, node: &str) -> Result<(), Status> {
+    let Some(old) = write.old.filter(|_| write.operation == Operation::Update) else {
+        return Err(unexpected(write));
+    };
+    if bound_to(old) != node {
+        let why = format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself");
+        return Err(write.forbidden(why));
+    }
+    if old.at(&["metadata", "labels"]) != write.object.at(&["metadata", "labels"]) {
+        return Err(write.forbidden(format!("node {node:?} cannot update labels through pod status")));
+    }
+    if old.at(&["status", "resourceClaimStatuses"]) != write.object.at(&["status", "resourceClaimStatuses"]) {
+        // The spelling is Kubernetes' own.
+        return Err(write.forbidden(format!("node {node:?} cannot update resource claim statues")));
+    }
+    let extended = ["status", "extendedResourceClaimStatus"];
+    if old.at(&extended) != write.object.at(&extended) {
+        return Err(write.forbidden(format!("node {node:?} cannot update extended resource claim status")));
+    }
+    Ok(())
+}
+
+fn unexpected(write: &Write<'_>) -> Status {
+    write.forbidden(format!("unexpected operation {:?}", write.operation.name()))
+}
+
+fn eviction(write: &Write<'_>, objects: &dyn Objects, node: &str) -> Result<(), Status> {
+    if write.operation != Operation::Create {
+        return Err(write.forbidden(format!("unexpected operation {}", write.operation.name())));
+    }
+    let name = match write.name {
+        "" => write.object.text(&["metadata", "name"]),
+        name => name,
+    };
+    if name.is_empty() {
+        return Err(write.forbidden("could not determine pod from request data"));
+    }
+    let Some(pod) = objects.read("", "pods", write.namespace, name)? else {
+        return Err(Status::not_found(Named { group: "", name: "pods" }, name));
+    };
+    if bound_to(&pod) != node {
+        let why = format!("node {node} can only evict pods with spec.nodeName set to itself");
+        return Err(write.forbidden(why));
+    }
+    Ok(())
+}
+
+fn own_node(write: &Write<'_>, node: &str) -> Result<(), Status> {
+    let named = match write.name {
+        "" => write.object.text(&["metadata", "name"]),
+        name => name,
+    };
+    if named != node {
+        return Err(write.forbidden(format!("node {node:?} is not allowed to modify node {named:?}")));
+    }
+    match (write.operation, write.old) {
+        (Operation::Create, _) => created_node(write, node),
+        (Operation::Update, Some(old)) => updated_node(write, old, node),
+        _ => Ok(()),
+    }
+}
+
+fn created_node(write: &Write<'_>, node: &str) -> Result<(), Status> {
+    let object = &*write.object;
+    if object.has(&["spec", "configSource"]) {
+        let why = format!("node {node:?} is not allowed to create pods with a non-nil configSource");
+        return Err(write.forbidden(why));
+    }
+    if !pod_networks(object).is_empty() {
+        return Err(write.forbidden(format!("node {node:?} is not allowed to set podCIDRs")));
+    }
+    let labels = forbidden_labels(object, &Value::Null);
+    if !labels.is_empty() {
+        let list = labels.join(", ");
+        return Err(write.forbidden(format!("node {node:?} is not allowed to set the following labels: {list}")));
+    }
+    Ok(())
+}
+
+fn updated_node(write: &Write<'_>, old: &Value, node: &str) -> Result<(), Status> {
+    let object = &*write.object;
+    let source = object.at(&["spec", "configSource"]);
+    if !source.is_null() && source != old.at(&["spec", "configSource"]) {
+        let why = format!("node {node:?} is not allowed to update configSource to a new non-nil configSource");
+        return Err(write.forbidden(why));
+    }
+    let changes = |path: &[&str]| object.items(path) != old.items(path);
+    if changes(&["spec", "taints"]) {
+        return Err(write.forbidden(format!("node {node:?} is not allowed to modify taints")));
+    }
+    if changes(&["metadata", "ownerReferences"]) {
+        return Err(write.forbidden(format!("node {node:?} is not allowed to modify ownerReferences")));
+    }
+    if pod_networks(object) != pod_networks(old) {
+        return Err(write.forbidden(format!("node {node:?} is not allowed to modify podCIDRs")));
+    }
+    let labels = forbidden_labels(object, old);
+    if !labels.is_empty() {
+        return Err(write.forbidden(format!("is not allowed to modify labels: {}", labels.join(", "))));
+    }
+    Ok(())
+}
+
+/// The pod networks that a Node names. Other nodes route them to it, so only the cluster assigns them: a node that could
+/// would draw the traffic of other nodes' pods, or of anybody else, to itself. Kubernetes leaves this to the network.
+fn pod_networks(node: &Value) -> Vec<&str> {
+    let mut networks: Vec<&str> =
+        node.items(&["spec", "podCIDRs"]).iter().map(|network| network.as_str().unwrap_or_default()).collect();
+    let first = node.text(&["spec", "podCIDR"]);
+    if !first.is_empty() && !networks.contains(&first) {
+        networks.insert(0, first);
+    }
+    networks
+}
+
+/// Changed labels that would let a node draw pods to itself: those of Kubernetes' own domains but for the known ones.
+fn forbidden_labels(object: &Value, old: &Value) -> Vec<String> {
+    let labels = |object: &Value| object.fields(&["metadata", "labels"]).cloned().unwrap_or_default();
+    let (new, old) = (labels(object), labels(old));
+    let mut keys: Vec<String> = new.keys().chain(old.keys()).cloned().collect();
+    keys.sort();
+    keys.dedup();
+    keys.retain(|key| new.get(key) != old.get(key) && is_forbidden_label(key));
+    keys
+}
+
+fn is_forbidden_label(key: &str) -> bool {
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+    let within = |of: &str| domain == of || domain.strip_suffix(of).is_some_and(|rest| rest.ends_with('.'));
+    let is_own = OWN_LABELS.contains(&key) || OWN_LABEL_DOMAINS.iter().any(|of| within(of));
+    within("node-restriction.kubernetes.io") || ((within("kubernetes.io") || within("k8s.io")) && !is_own)
+}
+
+fn claim_status(write: &Write<'_>, node: &str) -> Result<(), Status> {
+    let Some(old) = write.old.filter(|_| write.operation == Operation::Update) else {
+        return Err(unexpected(write));
+    };
+    let stripped = |claim: &Value| {
+        let mut claim = claim.clone();
+        for field in ["resourceVersion", "managedFields"] {
+            claim.remove(&["metadata", field]);
+        }
+        for field in ["capacity", "conditions", "allocatedResources", "allocatedResourceStatuses"] {
+            claim.remove(&["status", field]);
+        }
+        claim
+    };
+    if stripped(old) != stripped(write.object) {
+        return Err(write.forbidden(format!(
+            "node {node:?} is not allowed to update fields other than status.quantity and status.conditions"
+        )));
+    }
+    Ok(())
+}
+
+fn named_as_node(write: &Write<'_>) -> String {
+    match write.name {
+        "" => write.object.text(&["metadata", "name"]).to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+fn lease(write: &Write<'_>, node: &str) -> Result<(), Status> {
+    if write.namespace != "kube-node-lease" {
+        let why = "can only access leases in the \"kube-node-lease\" system namespace";
+        return Err(write.forbidden(why));
+    }
+    if named_as_node(write) != node {
+        return Err(write.forbidden("can only access node lease with the same name as the requesting node"));
+    }
+    Ok(())
+}
+
+fn csi_node(write: &Write<'_>, node: &str) -> Result<(), Status> {
+    if named_as_node(write) != node {
+        return Err(write.forbidden("can only access CSINode with the same name as the requesting node"));
+    }
+    Ok(())
+}
+
+/// Updates are checked by the authorizer, which knows whose slice the stored one is; a slice's node never changes.
+fn resource_slice(write: &Write<'_>, node: &str) -> Result<(), Status> {
+    let (object, verb) = match write.operation {
+        Operation::Create => (&*write.object, "create"),
+        Operation::Delete => (write.old.unwrap_or(&Value::Null), "delete"),
+        _ => return Ok(()),
+    };
+    if bound_to(object) != node {
+        return Err(
+            write.forbidden(format!("can only {verb} ResourceSlice with the same NodeName as the requesting node"))
+        );
+    }
+    Ok(())
+}
+
+/// A kubelet's certificate requests must name the kubelet's own node.
+fn request(write: &Write<'_>, node: &str) -> Result<(), Status> {
+    let signer = write.object.text(&["spec", "signerName"]);
+    let is_kubelets = matches!(signer, "kubernetes.io/kubelet-serving" | "kubernetes.io/kube-apiserver-client-kubelet");
+    if write.operation != Operation::Create || !is_kubelets {
+        return Ok(());
+    }
+    let name = super::certificates::common_name(write.object.text(&["spec", "request"]))
+        .map_err(|why| write.forbidden(format!("unable to parse csr: {why}")))?;
+    if name != format!("system:node:{node}") {
+        let why = format!("can only create a node CSR with CN=system:node:{node}");
+        return Err(write.forbidden(why));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::run_as;
+    use super::*;
+    use crate::authorize::Decision;
+    use crate::objects::tests::{Fixed, Unreadable};
+    use crate::request::{Target, User};
+    use serde_json::json;
+
+    struct Nobody;
+
+    impl Authorizer for Nobody {
+        fn decide(&self, _user: &User, _target: &Target) -> Decision {
+            Decision::NoOpinion(String::new())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_writes_only_its_own() {
+        let user = User::named("system:node:one", &["system:nodes"]);
+        let plugin = NodeRestriction::new(Arc::new(Nobody));
+        let none = Fixed::new(vec![]);
+        let node = |name: &str, labels: Value| json!({"kind": "Node", "metadata": {"name": name, "labels": labels}});
+        let pod = |node: &str| json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": node}});
+        let cases: Vec<(Operation, &str, Value, Option<Value>, &str)> = vec![
+            (Operation::Create, "nodes", node("one", json!({"kubernetes.io/os": "linux"})), None, ""),
+            (Operation::Create, "nodes", node("two", json!({})), None, "is not allowed to modify node"),
+            (
+                Operation::Create,
+                "nodes",
+                node("one", json!({"node-role.kubernetes.io/control-plane": ""})),
+                None,
+                "is not allowed to set the following labels: node-role.kubernetes.io/control-plane",
+            ),
+            (Operation::Update, "pods/status", pod("one"), Some(pod("one")), ""),
+            (
+                Operation::Update,
+                "pods/status",
+                pod("two"),
+                Some(pod("two")),
+                "can only update pod status for pods with",
+            ),
+            (Operation::Delete, "pods", Value::Null, Some(pod("two")), "can only delete pods with spec.nodeName"),
+            (Operation::Create, "pods", pod("one"), None, "can only create mirror pods"),
+        ];
+        for (operation, resource, object, old, part) in cases {
+            let result = run_as(&user, &plugin, operation, ("", resource), object.clone(), old, &none).await;
+            match result {
+                Ok(_) => assert!(part.is_empty(), "{object} was taken"),
+                Err(message) => assert!(!part.is_empty() && message.contains(part), "{message}"),
+            }
+        }
+    }
+
+    /// Runs the plugin as node `one` and answers why it refused, if it did.
+    async fn refusal(
+        operation: Operation,
+        (group, resource): (&str, &str),
+        object: Value,
+        old: Option<Value>,
+        objects: &dyn Objects,
+    ) -> Option<String> {
+        let user = User::named("system:node:one", &["system:nodes"]);
+        let plugin = NodeRestriction::new(Arc::new(Nobody));
+        run_as(&user, &plugin, operation, (group, resource), object, old, objects).await.err()
+    }
+
+    #[tokio::test]
+    async fn a_node_does_not_choose_who_owns_it_nor_what_is_routed_to_it() {
+        let none = Fixed::new(vec![]);
+        let node = |spec: Value, owners: Value| json!({"kind": "Node", "metadata": {"name": "one", "ownerReferences": owners}, "spec": spec});
+        let plain = || node(json!({}), json!([]));
+        let assigned = || node(json!({"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"]}), json!([]));
+        let owned = || node(json!({}), json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "u"}]));
+        let tainted = || node(json!({"taints": [{"key": "a", "effect": "NoSchedule"}]}), json!([]));
+        let refused = |why: &str| Some(format!("nodes \"one\" is forbidden: node \"one\" is not allowed to {why}"));
+        for resource in ["nodes", "nodes/status"] {
+            for (object, old, expected) in [
+                (owned(), plain(), refused("modify ownerReferences")),
+                (plain(), owned(), refused("modify ownerReferences")),
+                (owned(), owned(), None),
+                (tainted(), plain(), refused("modify taints")),
+                (plain(), tainted(), refused("modify taints")),
+                (assigned(), plain(), refused("modify podCIDRs")),
+                (plain(), assigned(), refused("modify podCIDRs")),
+                (assigned(), assigned(), None),
+            ] {
+                let shown = format!("{resource}: {old} to {object}");
+                let found = refusal(Operation::Update, ("", resource), object, Some(old), &none).await;
+                assert_eq!(found, expected, "{shown}");
+            }
+        }
+        for (spec, expected) in [
+            (json!({}), None),
+            (json!({"podCIDR": "0.0.0.0/1"}), refused("set podCIDRs")),
+            (json!({"podCIDRs": ["10.244.0.0/16"]}), refused("set podCIDRs")),
+        ] {
+            let object = node(spec, json!([]));
+            assert_eq!(refusal(Operation::Create, ("", "nodes"), object, None, &none).await, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mirror_pod_is_the_nodes_own_and_refers_to_nothing() {
+        let objects = Fixed::new(vec![("", "nodes", json!({"metadata": {"name": "one", "uid": "u"}}))]);
+        let owner =
+            |uid: &str| json!({"apiVersion": "v1", "kind": "Node", "name": "one", "uid": uid, "controller": true});
+        let pod = |owners: Value, spec: Value| {
+            let mut pod = json!({"kind": "Pod", "spec": spec, "metadata": {"name": "p", "namespace": "n",
+                "annotations": {"kubernetes.io/config.mirror": "h"}, "ownerReferences": owners}});
+            pod["spec"]["nodeName"] = "one".into();
+            pod
+        };
+        let container = |part: Value| json!({"containers": [part]});
+        let claims = json!({"resourceClaims": [{"name": "r", "resourceClaimName": "c"}]});
+        for (owners, spec, why) in [
+            (json!([owner("u")]), json!({}), ""),
+            (json!([owner("other")]), json!({}), "node one UID mismatch: expected other got u"),
+            (json!([]), json!({}), "node \"one\" can only create pods with an owner reference set to itself"),
+            (json!([owner("u")]), claims, "node \"one\" can not create pods that reference resourceclaims"),
+            (
+                json!([owner("u")]),
+                container(json!({"envFrom": [{"configMapRef": {"name": "c"}}]})),
+                "node \"one\" can not create pods that reference configmaps",
+            ),
+            (
+                json!([owner("u")]),
+                json!({"volumes": [{"name": "v", "projected": {"sources": [{"clusterTrustBundle": {}}]}}]}),
+                "node \"one\" can not create pods that reference clustertrustbundles",
+            ),
+        ] {
+            let expected = (!why.is_empty()).then(|| format!("pods \"p\" is forbidden: {why}"));
+            let found = refusal(Operation::Create, ("", "pods"), pod(owners, spec), None, &objects).await;
+            assert_eq!(found, expected, "{why}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_scheduler_allocated_is_not_the_nodes_to_change() {
+        let pod = |status: Value| json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": "one"}, "status": status});
+        for (status, why) in [
+            (json!({"phase": "Running"}), ""),
+            (json!({"resourceClaimStatuses": [{"name": "r", "resourceClaimName": "c"}]}), "resource claim statues"),
+            (json!({"extendedResourceClaimStatus": {"resourceClaimName": "c"}}), "extended resource claim status"),
+        ] {
+            let old = Some(pod(json!({})));
+            let found = refusal(Operation::Update, ("", "pods/status"), pod(status), old, &Fixed::new(vec![])).await;
+            let expected =
+                (!why.is_empty()).then(|| format!("pods \"p\" is forbidden: node \"one\" cannot update {why}"));
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn tokens_are_for_the_nodes_own_pods_and_their_audiences() {
+        let pod = |name: &str, node: &str, volumes: Value| {
+            let metadata = json!({"name": name, "namespace": "n", "uid": format!("{name}-uid")});
+            ("", "pods", json!({"metadata": metadata, "spec": {"nodeName": node, "volumes": volumes}}))
+        };
+        let projected = json!([{"projected": {"sources": [{"serviceAccountToken": {"audience": "vault"}}]}}]);
+        let claimed = json!([{"persistentVolumeClaim": {"claimName": "gone"}}]);
+        let objects = Fixed::new(vec![
+            pod("own", "one", projected),
+            pod("foreign", "two", json!([])),
+            pod("claims", "one", claimed),
+        ]);
+        let request = |name: &str, uid: &str, audiences: Value| {
+            json!({"kind": "TokenRequest", "metadata": {"name": "sa", "namespace": "n"}, "spec": {"audiences": audiences,
+                "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}}})
+        };
+        for (object, why) in [
+            (request("own", "own-uid", json!(["vault"])), ""),
+            (request("", "u", json!([])), "node requested token not bound to a pod"),
+            (request("own", "", json!([])), "node requested token with a pod binding without a uid"),
+            (
+                request("foreign", "foreign-uid", json!([])),
+                "node requested token bound to a pod scheduled on a different node",
+            ),
+            (
+                request("own", "other", json!([])),
+                "the UID in the bound object reference (other) does not match the UID in record. The object might have \
+                 been deleted and then recreated",
+            ),
+            (request("own", "own-uid", json!(["vault", "b"])), "node may only request 0 or 1 audiences"),
+            (
+                request("own", "own-uid", json!(["db"])),
+                "audience \"db\" not found in pod spec volume, system:node:one is not authorized to request tokens for \
+                 this audience",
+            ),
+            (
+                request("claims", "claims-uid", json!(["db"])),
+                "error validating audience \"db\": persistentvolumeclaim \"gone\" not found",
+            ),
+        ] {
+            let expected = (!why.is_empty()).then(|| format!("serviceaccounts \"sa\" is forbidden: {why}"));
+            let found = refusal(Operation::Create, ("", "serviceaccounts/token"), object, None, &objects).await;
+            assert_eq!(found, expected, "{why}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_is_refused() {
+        let token = json!({"kind": "TokenRequest", "metadata": {"name": "sa", "namespace": "n"}, "spec": {
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}}});
+        let eviction = json!({"kind": "Eviction", "metadata": {"name": "p", "namespace": "n"}});
+        for (resource, object) in [("serviceaccounts/token", token), ("pods/eviction", eviction)] {
+            let why = refusal(Operation::Create, ("", resource), object, None, &Unreadable).await.unwrap();
+            assert!(why.contains("cannot be read"), "{why}");
+        }
+    }
+}
