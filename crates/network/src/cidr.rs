@@ -44,6 +44,11 @@ impl Cidr {
             && to_number(address) & mask(self.first, self.length) == to_number(self.first)
     }
 
+    /// Whether all of another network is within this one.
+    pub fn covers(&self, other: &Cidr) -> bool {
+        self.length <= other.length && self.contains(other.first)
+    }
+
     /// How many addresses there are, at most `u64::MAX`.
     pub fn size(&self) -> u64 {
         let free = bits(self.first) - u32::from(self.length);

@@ -97,7 +97,9 @@ impl NodeNetwork<'_> {
         tasks.spawn(proxy::run(informers.clone(), settings, ready));
         if self.node.network == Network::Knarr {
             tasks.spawn(pod_network::run(informers.clone(), self.pod_network(&node_name)?));
-            tasks.spawn(policy::run(informers.clone(), node_name.clone()));
+            let settings =
+                policy::Settings { node_name: node_name.clone(), data_directory: self.data.join("network") };
+            tasks.spawn(policy::run(informers.clone(), settings));
         }
         let pool = self.network.load_balancer_pool.clone();
         tasks.spawn(load_balancer::announce::run(informers.clone(), node_name.clone(), pool));

@@ -21,7 +21,7 @@ use super::reply::{Attached, Failure, codes, default_network};
 use super::request::{Attachment, Bandwidth, Config, Request};
 use crate::cidr::Cidr;
 use crate::netlink::{Link, Netlink, NetlinkError, Pair, Route};
-use crate::{namespace, pod_network, sysctl};
+use crate::{namespace, pod_network, policy, sysctl};
 
 /// A bucket at least this large lets whole packets through, segments that the kernel joined among them.
 const SMALLEST_BURST: u64 = 64 * 1024;
@@ -46,6 +46,7 @@ pub async fn add(request: &Request) -> Result<Value, Failure> {
         namespace: path,
         host_interface: &host,
         ports: &config.runtime_config.port_mappings,
+        pod: request.pod.as_ref(),
     };
     let lease_made = leases.take(wanted, &config.pod_cidrs).map_err(lease)?;
     // Ports are changed under the lock; the rest of the work needs it no more.
@@ -59,6 +60,9 @@ pub async fn add(request: &Request) -> Result<Value, Failure> {
     match done {
         Ok(mut attached) => {
             attached.bridge_mac = mac_text(&bridge_mac);
+            // Nothing else needs the lock, and others need not wait until policies are in force.
+            drop(leases);
+            policy::announce(&config.data_dir, &lease_made);
             Ok(attached.to_json(&request.version()))
         }
         Err(failure) => {

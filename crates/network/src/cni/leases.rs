@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
-use super::request::PortMapping;
+use super::request::{PodName, PortMapping};
 use crate::cidr::Cidr;
 use crate::namespace;
 
@@ -37,6 +37,8 @@ pub struct Lease {
     pub host_interface: String,
     #[serde(default)]
     pub ports: Vec<PortMapping>,
+    #[serde(default)]
+    pub pod: Option<PodName>,
     boot: String,
 }
 
@@ -112,6 +114,7 @@ impl Leases {
             addresses,
             host_interface: new.host_interface.to_owned(),
             ports: new.ports.to_vec(),
+            pod: new.pod.cloned(),
             boot: self.boot.clone(),
         };
         let bytes = serde_json::to_vec(&lease).unwrap_or_default();
@@ -161,6 +164,7 @@ pub struct NewLease<'a> {
     pub namespace: &'a Path,
     pub host_interface: &'a str,
     pub ports: &'a [PortMapping],
+    pub pod: Option<&'a PodName>,
 }
 
 /// The gateway is the first address behind the network's own.
@@ -199,6 +203,7 @@ mod tests {
             namespace: Path::new("/proc/self/ns/net"),
             host_interface: "h",
             ports: &[],
+            pod: None,
         }
     }
 

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 pub(crate) use attach::hardware_address;
 pub use leases::{Lease, LeaseError};
+pub use request::PodName;
 
 use crate::namespace;
 use leases::Leases;

@@ -28,7 +28,38 @@ pub struct Request {
     /// Absent where the namespace may be gone.
     pub namespace: Option<PathBuf>,
     pub interface: String,
+    /// Whose network it is, where the runtime says so.
+    pub pod: Option<PodName>,
     pub config: Config,
+}
+
+/// A pod as the API knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodName {
+    pub namespace: String,
+    pub name: String,
+    /// Empty where the runtime does not tell.
+    #[serde(default)]
+    pub uid: String,
+}
+
+impl PodName {
+    /// Reads `CNI_ARGS`: pairs of names and values.
+    fn read(arguments: &str) -> Option<Self> {
+        let of = |wanted: &str| {
+            let mut pairs = arguments.split(';').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
+        };
+        Some(Self {
+            namespace: of("K8S_POD_NAMESPACE")?,
+            name: of("K8S_POD_NAME")?,
+            uid: of("K8S_POD_UID").unwrap_or_default(),
+        })
+    }
+
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
 }
 
 /// The network's configuration, with what the runtime adds to it.
@@ -150,7 +181,8 @@ impl Request {
             return Err(Failure::new(codes::ENVIRONMENT, "CNI_IFNAME is not the name of an interface"));
         }
         let namespace = (!namespace.is_empty()).then(|| PathBuf::from(namespace));
-        Ok(Self { command, container, namespace, interface, config })
+        let pod = variable("CNI_ARGS").and_then(|arguments| PodName::read(arguments));
+        Ok(Self { command, container, namespace, interface, pod, config })
     }
 
     /// The version that the caller speaks; the oldest when it does not say.

@@ -64,7 +64,8 @@ pub async fn run(informers: Informers, settings: Settings) {
     if let Err(error) = write_cni_configuration(&settings.configuration_directory, &told) {
         tracing::error!(%error, "the container runtime could not be told of the pod network");
     }
-    routes::run(informers, routes::Settings { node_name: settings.node_name }).await;
+    let of_routes = routes::Settings { node_name: settings.node_name, cluster_cidrs: settings.cluster_cidrs };
+    routes::run(informers, of_routes).await;
 }
 
 /// Makes the kernel forward pods' packets, and give those that leave the cluster the node's address.

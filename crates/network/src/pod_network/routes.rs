@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
+use k8s_openapi::jiff::Timestamp;
 use knarr_client::Informers;
 use tokio::sync::Notify;
 
@@ -34,6 +35,8 @@ const RETRY: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,
+    /// Networks of all pods. Routes lead nowhere else; where none is given for a family, any network is taken.
+    pub cluster_cidrs: Vec<Cidr>,
 }
 
 /// Keeps the routes true until dropped.
@@ -47,9 +50,16 @@ pub async fn run(informers: Informers, settings: Settings) {
     services.on_change(move |_| notify.notify_one());
     nodes.synced().await;
     services.synced().await;
+    let mut told = BTreeSet::new();
     loop {
         let places: Vec<Place> = nodes.list().iter().map(|node| Place::of(node)).collect();
-        let pause = match apply(&places, &settings.node_name, &networks_of(&services.list())).await {
+        let of_services = networks_of(&services.list());
+        let (places, refused) = trustworthy(places, &settings, &of_services);
+        for refusal in refused.difference(&told) {
+            tracing::warn!(node = refusal.node, "no route to {}: {}", refusal.network, refusal.reason);
+        }
+        told = refused;
+        let pause = match apply(&places, &settings.node_name, &of_services).await {
             Ok(()) => AGAIN,
             Err(error) => {
                 tracing::error!(error = %chain(&error), "the ways to other nodes' pods could not be set");
@@ -67,6 +77,15 @@ struct Place {
     name: String,
     addresses: Vec<IpAddr>,
     pods: Vec<Cidr>,
+    created: Option<Timestamp>,
+}
+
+/// A pod network of a node that is not routed to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Refusal {
+    node: String,
+    network: Cidr,
+    reason: &'static str,
 }
 
 impl Place {
@@ -77,8 +96,52 @@ impl Place {
             name: node.metadata.name.clone().unwrap_or_default(),
             addresses: internal.filter_map(|address| address.address.parse().ok()).collect(),
             pods: pod_cidrs(node),
+            created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
         }
     }
+}
+
+/// Leaves out pod networks that would draw traffic of others: a node may claim any when it registers. A network has to lie
+/// within the cluster's, clear of services, nodes, this node's pods and those of older nodes.
+fn trustworthy(
+    mut places: Vec<Place>,
+    settings: &Settings,
+    services: &BTreeSet<Cidr>,
+) -> (Vec<Place>, BTreeSet<Refusal>) {
+    // This node knows its own network best; after that, who was there first.
+    places.sort_by_key(|place| (place.name != settings.node_name, place.created, place.name.clone()));
+    let nodes: Vec<IpAddr> = places.iter().flat_map(|place| place.addresses.iter().copied()).collect();
+    let is_foreign = |network: &Cidr| {
+        let mut of_family = settings.cluster_cidrs.iter().filter(|one| one.is_ipv4() == network.is_ipv4()).peekable();
+        of_family.peek().is_some() && !of_family.any(|one| one.covers(network))
+    };
+    let (mut taken, mut refused) = (Vec::<Cidr>::new(), BTreeSet::new());
+    for place in &mut places {
+        let is_own = place.name == settings.node_name;
+        let node = place.name.clone();
+        place.pods.retain(|network| {
+            let overlaps = |other: &Cidr| other.covers(network) || network.covers(other);
+            let reason = if is_own {
+                None
+            } else if is_foreign(network) {
+                Some("it is not within the cluster's pod networks")
+            } else if services.iter().any(overlaps) {
+                Some("it overlaps the networks of services")
+            } else if nodes.iter().any(|address| network.contains(*address)) {
+                Some("it holds the address of a node")
+            } else if taken.iter().any(overlaps) {
+                Some("it overlaps the pod network of this node or an older one")
+            } else {
+                None
+            };
+            match reason {
+                Some(reason) => drop(refused.insert(Refusal { node: node.clone(), network: *network, reason })),
+                None => taken.push(*network),
+            }
+            reason.is_none()
+        });
+    }
+    (places, refused)
 }
 
 /// The way to one network of another node.
@@ -224,6 +287,7 @@ mod tests {
             name: name.into(),
             addresses: vec![address.parse().unwrap()],
             pods: pods.iter().map(|text| text.parse().unwrap()).collect(),
+            created: None,
         }
     }
 
@@ -244,6 +308,35 @@ mod tests {
             // No address of the other family, no route for it.
             assert_eq!(found.len(), expected, "{others:?}");
             assert!(found.iter().all(|(_, source)| *source == own.addresses[0]));
+        }
+    }
+
+    #[test]
+    fn nodes_cannot_claim_networks_of_others() {
+        let settings = Settings { node_name: "one".into(), cluster_cidrs: vec!["10.0.0.0/8".parse().unwrap()] };
+        let services = ["10.96.0.0/12".parse().unwrap()].into();
+        let own = place("one", "10.0.0.1", &["10.244.0.0/24"]);
+        let old = place("two", "192.168.1.2", &["10.244.1.0/24"]);
+        for (claimed, is_taken) in [
+            ("10.244.2.0/24", true),
+            ("fd00:2::/64", true),
+            ("0.0.0.0/0", false),
+            ("8.8.8.0/24", false),
+            ("10.0.0.0/8", false),
+            ("10.244.0.0/24", false),
+            ("10.244.0.128/25", false),
+            ("10.244.0.0/16", false),
+            ("10.244.1.0/24", false),
+            ("10.96.0.0/24", false),
+            ("10.0.0.0/24", false),
+        ] {
+            let mut new = place("a-new-one", "192.168.1.3", &[claimed]);
+            new.created = Some(Timestamp::from_second(1_000_000_000).unwrap());
+            let (places, refused) = trustworthy(vec![new, old.clone(), own.clone()], &settings, &services);
+            let networks = |name: &str| places.iter().find(|place| place.name == name).unwrap().pods.len();
+            assert_eq!((networks("one"), networks("two")), (1, 1), "{claimed} takes nothing away");
+            assert_eq!(networks("a-new-one") == 1, is_taken, "{claimed}");
+            assert_eq!(refused.len(), usize::from(!is_taken), "{claimed}: {refused:?}");
         }
     }
 

@@ -1,13 +1,14 @@
 //! The tables that pods, namespaces and policies call for. A change touches what depends on it alone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 
 use knarr_client::selector::Labels;
 use sha2::{Digest, Sha256};
 
 use super::compiled::{Compiled, Group, Peer, Port, Rule};
 use super::member::Member;
-use super::tables::{EGRESS, INGRESS, ITSELF, Tables};
+use super::tables::{EGRESS, INGRESS, ITSELF, KNOWN, Tables};
 use crate::cidr::Cidr;
 use crate::proxy::{Family, Protocol};
 
@@ -92,6 +93,12 @@ impl Engine {
 
     pub fn lost(&mut self) {
         self.tables.iter_mut().for_each(Tables::lost);
+    }
+
+    /// Whether a pod is known with all of these addresses.
+    pub fn knows(&self, key: &str, addresses: &[IpAddr]) -> bool {
+        let member = self.pods.get(key).map(|held| &held.member);
+        member.is_some_and(|member| addresses.iter().all(|address| member.addresses.contains(address)))
     }
 
     pub fn set_namespace(&mut self, name: &str, labels: Option<Labels>) {
@@ -186,6 +193,7 @@ impl Engine {
         if !member.is_local {
             return Held { member, chains };
         }
+        change_addresses(&mut self.tables, KNOWN, &member, true);
         for (direction, chain) in Direction::BOTH.into_iter().zip(&mut chains) {
             let of_pod = of_namespace(&self.policies, &member.namespace)
                 .filter(|(_, policy)| direction.rules(policy).is_some() && policy.is_for(&member));
@@ -213,6 +221,9 @@ impl Engine {
 
     /// Leads a pod nowhere any more. An address that another pod has got already stays led to that one's chain.
     fn free(&mut self, held: &Held) {
+        if held.member.is_local {
+            change_addresses(&mut self.tables, KNOWN, &held.member, false);
+        }
         for (index, (direction, chain)) in Direction::BOTH.into_iter().zip(&held.chains).enumerate() {
             let Some(chain) = chain else { continue };
             for address in &held.member.addresses {
@@ -497,7 +508,8 @@ mod tests {
         engine.set_namespace("n", Some(Labels::default()));
         engine.set_pod("n/server", Some(member("n", "server", "10.0.0.1", true)));
         engine.set_pod("n/client", Some(member("n", "client", "10.0.0.2", false)));
-        assert!(changes(&mut engine).iter().all(|line| !line.contains("10.0.0")), "no policy, nothing about pods");
+        let about_pods: Vec<String> = changes(&mut engine).into_iter().filter(|line| line.contains("10.0.0")).collect();
+        assert_eq!(about_pods, ["add element known { 10.0.0.1 }"], "no policy, nothing but that a pod is known");
         let spec = json!({"podSelector": {"matchLabels": {"app": "server"}}, "ingress": [
             {"from": [{"podSelector": {"matchLabels": {"app": "client"}}}], "ports": [{"port": "web"}, {"port": 80}, {"port": 81, "endPort": 90}]}]});
         engine.set_policy("n/p", Some(policy(spec)));

@@ -27,15 +27,22 @@ pub struct NamedPort {
 
 impl Member {
     /// Pods without an address of their own, or that have ended, are nobody to policies.
-    pub fn of(pod: &Pod, node_name: &str) -> Option<Self> {
-        let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
+    /// `attached` are the addresses that this node's network plugin gave it.
+    pub fn of(pod: &Pod, node_name: &str, attached: Option<Vec<IpAddr>>) -> Option<Self> {
+        let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref());
+        let is_local = spec.node_name.as_deref() == Some(node_name);
         if spec.host_network == Some(true) || pod::is_terminal(pod) {
             return None;
         }
-        let several = status.pod_ips.iter().flatten().map(|address| address.ip.as_str());
-        let mut addresses: Vec<IpAddr> = several.filter_map(|text| text.parse().ok()).collect();
+        let several = status.and_then(|status| status.pod_ips.as_ref()).into_iter().flatten();
+        let mut addresses: Vec<IpAddr> = several.filter_map(|address| address.ip.parse().ok()).collect();
         if addresses.is_empty() {
-            addresses.extend(status.pod_ip.as_deref().and_then(|text| text.parse::<IpAddr>().ok()));
+            let one = status.and_then(|status| status.pod_ip.as_deref());
+            addresses.extend(one.and_then(|text| text.parse::<IpAddr>().ok()));
+        }
+        // The status comes later than the network, also when a pod gets a new one.
+        if let Some(attached) = attached.filter(|_| is_local) {
+            addresses = attached;
         }
         if addresses.is_empty() {
             return None;
@@ -45,7 +52,7 @@ impl Member {
             labels: pod.metadata.labels.clone().unwrap_or_default(),
             addresses,
             named_ports: named_ports(spec),
-            is_local: spec.node_name.as_deref() == Some(node_name),
+            is_local,
         })
     }
 }
@@ -110,9 +117,9 @@ mod tests {
             json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec, "status": status}),
         )
         .unwrap();
-        let before = Member::of(&pod, "here");
+        let before = Member::of(&pod, "here", None);
         reduce(&mut pod);
-        assert_eq!(Member::of(&pod, "here"), before, "nothing that counts is left out");
+        assert_eq!(Member::of(&pod, "here", None), before, "nothing that counts is left out");
         before
     }
 
@@ -127,6 +134,13 @@ mod tests {
         assert_eq!((found.addresses.len(), found.named_ports.len()), (2, 1));
         assert!(member(spec.clone(), json!({})).is_none(), "no address yet");
         assert!(member(spec.clone(), json!({"podIP": "10.0.0.1", "phase": "Succeeded"})).is_none(), "ended");
+        let mut new: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec})).unwrap();
+        let given = || Some(vec!["10.0.0.7".parse().unwrap()]);
+        assert_eq!(Member::of(&new, "here", given()).unwrap().addresses, given().unwrap(), "before its status");
+        assert!(Member::of(&new, "there", given()).is_none(), "another node's");
+        new.status = serde_json::from_value(json!({"podIP": "10.0.0.1"})).unwrap();
+        assert_eq!(Member::of(&new, "here", given()).unwrap().addresses, given().unwrap(), "a new network");
         let on_host = json!({"hostNetwork": true, "containers": []});
         assert!(member(on_host, json!({"podIP": "192.168.0.1"})).is_none(), "the node's address is not the pod's");
     }

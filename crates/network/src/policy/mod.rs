@@ -2,15 +2,17 @@
 //!
 //! Traffic between a pod and the node it runs on is always allowed, so only forwarded packets are looked at: once for what
 //! their sender may reach, once for who may reach their receiver. One lookup by address finds a pod's policies, whatever
-//! their number. `compiled` says what a policy means, `member` what a pod is to policies, `engine` keeps the wanted tables
+//! their number. `attached` knows new pods before their status does, `compiled` says what a policy means, `member` what a pod is to policies, `engine` keeps the wanted tables
 //! true as things change, with work for what changed alone, and `tables` tells the kernel the difference.
 
+mod attached;
 mod compiled;
 mod engine;
 mod member;
 mod tables;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,19 +23,37 @@ use knarr_client::{Informer, Informers};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::cni;
+use crate::cni::configuration::NETWORK;
 use crate::proxy::kernel;
+use attached::Attachments;
 use compiled::Compiled;
 use engine::Engine;
 use member::Member;
 
+pub(crate) use attached::announce;
 pub use member::reduce;
 
 /// A failed transaction is tried again after this long.
 const RETRY: Duration = Duration::from_secs(1);
 
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub node_name: String,
+    /// Where the network plugin keeps what it knows, and finds us.
+    pub data_directory: PathBuf,
+}
+
 /// Enforces policies on this node's pods until dropped. Pods are followed only once there is a policy.
-pub async fn run(informers: Informers, node_name: String) {
+pub async fn run(informers: Informers, settings: Settings) {
     let changed = Arc::new(Changed::default());
+    let attachments = Arc::new(Attachments::default());
+    let (mark, data) = (Arc::clone(&changed), settings.data_directory.clone());
+    let hearing = attached::serve(data, Arc::clone(&attachments), move |pod| mark.add(What::Pod(pod)));
+    tokio::join!(hearing, enforce(informers, settings, changed, attachments));
+}
+
+async fn enforce(informers: Informers, settings: Settings, changed: Arc<Changed>, attachments: Arc<Attachments>) {
     let policies = informers.of::<NetworkPolicy>();
     let mark = Arc::clone(&changed);
     policies.on_change(move |change| mark.add(What::Policy(key(&change.latest().metadata))));
@@ -44,6 +64,11 @@ pub async fn run(informers: Informers, node_name: String) {
             changed.wait().await;
         }
     }
+    attachments.enforce();
+    match cni::leases_of(&settings.data_directory, NETWORK) {
+        Ok(leases) => attachments.load(leases),
+        Err(error) => tracing::warn!(%error, "pods' addresses are known from their status only"),
+    }
     let (pods, namespaces) = (informers.of::<Pod>(), informers.of::<Namespace>());
     let mark = Arc::clone(&changed);
     pods.on_change(move |change| mark.add(What::Pod(key(&change.latest().metadata))));
@@ -53,7 +78,8 @@ pub async fn run(informers: Informers, node_name: String) {
     });
     pods.synced().await;
     namespaces.synced().await;
-    let seen = Seen { policies, pods, namespaces, node_name };
+    let seen =
+        Seen { policies, pods, namespaces, node_name: settings.node_name, attachments: Arc::clone(&attachments) };
     let mut engine = Engine::default();
     loop {
         for what in changed.take() {
@@ -71,6 +97,7 @@ pub async fn run(informers: Informers, node_name: String) {
                 }
             }
         }
+        attachments.confirm(|attached| engine.knows(&attached.pod.key(), &attached.addresses));
         changed.wait().await;
     }
 }
@@ -118,6 +145,7 @@ struct Seen {
     pods: Arc<Informer<Pod>>,
     namespaces: Arc<Informer<Namespace>>,
     node_name: String,
+    attachments: Arc<Attachments>,
 }
 
 impl Seen {
@@ -134,7 +162,10 @@ impl Seen {
             }
             What::Pod(key) => {
                 let (namespace, name) = split(key);
-                let member = self.pods.get(&namespace, &name).and_then(|pod| Member::of(&pod, &self.node_name));
+                let member = self.pods.get(&namespace, &name).and_then(|pod| {
+                    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+                    Member::of(&pod, &self.node_name, self.attachments.addresses(key, uid))
+                });
                 engine.set_pod(key, member);
             }
             What::Policy(key) => {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 
+use crate::cni::guard::INTERFACES;
 use crate::proxy::Family;
 
 pub const TABLE: &str = "knarr-policy";
@@ -10,6 +11,8 @@ pub const TABLE: &str = "knarr-policy";
 pub const INGRESS: &str = "ingress";
 /// Pods that may send to some only, and their chains.
 pub const EGRESS: &str = "egress";
+/// Addresses of this node's pods whose rules are here. Others are new, and reach nobody.
+pub const KNOWN: &str = "known";
 /// Pairs of equal addresses: no policy keeps a pod from itself.
 pub const ITSELF: &str = "itself";
 
@@ -266,12 +269,14 @@ fn base(family: Family) -> String {
     let mut text = delete_table(ip);
     let _ = writeln!(text, "add table {ip} {TABLE}");
     let _ = writeln!(text, "add set {ip} {TABLE} {ITSELF} {{ type {address} . {address} ; }}");
-    for (map, side, priority) in [(EGRESS, "saddr", -6), (INGRESS, "daddr", -5)] {
+    let _ = writeln!(text, "add set {ip} {TABLE} {KNOWN} {{ type {address} ; }}");
+    for (map, side, way, priority) in [(EGRESS, "saddr", "iifname", -6), (INGRESS, "daddr", "oifname", -5)] {
         let _ = writeln!(text, "add map {ip} {TABLE} {map} {{ type {address} : verdict ; }}");
         let chain = format!("check-{map}");
         let _ = writeln!(text, "add chain {ip} {TABLE} {chain} {{ type filter hook forward priority {priority} ; }}");
         for rule in [
             "ct state established,related accept".to_owned(),
+            format!("{way} \"{INTERFACES}*\" {ip} {side} != @{KNOWN} drop"),
             format!("{ip} saddr . {ip} daddr @{ITSELF} accept"),
             format!("{ip} {side} vmap @{map}"),
         ] {

@@ -6,6 +6,7 @@
 //! the proxy is doing.
 
 mod answering;
+mod claims;
 mod conntrack;
 mod fronts;
 mod health;
@@ -37,6 +38,7 @@ pub use status::StatusSettings;
 
 use crate::capture::Protected;
 use crate::cidr::Cidr;
+use claims::Claims;
 use health::HealthPorts;
 use rules::Rules;
 use shared::Shared;
@@ -115,6 +117,7 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
         protected: Protected::default(),
         installed: false,
     };
+    let mut claims = Claims::default();
     let mut synced = Some(synced);
     loop {
         let (keys, changed_at) = dirty.take(|| services.list().iter().map(|service| key(&service.metadata)).collect());
@@ -130,14 +133,29 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
                 protected,
                 balancer_pool: proxy.settings.balancer_pool.clone(),
             };
-            let wanted: Vec<(String, Vec<Front>)> = keys
-                .iter()
+            let mut known: Vec<(String, Option<Arc<Service>>)> = keys
+                .into_iter()
                 .map(|name| {
                     let (namespace, short) = name.split_once('/').unwrap_or_default();
                     let service = services.get(namespace, short);
-                    let fronts =
-                        service.map(|service| fronts::of(&service, &slices.by_index(BY_SERVICE, name), &place));
-                    (name.clone(), fronts.unwrap_or_default())
+                    (name, service)
+                })
+                .collect();
+            // Of two that want the same external address the older one gets it.
+            known.sort_by_key(|(_, service)| {
+                service.as_ref().and_then(|service| service.metadata.creation_timestamp.as_ref().map(|time| time.0))
+            });
+            let wanted: Vec<(String, Vec<Front>)> = known
+                .into_iter()
+                .map(|(name, service)| {
+                    let mut fronts = service
+                        .map(|service| fronts::of(&service, &slices.by_index(BY_SERVICE, &name), &place))
+                        .unwrap_or_default();
+                    let waiting = claims.settle(&name, &mut fronts);
+                    if !waiting.is_empty() {
+                        dirty.add(waiting, None);
+                    }
+                    (name, fronts)
                 })
                 .collect();
             match proxy.apply(wanted, of_services, place.protected).await {

@@ -136,7 +136,10 @@ impl Network {
         for (key, value) in extra.as_object().into_iter().flatten() {
             config[key] = value.clone();
         }
+        // What the runtime says of the pod comes by the environment.
+        let args = config.as_object_mut().and_then(|config| config.remove("args")).unwrap_or_default();
         let mut child = Command::new(std::env::current_exe().unwrap())
+            .env("CNI_ARGS", args.as_str().unwrap_or_default())
             .env("CNI_COMMAND", verb)
             .env("CNI_CONTAINERID", &pod.name)
             .env("CNI_NETNS", pod.path())

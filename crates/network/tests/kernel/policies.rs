@@ -16,8 +16,8 @@ struct Cluster {
     api: Api,
     outside: Namespace,
     pods: Vec<(&'static str, Namespace, Vec<IpAddr>)>,
-    _runtime: tokio::runtime::Runtime,
-    _network: Network,
+    runtime: tokio::runtime::Runtime,
+    network: Network,
 }
 
 impl Cluster {
@@ -45,8 +45,9 @@ impl Cluster {
         command(&format!("ip -n {} route add 10.244.0.0/16 via 192.168.50.1", outside.name));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let informers = runtime.block_on(async { api.informers() });
-        runtime.spawn(policy::run(informers, "here".into()));
-        Self { api, outside, pods, _runtime: runtime, _network: network }
+        let settings = policy::Settings { node_name: "here".into(), data_directory: network.data.path().to_owned() };
+        runtime.spawn(policy::run(informers, settings));
+        Self { api, outside, pods, runtime, network }
     }
 
     fn pod(&self, name: &str) -> &(&'static str, Namespace, Vec<IpAddr>) {
@@ -92,6 +93,58 @@ fn object(name: &str, at: &[IpAddr]) -> Value {
         "metadata": {"name": short, "namespace": namespace, "labels": {"app": short}},
         "spec": {"nodeName": "here", "containers": [{"name": "c", "image": "i", "ports": [{"name": "admin", "containerPort": 8080}]}]},
         "status": {"phase": "Running", "podIP": at[0], "podIPs": ips}})
+}
+
+/// A pod's first packet is judged like all others, though no status tells its address yet.
+pub fn a_new_pod_is_isolated_at_once() {
+    let cluster = Cluster::new();
+    let vault = SocketAddr::new(cluster.pod("bank/vault").2[0], 80);
+    let start = |name: &str| {
+        let (namespace, short) = name.split_once('/').unwrap();
+        let started = Instant::now();
+        let args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={short};K8S_POD_UID={name}");
+        let (pod, at) = cluster.network.add(json!({"args": args}));
+        println!("  ADD of {name} took {:?}", started.elapsed());
+        (pod, at, started.elapsed())
+    };
+    let planned = |name: &str| {
+        let mut pod = object(name, &["0.0.0.0".parse().unwrap()]);
+        pod["status"] = json!({"phase": "Pending"});
+        cluster.api.put(PODS, pod);
+    };
+    let reaches = |pod: &Namespace| pod.run(|| TcpStream::connect_timeout(&vault, WAIT).is_ok());
+    start("bank/before");
+    // Nobody of the shop may send or receive.
+    cluster.policy("all", &json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
+    cluster.eventually("a policy", "shop/web", "bank/vault", 80, false);
+    for name in ["shop/new", "bank/new"] {
+        planned(name);
+    }
+    let (isolated, at, _) = start("shop/new");
+    assert!(!reaches(&isolated), "a policy forbids it");
+    isolated.serve(80, "isolated");
+    let to_new = SocketAddr::new(at[0], 80);
+    let vault_pod = &cluster.pod("bank/vault").1;
+    assert!(vault_pod.run(|| TcpStream::connect_timeout(&to_new, WAIT)).is_err(), "nobody may reach it");
+    assert!(TcpStream::connect_timeout(&to_new, WAIT).is_ok(), "but the node");
+    let (free, ..) = start("bank/new");
+    assert!(reaches(&free), "no policy is for it, and it need not wait for its status");
+    // Of a pod that the API has not told of, nobody knows what it may do.
+    let (unknown, _, took) = start("shop/unknown");
+    assert!(!reaches(&unknown));
+    assert!(took < Duration::from_secs(3), "the plugin waits, but not for long: {took:?}");
+    planned("bank/late");
+    let (late, ..) = start("bank/late");
+    assert!(reaches(&late));
+    // The agent is gone: pods that run go on, and new ones wait for it.
+    let Cluster { runtime, network, .. } = cluster;
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    let started = Instant::now();
+    let args = "K8S_POD_NAMESPACE=bank;K8S_POD_NAME=orphan";
+    let (orphan, _) = network.add(json!({"args": args}));
+    assert!(started.elapsed() < Duration::from_secs(1), "nobody is waited for");
+    let reaches = |pod: &Namespace| pod.run(|| TcpStream::connect_timeout(&vault, WAIT).is_ok());
+    assert!(!reaches(&orphan) && reaches(&free));
 }
 
 pub fn policies_decide_who_gets_through() {

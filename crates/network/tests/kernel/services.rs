@@ -233,6 +233,9 @@ pub fn services_capture_no_port_of_a_node() {
     cluster.service("listening", 2, &json!({"type": "LoadBalancer", "status": at(node)}), &[0]);
     cluster.service("ssh", 3, &json!({"type": "LoadBalancer", "ports": port(22), "status": at(node)}), &[0]);
     cluster.service("free", 4, &json!({"type": "LoadBalancer", "ports": port(81), "status": at(node)}), &[0]);
+    // Two that want the same address must not keep each other, and all others, from being served.
+    cluster.service("first", 5, &json!({"externalIPs": ["192.168.70.9"]}), &[0]);
+    cluster.service("second", 6, &json!({"externalIPs": ["192.168.70.9"]}), &[1]);
     let _proxy = cluster.start();
     let to = |port: u16| SocketAddr::from(([192, 168, 50, 1], port));
     for port in [80, 22] {
