@@ -1,11 +1,11 @@
 //! Requests for what another server serves.
 
-use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
-use http::{HeaderMap, Response};
+use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, UPGRADE};
+use http::{HeaderMap, Response, StatusCode};
 
 use super::Remote;
 use crate::answer::{self, Body};
-use crate::outbound::{onward_headers, pass};
+use crate::outbound::{failed_upgrade, onward_headers, pass};
 use crate::request::User;
 use crate::server::{Admitted, Server};
 
@@ -33,11 +33,26 @@ pub async fn serve(server: &Server, remote: &Remote, request: &mut Admitted<'_>)
     if let Ok(host) = HeaderValue::from_str(&remote.destination.authority()) {
         headers.insert(HOST, host);
     }
+    let is_upgrade = headers.contains_key(UPGRADE);
     let path = request.parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
     match pass(request, connection, &path, headers).await {
-        Ok(passed) => passed.into_response(request).unwrap_or_else(|status| answer::text(status.code, status.message)),
+        Ok(passed) => match refusal(is_upgrade, passed.answer.status(), passed.answer.headers()) {
+            Some(refusal) => refusal,
+            None => passed.into_response(request).unwrap_or_else(|status| answer::text(status.code, status.message)),
+        },
         Err(error) => answer::text(503, format!("error trying to reach service: {error}\n")),
     }
+}
+
+/// The answer in place of one that would send the client elsewhere with its credentials, or leave it believing that a
+/// stream is open.
+fn refusal(is_upgrade: bool, status: StatusCode, headers: &HeaderMap) -> Option<Response<Body>> {
+    if is_upgrade {
+        return failed_upgrade(status).map(|why| answer::text(503, format!("{why}\n")));
+    }
+    let redirects = status.is_redirection() && headers.get(LOCATION).is_some_and(|location| !location.is_empty());
+    const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
+    redirects.then(|| answer::text(502, REDIRECTED))
 }
 
 /// Says who asks, in the headers that other servers believe from us.
@@ -70,6 +85,64 @@ fn escaped(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journeys::{Cluster, admin};
+    use crate::outbound::testing::TestServer;
+    use crate::outbound::{Destination, Trust};
+    use http_body_util::BodyExt;
+    use std::sync::Arc;
+
+    #[test]
+    fn aggregated_servers_redirect_nobody() {
+        for (is_upgrade, status, location, expected) in [
+            (false, 200, None, None),
+            (false, 302, Some("https://evil.example/"), Some(502)),
+            (false, 301, Some("/apis/other"), Some(502)),
+            (false, 307, Some("//evil.example"), Some(502)),
+            (false, 308, Some("https://evil.example/"), Some(502)),
+            (false, 304, None, None),
+            (false, 404, Some("https://evil.example/"), None),
+            (true, 101, None, None),
+            (true, 200, None, Some(503)),
+            (true, 302, Some("https://evil.example/"), Some(503)),
+            (true, 403, None, None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.extend(location.map(|to| (LOCATION, HeaderValue::from_static(to))));
+            let refusal = refusal(is_upgrade, StatusCode::from_u16(status).unwrap(), &headers);
+            assert_eq!(refusal.as_ref().map(|answer| answer.status().as_u16()), expected, "{is_upgrade} {status}");
+            assert!(refusal.is_none_or(|answer| !answer.headers().contains_key(LOCATION)), "{is_upgrade} {status}");
+        }
+    }
+
+    /// CVE-2022-3172.
+    #[tokio::test]
+    async fn a_redirect_of_an_aggregated_server_does_not_reach_the_client() {
+        let elsewhere = TestServer::start(|_, _| serde_json::Value::Null).await;
+        let target = format!("https://localhost:{}/", elsewhere.port);
+        let backend = TestServer::respond(None, move |_| {
+            Response::builder().status(302).header(LOCATION, &target).body(Default::default()).unwrap()
+        })
+        .await;
+        let cluster = Cluster::new().await;
+        let remote = Remote {
+            name: "v1.example.com".into(),
+            group: "example.com".into(),
+            version: "v1".into(),
+            group_priority: 1,
+            version_priority: 1,
+            destination: Destination { host: "localhost".into(), port: backend.port, ..Destination::default() },
+            trust: Trust::Anyone,
+            available: true,
+            resources: None,
+        };
+        cluster.server().aggregation.set(vec![Arc::new(remote)]);
+        let request = http::Request::get("/apis/example.com/v1/things").body(http_body_util::Empty::new()).unwrap();
+        let response = cluster.server().handle::<http_body_util::Empty<bytes::Bytes>>(request, &admin()).await;
+        assert_eq!((response.status().as_u16(), response.headers().get(LOCATION)), (502, None));
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(body, "the backend attempted to redirect this request, which is not permitted");
+        assert_eq!((backend.received().len(), elsewhere.connections()), (1, 0));
+    }
 
     #[test]
     fn users_are_told_in_headers() {

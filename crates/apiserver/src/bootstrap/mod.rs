@@ -38,8 +38,14 @@ pub fn wanted(service_ranges: &[String]) -> Vec<Wanted> {
     all.extend(priority_classes());
     all.extend(flow::wanted());
     all.extend(policy::wanted());
+    all.push(policy::kubelet_client());
     all.push(service_range(service_ranges));
     all
+}
+
+/// The FlowSchemas and priority levels among them.
+pub fn flow_control() -> Vec<Wanted> {
+    flow::wanted()
 }
 
 fn namespaces() -> Vec<Wanted> {
@@ -91,7 +97,7 @@ mod tests {
         let all = wanted(&["10.96.0.0/16".to_owned()]);
         assert!(all.iter().all(|wanted| !wanted.name().is_empty() && wanted.object["kind"].is_string()));
         let count = |resource: &str| all.iter().filter(|wanted| wanted.resource == resource).count();
-        assert_eq!((count("clusterroles"), count("clusterrolebindings"), count("roles")), (69, 50, 7));
+        assert_eq!((count("clusterroles"), count("clusterrolebindings"), count("roles")), (69, 51, 7));
         assert_eq!((count("flowschemas"), count("prioritylevelconfigurations")), (11, 8));
     }
 }

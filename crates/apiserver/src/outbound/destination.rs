@@ -28,7 +28,7 @@ impl Destination {
         let authorities = decode_bundle(config.text(&["caBundle"]))?;
         if let service @ Value::Object(_) = config.at(&["service"]) {
             let mut destination = Destination::of_service(service, authorities);
-            destination.path = service.text(&["path"]).to_owned();
+            destination.path = clean_path(service.text(&["path"]));
             return Ok(destination);
         }
         let url = config.text(&["url"]);
@@ -37,7 +37,10 @@ impl Destination {
         }
         let uri: http::Uri = url.parse().map_err(|error| format!("Unparsable URL: {error}"))?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        let mut path = clean_path(uri.path());
+        if let Some(query) = uri.query() {
+            path = format!("{path}?{query}");
+        }
         Ok(Destination { host, port: uri.port_u16().unwrap_or(443), path, service: None, authorities })
     }
 
@@ -71,6 +74,20 @@ impl Destination {
             Some((namespace, name)) => endpoint_of(objects, namespace, name, self.port),
         }
     }
+}
+
+/// The shortest path of the same meaning: rooted, without empty, `.` and `..` segments, and without a slash at its end.
+/// Servers would answer another with a redirect, which is not followed.
+fn clean_path(path: &str) -> String {
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    format!("/{}", segments.join("/"))
 }
 
 pub(crate) fn decode_bundle(bundle: &str) -> Result<String, String> {
@@ -117,6 +134,23 @@ mod tests {
         let service = json!({"service": {"namespace": "n", "name": "s", "path": "/p"}});
         assert_eq!(of(service), Ok(("s.n.svc:443".into(), "/p".into())));
         assert!(of(json!({})).is_err());
+    }
+
+    #[test]
+    fn webhooks_are_called_at_clean_paths() {
+        for (path, clean) in [
+            ("", "/"),
+            ("/", "/"),
+            ("/failing", "/failing"),
+            ("//failing", "/failing"),
+            ("/a//b/", "/a/b"),
+            ("/a/./b/../c", "/a/c"),
+            ("/../../a", "/a"),
+        ] {
+            let of = |config: Value| Destination::of_webhook(&config).unwrap().path;
+            assert_eq!(of(json!({"url": format!("https://a.example{path}")})), clean, "{path}");
+            assert_eq!(of(json!({"service": {"namespace": "n", "name": "s", "path": path}})), clean, "{path}");
+        }
     }
 
     #[test]

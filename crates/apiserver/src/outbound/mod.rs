@@ -3,6 +3,7 @@
 //! In: a destination, as an object of the API names it, and what to send. Out: the answer, or why there is none, in the
 //! words that clients of Kubernetes know. Connections are kept and used again.
 
+mod address;
 mod destination;
 mod pass;
 mod pool;
@@ -10,9 +11,10 @@ mod pool;
 pub(crate) mod testing;
 mod tls;
 
+pub use address::{AddressError, check as check_addresses, is_global_unicast, lookup};
 pub use destination::Destination;
 pub(crate) use destination::decode_bundle;
-pub use pass::{Passed, onward_headers, pass};
+pub use pass::{Passed, failed_upgrade, onward_headers, pass};
 pub use pool::{Connection, dial};
 pub use tls::{Identity, Trust, client_config, shown_tls_error};
 
@@ -151,6 +153,32 @@ fn shown_failure(code: StatusCode, body: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// CVE-2020-8561.
+    #[tokio::test]
+    async fn a_webhook_redirects_no_call() {
+        let elsewhere = testing::TestServer::start(|_, _| serde_json::json!({"ok": true})).await;
+        for code in [301, 302, 307, 308] {
+            let target = format!("https://localhost:{}/", elsewhere.port);
+            let webhook = testing::TestServer::respond(None, move |_| {
+                http::Response::builder()
+                    .status(code)
+                    .header(http::header::LOCATION, &target)
+                    .body(Full::new(Bytes::from_static(b"a secret")))
+                    .unwrap()
+            })
+            .await;
+            let to = Destination::of_webhook(&webhook.client_config("//admit")).unwrap();
+            let objects = crate::objects::tests::Fixed::new(Vec::new());
+            let outbound = Outbound::default();
+            let error = outbound.post(&objects, &to, Bytes::new(), Duration::from_secs(10)).await.unwrap_err();
+            let text = format!("the server responded with the status code {code} but did not return more information");
+            assert_eq!(error, CallError::Refused { code, text });
+            let asked: Vec<String> = webhook.received().into_iter().map(|request| request.path).collect();
+            assert_eq!(asked, ["/admit?timeout=10s"]);
+        }
+        assert_eq!(elsewhere.connections(), 0);
+    }
 
     #[test]
     fn timeouts_are_told_to_the_other_end() {

@@ -43,6 +43,13 @@ pub async fn pass(
     Ok(Passed { answer, sender })
 }
 
+/// Why an answer to an upgrade request must not reach the client. A client that asked for a stream would follow a
+/// redirect with its credentials, and take a success for the stream.
+pub fn failed_upgrade(status: StatusCode) -> Option<String> {
+    let refused = status != StatusCode::SWITCHING_PROTOCOLS && status.as_u16() < 400;
+    refused.then(|| format!("invalid upgrade response: status code {}", status.as_u16()))
+}
+
 impl Passed {
     /// The answer for the client: joined where both ends speak something else from now on, else chunk by chunk.
     pub fn into_response(self, request: &mut Admitted<'_>) -> Result<Response<Body>, Status> {

@@ -1,18 +1,23 @@
-//! A server for tests: answers JSON with JSON over TLS, on a port of this machine.
+//! A server for tests: answers over TLS on a port of this machine, and records what it was asked.
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use rustls::crypto::aws_lc_rs;
-use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -21,37 +26,72 @@ pub struct TestServer {
     pub port: u16,
     /// The certificate it signed itself.
     pub certificate: String,
+    recorded: Arc<Recorded>,
     serving: tokio::task::JoinHandle<()>,
+}
+
+/// A request as it arrived.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// With its parameters.
+    pub path: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    /// Whether the client showed a certificate of the authority that this server asks for.
+    pub certificate: bool,
+}
+
+#[derive(Default)]
+struct Recorded {
+    connections: AtomicUsize,
+    requests: Mutex<Vec<Received>>,
 }
 
 impl TestServer {
     /// Answers every request with what `answer` makes of its path and body.
     pub async fn start(answer: impl Fn(&str, Value) -> Value + Send + Sync + 'static) -> TestServer {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        TestServer::respond(None, move |request| {
+            let path = request.path.split('?').next().unwrap_or_default();
+            let said = answer(path, serde_json::from_slice(&request.body).unwrap_or(Value::Null));
+            Response::new(Full::new(Bytes::from(said.to_string())))
+        })
+        .await
+    }
+
+    /// Answers with whole responses. `client_authority` is the PEM of the authority whose client certificates it asks for.
+    pub async fn respond(
+        client_authority: Option<&str>,
+        answer: impl Fn(&Received) -> Response<Full<Bytes>> + Send + Sync + 'static,
+    ) -> TestServer {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
         let config = rustls::ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_no_client_auth()
+            .with_client_cert_verifier(client_verifier(client_authority))
             .with_single_cert(vec![made.cert.der().clone()], key)
             .unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let answer = Arc::new(answer);
+        let (answer, recorded) = (Arc::new(answer), Arc::new(Recorded::default()));
+        let all = recorded.clone();
         let serving = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, answer) = (acceptor.clone(), answer.clone());
+                all.connections.fetch_add(1, Ordering::SeqCst);
+                let (acceptor, answer, all) = (acceptor.clone(), answer.clone(), all.clone());
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let certificate = stream.get_ref().1.peer_certificates().is_some();
                     let service = service_fn(move |request: Request<Incoming>| {
-                        let answer = answer.clone();
+                        let (answer, all) = (answer.clone(), all.clone());
                         async move {
-                            let path = request.uri().path().to_owned();
+                            let path = request.uri().to_string();
+                            let headers = request.headers().clone();
                             let body = request.into_body().collect().await.unwrap().to_bytes();
-                            let told = serde_json::from_slice(&body).unwrap_or(Value::Null);
-                            let said = Bytes::from(answer(&path, told).to_string());
-                            Ok::<_, Infallible>(Response::new(Full::new(said)))
+                            let received = Received { path, headers, body, certificate };
+                            all.requests.lock().push(received.clone());
+                            Ok::<_, Infallible>(answer(&received))
                         }
                     });
                     let _ = hyper::server::conn::http1::Builder::new()
@@ -60,13 +100,33 @@ impl TestServer {
                 });
             }
         });
-        TestServer { port, certificate: made.cert.pem(), serving }
+        TestServer { port, certificate: made.cert.pem(), recorded, serving }
     }
 
     /// How objects name it.
     pub fn client_config(&self, path: &str) -> Value {
         json!({"url": format!("https://localhost:{}{path}", self.port), "caBundle": STANDARD.encode(&self.certificate)})
     }
+
+    /// How often somebody connected, whatever came of it.
+    pub fn connections(&self) -> usize {
+        self.recorded.connections.load(Ordering::SeqCst)
+    }
+
+    /// Takes what was asked so far.
+    pub fn received(&self) -> Vec<Received> {
+        std::mem::take(&mut *self.recorded.requests.lock())
+    }
+}
+
+fn client_verifier(authority: Option<&str>) -> Arc<dyn ClientCertVerifier> {
+    let Some(authority) = authority else { return WebPkiClientVerifier::no_client_auth() };
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap()).unwrap();
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(aws_lc_rs::default_provider()))
+        .allow_unauthenticated()
+        .build()
+        .unwrap()
 }
 
 impl Drop for TestServer {

@@ -57,8 +57,8 @@ impl Authority {
         self.issuer.key().serialize_pem()
     }
 
-    /// The certificate kept under a file name; made anew when it is missing, due, of another authority, or for other
-    /// names.
+    /// The certificate kept under a file name; made anew when it is missing, due, of another authority, or for another
+    /// user or other names.
     pub fn leaf(&self, directory: &Path, file: &str, purpose: &Purpose, now: Timestamp) -> Result<Leaf, Error> {
         let certificate_path = directory.join(format!("{file}.crt"));
         let key_path = directory.join(format!("{file}.key"));
@@ -89,7 +89,11 @@ impl Authority {
             return false;
         }
         match purpose {
-            Purpose::Client { .. } => true,
+            Purpose::Client { user, group } => {
+                let names = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+                let groups = parsed.subject().iter_organization().filter_map(|name| name.as_str().ok());
+                names.eq([user.as_str()]) && groups.eq(Some(group.as_str()).filter(|group| !group.is_empty()))
+            }
             Purpose::Serving { names, addresses, .. } => {
                 let Ok(Some(alternatives)) = parsed.subject_alternative_name() else { return false };
                 let shown: Vec<String> = alternatives.value.general_names.iter().map(general_name).collect();

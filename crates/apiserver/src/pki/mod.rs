@@ -21,6 +21,9 @@ pub use authority::{Authority, Leaf, Purpose};
 pub use kubeconfig::kubeconfig;
 pub use serving::Serving;
 
+/// The user as whom kubelets know this server; a built-in binding gives it the kubelets' API.
+pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{action} {}: {source}", path.display())]
@@ -95,9 +98,10 @@ impl Pki {
         self.client("admin", "kubernetes-admin", "system:masters", now)
     }
 
-    /// The certificate by which this server calls kubelets.
+    /// The certificate by which this server calls kubelets. Its user may do nothing else: a node that poses as somebody
+    /// else's endpoint gains no more from it.
     pub fn kubelet_client(&self, now: Timestamp) -> Result<Leaf, Error> {
-        self.client("kubelet-client", "kube-apiserver-kubelet-client", "system:masters", now)
+        self.client("kubelet-client", KUBELET_CLIENT, "", now)
     }
 
     /// The certificate by which this server calls aggregated APIs.
@@ -151,6 +155,23 @@ mod tests {
         assert_eq!(again.service_account_key, first.service_account_key);
         assert_eq!(again.admin(at("2026-02-01T00:00:00Z")).unwrap().certificate, admin);
         assert_ne!(open("2026-11-01T00:00:00Z").admin(at("2026-11-01T00:00:00Z")).unwrap().certificate, admin);
+    }
+
+    #[test]
+    fn the_certificate_for_kubelets_is_no_administrators() {
+        let directory = tempfile::tempdir().unwrap();
+        let now = at("2026-01-01T00:00:00Z");
+        let pki = Pki::open(directory.path(), Identity::default(), now).unwrap();
+        let groups = |leaf: &Leaf| -> Vec<String> {
+            let (_, pem) = x509_parser::pem::parse_x509_pem(leaf.certificate.as_bytes()).unwrap();
+            let parsed = pem.parse_x509().unwrap();
+            parsed.subject().iter_organization().map(|group| group.as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(groups(&pki.kubelet_client(now).unwrap()), Vec::<String>::new());
+        // One that an earlier version made is replaced, whatever time it has left.
+        pki.client("kubelet-client", KUBELET_CLIENT, "system:masters", now).unwrap();
+        assert_eq!(groups(&pki.kubelet_client(now).unwrap()), Vec::<String>::new());
+        assert_eq!(groups(&pki.admin(now).unwrap()), ["system:masters"]);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! What the client asks is asked again of the kubelet (or of a pod behind a proxy), and the answer is passed on as it
 //! comes. Upgraded connections are joined byte by byte, whatever is spoken over them.
 
+#[cfg(test)]
+mod attacks;
 mod forward;
 mod links;
 mod location;
@@ -69,6 +71,9 @@ pub async fn serve(
         return forward::proxy(&server.kubelets, request, &location).await.map(Answer::from);
     }
     if target.subresource != "log" {
+        if !request.parts.headers.contains_key(UPGRADE) {
+            return Err(Status::bad_request("Upgrade request required"));
+        }
         return forward::forward(&server.kubelets, request, &location, false).await.map(Answer::from);
     }
     // Kubelets send logs as plain answers: one that is wanted over a WebSocket is put into messages here.

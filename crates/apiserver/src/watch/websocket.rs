@@ -95,9 +95,13 @@ fn upgrade(parts: &mut Parts, messages: BoxStream<'static, Vec<u8>>) -> Result<R
 }
 
 /// A subprotocol with a token in it is a credential, not something to speak.
+pub fn is_token_protocol(name: &str) -> bool {
+    name.starts_with("base64url.bearer.authorization")
+}
+
 fn chosen_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
     let offered = headers.get(SEC_WEBSOCKET_PROTOCOL)?.to_str().ok()?;
-    let first = offered.split(',').map(str::trim).find(|name| !name.starts_with("base64url.bearer.authorization"))?;
+    let first = offered.split(',').map(str::trim).find(|name| !is_token_protocol(name))?;
     HeaderValue::from_str(first).ok()
 }
 

@@ -1,8 +1,9 @@
 //! Passing a request on and its answer back.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, UPGRADE};
+use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::Incoming;
 use knarr_api::status::Status;
@@ -12,16 +13,17 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::links::Seen;
-use super::location::Location;
+use super::location::{Location, Peer};
 use super::trust::{Kubelets, any_certificate};
 use crate::answer::Body;
-use crate::outbound::{onward_headers, pass};
+use crate::outbound::{check_addresses, failed_upgrade, lookup, onward_headers, pass};
 use crate::route::target::tail;
 use crate::server::Admitted;
+use crate::watch::websocket::is_token_protocol;
 
 const DIAL_TIME: Duration = Duration::from_secs(10);
 
-trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
 /// Asks the location what the client asks, and answers with its answer.
@@ -33,13 +35,25 @@ pub async fn forward(
 ) -> Result<Response<Body>, Status> {
     let connection = connect(kubelets, location).await?;
     let headers = headers_for(&request.parts.headers, location);
+    let is_upgrade = headers.contains_key(UPGRADE);
     let passed = pass(request, connection, &location.path, headers).await;
     let passed = passed.map_err(|error| unreachable(location, &error))?;
     let status = passed.answer.status();
+    if is_log && status.is_redirection() {
+        return Err(plain_error(format!("Get \"{}\": redirects forbidden", url(location))));
+    }
     if is_log && !status.is_success() && status != StatusCode::SWITCHING_PROTOCOLS {
         return Err(log_failure(passed.answer).await);
     }
+    if is_upgrade && let Some(why) = failed_upgrade(status) {
+        return Err(plain_error(why));
+    }
     passed.into_response(request)
+}
+
+/// An error without a reason, as errors of no known kind have none.
+fn plain_error(message: String) -> Status {
+    Status::new(500, "", message)
 }
 
 /// Asks what is behind a proxy, whose pages are to be read under the path of the proxy.
@@ -76,9 +90,9 @@ fn slash_is_missing(request: &Admitted<'_>) -> Result<Response<Body>, Status> {
         .map_err(Status::internal)
 }
 
-async fn connect(kubelets: &Kubelets, location: &Location) -> Result<Box<dyn Connection>, Status> {
-    let dial = TcpStream::connect((location.host.as_str(), location.port));
-    let stream = tokio::time::timeout(DIAL_TIME, dial)
+pub(super) async fn connect(kubelets: &Kubelets, location: &Location) -> Result<Box<dyn Connection>, Status> {
+    let addresses = addresses(location).await?;
+    let stream = tokio::time::timeout(DIAL_TIME, TcpStream::connect(&addresses[..]))
         .await
         .map_err(|_| unreachable(location, &"i/o timeout"))?
         .map_err(|error| unreachable(location, &error))?;
@@ -87,7 +101,10 @@ async fn connect(kubelets: &Kubelets, location: &Location) -> Result<Box<dyn Con
         return Ok(Box::new(stream));
     }
     let name = ServerName::try_from(location.host.clone()).map_err(Status::internal)?;
-    let config = if location.kubelet { kubelets.config() } else { any_certificate() };
+    let config = match location.peer {
+        Peer::Kubelet => kubelets.config(),
+        Peer::Workload => any_certificate(),
+    };
     let connector = TlsConnector::from(config.map_err(|error| unreachable(location, &error))?);
     let stream = tokio::time::timeout(DIAL_TIME, connector.connect(name, stream))
         .await
@@ -96,11 +113,34 @@ async fn connect(kubelets: &Kubelets, location: &Location) -> Result<Box<dyn Con
     Ok(Box::new(stream))
 }
 
-fn unreachable(location: &Location, error: &dyn std::fmt::Display) -> Status {
+/// The addresses to connect to: looked up once, and checked where a user chose them.
+async fn addresses(location: &Location) -> Result<Vec<SocketAddr>, Status> {
+    let looked_up = tokio::time::timeout(DIAL_TIME, lookup(&location.host, location.port))
+        .await
+        .map_err(|_| unreachable(location, &"i/o timeout"))?;
+    let checked = looked_up.and_then(|addresses| {
+        if location.global_only {
+            check_addresses(&addresses)?;
+        }
+        Ok(addresses)
+    });
+    checked.map_err(|error| match error {
+        _ if location.global_only => Status::bad_request(error.to_string()),
+        error => unreachable(location, &error),
+    })
+}
+
+fn url(location: &Location) -> String {
     let scheme = if location.tls { "https" } else { "http" };
-    let Location { host, port, path, .. } = location;
-    let text = format!("error trying to reach service: {scheme}://{host}:{port}{path}: {error}");
-    if location.kubelet { Status::internal(text) } else { Status::unavailable(text) }
+    format!("{scheme}://{}{}", host_and_port(location), location.path)
+}
+
+fn unreachable(location: &Location, error: &dyn std::fmt::Display) -> Status {
+    let text = format!("error trying to reach service: {}: {error}", url(location));
+    match location.peer {
+        Peer::Kubelet => Status::internal(text),
+        Peer::Workload => Status::unavailable(text),
+    }
 }
 
 /// The client's headers without its credentials and without what concerns only its own connection.
@@ -110,7 +150,19 @@ fn headers_for(own: &HeaderMap, location: &Location) -> HeaderMap {
     if let Ok(host) = HeaderValue::from_str(&host_and_port(location)) {
         headers.insert(HOST, host);
     }
+    remove_token_protocols(&mut headers);
     headers
+}
+
+/// A WebSocket subprotocol may carry the client's token to this server, and to nobody else.
+fn remove_token_protocols(headers: &mut HeaderMap) {
+    let Some(offered) = headers.get(SEC_WEBSOCKET_PROTOCOL).and_then(|value| value.to_str().ok()) else { return };
+    let kept: Vec<&str> = offered.split(',').map(str::trim).filter(|name| !is_token_protocol(name)).collect();
+    let kept = kept.join(", ");
+    match HeaderValue::try_from(&kept) {
+        Ok(value) if !kept.is_empty() => drop(headers.insert(SEC_WEBSOCKET_PROTOCOL, value)),
+        _ => drop(headers.remove(SEC_WEBSOCKET_PROTOCOL)),
+    }
 }
 
 fn host_and_port(location: &Location) -> String {

@@ -1,9 +1,13 @@
 //! Where a request into the cluster goes: host, port, path and what is spoken.
 
+use std::sync::Arc;
+
 use knarr_api::status::Status;
 use knarr_api::value::Read;
+use rand::seq::SliceRandom;
 use serde_json::Value;
 
+use crate::outbound::{AddressError, is_global_unicast};
 use crate::persist::Call;
 use crate::route::query::Query;
 use crate::route::target::tail;
@@ -18,23 +22,39 @@ pub struct Location {
     pub tls: bool,
     /// The path with its parameters.
     pub path: String,
-    /// Whether it is a kubelet, to which this server shows its certificate.
-    pub kubelet: bool,
+    pub peer: Peer,
+    /// Whether a user chose the address: then only global unicast addresses are connected to.
+    pub global_only: bool,
+}
+
+/// Whose endpoint a location is, which decides the credentials that go there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// The kubelet's own port. It alone is shown this server's certificate, after it has proven to be a kubelet.
+    Kubelet,
+    /// Anything else. It is shown no credentials, and its certificate proves nothing.
+    Workload,
 }
 
 /// A path on the kubelet of a node.
 pub fn kubelet(call: &Call<'_>, node_name: &str, path: &str, query: &str) -> Result<Location, Status> {
-    let node = call
-        .server
-        .objects
-        .get("", "nodes", "", node_name)
-        .ok_or_else(|| Status::not_found(knarr_api::status::Named { group: "", name: "nodes" }, node_name))?;
-    let host = address_of(&node).ok_or_else(|| {
-        Status::internal(format!("no preferred addresses found; known addresses: [] of node {node_name}"))
+    let path = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
+    kubelet_of(&*node_of(call, node_name)?, path)
+}
+
+fn node_of(call: &Call<'_>, name: &str) -> Result<Arc<Value>, Status> {
+    let nodes = knarr_api::status::Named { group: "", name: "nodes" };
+    call.server.objects.get("", "nodes", "", name).ok_or_else(|| Status::not_found(nodes, name))
+}
+
+fn kubelet_of(node: &Value, path: String) -> Result<Location, Status> {
+    let host = address_of(node).ok_or_else(|| {
+        let name = node.text(&["metadata", "name"]);
+        Status::internal(format!("no preferred addresses found; known addresses: [] of node {name}"))
     })?;
     let port = node.integer(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).unwrap_or(KUBELET_PORT);
-    let path = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
-    Ok(Location { host: host.to_owned(), port: port as u16, tls: true, path, kubelet: true })
+    let port = u16::try_from(port).map_err(|_| Status::internal(format!("{port} is not a kubelet's port")))?;
+    Ok(Location { host: host.to_owned(), port, tls: true, path, peer: Peer::Kubelet, global_only: false })
 }
 
 /// Addresses come before names: not every cluster can resolve the names of its nodes.
@@ -84,48 +104,93 @@ fn encode(text: &str) -> String {
         .collect()
 }
 
-/// `https:name:port`, of which only the name is needed.
-fn split_name(text: &str) -> (bool, &str, &str) {
-    let (tls, rest) = match text.split_once(':') {
-        Some(("https", rest)) => (true, rest),
-        Some(("http" | "", rest)) => (false, rest),
-        _ => (false, text),
+/// The scheme, name and port of `https:name:port`, of which only the name is needed.
+fn split_name<'a>(kind: &str, id: &'a str) -> Result<(bool, &'a str, &'a str), Status> {
+    let parts: Vec<&str> = id.split(':').collect();
+    let (scheme, name, port) = match parts.as_slice() {
+        [name] => ("", *name, ""),
+        [name, port] => ("", *name, *port),
+        [scheme, name, port] => (*scheme, *name, *port),
+        _ => ("", "", ""),
     };
-    let (name, port) = rest.split_once(':').unwrap_or((rest, ""));
-    (tls, name, port)
+    if name.is_empty() || !matches!(scheme, "" | "http" | "https") {
+        return Err(Status::bad_request(format!("invalid {kind} request {id:?}")));
+    }
+    Ok((scheme == "https", name, port))
+}
+
+fn parse_port(kind: &str, id: &str, port: &str) -> Result<u16, Status> {
+    port.parse().map_err(|_| Status::bad_request(format!("invalid {kind} request {id:?}")))
 }
 
 pub fn pod_proxy(call: &Call<'_>) -> Result<Location, Status> {
-    let (tls, name, port) = split_name(&call.target.name);
+    let (_, name, _) = split_name("pod", &call.target.name)?;
     let pod = call
         .server
         .objects
         .get("", "pods", &call.target.namespace, name)
         .ok_or_else(|| Status::not_found(call.resource.named(), name))?;
-    let ip = pod.text(&["status", "podIP"]);
-    if ip.is_empty() {
-        return Err(Status::bad_request(format!("address not allowed: pod {name} has no address")));
-    }
+    pod_location(&pod, &call.target.name, proxied_path(call))
+}
+
+fn pod_location(pod: &Value, id: &str, path: String) -> Result<Location, Status> {
+    let (tls, _, port) = split_name("pod", id)?;
     let first = || {
         let containers = pod.items(&["spec", "containers"]).iter();
-        containers.flat_map(|container| container.items(&["ports"])).find_map(|port| port.integer(&["containerPort"]))
+        let mut ports = containers.flat_map(|container| container.items(&["ports"]));
+        ports.find_map(|port| port.integer(&["containerPort"])).and_then(|port| u16::try_from(port).ok())
     };
     let port = match port {
         "" => first().unwrap_or(if tls { 443 } else { 80 }),
-        port => port.parse().map_err(|_| Status::bad_request(format!("invalid pod request {:?}", call.target.name)))?,
+        port => parse_port("pod", id, port)?,
     };
-    Ok(Location { host: ip.to_owned(), port: port as u16, tls, path: proxied_path(call), kubelet: false })
+    let ip = pod_ips(pod).next().unwrap_or_default();
+    workload(ip, port, tls, path)
+}
+
+fn pod_ips(pod: &Value) -> impl Iterator<Item = &str> {
+    let all = pod.items(&["status", "podIPs"]).iter().map(|entry| entry.text(&["ip"]));
+    all.chain(std::iter::once(pod.text(&["status", "podIP"]))).filter(|ip| !ip.is_empty())
+}
+
+/// What a pod or a service leads to; an address, since nothing else may stand there.
+fn workload(ip: &str, port: u16, tls: bool, path: String) -> Result<Location, Status> {
+    let allowed = ip.parse().is_ok_and(is_global_unicast);
+    if !allowed {
+        return Err(Status::bad_request(AddressError::NotAllowed.to_string()));
+    }
+    Ok(Location { host: ip.to_owned(), port, tls, path, peer: Peer::Workload, global_only: true })
 }
 
 pub fn service_proxy(call: &Call<'_>) -> Result<Location, Status> {
-    let (tls, name, port) = split_name(&call.target.name);
+    let namespace = &call.target.namespace;
+    let (_, name, _) = split_name("service", &call.target.name)?;
     let objects = &call.server.objects;
-    let service = objects
-        .get("", "services", &call.target.namespace, name)
-        .ok_or_else(|| Status::not_found(call.resource.named(), name))?;
-    let ports = service.items(&["spec", "ports"]);
+    let service =
+        objects.get("", "services", namespace, name).ok_or_else(|| Status::not_found(call.resource.named(), name))?;
+    let slices = objects.list("discovery.k8s.io", "endpointslices", namespace);
+    let own: Vec<&Value> = slices
+        .iter()
+        .map(|slice| &**slice)
+        .filter(|slice| slice.text(&["metadata", "labels", "kubernetes.io/service-name"]) == name)
+        .collect();
+    let pod = |name: &str| objects.get("", "pods", namespace, name);
+    service_location(&service, &own, &pod, &call.target.name, proxied_path(call))
+}
+
+/// One of a service's endpoints that is a pod of its namespace. Endpoints may be written by users, so an address that
+/// no pod has is not called.
+fn service_location(
+    service: &Value,
+    slices: &[&Value],
+    pod: &dyn Fn(&str) -> Option<Arc<Value>>,
+    id: &str,
+    path: String,
+) -> Result<Location, Status> {
+    let (tls, name, port) = split_name("service", id)?;
     let port_name = match port.parse::<i64>() {
         Ok(number) => {
+            let ports = service.items(&["spec", "ports"]);
             let declared = ports.iter().find(|port| port.integer(&["port"]) == Some(number));
             declared
                 .map(|port| port.text(&["name"]))
@@ -133,29 +198,45 @@ pub fn service_proxy(call: &Call<'_>) -> Result<Location, Status> {
         }
         Err(_) => port,
     };
-    let slices = objects.list("discovery.k8s.io", "endpointslices", &call.target.namespace);
-    let own = slices.iter().filter(|slice| slice.text(&["metadata", "labels", "kubernetes.io/service-name"]) == name);
-    for slice in own {
-        let found =
-            slice.items(&["ports"]).iter().find(|port| port_name.is_empty() || port.text(&["name"]) == port_name);
-        let ready =
-            slice.items(&["endpoints"]).iter().find(|endpoint| endpoint.flag(&["conditions", "ready"]) != Some(false));
-        let address = ready.and_then(|endpoint| endpoint.items(&["addresses"]).first()?.as_str());
-        if let (Some(port), Some(address)) = (found.and_then(|port| port.integer(&["port"])), address) {
-            let path = proxied_path(call);
-            return Ok(Location { host: address.to_owned(), port: port as u16, tls, path, kubelet: false });
+    let namespace = service.text(&["metadata", "namespace"]);
+    let is_pod = |endpoint: &Value, address: &str| {
+        let target = endpoint.at(&["targetRef"]);
+        target.text(&["namespace"]) == namespace
+            && pod(target.text(&["name"])).is_some_and(|pod| pod_ips(&pod).any(|ip| ip == address))
+    };
+    let mut candidates: Vec<(&Value, &str, u16)> = Vec::new();
+    for slice in slices {
+        let port = slice.items(&["ports"]).iter().find(|port| port.text(&["name"]) == port_name);
+        let Some(port) = port.and_then(|port| port.integer(&["port"])).and_then(|port| u16::try_from(port).ok()) else {
+            continue;
+        };
+        let ready = slice.items(&["endpoints"]).iter().filter(|one| one.flag(&["conditions", "ready"]) != Some(false));
+        candidates.extend(ready.filter_map(|one| Some((one, one.items(&["addresses"]).first()?.as_str()?, port))));
+    }
+    // Reading a pod costs more than shuffling, and mostly the first will do.
+    candidates.shuffle(&mut rand::rng());
+    match candidates.iter().find(|(endpoint, address, _)| is_pod(endpoint, address)) {
+        Some((_, address, port)) => workload(address, *port, tls, path),
+        None => {
+            let shown = if slices.iter().all(|slice| slice.items(&["endpoints"]).is_empty()) { name } else { id };
+            Err(Status::unavailable(format!("no endpoints available for service {shown:?}")))
         }
     }
-    Err(Status::unavailable(format!("no endpoints available for service {name:?}")))
 }
 
 pub fn node_proxy(call: &Call<'_>) -> Result<Location, Status> {
-    let (_, name, port) = split_name(&call.target.name);
-    let mut location = kubelet(call, name, &proxied_path(call), "")?;
-    if let Ok(port) = port.parse() {
-        location.port = port;
+    let (_, name, _) = split_name("node", &call.target.name)?;
+    node_location(&*node_of(call, name)?, &call.target.name, proxied_path(call))
+}
+
+/// The kubelet of a node, or with another port whatever listens there.
+fn node_location(node: &Value, id: &str, path: String) -> Result<Location, Status> {
+    let (tls, _, port) = split_name("node", id)?;
+    let kubelet = Location { global_only: true, ..kubelet_of(node, path)? };
+    if port.is_empty() || port == kubelet.port.to_string() {
+        return Ok(kubelet);
     }
-    Ok(location)
+    Ok(Location { port: parse_port("node", id, port)?, tls, peer: Peer::Workload, ..kubelet })
 }
 
 /// The part of the path that is meant for what is behind the proxy, with its parameters.
@@ -173,6 +254,7 @@ fn proxied_path(call: &Call<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn commands_are_passed_on_by_other_names() {
@@ -189,9 +271,111 @@ mod tests {
 
     #[test]
     fn names_may_carry_scheme_and_port() {
-        assert_eq!(split_name("web"), (false, "web", ""));
-        assert_eq!(split_name("web:80"), (false, "web", "80"));
-        assert_eq!(split_name("https:web:443"), (true, "web", "443"));
-        assert_eq!(split_name("http:web:"), (false, "web", ""));
+        for (id, expected) in [
+            ("web", Some((false, "web", ""))),
+            ("web:80", Some((false, "web", "80"))),
+            ("https:web:443", Some((true, "web", "443"))),
+            ("http:web:", Some((false, "web", ""))),
+            (":web:", Some((false, "web", ""))),
+            ("ftp:web:21", None),
+            (":80", None),
+            ("a:b:c:d", None),
+        ] {
+            let split = split_name("pod", id);
+            assert_eq!(split.as_ref().ok(), expected.as_ref(), "{id}");
+            if let Err(status) = split {
+                assert_eq!((status.code, status.message), (400, format!("invalid pod request {id:?}")));
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_kubelets_own_port_is_shown_the_certificate() {
+        let node = json!({
+            "metadata": {"name": "n"},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.7"}],
+                "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            },
+        });
+        for (id, port, tls, peer) in [
+            ("n", 10250, true, Peer::Kubelet),
+            ("n:10250", 10250, true, Peer::Kubelet),
+            ("http:n:10250", 10250, true, Peer::Kubelet),
+            ("https:n:", 10250, true, Peer::Kubelet),
+            ("n:6443", 6443, false, Peer::Workload),
+            ("https:n:6443", 6443, true, Peer::Workload),
+            ("https:n:2379", 2379, true, Peer::Workload),
+            ("n:010250", 10250, false, Peer::Workload),
+        ] {
+            let location = node_location(&node, id, "/".into()).unwrap();
+            assert_eq!((location.port, location.tls, location.peer), (port, tls, peer), "{id}");
+            assert!(location.global_only, "{id}");
+        }
+        assert_eq!(node_location(&node, "n:http", "/".into()).unwrap_err().code, 400);
+        let mut odd = node.clone();
+        odd["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] = json!(75_786);
+        assert_eq!(node_location(&odd, "n", "/".into()).unwrap_err().code, 500, "no port is cut to another");
+    }
+
+    #[test]
+    fn pods_at_addresses_of_the_control_plane_are_not_proxied_to() {
+        for (address, port, allowed) in [
+            ("10.1.0.3", "8080", true),
+            ("fd00::3", "8080", true),
+            ("127.0.0.1", "2379", false),
+            ("169.254.169.254", "80", false),
+            ("0.0.0.0", "6443", false),
+            ("::ffff:127.0.0.1", "6443", false),
+            ("224.0.0.1", "80", false),
+            ("metadata.internal", "80", false),
+            ("", "80", false),
+        ] {
+            let pod = json!({"status": {"podIP": address}});
+            let location = pod_location(&pod, &format!("p:{port}"), "/".into());
+            match location {
+                Ok(location) => assert!(allowed && location.host == address, "{address}"),
+                Err(status) => {
+                    assert!(!allowed, "{address}");
+                    assert_eq!((status.code, status.message.as_str()), (400, "address not allowed"), "{address}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn services_lead_to_pods_of_their_namespace_alone() {
+        let service = json!({
+            "metadata": {"name": "s", "namespace": "a"}, "spec": {"ports": [{"port": 80, "name": "web"}]},
+        });
+        let pods = |name: &str| {
+            let ip = match name {
+                "good" => "10.1.0.3",
+                "local" => "127.0.0.1",
+                _ => return None,
+            };
+            Some(Arc::new(json!({"status": {"podIP": ip, "podIPs": [{"ip": ip}]}})))
+        };
+        let slice = |address: &str, target: Value| {
+            json!({
+                "ports": [{"name": "web", "port": 8080}],
+                "endpoints": [{"addresses": [address], "targetRef": target}],
+            })
+        };
+        let target = |namespace: &str, name: &str| json!({"kind": "Pod", "namespace": namespace, "name": name});
+        for (id, slice, expected) in [
+            ("s:80", slice("10.1.0.3", target("a", "good")), Ok("10.1.0.3")),
+            ("s:web", slice("10.1.0.3", target("a", "good")), Ok("10.1.0.3")),
+            ("s:81", slice("10.1.0.3", target("a", "good")), Err(503)),
+            ("s:80", slice("10.1.0.4", target("a", "good")), Err(503)),
+            ("s:80", slice("10.1.0.3", target("b", "good")), Err(503)),
+            ("s:80", slice("10.1.0.3", target("a", "gone")), Err(503)),
+            ("s:80", slice("10.1.0.3", Value::Null), Err(503)),
+            ("s:80", slice("127.0.0.1", target("a", "local")), Err(400)),
+        ] {
+            let found = service_location(&service, &[&slice], &pods, id, "/".into());
+            let found = found.as_ref().map(|location| location.host.as_str()).map_err(|status| status.code);
+            assert_eq!(found, expected, "{id} {slice}");
+        }
     }
 }
