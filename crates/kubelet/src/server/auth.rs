@@ -172,6 +172,10 @@ fn subresources(path: &str) -> &'static [&'static str] {
         &["log"]
     } else if under("/checkpoint") {
         &["checkpoint"]
+    } else if under("/statusz") {
+        &["statusz"]
+    } else if under("/flagz") {
+        &["configz"]
     } else if under("/configz") {
         &["configz", "proxy"]
     } else if under("/healthz") {
@@ -196,6 +200,8 @@ mod tests {
             ("/exec/a/b/c", "proxy"),
             ("/healthz", "healthz proxy"),
             ("/logs/", "log"),
+            ("/statusz", "statusz"),
+            ("/flagz", "configz"),
         ] {
             assert_eq!(subresources(path).join(" "), expected, "{path}");
         }

@@ -15,6 +15,7 @@ mod stats;
 mod streams;
 mod system_logs;
 mod tls;
+mod zpages;
 
 pub use auth::Access;
 pub use tls::ServingCertificate;

@@ -15,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::logs::{LogOptions, send};
 use super::{
     Body, Server, cadvisor, configuration, health, json, log_query, metrics, node_metrics, stats, streams, system_logs,
-    text,
+    text, zpages,
 };
 use crate::pod;
 use crate::runtime::{ContainerView, State};
@@ -91,6 +91,8 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         (&Method::GET, ["metrics", "probes"]) => metrics::probes(server),
         (&Method::GET, ["metrics", "slis"]) => metrics::indicators(),
         (&Method::GET, ["configz"]) => configuration::answer(server),
+        (&Method::GET, ["statusz"]) => zpages::statusz(accepted(&request), age(server)),
+        (&Method::GET, ["flagz"]) => zpages::flagz(accepted(&request), &server.context.settings),
         (&Method::GET, ["logs", rest @ ..]) if server.context.settings.system_log_query => {
             log_query::answer(Path::new(SYSTEM_LOGS), rest, &query).await
         }
@@ -121,6 +123,16 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
     }
 }
 
+fn accepted<B>(request: &Request<B>) -> &str {
+    request.headers().get(http::header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+fn age(server: &Server) -> zpages::Age {
+    let seconds = i64::try_from(server.context.begun.elapsed().as_secs()).unwrap_or(i64::MAX);
+    let now = Timestamp::now();
+    zpages::Age { started: now.saturating_sub(SignedDuration::from_secs(seconds)).unwrap_or(now), seconds }
+}
+
 fn pods(server: &Server) -> Response<Body> {
     let items: Vec<Pod> = server
         .pods
@@ -143,12 +155,13 @@ pub fn upgrades_to_websocket<B>(request: &Request<B>) -> bool {
 
 /// The part of a path by which requests are counted: its first words, without the names of anybody's objects.
 pub fn family(path: &str) -> &'static str {
-    const KNOWN: [&str; 15] = [
+    const KNOWN: [&str; 17] = [
         "attach",
         "checkpoint",
         "configz",
         "containerLogs",
         "exec",
+        "flagz",
         "healthz",
         "logs",
         "metrics",
@@ -159,6 +172,7 @@ pub fn family(path: &str) -> &'static str {
         "portForward",
         "runningpods",
         "stats/summary",
+        "statusz",
     ];
     let path = path.trim_matches('/');
     let fits = |known: &&&str| path == **known || path.strip_prefix(**known).is_some_and(|rest| rest.starts_with('/'));
