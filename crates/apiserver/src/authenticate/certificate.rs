@@ -36,4 +36,11 @@ mod tests {
         assert_eq!((user.name.as_str(), user.groups.as_slice()), ("system:node:one", &["system:nodes".to_owned()][..]));
         assert!(user_of_certificate(b"nonsense").is_err());
     }
+
+    /// Made with openssl: `/O=system:nodes/CN=system:kube-controller-manager/CN=system:node:x`.
+    #[test]
+    fn a_certificate_of_two_names_is_nobodys() {
+        let der = CertificateDer::from_pem_slice(include_bytes!("two_names.crt")).unwrap();
+        assert_eq!(user_of_certificate(&der).unwrap_err().to_string(), "subject has more than one common name");
+    }
 }

@@ -141,14 +141,11 @@ fn remember<K: std::hash::Hash + Eq, V>(memory: &Mutex<HashMap<K, (V, Instant)>>
 
 /// The name and the organizations of the subject are user and groups. The chain itself was verified by TLS.
 fn user_of(certificate: &CertificateDer<'_>) -> Option<User> {
-    use x509_parser::prelude::{FromDer, X509Certificate};
-    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let subject = parsed.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_string();
-    let mut groups: Vec<String> =
-        subject.iter_organization().filter_map(|group| Some(group.as_str().ok()?.to_string())).collect();
+    let identity = knarr_identity::of_certificate(certificate).ok()?;
+    let mut groups = identity.groups;
     groups.push("system:authenticated".to_string());
-    Some(User { name, uid: None, groups, extra: BTreeMap::new() })
+    let uid = Some(identity.uid).filter(|uid| !uid.is_empty());
+    Some(User { name: identity.name, uid, groups, extra: BTreeMap::new() })
 }
 
 fn verb(method: &Method) -> &'static str {
@@ -205,6 +202,14 @@ mod tests {
         ] {
             assert_eq!(subresources(path).join(" "), expected, "{path}");
         }
+    }
+
+    /// Made with openssl: `/O=system:nodes/CN=system:kube-controller-manager/CN=system:node:x`.
+    #[test]
+    fn a_certificate_of_two_names_is_nobodys() {
+        use rustls_pki_types::pem::PemObject;
+        let der = CertificateDer::from_pem_slice(include_bytes!("two_names.crt")).expect("a certificate");
+        assert_eq!(user_of(&der), None);
     }
 
     #[test]

@@ -28,15 +28,16 @@ use http::{Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use knarr_listen::{Limits, Peer};
+use rustls_pki_types::UnixTime;
 use tokio::net::TcpListener;
 
 use crate::context::Context;
 use crate::pods::Pods;
+use tls::Shown;
 
-/// How long a connection may be silent before its peer is asked whether it is still there.
-const SILENCE: std::time::Duration = std::time::Duration::from_secs(15);
+/// The API servers and a few monitors connect. A client of a stream may close its side before the other has ended.
+const LIMITS: Limits = Limits { connections: 2048, half_close: true, ..Limits::DEFAULT };
 
 pub type Body = BoxBody<Bytes, std::io::Error>;
 
@@ -65,48 +66,23 @@ pub async fn serve(
 ) -> Result<(u16, impl Future<Output = ()> + Send + 'static), ServeError> {
     let settings = &server.context.settings;
     let address = settings.serving;
-    let config = tls::server_config(certificate, settings.client_ca.as_deref())?;
+    let clients = settings.client_ca.as_deref().map(tls::client_authorities).transpose()?;
+    let config = tls::server_config(certificate, clients.as_ref())?;
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let port = listener.local_addr().map(|address| address.port()).unwrap_or(address.port());
-    let acceptor = tokio_rustls::TlsAcceptor::from(config);
-    Ok((port, accept(listener, acceptor, server)))
-}
-
-async fn accept(listener: TcpListener, acceptor: tokio_rustls::TlsAcceptor, server: Arc<Server>) {
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "a connection can't be accepted");
-                // Out of descriptors, most likely: others must end first.
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                continue;
-            }
-        };
-        let (acceptor, server) = (acceptor.clone(), server.clone());
-        tokio::spawn(async move {
-            // Keystrokes of a terminal must not wait for more of them, and a peer that is gone without a word must not be
-            // waited for by a stream that has nothing to send.
-            let _ = stream.set_nodelay(true);
-            let probes = socket2::TcpKeepalive::new().with_time(SILENCE).with_interval(SILENCE);
-            let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&probes);
-            let handshake = tokio::time::timeout(std::time::Duration::from_secs(10), acceptor.accept(stream)).await;
-            let Ok(Ok(stream)) = handshake else { return };
-            let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).cloned();
-            let certificate = Arc::new(certificate);
-            let service = service_fn(move |request: Request<Incoming>| {
-                let (server, certificate) = (server.clone(), certificate.clone());
-                async move {
-                    Ok::<_, std::convert::Infallible>(answer(&server, request, certificate.as_ref().as_ref()).await)
-                }
-            });
-            let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-            builder.http1().half_close(true);
-            if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
-                tracing::debug!(%error, "a connection broke");
-            }
-        });
-    }
+    let connected = move |peer: Peer<'_>| {
+        let shown = Arc::new(Shown::new(clients.clone(), peer.certificates, UnixTime::now()));
+        let server = server.clone();
+        move |request: Request<Incoming>| {
+            let (server, shown) = (server.clone(), shown.clone());
+            async move { answer(&server, request, shown.certificate(UnixTime::now())).await }
+        }
+    };
+    Ok((port, async move {
+        // The endpoints last as long as the process.
+        let (_never, stop) = tokio::sync::watch::channel(false);
+        knarr_listen::serve(listener, config, LIMITS, stop, connected).await;
+    }))
 }
 
 async fn answer(
@@ -115,11 +91,11 @@ async fn answer(
     certificate: Option<&rustls_pki_types::CertificateDer<'static>>,
 ) -> Response<Body> {
     let begun = std::time::Instant::now();
-    let (method, path) = (request.method().as_str().to_string(), route::family(request.uri().path()));
+    let (method, path) = (method_label(request.method()), route::family(request.uri().path()));
     let lasts = matches!(path, "exec" | "attach" | "portForward" | "containerLogs");
     let labels = [
         ("long_running", if lasts { "true" } else { "false" }),
-        ("method", method.as_str()),
+        ("method", method),
         ("path", path),
         ("server_type", "readwrite"),
     ];
@@ -136,6 +112,12 @@ async fn answer(
     server.context.metrics.count("kubelet_http_requests_total", &labels);
     server.context.metrics.observe("kubelet_http_requests_duration_seconds", &labels, begun.elapsed());
     answer
+}
+
+/// Clients may make up methods before anybody knows who they are: only those that exist become labels.
+fn method_label(method: &http::Method) -> &'static str {
+    const KNOWN: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
+    KNOWN.into_iter().find(|known| method == *known).unwrap_or("other")
 }
 
 /// Counts a request as being answered, also when its client goes before the answer comes.
@@ -178,4 +160,15 @@ pub fn json<T: serde::Serialize>(value: &T) -> Response<Body> {
 
 pub fn full(body: impl Into<Bytes>) -> Body {
     Full::new(body.into()).map_err(|never| match never {}).boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_methods_share_a_label() {
+        let label = |method: &str| method_label(&http::Method::from_bytes(method.as_bytes()).expect("a method"));
+        assert_eq!([label("GET"), label("get"), label("MADE-UP"), label("POST")], ["GET", "other", "other", "POST"]);
+    }
 }

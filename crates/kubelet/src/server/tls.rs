@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use knarr_identity::Authorities;
 use parking_lot::RwLock;
-use rustls::RootCertStore;
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -18,8 +18,6 @@ pub enum TlsError {
     Generate(#[from] rcgen::Error),
     #[error("the certificate can't be used")]
     Unusable(#[from] rustls::Error),
-    #[error("client certificates can't be verified")]
-    Verifier(#[from] rustls::client::VerifierBuilderError),
 }
 
 /// The certificate in use; a renewed one takes its place without a restart.
@@ -66,32 +64,83 @@ fn read_pair(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsErr
     Ok(Arc::new(CertifiedKey::from_der(chain.map_err(failed(certificate))?, key, &provider())?))
 }
 
+/// The authorities that a file names.
+pub fn client_authorities(path: &Path) -> Result<Authorities, TlsError> {
+    let failed = |message: String| TlsError::File { path: path.to_path_buf(), message };
+    let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    Authorities::from_pem(&pem, &Arc::new(provider())).map_err(|error| failed(error.to_string()))
+}
+
+/// What the client of a connection showed.
+pub struct Shown {
+    authorities: Option<Authorities>,
+    chain: Vec<CertificateDer<'static>>,
+    is_good: bool,
+    /// Until then the verdict of the beginning holds.
+    good_until: Option<UnixTime>,
+}
+
+impl Shown {
+    pub fn new(authorities: Option<Authorities>, chain: &[CertificateDer<'static>], now: UnixTime) -> Self {
+        let is_good = authorities.as_ref().is_some_and(|authorities| authorities.verify(chain, now).is_ok());
+        Self { authorities, chain: chain.to_vec(), is_good, good_until: knarr_identity::valid_until(chain) }
+    }
+
+    /// The client's certificate, as long as it is good. A connection may outlive it, and so may a session that is resumed.
+    pub fn certificate(&self, now: UnixTime) -> Option<&CertificateDer<'static>> {
+        let still_holds = self.good_until.is_some_and(|end| now <= end);
+        let again =
+            || self.authorities.as_ref().is_some_and(|authorities| authorities.verify(&self.chain, now).is_ok());
+        let is_good = if still_holds { self.is_good } else { again() };
+        self.chain.first().filter(|_| is_good)
+    }
+}
+
+/// Certificates of clients are looked at when requests come; see [`Shown`].
 pub fn server_config(
     certificate: ServingCertificate,
-    client_ca: Option<&Path>,
+    clients: Option<&Authorities>,
 ) -> Result<Arc<rustls::ServerConfig>, TlsError> {
     let provider = Arc::new(provider());
     let builder =
         rustls::ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-    let builder = match client_ca {
-        Some(path) => {
-            let mut roots = RootCertStore::empty();
-            let failed = |error: rustls_pki_types::pem::Error| TlsError::File {
-                path: path.to_path_buf(),
-                message: error.to_string(),
-            };
-            for certificate in CertificateDer::pem_file_iter(path).map_err(failed)? {
-                roots.add(certificate.map_err(failed)?)?;
-            }
-            // Who has no certificate may still have a token.
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .allow_unauthenticated()
-                .build()?;
-            builder.with_client_cert_verifier(verifier)
-        }
+    let builder = match clients {
+        Some(clients) => builder.with_client_cert_verifier(knarr_identity::any_certificate(&[clients], &provider)),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(certificate));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_certificate_is_good_until_it_expires() {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut authority = rcgen::CertificateParams::new(Vec::<String>::new()).expect("parameters");
+        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let pem = authority.self_signed(&key).expect("an authority").pem();
+        let issuer = rcgen::Issuer::new(authority, key);
+        let mut client = rcgen::CertificateParams::new(Vec::<String>::new()).expect("parameters");
+        client.not_before = rcgen::date_time_ymd(2026, 1, 1);
+        client.not_after = rcgen::date_time_ymd(2026, 1, 11);
+        let own = rcgen::KeyPair::generate().expect("a key");
+        let chain = [client.signed_by(&own, &issuer).expect("a certificate").der().clone()];
+        let strange = [client.self_signed(&own).expect("a certificate").der().clone()];
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ca.crt");
+        std::fs::write(&path, pem).expect("written");
+        let authorities = client_authorities(&path).expect("authorities");
+        // The second and the twelfth of January 2026.
+        let at = |day: u64| UnixTime::since_unix_epoch(std::time::Duration::from_secs((20_453 + day) * 24 * 3600));
+        let shown = Shown::new(Some(authorities.clone()), &chain, at(2));
+        assert!(shown.certificate(at(2)).is_some());
+        assert!(shown.certificate(at(12)).is_none());
+        assert!(Shown::new(Some(authorities.clone()), &strange, at(2)).certificate(at(2)).is_none());
+        assert!(Shown::new(None, &chain, at(2)).certificate(at(2)).is_none());
+        assert!(Shown::new(Some(authorities), &[], at(2)).certificate(at(2)).is_none());
+    }
 }
