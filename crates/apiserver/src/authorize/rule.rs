@@ -51,10 +51,12 @@ fn resource_matches(own: &str, resource: &str, subresource: &str) -> bool {
     if own == "*" {
         return true;
     }
-    match own.split_once('/') {
-        None => subresource.is_empty() && own == resource,
-        Some((of, part)) => !subresource.is_empty() && part == subresource && (of == "*" || of == resource),
+    if subresource.is_empty() {
+        // A review may ask for `pods/log` as one text.
+        return own == resource;
     }
+    let of = own.strip_suffix(subresource).and_then(|of| of.strip_suffix('/'));
+    of.is_some_and(|of| of == "*" || of == resource)
 }
 
 /// An exact path, or one that ends in `*` and covers all that begin so.
@@ -99,6 +101,22 @@ mod tests {
             (&scales, target("get", "apps", "deployments", "x"), false),
         ] {
             assert_eq!(Rule::from_value(rule).allows(&target), allowed, "{target:?}");
+        }
+    }
+
+    #[test]
+    fn a_subresource_may_be_asked_for_as_part_of_the_resource() {
+        for (own, resource, subresource, matches) in [
+            ("prometheuses/status", "prometheuses/status", "", true),
+            ("prometheuses/status", "prometheuses", "status", true),
+            ("prometheuses", "prometheuses/status", "", false),
+            ("*/status", "prometheuses/status", "", false),
+            ("*/status", "prometheuses", "status", true),
+            ("prometheuses/status", "prometheuses", "", false),
+            ("prometheuses", "prometheuses", "status", false),
+            ("*", "prometheuses/status", "", true),
+        ] {
+            assert_eq!(resource_matches(own, resource, subresource), matches, "{own} {resource} {subresource}");
         }
     }
 

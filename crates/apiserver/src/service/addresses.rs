@@ -52,12 +52,7 @@ impl Addresses {
         let parsed: IpAddr = address.parse().map_err(|_| format!("failed to parse service IP {address:?}"))?;
         let ranges = self.ranges(server);
         if !ranges.iter().any(|range| range.has(parsed)) {
-            let same: Vec<&str> =
-                ranges.iter().filter(|range| range.family == Family::of(address)).map(Range::text).collect();
-            return Err(format!(
-                "the provided IP ({address}) is not in the valid range. The range of valid IPs is {}",
-                same.join(", ")
-            ));
+            return Err("the provided network does not match the current range".to_owned());
         }
         if self.make(server, parsed, service, dry_run).await? {
             return Ok(address.to_owned());
@@ -208,5 +203,29 @@ impl Addresses {
             }
         }
         ranges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::journeys::Cluster;
+
+    #[tokio::test]
+    async fn addresses_outside_all_ranges_are_refused() {
+        let cluster = Cluster::new().await;
+        for address in ["10.97.0.9", "192.0.2.1", "10.96.0.0", "10.96.0.255"] {
+            let service = json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+                "spec": {"clusterIP": address, "ports": [{"port": 80}]},
+            });
+            let (code, status) = cluster.json("POST", "/api/v1/namespaces/default/services", service).await;
+            let expected = format!(
+                "Service \"s\" is invalid: spec.clusterIPs: Invalid value: [\"{address}\"]: failed to allocate IP \
+                 {address}: the provided network does not match the current range"
+            );
+            assert_eq!((code, &status["message"]), (422, &Value::from(expected)));
+        }
     }
 }

@@ -8,7 +8,6 @@ use super::families::Family;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
     pub family: Family,
-    text: String,
     first: u128,
     size: u128,
 }
@@ -25,11 +24,7 @@ impl Range {
         // More than this many addresses are never looked at.
         let size = 1u128 << host_bits.min(64);
         let first = if host_bits >= 128 { 0 } else { value >> host_bits << host_bits };
-        Some(Range { family, text: text.to_owned(), first, size })
-    }
-
-    pub fn text(&self) -> &str {
-        &self.text
+        Some(Range { family, first, size })
     }
 
     /// How many addresses may be given out: not the first, nor the last of an IPv4 range.

@@ -185,3 +185,56 @@ fn rules(call: &Call<'_>, review: &Value) -> Result<Value, Status> {
     }
     Ok(status)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::journeys::Cluster;
+
+    #[tokio::test]
+    async fn reviews_compare_resource_and_subresource_as_one_text() {
+        let cluster = Cluster::new().await;
+        let group = "rbac.authorization.k8s.io";
+        let role = json!({
+            "apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": "r"},
+            "rules": [{"apiGroups": ["m.example"], "resources": ["prometheuses/status"], "verbs": ["update"]}],
+        });
+        let binding = json!({
+            "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "b"},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "r"},
+            "subjects": [{"kind": "User", "apiGroup": group, "name": "ann"}],
+        });
+        for (plural, object) in [("clusterroles", role), ("clusterrolebindings", binding)] {
+            let (code, answer) = cluster.json("POST", &format!("/apis/{group}/v1/{plural}"), object).await;
+            assert_eq!(code, 201, "{answer}");
+        }
+        for (resource, subresource, allowed) in [
+            ("prometheuses/status", "", true),
+            ("prometheuses", "status", true),
+            ("prometheuses", "", false),
+            ("prometheuses/status", "status", false),
+            ("prometheuses/scale", "", false),
+        ] {
+            let attributes = json!({
+                "group": "m.example", "resource": resource, "subresource": subresource, "verb": "update",
+            });
+            for (kind, plural, namespace) in [
+                ("SubjectAccessReview", "subjectaccessreviews", ""),
+                ("LocalSubjectAccessReview", "namespaces/default/localsubjectaccessreviews", "default"),
+            ] {
+                let mut review = json!({
+                    "apiVersion": "authorization.k8s.io/v1", "kind": kind,
+                    "spec": {"user": "ann", "resourceAttributes": attributes},
+                });
+                if !namespace.is_empty() {
+                    review["metadata"] = json!({"namespace": namespace});
+                    review["spec"]["resourceAttributes"]["namespace"] = namespace.into();
+                }
+                let path = format!("/apis/authorization.k8s.io/v1/{plural}");
+                let (code, answer) = cluster.json("POST", &path, review).await;
+                assert_eq!((code, &answer["status"]["allowed"]), (201, &Value::from(allowed)), "{resource} {answer}");
+            }
+        }
+    }
+}
