@@ -5,13 +5,15 @@
 //! as they say.
 //!
 //! `follow` keeps `directory` true to the API; `zone` answers from it (pure); `message` speaks the wire format;
-//! `forward` and `cache` deal with the world outside; `server` moves packets;
+//! `forward`, `in_flight` and `cache` deal with the world outside; `server` moves packets for as many `clients` as it can;
 //! `upstream` names resolvers; `service` makes DNS findable in the API.
 
 mod cache;
+mod clients;
 mod directory;
 mod follow;
 mod forward;
+mod in_flight;
 mod message;
 mod name;
 mod resolver;

@@ -14,6 +14,8 @@ pub mod kind {
     pub const AAAA: u16 = 28;
     pub const SRV: u16 = 33;
     pub const OPT: u16 = 41;
+    pub const IXFR: u16 = 251;
+    pub const AXFR: u16 = 252;
     pub const ANY: u16 = 255;
 }
 

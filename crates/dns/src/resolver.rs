@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::cache::{Asked, Cache};
 use crate::directory::Directory;
+use crate::in_flight::InFlight;
 use crate::message::{
     self, Code, Data, Query, Record, Sections, Unanswerable, kind, read_name, read_number, read_record,
 };
@@ -23,6 +24,7 @@ pub struct Resolver {
     forwarders: Vec<SocketAddr>,
     stub_domains: Vec<(Name, Vec<SocketAddr>)>,
     cache: Cache,
+    in_flight: InFlight,
     turn: AtomicUsize,
 }
 
@@ -69,6 +71,7 @@ impl Resolver {
             forwarders,
             stub_domains: stubs,
             cache: Cache::default(),
+            in_flight: InFlight::default(),
             turn: AtomicUsize::new(0),
         })
     }
@@ -89,7 +92,8 @@ impl Resolver {
             message::write(out, request, &query, Code::NoError, false, &nothing, limit);
             return Handled::Answered;
         }
-        if !query.is_internet() {
+        // Nobody needs a copy of a zone, neither of ours nor by way of us.
+        if !query.is_internet() || matches!(query.kind, kind::IXFR | kind::AXFR) {
             message::write(out, request, &query, Code::Refused, false, &nothing, limit);
             return Handled::Answered;
         }
@@ -176,9 +180,12 @@ impl Resolver {
     async fn upstream(&self, name: &Name, request: &[u8], asked: &Asked) -> Option<Vec<u8>> {
         let stub = self.stub_domains.iter().find(|(domain, _)| name.is_under(domain));
         let servers = stub.map_or(&self.forwarders, |(_, servers)| servers);
-        let answer = forward::ask(servers, request).await?;
-        self.cache.keep(asked.clone(), &answer, Instant::now());
-        Some(answer)
+        let ask = async {
+            let answer = forward::ask(servers, request).await?;
+            self.cache.keep(asked.clone(), &answer, Instant::now());
+            Some(answer)
+        };
+        self.in_flight.share(asked, ask).await
     }
 }
 

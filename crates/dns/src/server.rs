@@ -11,13 +11,13 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::DnsError;
+use crate::clients::{self, Clients};
 use crate::resolver::{Handled, Resolver};
 
 /// Questions to upstream resolvers under way at once; more are not worth waiting for.
 const MOST_FORWARDED: usize = 2000;
-const MOST_STREAMS: usize = 1000;
-/// A client that says nothing for this long is let go.
-const IDLE: Duration = Duration::from_secs(10);
+/// A client has to take an answer within this time.
+const TAKING: Duration = Duration::from_secs(5);
 /// Answers given before others get their turn on the thread.
 const BURST: usize = 64;
 const RECEIVE_BUFFER: usize = 4 << 20;
@@ -66,9 +66,10 @@ pub async fn serve(sockets: Sockets, resolver: Arc<Resolver>) {
     for socket in sockets.datagrams {
         tasks.spawn(serve_datagrams(Arc::new(socket), Arc::clone(&resolver), Arc::clone(&forwarded)));
     }
-    let streams = Arc::new(Semaphore::new(MOST_STREAMS));
+    let streams = Arc::new(Semaphore::new(clients::MOST));
+    let clients = Arc::new(Clients::default());
     for listener in sockets.streams {
-        tasks.spawn(serve_streams(listener, Arc::clone(&resolver), Arc::clone(&streams)));
+        tasks.spawn(serve_streams(listener, Arc::clone(&resolver), Arc::clone(&streams), Arc::clone(&clients)));
     }
     while tasks.join_next().await.is_some() {}
 }
@@ -104,17 +105,19 @@ async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwar
     }
 }
 
-async fn serve_streams(listener: TcpListener, resolver: Arc<Resolver>, room: Arc<Semaphore>) {
+async fn serve_streams(listener: TcpListener, resolver: Arc<Resolver>, room: Arc<Semaphore>, clients: Arc<Clients>) {
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let resolver = Arc::clone(&resolver);
+            Ok((stream, client)) => {
+                // Who holds too many loses the new one.
+                let Some(held) = clients.hold(client.ip()) else { continue };
+                let (resolver, room) = (Arc::clone(&resolver), Arc::clone(&room));
                 tokio::spawn(async move {
-                    if let Err(error) = serve_stream(stream, &resolver).await {
+                    if let Err(error) = serve_stream(stream, &resolver, &room).await {
                         tracing::trace!(%error, "a DNS client's stream ended");
                     }
-                    drop(permit);
+                    drop((held, permit));
                 });
             }
             Err(error) => {
@@ -126,13 +129,21 @@ async fn serve_streams(listener: TcpListener, resolver: Arc<Resolver>, room: Arc
     }
 }
 
-async fn serve_stream(mut stream: TcpStream, resolver: &Resolver) -> std::io::Result<()> {
+async fn serve_stream(mut stream: TcpStream, resolver: &Resolver, room: &Semaphore) -> std::io::Result<()> {
     const LARGEST: usize = 65_535;
     let mut answer = Vec::new();
     loop {
-        let Ok(length) = tokio::time::timeout(IDLE, stream.read_u16()).await else { return Ok(()) };
-        let mut request = vec![0; usize::from(length?)];
-        tokio::time::timeout(IDLE, stream.read_exact(&mut request)).await??;
+        let whole = async {
+            let length = stream.read_u16().await?;
+            // What is announced takes memory only as it comes.
+            let mut request = Vec::new();
+            (&mut stream).take(u64::from(length)).read_to_end(&mut request).await?;
+            let is_whole = request.len() == usize::from(length);
+            is_whole.then_some(request).ok_or(std::io::Error::from(std::io::ErrorKind::UnexpectedEof))
+        };
+        let idle = clients::idle_limit(room.available_permits());
+        let Ok(request) = tokio::time::timeout(idle, whole).await else { return Ok(()) };
+        let request = request?;
         match resolver.answer(&request, Some(LARGEST), &mut answer) {
             Handled::Nothing => return Ok(()),
             Handled::Answered => {}
@@ -142,6 +153,6 @@ async fn serve_stream(mut stream: TcpStream, resolver: &Resolver) -> std::io::Re
         let mut framed = Vec::with_capacity(answer.len() + 2);
         framed.extend_from_slice(&length.to_be_bytes());
         framed.extend_from_slice(&answer);
-        stream.write_all(&framed).await?;
+        tokio::time::timeout(TAKING, stream.write_all(&framed)).await??;
     }
 }

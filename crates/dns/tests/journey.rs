@@ -83,6 +83,30 @@ fn ask_by_stream(server: SocketAddr, question: &[u8]) -> Vec<u8> {
     answer
 }
 
+/// One client that holds all the connections it can get does not keep others from theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_of_one_client_leave_room() {
+    let (forwarder, _) = upstream();
+    let server = start(forwarder).await;
+    tokio::task::spawn_blocking(move || {
+        ask(server, &query("web.n.svc.cluster.local", A));
+        let hostile = std::net::Ipv4Addr::new(127, 9, 9, 9);
+        let mut held = Vec::new();
+        for _ in 0..1100 {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            socket.bind(&SocketAddr::from((hostile, 0)).into()).unwrap();
+            socket.connect(&server.into()).unwrap();
+            held.push(socket);
+        }
+        let begun = Instant::now();
+        let answer = ask_by_stream(server, &query("web.n.svc.cluster.local", A));
+        assert!(answer.ends_with(&[10, 96, 0, 1]));
+        assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
+    })
+    .await
+    .unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_are_answered() {
     let (forwarder, asked) = upstream();
@@ -103,6 +127,10 @@ async fn queries_are_answered() {
             assert!(answer.ends_with(&[192, 0, 2, 1]));
         }
         assert_eq!(asked.lock().unwrap().len(), 1, "answers are remembered");
+        for (name, kind) in [("cluster.local", 252), ("n.svc.cluster.local", 251), ("elsewhere.example", 252)] {
+            assert_eq!(ask(server, &query(name, kind))[3] & 15, 5, "no copies of {name}");
+            assert_eq!(ask_by_stream(server, &query(name, kind))[3] & 15, 5, "no copies of {name}");
+        }
         let alias = ask(server, &query("away.n.svc.cluster.local", A));
         assert_eq!((alias[3] & 15, alias[7]), (0, 2), "the alias and what it leads to");
         assert!(alias.ends_with(&[192, 0, 2, 1]));
