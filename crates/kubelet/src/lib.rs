@@ -29,6 +29,7 @@ mod source;
 mod start_queue;
 mod status;
 mod trail;
+mod tree;
 mod volumes;
 mod worker;
 

@@ -1,6 +1,11 @@
 //! How full a file system is.
 
+use std::fs::{DirEntry, Metadata};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use crate::tree;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilesystemUsage {
@@ -22,24 +27,27 @@ pub fn usage_of(path: &Path) -> Option<FilesystemUsage> {
     })
 }
 
-/// Bytes and files below a folder, without what is mounted below it.
+/// Bytes and files of a folder and all below it, without what is mounted there. What changes meanwhile may be missing.
 pub fn folder_usage(folder: &Path) -> (u64, u64) {
-    use std::os::unix::fs::MetadataExt;
     let Ok(root) = std::fs::symlink_metadata(folder) else { return (0, 0) };
-    let mut sum = (root.blocks() * 512, 1);
-    let mut open = vec![folder.to_path_buf()];
-    while let Some(next) = open.pop() {
-        for entry in std::fs::read_dir(next).into_iter().flatten().flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.dev() != root.dev() {
-                continue;
-            }
-            sum.0 += metadata.blocks() * 512;
-            sum.1 += 1;
-            if metadata.is_dir() {
-                open.push(entry.path());
-            }
-        }
+    let mut sum = Sum { bytes: root.blocks() * 512, files: 1 };
+    if root.is_dir()
+        && let Err(error) = tree::walk(folder, &mut sum)
+    {
+        tracing::debug!(%error, folder = %folder.display(), "not all of a folder could be counted");
     }
-    sum
+    (sum.bytes, sum.files)
+}
+
+struct Sum {
+    bytes: u64,
+    files: u64,
+}
+
+impl tree::Visitor for Sum {
+    fn enter(&mut self, _directory: &OwnedFd, _entry: &DirEntry, metadata: &Metadata) -> std::io::Result<()> {
+        self.bytes += metadata.blocks() * 512;
+        self.files += 1;
+        Ok(())
+    }
 }

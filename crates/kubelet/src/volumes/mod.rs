@@ -32,6 +32,7 @@ use crate::pod;
 use crate::private;
 use crate::settings::Settings;
 use crate::trail;
+use crate::tree;
 
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
@@ -336,10 +337,7 @@ pub fn remove_all(settings: &Settings, uid: &str) -> Result<(), VolumeError> {
         }
     }
     for folder in [directory, memory] {
-        match std::fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(VolumeError::file(&folder)(error)),
-            _ => {}
-        }
+        tree::remove(&folder).map_err(VolumeError::file(&folder))?;
     }
     Ok(())
 }

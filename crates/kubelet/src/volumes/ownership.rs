@@ -1,10 +1,20 @@
 //! Giving a volume to the pod's group.
+//!
+//! Other pods may use the volume at the same time: what is changed is changed through its descriptor, so that nobody can
+//! put a link to a file of the host in its place.
 
-use std::fs::Metadata;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
+use std::fs::{DirEntry, Metadata, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::Mode;
+use nix::unistd::Gid;
+
 use super::VolumeError;
+use crate::{beneath, tree};
 
 /// The group may read and write all, may enter folders, and new files inherit it. Unless `always`, a root that is right
 /// already says that the rest is.
@@ -14,22 +24,35 @@ pub fn give_to_group(root: &Path, group: i64, always: bool) -> Result<(), Volume
     if !always && metadata.gid() == group && has_mode(&metadata, wanted_mode(&metadata)) {
         return Ok(());
     }
-    give(root, group)
+    if metadata.is_dir() {
+        tree::walk(root, &mut Give(group)).map_err(VolumeError::file(root))?;
+    }
+    // The root comes last, as it tells that the rest is done.
+    let opened = nix::fcntl::open(root, REFERENCE, Mode::empty()).map_err(io::Error::from);
+    opened.and_then(|opened| give(&opened, group)).map_err(VolumeError::file(root))
 }
 
-fn give(path: &Path, group: u32) -> Result<(), VolumeError> {
-    let metadata = std::fs::symlink_metadata(path).map_err(VolumeError::file(path))?;
-    if metadata.is_dir() {
-        for entry in std::fs::read_dir(path).map_err(VolumeError::file(path))? {
-            give(&entry.map_err(VolumeError::file(path))?.path(), group)?;
+const REFERENCE: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+struct Give(u32);
+
+impl tree::Visitor for Give {
+    fn enter(&mut self, directory: &OwnedFd, entry: &DirEntry, _metadata: &Metadata) -> io::Result<()> {
+        match nix::fcntl::openat(directory, entry.file_name().as_os_str(), REFERENCE, Mode::empty()) {
+            Ok(opened) => give(&opened, self.0),
+            Err(nix::Error::ENOENT) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
-    lchown(path, None, Some(group)).map_err(VolumeError::file(path))?;
+}
+
+fn give(opened: &OwnedFd, group: u32) -> io::Result<()> {
+    let metadata = beneath::metadata(opened)?;
+    nix::unistd::fchownat(opened, "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH)?;
     if metadata.is_symlink() {
         return Ok(());
     }
-    let mode = wanted_mode(&metadata);
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(VolumeError::file(path))
+    std::fs::set_permissions(beneath::link_to(opened), Permissions::from_mode(wanted_mode(&metadata)))
 }
 
 fn wanted_mode(metadata: &Metadata) -> u32 {
@@ -39,4 +62,62 @@ fn wanted_mode(metadata: &Metadata) -> u32 {
 
 fn has_mode(metadata: &Metadata, mode: u32) -> bool {
     metadata.permissions().mode() & 0o7777 == mode
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn the_group_gets_all_but_what_links_lead_to() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (volume, host) = (folder.path().join("v"), folder.path().join("host"));
+        std::fs::create_dir_all(volume.join("d")).expect("made");
+        std::fs::write(volume.join("d/f"), "").expect("written");
+        std::fs::write(&host, "").expect("written");
+        let set = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("set");
+        set(&volume.join("d/f"), 0o600);
+        set(&host, 0o600);
+        std::os::unix::fs::symlink(&host, volume.join("d/link")).expect("made");
+        give_to_group(&volume, 4242, true).expect("given");
+        let shown = |path: &Path| {
+            let metadata = std::fs::symlink_metadata(path).expect("there");
+            (metadata.gid(), metadata.permissions().mode() & 0o7777)
+        };
+        assert_eq!(shown(&volume.join("d/f")), (4242, 0o660));
+        assert_eq!(shown(&volume.join("d")).0, 4242);
+        assert_eq!(shown(&volume).1 & 0o2770, 0o2770);
+        assert_eq!(shown(&volume.join("d/link")).0, 4242);
+        assert_eq!(shown(&host).1, 0o600);
+    }
+
+    #[test]
+    fn a_file_swapped_for_a_link_changes_nothing_outside() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (volume, host) = (folder.path().join("v"), folder.path().join("host"));
+        std::fs::create_dir(&volume).expect("made");
+        std::fs::write(&host, "").expect("written");
+        std::fs::set_permissions(&host, Permissions::from_mode(0o600)).expect("set");
+        std::fs::write(volume.join("file"), "").expect("written");
+        std::os::unix::fs::symlink(&host, volume.join("link")).expect("made");
+        let stop = AtomicBool::new(false);
+        let harmed = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (here, exchange) = (nix::fcntl::AT_FDCWD, nix::fcntl::RenameFlags::RENAME_EXCHANGE);
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = nix::fcntl::renameat2(here, &volume.join("file"), here, &volume.join("link"), exchange);
+                }
+            });
+            let harmed = (0..20_000).find(|_| {
+                // Whether it fails does not matter here.
+                let _ = give_to_group(&volume, 4242, true);
+                let metadata = std::fs::metadata(&host).expect("there");
+                metadata.permissions().mode() & 0o7777 != 0o600 || metadata.gid() == 4242
+            });
+            stop.store(true, Ordering::Relaxed);
+            harmed
+        });
+        assert_eq!(harmed, None, "the round that reached outside");
+    }
 }

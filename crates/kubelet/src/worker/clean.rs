@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::context::Context;
 use crate::pod;
+use crate::tree;
 use crate::volumes;
 
 /// Volumes and cgroups go as soon as nothing of the pod runs; its containers stay, so that their logs can be read.
@@ -42,9 +43,7 @@ pub async fn remove_from_runtime(context: &Context, id: &str, is_sandbox: bool) 
 
 pub fn remove_logs(context: &Context, pod: &Pod) {
     let folder = context.settings.log_directory(pod::namespace(pod), pod::name(pod), pod::uid(pod));
-    if let Err(error) = std::fs::remove_dir_all(&folder)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
+    if let Err(error) = tree::remove(&folder) {
         tracing::warn!(%error, folder = %folder.display(), "the logs of a pod can't be removed");
     }
 }

@@ -1,0 +1,161 @@
+//! Goes through directory trees that containers made and may change meanwhile, without leaving them.
+//!
+//! A tree may be deeper than paths can be long and than a process may have files open: one directory is open at a time,
+//! none is reached by its path, and `..` must lead back to where the walk came from.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirEntry, Metadata};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use nix::unistd::UnlinkatFlags;
+
+use crate::beneath::{link_to, metadata};
+
+/// What to do on the way.
+pub trait Visitor {
+    /// An entry of an open directory, before anything below it.
+    fn enter(&mut self, directory: &OwnedFd, entry: &DirEntry, metadata: &Metadata) -> io::Result<()>;
+
+    /// A directory of an open directory, after everything below it.
+    fn leave(&mut self, _parent: &OwnedFd, _name: &OsStr) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Level {
+    name: OsString,
+    identity: (u64, u64),
+    /// Directories in it that are still to be gone through.
+    pending: Vec<OsString>,
+}
+
+const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC).union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
+
+/// Visits all below the root but the root itself, and nothing of other file systems mounted there.
+pub fn walk(root: &Path, visitor: &mut impl Visitor) -> io::Result<()> {
+    let mut current = nix::fcntl::open(root, DIRECTORY, Mode::empty())?;
+    let root = metadata(&current)?;
+    let device = root.dev();
+    let pending = list(&current, device, visitor)?;
+    let mut levels = vec![Level { name: OsString::new(), identity: identity(&root), pending }];
+    while let Some(level) = levels.last_mut() {
+        if let Some(name) = level.pending.pop() {
+            let next = match nix::fcntl::openat(&current, name.as_os_str(), DIRECTORY, Mode::empty()) {
+                Ok(next) => next,
+                // Removed or replaced meanwhile.
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let found = metadata(&next)?;
+            if found.dev() != device {
+                continue;
+            }
+            let pending = list(&next, device, visitor)?;
+            levels.push(Level { name, identity: identity(&found), pending });
+            current = next;
+            continue;
+        }
+        let done = levels.pop();
+        let (Some(done), Some(parent)) = (done, levels.last()) else { break };
+        current = nix::fcntl::openat(&current, "..", DIRECTORY, Mode::empty())?;
+        if identity(&metadata(&current)?) != parent.identity {
+            return Err(io::Error::other("a directory was moved while its tree was gone through"));
+        }
+        visitor.leave(&current, &done.name)?;
+    }
+    Ok(())
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+fn list(directory: &OwnedFd, device: u64, visitor: &mut impl Visitor) -> io::Result<Vec<OsString>> {
+    let mut directories = Vec::new();
+    for entry in std::fs::read_dir(link_to(directory))? {
+        let entry = entry?;
+        let found = match entry.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => found?,
+        };
+        if found.dev() == device {
+            visitor.enter(directory, &entry, &found)?;
+            if found.is_dir() {
+                directories.push(entry.file_name());
+            }
+        }
+    }
+    Ok(directories)
+}
+
+/// Removes a directory with all below it. What is mounted there stays, and makes it fail.
+pub fn remove(root: &Path) -> io::Result<()> {
+    match walk(root, &mut Remove) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => std::fs::remove_dir(root),
+    }
+}
+
+struct Remove;
+
+impl Visitor for Remove {
+    fn enter(&mut self, directory: &OwnedFd, entry: &DirEntry, metadata: &Metadata) -> io::Result<()> {
+        match metadata.is_dir() {
+            true => Ok(()),
+            false => Ok(nix::unistd::unlinkat(directory, entry.file_name().as_os_str(), UnlinkatFlags::NoRemoveDir)?),
+        }
+    }
+
+    fn leave(&mut self, parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        Ok(nix::unistd::unlinkat(parent, name, UnlinkatFlags::RemoveDir)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(usize);
+
+    impl Visitor for Count {
+        fn enter(&mut self, _directory: &OwnedFd, _entry: &DirEntry, _metadata: &Metadata) -> io::Result<()> {
+            self.0 += 1;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn trees_of_any_depth_are_gone_through_and_removed() {
+        // Paths end at some two thousand.
+        const DEPTH: usize = 3_000;
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("deep");
+        std::fs::create_dir(&root).expect("made");
+        std::fs::create_dir(folder.path().join("host")).expect("made");
+        std::fs::write(folder.path().join("host/file"), "host").expect("written");
+        let mut current = nix::fcntl::open(&root, DIRECTORY, Mode::empty()).expect("opened");
+        nix::unistd::symlinkat(folder.path().join("host").as_path(), &current, "link").expect("made");
+        for _ in 0..DEPTH {
+            nix::sys::stat::mkdirat(&current, "d", Mode::S_IRWXU).expect("made");
+            current = nix::fcntl::openat(&current, "d", DIRECTORY, Mode::empty()).expect("opened");
+        }
+        let mut count = Count::default();
+        let walked = walk(&root, &mut count);
+        let usage = crate::node::filesystem::folder_usage(&root).1;
+        let removed = remove(&root);
+        assert!(walked.is_ok() && removed.is_ok(), "{walked:?} {removed:?}");
+        assert_eq!(count.0, DEPTH + 1);
+        assert_eq!(usage, DEPTH as u64 + 2, "nothing is hidden from limits by its depth");
+        assert!(!root.exists());
+        assert_eq!(std::fs::read_to_string(folder.path().join("host/file")).expect("kept"), "host");
+        remove(&root).expect("nothing is left to do");
+    }
+}
