@@ -174,6 +174,11 @@ pub fn join(directory: &Path, name: &str) -> Option<PathBuf> {
     (descends && name.components().next().is_some()).then(|| directory.join(name))
 }
 
+/// How messages name a path below a directory. It is not to be opened.
+pub fn shown(directory: &Path, name: &str) -> PathBuf {
+    directory.join(name.trim_start_matches('/'))
+}
+
 /// The path by which the kernel knows an open descriptor of this process.
 pub fn link_to(descriptor: &impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd()))

@@ -4,6 +4,8 @@
 
 #![cfg(test)]
 
+mod paths;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

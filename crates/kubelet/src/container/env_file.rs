@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::FileKeySelector;
 
-use crate::beneath::{Directory, Links, ReadError};
+use crate::beneath::{self, Directory, Links, ReadError};
 use crate::volumes::MountedVolumes;
 
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ pub async fn variable(volumes: &MountedVolumes, wanted: &FileKeySelector) -> Res
     let no_volume = || EnvFileError::NoVolume(wanted.volume_name.clone());
     let volume = volumes.volumes.get(&wanted.volume_name).ok_or_else(no_volume)?.path.clone();
     let path = PathBuf::from(&wanted.path);
-    let shown = volume.join(wanted.path.trim_start_matches('/'));
+    let shown = beneath::shown(&volume, &wanted.path);
     let text = read(volume, path).await.map_err(EnvFileError::Unusable)?;
     let found = find(&text, &wanted.key).map_err(EnvFileError::Unusable)?;
     match found.filter(|value| !value.is_empty()) {

@@ -20,7 +20,7 @@ pub fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathBuf, Vol
     if Path::new(sub_path).components().any(|part| part.as_os_str() == "..") {
         return Err(VolumeError::Path(format!("unable to provision SubPath `{sub_path}`: must not contain '..'")));
     }
-    let shown = volume.join(sub_path);
+    let shown = beneath::shown(volume, sub_path);
     let opened = open_or_create(volume, sub_path).map_err(VolumeError::file(&shown))?;
     let link = beneath::link_to(&opened);
     let is_folder = beneath::metadata(&opened).map_err(VolumeError::file(&shown))?.is_dir();
