@@ -29,7 +29,10 @@ async fn main() {
     let addresses = knarr_ingress::Addresses { http: vec![*http], https: vec![*https] };
     let listeners = addresses.bind().expect("addresses that are free");
     let (informers, timeouts) = (Informers::new(client.clone()), knarr_ingress::Timeouts::default());
-    knarr_ingress::run(informers, client, "here".into(), listeners, timeouts).await.expect("a certificate");
+    // Pods and clients of a measurement are on this machine.
+    let limits =
+        knarr_ingress::Limits { connections_of_client: 16_384, allows_loopback_pods: true, ..Default::default() };
+    knarr_ingress::run(informers, client, "here".into(), listeners, timeouts, limits).await.expect("a certificate");
 }
 
 fn slice(pods: &[SocketAddr], unready: Option<usize>, version: usize) -> Value {

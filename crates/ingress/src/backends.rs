@@ -3,7 +3,7 @@
 //! A pod that is no longer ready gets no new request; requests under way end as they would have.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -29,6 +29,7 @@ const MOST_IDLE: usize = 256;
 pub struct Backends {
     by_target: Mutex<HashMap<Target, Arc<Backend>>>,
     connect: Duration,
+    allows_loopback: bool,
 }
 
 /// One target.
@@ -71,8 +72,8 @@ pub enum ConnectError {
 }
 
 impl Backends {
-    pub fn new(connect: Duration) -> Self {
-        Self { by_target: Mutex::default(), connect }
+    pub fn new(connect: Duration, allows_loopback: bool) -> Self {
+        Self { by_target: Mutex::default(), connect, allows_loopback }
     }
 
     /// The backend of a target, empty when it is new.
@@ -95,6 +96,8 @@ impl Backends {
             .filter(|backend| backend.target.namespace == namespace && backend.target.service == name);
         for backend in own {
             let found = service.map(|service| find(&backend.target, service, slices)).unwrap_or_default();
+            let found: Vec<Found> =
+                found.into_iter().filter(|one| is_pod_s(one.address.ip(), self.allows_loopback)).collect();
             backend.set(&found, self.connect);
         }
     }
@@ -215,6 +218,18 @@ struct Found {
     speaks_http2: bool,
 }
 
+/// Whether a pod can be at an address. Slices are written by users, too: what they name must not be the node's own services
+/// or those of its link, such as a cloud's metadata.
+fn is_pod_s(address: IpAddr, allows_loopback: bool) -> bool {
+    let address = address.to_canonical();
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast() || v4.octets()[0] == 0,
+        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80,
+    };
+    let is_special = is_link_local || address.is_unspecified() || address.is_multicast();
+    !is_special && (allows_loopback || !address.is_loopback())
+}
+
 /// The ready endpoints of a target's port.
 fn find(target: &Target, service: &Service, slices: &[Arc<EndpointSlice>]) -> Vec<Found> {
     let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref()).into_iter().flatten();
@@ -250,6 +265,25 @@ fn find(target: &Target, service: &Service, slices: &[Arc<EndpointSlice>]) -> Ve
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn pods_are_machines_on_a_network() {
+        for (address, expected) in [
+            ("10.0.0.1", true),
+            ("fd00::1", true),
+            ("127.0.0.1", false),
+            ("::1", false),
+            ("::ffff:127.0.0.1", false),
+            ("169.254.169.254", false),
+            ("fe80::1", false),
+            ("0.0.0.0", false),
+            ("::", false),
+            ("224.0.0.1", false),
+            ("ff02::1", false),
+        ] {
+            assert_eq!(is_pod_s(address.parse().unwrap(), false), expected, "{address}");
+        }
+    }
 
     #[test]
     fn ports_are_found_by_name_or_number() {

@@ -6,13 +6,16 @@
 //! Every node serves ([`run`]): `routes` says which backend a request is for (pure); `backends` knows the pods behind it
 //! and keeps connections to them; `line` carries a request; `certificates` chooses by server name from `secrets`; `follow`
 //! keeps these true to the API; `quick` serves plain requests and `proxy` all others; `server` accepts connections on the
-//! threads of `worker`; `announce` says that this node does so. In one place of the cluster ([`run_central`]), `status` tells where ingresses
+//! threads of `worker`, no more than `connections` allows, and closes those on which there is no `activity`; `announce` says that this node does so. In one place of the cluster ([`run_central`]), `status` tells where ingresses
 //! are reached, and `grants` lets nodes read the secrets that they need.
 
+mod activity;
 mod again;
 mod announce;
 mod backends;
 mod certificates;
+mod connections;
+mod counted;
 mod follow;
 mod forwarded;
 mod grants;
@@ -64,13 +67,36 @@ pub struct Timeouts {
     pub connect: Duration,
     /// Until a pod begins to answer.
     pub answer: Duration,
-    /// Until a client has sent its request's head.
+    /// Until a client has sent its request's head, once it has begun.
     pub head: Duration,
+    /// Until a client asks again, or takes more of its answer.
+    pub idle: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { connect: Duration::from_secs(2), answer: Duration::from_secs(60), head: Duration::from_secs(60) }
+        Self {
+            connect: Duration::from_secs(2),
+            answer: Duration::from_secs(60),
+            head: Duration::from_secs(30),
+            idle: Duration::from_secs(75),
+        }
+    }
+}
+
+/// What clients and Services can claim of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections of all clients, and of one.
+    pub connections: usize,
+    pub connections_of_client: usize,
+    /// Whether pods may be at loopback addresses, as they are in tests. On a node these are the node's own services.
+    pub allows_loopback_pods: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 16_384, connections_of_client: 2048, allows_loopback_pods: false }
     }
 }
 
@@ -89,16 +115,17 @@ pub async fn run(
     node_name: String,
     listeners: Listeners,
     timeouts: Timeouts,
+    limits: Limits,
 ) -> Result<(), IngressError> {
     let certificates = Arc::new(certificates::Certificates::new()?);
-    let backends = Arc::new(backends::Backends::new(timeouts.connect));
+    let backends = Arc::new(backends::Backends::new(timeouts.connect, limits.allows_loopback_pods));
     let followed = follow::start(&informers, &backends, &certificates).await;
     let proxy = Arc::new(proxy::Proxy { routes: followed.routes(), timeouts });
     // Plain requests need not wait for certificates.
     let (sender, is_secure) = watch::channel(false);
     tracing::info!("ingress serves");
     tokio::join!(
-        server::serve(listeners, proxy, certificates, is_secure, timeouts),
+        server::serve(listeners, proxy, certificates, is_secure, connections::Connections::new(limits)),
         followed.run(),
         async {
             followed.certificates_known().await;

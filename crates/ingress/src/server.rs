@@ -15,14 +15,28 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use crate::activity::Activity;
 use crate::again::Again;
 use crate::certificates::Certificates;
+use crate::connections::Connections;
+use crate::counted::Counted;
 use crate::forwarded::Origin;
 use crate::proxy::Proxy;
 use crate::{Addresses, IngressError, Timeouts, quick, worker};
 
 const BACKLOG: i32 = 4096;
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long an idle client that was told to go may take.
+const GOODBYE: Duration = Duration::from_secs(5);
+const LONGEST_HEAD: usize = 64 * 1024;
+const LONGEST_HEAD_LIST: u32 = 64 * 1024;
+/// Requests that one HTTP/2 connection may have under way.
+const MOST_STREAMS: u32 = 128;
+/// Streams that a client may open and reset at once before it is sent away.
+const MOST_RESETS: usize = 20;
+const MOST_BROKEN_STREAMS: usize = 128;
+/// What waits on one stream for a client that does not read.
+const MOST_UNSENT: usize = 256 * 1024;
 
 /// All addresses, once for each worker: the kernel spreads connections over them.
 pub struct Listeners(Vec<Share>);
@@ -65,8 +79,9 @@ pub async fn serve(
     proxy: Arc<Proxy>,
     certificates: Arc<Certificates>,
     is_secure: watch::Receiver<bool>,
-    timeouts: Timeouts,
+    connections: Arc<Connections>,
 ) {
+    let timeouts = proxy.timeouts;
     let acceptor = match certificates.server_config() {
         Ok(config) => Some(TlsAcceptor::from(Arc::new(config))),
         Err(error) => {
@@ -78,7 +93,7 @@ pub async fn serve(
     let (_serving, ended) = watch::channel(());
     for (number, listeners) in workers.0.into_iter().enumerate() {
         let (proxy, acceptor, mut ended) = (Arc::clone(&proxy), acceptor.clone(), ended.clone());
-        let is_secure = is_secure.clone();
+        let (is_secure, connections) = (is_secure.clone(), Arc::clone(&connections));
         let work = move || {
             worker::become_worker(number);
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -87,7 +102,7 @@ pub async fn serve(
             };
             runtime.block_on(async {
                 tokio::select! {
-                    () = accept_all(listeners, acceptor, proxy, is_secure, timeouts) => {}
+                    () = accept_all(listeners, acceptor, proxy, is_secure, connections, timeouts) => {}
                     _ = ended.changed() => {}
                 }
             });
@@ -104,6 +119,7 @@ async fn accept_all(
     acceptor: Option<TlsAcceptor>,
     proxy: Arc<Proxy>,
     is_secure: watch::Receiver<bool>,
+    connections: Arc<Connections>,
     timeouts: Timeouts,
 ) {
     let plain = listeners.http.into_iter().map(|listener| (listener, None));
@@ -113,12 +129,13 @@ async fn accept_all(
     for (listener, acceptor) in plain.chain(secure) {
         match TcpListener::from_std(listener) {
             Ok(listener) => {
-                let (proxy, mut is_secure) = (Arc::clone(&proxy), is_secure.clone());
+                let (proxy, connections) = (Arc::clone(&proxy), Arc::clone(&connections));
+                let mut is_secure = is_secure.clone();
                 tasks.spawn(async move {
                     if acceptor.is_some() && is_secure.wait_for(|is_secure| *is_secure).await.is_err() {
                         return;
                     }
-                    accept(listener, acceptor, proxy, timeouts).await;
+                    accept(listener, acceptor, proxy, connections, timeouts).await;
                 });
             }
             Err(error) => tracing::error!(%error, "an ingress worker cannot listen"),
@@ -127,13 +144,27 @@ async fn accept_all(
     while tasks.join_next().await.is_some() {}
 }
 
-async fn accept(listener: TcpListener, acceptor: Option<TlsAcceptor>, proxy: Arc<Proxy>, timeouts: Timeouts) {
+async fn accept(
+    listener: TcpListener,
+    acceptor: Option<TlsAcceptor>,
+    proxy: Arc<Proxy>,
+    connections: Arc<Connections>,
+    timeouts: Timeouts,
+) {
     let port = listener.local_addr().map_or(0, |address| address.port());
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
+                let Some(held) = connections.hold(client.ip()) else {
+                    tracing::debug!(client = %client.ip(), "a client has too many connections, or all have");
+                    continue;
+                };
                 let origin = Origin::new(client.ip(), acceptor.is_some(), port);
-                tokio::spawn(connection(stream, acceptor.clone(), Arc::new(origin), Arc::clone(&proxy), timeouts));
+                let serving = connection(stream, acceptor.clone(), Arc::new(origin), Arc::clone(&proxy), timeouts);
+                tokio::spawn(async move {
+                    serving.await;
+                    drop(held);
+                });
             }
             Err(error) => {
                 // Out of files, most likely: others must end first.
@@ -194,14 +225,37 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let (proxy, origin) = (Arc::clone(proxy), Arc::clone(origin));
+    let activity = Activity::new();
+    let counted = activity.clone();
     let service = service_fn(move |request| {
-        let (proxy, origin) = (Arc::clone(&proxy), Arc::clone(&origin));
-        async move { Ok::<_, Infallible>(proxy.handle(request, &origin).await) }
+        let (proxy, origin, under_way) = (Arc::clone(&proxy), Arc::clone(&origin), counted.begin());
+        async move {
+            let answer = proxy.handle(request, &origin).await;
+            Ok::<_, Infallible>(answer.map(|body| Counted::new(body, under_way)))
+        }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     // Its `pipeline_flush` would hold back the refusal of a request that cannot be read.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(timeouts.head);
-    builder.http2().timer(TokioTimer::new());
-    let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    served.await.map_err(|error| error.to_string())
+    builder.http1().max_buf_size(LONGEST_HEAD);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MOST_STREAMS)
+        .max_header_list_size(LONGEST_HEAD_LIST)
+        .max_pending_accept_reset_streams(MOST_RESETS)
+        .max_local_error_reset_streams(MOST_BROKEN_STREAMS)
+        .max_send_buf_size(MOST_UNSENT)
+        // A client that is gone without a word does not answer.
+        .keep_alive_interval(timeouts.idle)
+        .keep_alive_timeout(timeouts.head);
+    let mut served = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = served.as_mut() => return ended.map_err(|error| error.to_string()),
+        () = activity.idle_for(timeouts.idle) => {
+            served.as_mut().graceful_shutdown();
+            tokio::time::timeout(GOODBYE, served.as_mut()).await
+        }
+    };
+    ended.map_err(|_| "idle, and does not go")?.map_err(|error| error.to_string())
 }

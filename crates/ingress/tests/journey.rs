@@ -208,7 +208,8 @@ async fn start_with(timeouts: knarr_ingress::Timeouts) -> Cluster {
     let (http, https) = (nobody(), nobody());
     let listeners = knarr_ingress::Addresses { http: vec![http], https: vec![https] }.bind().unwrap();
     let informers = Informers::new(client.clone());
-    tokio::spawn(knarr_ingress::run(informers, client, "here".into(), listeners, timeouts));
+    let limits = knarr_ingress::Limits { connections_of_client: 100, allows_loopback_pods: true, ..Default::default() };
+    tokio::spawn(knarr_ingress::run(informers, client, "here".into(), listeners, timeouts, limits));
     Cluster { http, https, certificate: made.cert.der().clone() }
 }
 
@@ -227,6 +228,117 @@ async fn ask(address: SocketAddr, request: String) -> String {
 
 fn get(host: &str, path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: 9.9.9.9\r\nConnection: close\r\n\r\n")
+}
+
+/// Requests that two readers may read in two ways reach no pod, whichever way they are served.
+#[tokio::test(flavor = "multi_thread")]
+async fn ambiguous_requests_are_refused() {
+    let cluster = start().await;
+    let hidden = "GET /api/hidden HTTP/1.1\r\nHost: shop.example\r\n\r\n";
+    for head in [
+        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+        "Content-Length: 0\r\nContent-Length: 5\r\n",
+        "Content-Length : 5\r\n",
+        "Transfer-Encoding : chunked\r\n",
+        "Transfer-Encoding: xchunked\r\n",
+        "X-One: a\r\n b\r\n",
+        "X-One: a\nX-Two: b\r\n",
+        "Host: other.example\r\n",
+    ] {
+        let request = format!("POST /api HTTP/1.1\r\nHost: shop.example\r\n{head}\r\n0\r\n\r\n{hidden}");
+        let answer = ask(cluster.http, request).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{head:?}: {answer}");
+        assert!(!answer.contains("hidden"), "{head:?} hides a request: {answer}");
+    }
+    let claim = "GET /api HTTP/1.1\r\nHost: shop.example\r\nForwarded: for=9.9.9.9\r\nConnection: close\r\n";
+    for way in ["", "TE: trailers\r\n"] {
+        let answer = ask(cluster.http, format!("{claim}{way}\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("9.9.9.9"), "{way:?}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_clients_are_let_go() {
+    let short = Duration::from_millis(300);
+    let timeouts = knarr_ingress::Timeouts { head: short, idle: short, ..knarr_ingress::Timeouts::default() };
+    let cluster = start_with(timeouts).await;
+    for begun in ["", "GET / HTTP/1.1\r\nHost: sh", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0"] {
+        let address = cluster.http;
+        tokio::task::spawn_blocking(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE * 2)).unwrap();
+            stream.write_all(begun.as_bytes()).unwrap();
+            let mut rest = Vec::new();
+            // Closed in whatever way, and not by our own patience.
+            if let Err(error) = stream.read_to_end(&mut rest) {
+                assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "{begun:?} holds its connection");
+            }
+        })
+        .await
+        .unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_client_cannot_hold_all_connections() {
+    let cluster = start().await;
+    ask(cluster.http, get("shop.example", "/api")).await;
+    let address = cluster.http;
+    let refused = tokio::task::spawn_blocking(move || {
+        let held: Vec<TcpStream> = (0..150).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let is_closed = |stream: &TcpStream| {
+            stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            let read = (&*stream).read(&mut [0]);
+            !matches!(&read, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+        };
+        let deadline = std::time::Instant::now() + PATIENCE;
+        loop {
+            let closed = held.iter().rev().take(60).filter(|stream| is_closed(stream)).count();
+            if closed >= 50 || std::time::Instant::now() > deadline {
+                return closed;
+            }
+        }
+    });
+    assert!(refused.await.unwrap() >= 50, "connections beyond the limit are closed");
+}
+
+/// A flood of requests that are taken back at once ends the connection, and others are served (CVE-2023-44487).
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_taken_back_at_once_end_the_connection() {
+    let cluster = start().await;
+    let address = cluster.http;
+    let is_ended = tokio::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+        let mut reading = stream.try_clone().unwrap();
+        let heard = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = reading.read_to_end(&mut bytes);
+        });
+        // :method GET, :scheme http, :path /, :authority shop.example (RFC 7541, appendix A).
+        let mut block = vec![0x82, 0x86, 0x84, 0x41, 12];
+        block.extend_from_slice(b"shop.example");
+        let mut flood = Vec::new();
+        for number in (1..20_001u32).step_by(2) {
+            flood.extend_from_slice(&[0, 0, u8::try_from(block.len()).unwrap(), 1, 5]);
+            flood.extend_from_slice(&number.to_be_bytes());
+            flood.extend_from_slice(&block);
+            flood.extend_from_slice(&[0, 0, 4, 3, 0]);
+            flood.extend_from_slice(&number.to_be_bytes());
+            flood.extend_from_slice(&[0, 0, 0, 8]);
+        }
+        let sent = stream.write_all(&flood);
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while !heard.is_finished() && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        sent.is_err() || heard.is_finished()
+    });
+    assert!(is_ended.await.unwrap(), "the connection goes on");
+    assert!(ask(address, get("shop.example", "/api")).await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

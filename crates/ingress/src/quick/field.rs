@@ -1,5 +1,7 @@
 //! Fields of a head that a proxy deals with itself.
 
+use crate::forwarded::is_claim;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     Connection,
@@ -25,17 +27,14 @@ impl Field {
             4 if is("host") => Field::Host,
             6 if is("expect") => Field::Special,
             7 if is("upgrade") => Field::Upgrade,
-            9 if is("x-real-ip") => Field::Claim,
             10 if is("connection") => Field::Connection,
             10 if is("keep-alive") => Field::Neighbourly,
             14 if is("content-length") => Field::ContentLength,
-            15 if is("x-forwarded-for") => Field::Claim,
-            16 if is("x-forwarded-host") || is("x-forwarded-port") => Field::Claim,
             16 if is("proxy-connection") => Field::Neighbourly,
             17 if is("transfer-encoding") => Field::TransferEncoding,
-            17 if is("x-forwarded-proto") => Field::Claim,
             18 if is("proxy-authenticate") => Field::Neighbourly,
             19 if is("proxy-authorization") => Field::Neighbourly,
+            9 | 13.. if is_claim(name) => Field::Claim,
             _ => Field::Passed,
         }
     }
@@ -65,7 +64,10 @@ mod tests {
             ("X-Forwarded-For", Field::Claim),
             ("TE", Field::Special),
             ("Accept", Field::Passed),
-            ("x-forwarded-hosts", Field::Passed),
+            ("Forwarded", Field::Claim),
+            ("X_Forwarded_For", Field::Claim),
+            ("x-forwarded-prefix", Field::Claim),
+            ("x-forward", Field::Passed),
         ] {
             assert_eq!(Field::of(name), expected, "{name}");
         }

@@ -20,8 +20,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::Timeouts;
 use crate::backends::{Backend, Pod};
 use crate::forwarded::Origin;
 use crate::metrics;
@@ -51,13 +53,17 @@ pub async fn serve<S>(stream: S, proxy: &Proxy, origin: &Origin) -> Option<Left<
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut client = Client::new(stream, proxy.timeouts.head);
+    let mut client = Client::new(stream, proxy.timeouts);
     loop {
-        client.deadline.set(proxy.timeouts.head);
+        client.deadline.set(proxy.timeouts.idle);
         let plain = match client.next_request(origin).await {
             Next::Plain(plain) => plain,
             Next::Unplain => return Some(Left { stream: client.stream, read: client.read }),
             Next::Gone => return None,
+            Next::Ambiguous => {
+                client.refuse_ambiguous().await;
+                return None;
+            }
         };
         let started = Instant::now();
         let under_way = metrics::begun();
@@ -89,12 +95,14 @@ struct Client<S> {
     /// What goes to the client next.
     out: Vec<u8>,
     deadline: Deadline,
+    timeouts: Timeouts,
 }
 
 enum Next {
     Plain(Plain),
     Unplain,
     Gone,
+    Ambiguous,
 }
 
 /// Why a client does not get a pod's answer.
@@ -110,18 +118,24 @@ impl<S> Client<S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    fn new(stream: S, patience: Duration) -> Self {
-        let deadline = Deadline::new(patience);
-        Client { stream, read: Vec::new(), request: Vec::new(), out: Vec::new(), deadline }
+    fn new(stream: S, timeouts: Timeouts) -> Self {
+        let deadline = Deadline::new(timeouts.idle);
+        Client { stream, read: Vec::new(), request: Vec::new(), out: Vec::new(), deadline, timeouts }
     }
 
     /// Reads a whole request, and writes it to `request`.
     async fn next_request(&mut self, origin: &Origin) -> Next {
+        let mut has_begun = false;
         loop {
+            if !has_begun && !self.read.is_empty() {
+                has_begun = true;
+                self.deadline.set(self.timeouts.head);
+            }
             self.request.clear();
             match request::read(&self.read, origin, &mut self.request) {
                 Read::Whole(plain) => return Next::Plain(plain),
                 Read::Unplain => return Next::Unplain,
+                Read::Ambiguous => return Next::Ambiguous,
                 Read::Partial if self.read.len() >= MOST_HELD => return Next::Unplain,
                 Read::Partial => {}
             }
@@ -218,7 +232,7 @@ where
         let (count, mut is_over) = body.pass(wire.read()).map_err(|chunks::Broken| Failed::Client)?;
         self.out.extend_from_slice(&wire.read()[..count]);
         wire.take(count);
-        write_out(&mut self.stream, &self.out).await?;
+        write_out(&mut self.stream, &self.out, self.timeouts.idle).await?;
         while !is_over {
             match wire.read_piece(PIECE).await {
                 Ok(0) if answer.body == Body::UntilClose => break,
@@ -226,7 +240,7 @@ where
                 _ => return Err(Failed::Client),
             }
             let passed = body.pass(wire.read()).map_err(|chunks::Broken| Failed::Client)?;
-            write_out(&mut self.stream, &wire.read()[..passed.0]).await?;
+            write_out(&mut self.stream, &wire.read()[..passed.0], self.timeouts.idle).await?;
             wire.take(passed.0);
             is_over = passed.1;
         }
@@ -241,7 +255,22 @@ where
     async fn refuse(&mut self, problem: Problem, plain: &Plain) -> bool {
         self.out.clear();
         answer::write_own(problem.status(), problem.text(), plain.is_head, plain.keeps_alive, &mut self.out);
-        write_out(&mut self.stream, &self.out).await.is_ok()
+        write_out(&mut self.stream, &self.out, self.timeouts.idle).await.is_ok()
+    }
+
+    /// Answers a request that cannot be trusted to be one. Nothing behind it is read.
+    async fn refuse_ambiguous(&mut self) {
+        self.out.clear();
+        answer::write_own(
+            StatusCode::BAD_REQUEST,
+            "the request can be read in two ways\n",
+            false,
+            false,
+            &mut self.out,
+        );
+        // Who sends such things need not hear of it.
+        let _ = write_out(&mut self.stream, &self.out, self.timeouts.idle).await;
+        let _ = self.stream.shutdown().await;
     }
 
     /// Forgets a request that has been served. A client that rests holds little memory.
@@ -292,10 +321,17 @@ impl Passing {
     }
 }
 
-async fn write_out<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Result<(), Failed> {
-    stream.write_all(bytes).await.map_err(|_| Failed::Client)?;
+/// Sends bytes to a client, which has to take some of them every now and then.
+async fn write_out<S: AsyncWrite + Unpin>(stream: &mut S, mut bytes: &[u8], patience: Duration) -> Result<(), Failed> {
+    while !bytes.is_empty() {
+        match tokio::time::timeout(patience, stream.write(bytes)).await {
+            Ok(Ok(count @ 1..)) => bytes = bytes.get(count..).unwrap_or_default(),
+            _ => return Err(Failed::Client),
+        }
+    }
     // Bytes may wait in a stream that encrypts them.
-    stream.flush().await.map_err(|_| Failed::Client)
+    let flushed = tokio::time::timeout(patience, stream.flush()).await;
+    flushed.ok().and_then(Result::ok).ok_or(Failed::Client)
 }
 
 /// Reads what is there, by way of memory that all connections of a thread share: one that waits needs none of its own.

@@ -26,6 +26,8 @@ pub enum Read {
     /// More is needed.
     Partial,
     Unplain,
+    /// Others may take it for more than one request, or for another one.
+    Ambiguous,
 }
 
 /// Reads the request that begins here. A whole one is also written to `out` as the pod is to get it.
@@ -36,6 +38,9 @@ pub fn read(bytes: &[u8], origin: &Origin, out: &mut Vec<u8>) -> Read {
     let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut head = httparse::Request::new(&mut fields);
     let head_length = match head.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) if is_ambiguous(&bytes[..length], head.headers) => {
+            return Read::Ambiguous;
+        }
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Read::Partial,
         Err(_) => return Read::Unplain,
@@ -66,6 +71,21 @@ pub fn read(bytes: &[u8], origin: &Origin, out: &mut Vec<u8>) -> Read {
         is_safe: matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE"),
         keeps_alive: noted.keeps_alive,
     })
+}
+
+/// Whether a head leaves open where its request ends or for whom it is (RFC 9112, sections 2.2, 3.2 and 6.3): lines that end
+/// without a return, a length beside an encoding, an encoding that is not chunked alone, several lengths or hosts.
+fn is_ambiguous(head: &[u8], fields: &[httparse::Header]) -> bool {
+    let ends_bare = head.iter().enumerate().any(|(at, byte)| *byte == b'\n' && (at == 0 || head[at - 1] != b'\r'));
+    let of = |wanted: Field| fields.iter().filter(move |field| Field::of(field.name) == wanted);
+    let (lengths, encodings) = (of(Field::ContentLength).count(), of(Field::TransferEncoding).count());
+    let is_odd = |field: &httparse::Header| !field.value.eq_ignore_ascii_case(b"chunked");
+    ends_bare
+        || lengths > 1
+        || encodings > 1
+        || (lengths > 0 && encodings > 0)
+        || of(Field::TransferEncoding).any(is_odd)
+        || of(Field::Host).count() > 1
 }
 
 struct Noted<'a> {
@@ -161,7 +181,16 @@ mod tests {
             (format!("POST / HTTP/1.1\r\n{host}Content-Length: 5\r\n\r\nhell"), Read::Partial),
             ("GET / HTTP/1.0\r\nHost: a\r\n\r\n".to_owned(), Read::Unplain),
             ("GET / HTTP/1.1\r\n\r\n".to_owned(), Read::Unplain),
-            ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(), Read::Unplain),
+            ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(), Read::Ambiguous),
+            ("GET / HTTP/1.1\nHost: a\n\n".to_owned(), Read::Ambiguous),
+            ("GET / HTTP/1.1\r\nHost: a\nX: y\r\n\r\n".to_owned(), Read::Ambiguous),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n".to_owned(), Read::Unplain),
+            (
+                format!("POST / HTTP/1.1\r\n{host}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\nx"),
+                Read::Ambiguous,
+            ),
+            (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: gzip, chunked\r\n\r\n"), Read::Ambiguous),
+            (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: xchunked\r\n\r\n"), Read::Ambiguous),
             ("GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), Read::Unplain),
             ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), Read::Unplain),
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), Read::Unplain),
@@ -169,7 +198,7 @@ mod tests {
             (format!("GET / HTTP/1.1\r\n{host}Upgrade: websocket\r\nConnection: upgrade\r\n\r\n"), Read::Unplain),
             (format!("GET / HTTP/1.1\r\n{host}Connection: x-hop\r\n\r\n"), Read::Unplain),
             (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: chunked\r\n\r\n"), Read::Unplain),
-            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 1\r\nContent-Length: 1\r\n\r\nx"), Read::Unplain),
+            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 1\r\nContent-Length: 1\r\n\r\nx"), Read::Ambiguous),
             (format!("POST / HTTP/1.1\r\n{host}Content-Length: 1, 1\r\n\r\nx"), Read::Unplain),
             (format!("POST / HTTP/1.1\r\n{host}Content-Length: 999999\r\n\r\n"), Read::Unplain),
             (format!("POST / HTTP/1.1\r\n{host}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n"), Read::Unplain),

@@ -169,8 +169,8 @@ fn dns(
 }
 
 async fn ingress(informers: Informers, client: Client, node_name: String, listeners: Listeners) {
-    let timeouts = knarr_ingress::Timeouts::default();
-    if let Err(error) = knarr_ingress::run(informers, client, node_name, listeners, timeouts).await {
+    let (timeouts, limits) = (knarr_ingress::Timeouts::default(), knarr_ingress::Limits::default());
+    if let Err(error) = knarr_ingress::run(informers, client, node_name, listeners, timeouts, limits).await {
         tracing::error!(error = &error as &dyn std::error::Error, "ingress cannot run");
     }
 }
