@@ -27,7 +27,7 @@ pub fn run(server: &Arc<Server>) -> Vec<JoinHandle<()>> {
         tokio::spawn(crate::custom::follow(server.clone())),
         tokio::spawn(crate::admit::policy::follow_types(server.clone())),
         tokio::spawn(crate::aggregate::follow(server.clone())),
-        tokio::spawn(crate::flow_schemas::follow(server.clone())),
+        tokio::spawn(crate::fairness::run(server.clone())),
         tokio::spawn(crate::authenticate::follow_uses(server.clone())),
     ];
     type Changed = fn(&Server, Option<&Value>, Option<&Value>);

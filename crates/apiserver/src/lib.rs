@@ -13,9 +13,10 @@ pub mod authorize;
 pub mod background;
 pub mod bootstrap;
 pub mod custom;
+mod deadline;
 pub mod encrypt;
 pub mod endpoint;
-mod flow_schemas;
+pub mod fairness;
 #[cfg(test)]
 mod journeys;
 pub mod kinds;

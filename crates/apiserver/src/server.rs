@@ -20,8 +20,10 @@ use crate::answer::{self, Body};
 use crate::audit::{Audit, Record};
 use crate::authenticate::{Authenticator, ServiceAccountTokens, impersonate, user_of_headers};
 use crate::authorize::{Authorizer, Decision, NodeGraph, Rbac, forbidden};
+use crate::deadline;
 use crate::endpoint;
 use crate::endpoint::metrics::Metrics;
+use crate::fairness::{Class, Fairness};
 use crate::kinds::Kinds;
 use crate::objects::Objects;
 use crate::outbound::Outbound;
@@ -40,6 +42,8 @@ pub const BODY_LIMIT: usize = 3 * 1024 * 1024;
 const BODY_TIME: Duration = Duration::from_secs(60);
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
 /// All that serving requests needs. Everything in it may be shared.
 pub struct Server {
@@ -72,6 +76,10 @@ pub struct Server {
     /// Paths that other parts of this process answer.
     pub pages: endpoint::page::Pages,
     pub metrics: Metrics,
+    /// What health checks have told.
+    pub health: endpoint::slis::Indicators,
+    /// Which FlowSchema a request belongs to.
+    pub fairness: Fairness,
     /// Turns true when the server begins to stop: watches end, and it is no longer ready.
     pub stopping: tokio::sync::watch::Receiver<bool>,
     /// Turns true once everything a new cluster needs is in place.
@@ -136,13 +144,23 @@ impl Server {
             self.metrics.begin(&routed.target, resource.map(|resource| &*resource.kind))
         };
         let mut record = Record::begin(self.audit.get(), &parts, &routed.target, Timestamp::now());
-        let answered = self.answer(&mut parts, body, &query, &routed, sender, &mut record).await;
+        let answered = match deadline::limit(&routed.target, &query) {
+            Err(status) => Err(status),
+            Ok(None) => self.answer(&mut parts, body, &query, &routed, sender, &mut record).await,
+            Ok(Some(limit)) => {
+                let answering = self.answer(&mut parts, body, &query, &routed, sender, &mut record);
+                tokio::time::timeout(limit, answering).await.unwrap_or_else(|_| Err(deadline::exceeded()))
+            }
+        };
         let mut answer = match answered {
             Ok(answer) => answer,
             Err(status) => failure(&parts.headers, &query, &status).into(),
         };
         answer.warnings.extend(parts.extensions.get::<TokenWarning>().map(|warning| warning.0.to_owned()));
         add_head(&mut answer, record.id());
+        if let Some(class) = parts.extensions.get::<Arc<Class>>() {
+            add_class(answer.response.headers_mut(), class);
+        }
         record.answered(&mut answer.response, routed.target.verb == "watch", Timestamp::now());
         running.end(answer.response.status().as_u16(), begun.elapsed());
         if answer.response.body().length().is_some() {
@@ -177,6 +195,9 @@ impl Server {
         let allowed = identified.and_then(|(user, acting, _)| {
             passage.identified = Instant::now();
             let user = acting.unwrap_or(user);
+            if let Some(class) = self.fairness.classify(&user, &routed.target) {
+                parts.extensions.insert(class);
+            }
             match self.authorizer.decide(&user, &routed.target) {
                 Decision::Allow(reason) => record.allowed(&reason),
                 Decision::NoOpinion(reason) => {
@@ -288,6 +309,12 @@ pub(crate) fn failure(headers: &HeaderMap, query: &Query, status: &Status) -> Re
     let offer = Offer { custom: false, list: false, shapes: true };
     let format = accept::negotiate(headers, query, offer).unwrap_or(Format::JSON);
     answer::failure(status, &Format { shape: accept::Shape::Whole, ..format })
+}
+
+/// Names would tell how a cluster ranks its users; UIDs tell it only to those who may read the objects.
+fn add_class(headers: &mut HeaderMap, class: &Class) {
+    headers.insert(FLOW_SCHEMA, class.schema_uid.clone());
+    headers.insert(PRIORITY_LEVEL, class.level_uid.clone());
 }
 
 fn add_head(answer: &mut Answer, id: &str) {

@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::Wanted;
 
 const RBAC_AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
-const FLOW_AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 
 /// The object to write in place of the existing one; `None` when nothing is missing.
 pub fn reconcile(existing: &Value, wanted: &Wanted) -> Option<Value> {
@@ -26,9 +25,7 @@ pub fn reconcile(existing: &Value, wanted: &Wanted) -> Option<Value> {
             add_metadata(&mut object, wanted);
             add_missing(&mut object, wanted, "subjects");
         }
-        "flowschemas" | "prioritylevelconfigurations" if existing.at(&marks).text(&[FLOW_AUTOUPDATE]) != "false" => {
-            object.set(&["spec"], wanted.object.at(&["spec"]).clone());
-        }
+        "flowschemas" | "prioritylevelconfigurations" => return crate::fairness::ensure::revise(existing, wanted),
         _ => {}
     }
     (object != *existing).then_some(object)

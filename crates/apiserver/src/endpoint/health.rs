@@ -20,6 +20,9 @@ enum Check {
     Shutdown,
 }
 
+/// Requests are classified by the first of these; limits by priority level are not enforced.
+const PRIORITY_AND_FAIRNESS: &str = "poststarthook/priority-and-fairness-";
+
 /// What a server sets up before it is ready, in the order it is told in.
 const STARTED: [&str; 30] = [
     "poststarthook/start-apiserver-admission-initializer",
@@ -88,6 +91,9 @@ impl Check {
             Check::Ping | Check::Log | Check::Certificate => true,
             Check::Store | Check::StoreReady => server.store.sync().await.is_ok(),
             // A server that is still setting up lives, though it is not ready.
+            Check::Started(name) if name.starts_with(PRIORITY_AND_FAIRNESS) && !live => {
+                *server.ready.borrow() && server.fairness.is_loaded()
+            }
             Check::Informers | Check::Started(_) => live || *server.ready.borrow(),
             Check::Shutdown => !*server.stopping.borrow(),
         }
@@ -96,7 +102,11 @@ impl Check {
 
 /// Answers `/healthz`, `/livez` and `/readyz`, whole or one check of them.
 pub async fn serve(server: &Server, parts: &[&str], query: &Query) -> Response<Body> {
-    let endpoint = parts[0];
+    let endpoint = match parts[0] {
+        "livez" => "livez",
+        "readyz" => "readyz",
+        _ => "healthz",
+    };
     let live = endpoint == "livez";
     let checks = Check::of(endpoint);
     if parts.len() > 1 {
@@ -114,7 +124,11 @@ pub async fn serve(server: &Server, parts: &[&str], query: &Query) -> Response<B
         let name = check.name();
         if excluded.contains(&name) {
             lines.push_str(&format!("[+]{name} excluded: ok\n"));
-        } else if check.passes(server, live).await {
+            continue;
+        }
+        let passed = check.passes(server, live).await;
+        server.health.record(name, endpoint, passed);
+        if passed {
             lines.push_str(&format!("[+]{name} ok\n"));
         } else {
             failed.push(name);

@@ -5,6 +5,7 @@ pub mod health;
 pub mod metrics;
 pub mod openapi;
 pub mod page;
+pub mod slis;
 pub mod version;
 
 use std::sync::Arc;
@@ -57,6 +58,7 @@ pub async fn serve(server: &Arc<Server>, request: &mut Admitted<'_>) -> Result<A
             answer::text(200, "metrics reset\n")
         }
         ["metrics"] => metrics::serve(server),
+        ["metrics", "slis"] => slis::serve(&server.health),
         ["api" | "apis", ..] => return discovery::serve(server, request, &parts).map(Answer::from),
         ["openapi", ..] => return openapi::serve(server, request, &parts).map(Answer::from),
         [".well-known", "openid-configuration"] => {
@@ -105,6 +107,7 @@ fn root(server: &Server) -> http::Response<Body> {
         "/healthz",
         "/livez",
         "/metrics",
+        "/metrics/slis",
         "/openapi/v2",
         "/openapi/v3",
         "/openid/v1/jwks",

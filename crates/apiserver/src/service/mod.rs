@@ -12,7 +12,7 @@ mod ports;
 mod range;
 mod releases;
 
-pub use own::publish;
+pub use own::{publish, run};
 pub use range::first_address;
 
 use std::sync::Arc;

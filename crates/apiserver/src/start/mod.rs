@@ -5,6 +5,7 @@ pub mod write;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -37,6 +38,8 @@ use crate::subresource::connect::Kubelets;
 
 /// How many of the first objects are written side by side, so that they share the disk's syncs.
 const AT_ONCE: usize = 64;
+
+const NAMESPACE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What a server is made from.
 pub struct Settings {
@@ -103,10 +106,13 @@ pub fn start(settings: Settings) -> Started {
         documents: Documents::new(settings.address),
         pages: settings.pages,
         metrics: Metrics::default(),
+        health: Default::default(),
+        fairness: Default::default(),
         stopping,
         ready: is_ready,
     });
     crate::custom::load(&server);
+    server.fairness.load(&*server.objects);
     Started { server, stop, ready }
 }
 
@@ -247,5 +253,31 @@ pub async fn prepare(
         resource: "services",
         name: "kubernetes".to_owned(),
         status: Box::new(status),
-    })
+    })?;
+    server.fairness.load(&*server.objects);
+    Ok(())
+}
+
+/// Restores what every cluster holds where somebody deletes it, until the server stops.
+pub async fn maintain(server: Arc<Server>, service_ranges: Vec<String>, advertised: SocketAddr) {
+    tokio::join!(
+        crate::service::run(server.clone(), service_ranges, advertised),
+        keep_namespaces(server),
+    );
+}
+
+/// Creates the system namespaces again when they are gone.
+async fn keep_namespaces(server: Arc<Server>) {
+    let mut stopping = server.stopping.clone();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(NAMESPACE_INTERVAL) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        }
+        for wanted in bootstrap::wanted(&[]).into_iter().filter(|wanted| wanted.resource == "namespaces") {
+            if let Err(error) = ensure(&server, wanted).await {
+                tracing::warn!(%error, "cannot create a system namespace");
+            }
+        }
+    }
 }

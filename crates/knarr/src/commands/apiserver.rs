@@ -144,6 +144,7 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
     tasks.push(tokio::spawn(renew(pki.clone(), server.clone(), trust)));
     let reached = SocketAddr::new(advertised, address.port());
     start::prepare(&server, &arguments.service_cluster_ip_range, reached).await?;
+    tasks.push(tokio::spawn(start::maintain(server.clone(), arguments.service_cluster_ip_range.clone(), reached)));
     write_kubeconfig(arguments, &pki, address)?;
     started.ready.send_replace(true);
     tracing::info!(%address, took = ?begun.elapsed(), "the API server is ready");

@@ -1,4 +1,4 @@
-//! Whether the flow schemas lead somewhere, told in their status.
+//! Whether FlowSchemas refer to priority levels that exist, as their status says; and the compiled form of both.
 
 use std::sync::Arc;
 
@@ -7,25 +7,28 @@ use knarr_api::time;
 use knarr_api::value::Read;
 use serde_json::{Value, json};
 
+use super::{GROUP, LEVELS, SCHEMAS, ensure};
 use crate::own_status;
 use crate::server::Server;
 
-const GROUP: &str = "flowcontrol.apiserver.k8s.io";
-const SCHEMAS: &str = "flowschemas";
-const LEVELS: &str = "prioritylevelconfigurations";
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
 
-/// Follows flow schemas and what they refer to until the server stops.
-pub async fn follow(server: Arc<Server>) {
-    let step = |server| async move { look(&server).await };
+/// Reconciles on every change of FlowSchemas and priority levels until the server stops.
+pub async fn run(server: Arc<Server>) {
+    let step = |server| async move { reconcile(&server).await };
     tokio::join!(
         own_status::follow(server.clone(), GROUP, SCHEMAS, step),
         own_status::follow(server.clone(), GROUP, LEVELS, step),
     );
 }
 
-async fn look(server: &Arc<Server>) -> bool {
+async fn reconcile(server: &Arc<Server>) -> bool {
+    server.fairness.load(&*server.objects);
     let mut settled = true;
+    if let Err(error) = ensure::create_missing(server).await {
+        tracing::warn!(%error, "cannot create the built-in flow control objects");
+        settled = false;
+    }
     for schema in server.objects.list(GROUP, SCHEMAS, "") {
         let level = schema.text(&["spec", "priorityLevelConfiguration", "name"]);
         let exists = server.objects.get(GROUP, LEVELS, "", level).is_some();

@@ -1,0 +1,171 @@
+//! How long a request may take.
+//!
+//! Watches, logs and streams go on as long as both ends want; every other request is answered by its deadline, so that a
+//! client never waits on a hung peer of this server.
+
+use std::time::Duration;
+
+use knarr_api::status::Status;
+
+use crate::request::Target;
+use crate::route::query::Query;
+
+/// What a request may take at most, and takes where it asks for nothing shorter.
+const MAXIMUM: Duration = Duration::from_secs(60);
+
+/// How long a request may take; none where it may go on.
+pub fn limit(target: &Target, query: &Query) -> Result<Option<Duration>, Status> {
+    if is_long_running(target) {
+        return Ok(None);
+    }
+    match query.text("timeout") {
+        "" => Ok(Some(MAXIMUM)),
+        text => match parse_duration(text) {
+            Ok(asked) => Ok(Some(asked.filter(|asked| *asked < MAXIMUM).unwrap_or(MAXIMUM))),
+            Err(why) => Err(Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))),
+        },
+    }
+}
+
+pub fn is_long_running(target: &Target) -> bool {
+    let streams = matches!(target.subresource.as_str(), "attach" | "exec" | "proxy" | "log" | "portforward");
+    target.verb == "watch" || target.is_resource() && streams
+}
+
+/// The answer to a request whose time is up.
+pub fn exceeded() -> Status {
+    Status::timeout("Timeout: request did not complete within the allotted timeout").with_empty_details()
+}
+
+/// Reads a duration such as `1h30m` or `1.5s`; none when it is zero or negative.
+fn parse_duration(text: &str) -> Result<Option<Duration>, String> {
+    let invalid = || format!("time: invalid duration {text:?}");
+    let (negative, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Ok(None);
+    }
+    if rest.is_empty() {
+        return Err(invalid());
+    }
+    let mut nanoseconds = 0f64;
+    while !rest.is_empty() {
+        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let unit = rest[number..].find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len() - number);
+        let (value, unit) = (&rest[..number], &rest[number..number + unit]);
+        let value: f64 = match value.matches('.').count() {
+            0 | 1 if value.bytes().any(|byte| byte.is_ascii_digit()) => value.parse().map_err(|_| invalid())?,
+            _ => return Err(invalid()),
+        };
+        nanoseconds += value
+            * match unit {
+                "ns" => 1.0,
+                "us" | "µs" | "μs" => 1e3,
+                "ms" => 1e6,
+                "s" => 1e9,
+                "m" => 60e9,
+                "h" => 3600e9,
+                "" => return Err(format!("time: missing unit in duration {text:?}")),
+                unit => return Err(format!("time: unknown unit {unit:?} in duration {text:?}")),
+            };
+        if nanoseconds > i64::MAX as f64 {
+            return Err(invalid());
+        }
+        rest = &rest[number + unit.len()..];
+    }
+    Ok((!negative && nanoseconds >= 1.0).then(|| Duration::from_nanos(nanoseconds as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journeys::{Cluster, MAPS, admin};
+    use bytes::Bytes;
+    use http_body_util::{BodyExt, StreamBody};
+    use serde_json::Value;
+
+    fn target(verb: &str, resource: &str, subresource: &str) -> Target {
+        Target {
+            verb: verb.into(),
+            resource: resource.into(),
+            subresource: subresource.into(),
+            path: "/x".into(),
+            ..Target::default()
+        }
+    }
+
+    #[test]
+    fn requests_have_the_time_they_ask_for() {
+        let limit_of = |timeout: &str| limit(&target("get", "pods", ""), &Query::parse(&format!("timeout={timeout}")));
+        for (timeout, expected) in [
+            ("", 60_000),
+            ("0", 60_000),
+            ("0s", 60_000),
+            ("-5s", 60_000),
+            ("5s", 5_000),
+            ("1.5s", 1_500),
+            ("1m", 60_000),
+            ("30s500ms", 30_500),
+            ("10h", 60_000),
+        ] {
+            let limit = limit_of(timeout).unwrap().unwrap();
+            assert_eq!(limit.as_millis(), expected, "{timeout}");
+        }
+        for (timeout, why) in [
+            ("invalid", "time: invalid duration \"invalid\""),
+            ("10", "time: missing unit in duration \"10\""),
+            ("10x", "time: unknown unit \"x\" in duration \"10x\""),
+            ("s", "time: invalid duration \"s\""),
+            (".s", "time: invalid duration \".s\""),
+            ("1..5s", "time: invalid duration \"1..5s\""),
+            ("-", "time: invalid duration \"-\""),
+            ("99999999999h", "time: invalid duration \"99999999999h\""),
+        ] {
+            let refused = limit_of(timeout).unwrap_err();
+            let expected = format!("invalid timeout specified in the request URL - {why}");
+            assert_eq!((refused.code, refused.message), (400, expected), "{timeout}");
+        }
+    }
+
+    #[test]
+    fn what_goes_on_has_no_deadline() {
+        for (verb, resource, subresource, long) in [
+            ("watch", "pods", "", true),
+            ("get", "pods", "log", true),
+            ("create", "pods", "exec", true),
+            ("get", "nodes", "proxy", true),
+            ("list", "pods", "", false),
+            ("get", "pods", "status", false),
+        ] {
+            let found = limit(&target(verb, resource, subresource), &Query::parse("timeout=invalid"));
+            assert_eq!(matches!(found, Ok(None)), long, "{verb} {resource}/{subresource}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_wrong_timeout_is_refused_before_anything_else() {
+        let cluster = Cluster::new().await;
+        let (code, status) = cluster.json("GET", &format!("{MAPS}?timeout=invalid"), Value::Null).await;
+        assert_eq!((code, status["reason"].as_str()), (400, Some("BadRequest")));
+        let expected = "invalid timeout specified in the request URL - time: invalid duration \"invalid\"";
+        assert_eq!(status["message"], expected);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_takes_too_long_is_answered_by_its_deadline() {
+        let cluster = Cluster::new().await;
+        tokio::time::pause();
+        let begun = tokio::time::Instant::now();
+        let never = futures::stream::pending::<Result<http_body::Frame<Bytes>, std::io::Error>>();
+        let request = http::Request::post(format!("{MAPS}?timeout=7s")).body(StreamBody::new(never)).unwrap();
+        let response = cluster.server().handle(request, &admin()).await;
+        assert_eq!(response.status(), 504);
+        assert_eq!(begun.elapsed().as_secs(), 7);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let status: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(status["message"], "Timeout: request did not complete within the allotted timeout");
+        assert_eq!(status["reason"], "Timeout");
+    }
+}
