@@ -19,6 +19,7 @@ pub mod informer;
 pub mod informers;
 pub mod leader;
 pub mod node_fit;
+pub mod node_network;
 pub mod owner;
 pub mod pod;
 pub mod quantity;

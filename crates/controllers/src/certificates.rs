@@ -1,10 +1,11 @@
 //! Certificate signing requests: those of nodes are approved, approved ones are signed, old ones removed.
 //!
 //! [`request`] reads what is asked for and which rules of a signer it meets, [`serving`] tells whether a node may serve under the
-//! names it asks for, [`reserved`] which names
+//! names it asks for, [`network`] whether it asks for its own network, [`reserved`] which names
 //! no node may have, [`sign`] makes certificates.
 
 mod der;
+mod network;
 mod request;
 mod reserved;
 mod serving;
@@ -18,7 +19,7 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use knarr_client::{Change, WorkQueue, run_workers, time};
+use knarr_client::{Change, WorkQueue, node_network, run_workers, time};
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 
@@ -26,7 +27,7 @@ use crate::common::key::name;
 use crate::error::{Error, Result, ignore_not_found};
 use crate::{Context, Settings};
 
-use request::{Asked, KUBELET_CLIENT, KUBELET_SERVING};
+use request::{Asked, CLIENT, KUBELET_CLIENT, KUBELET_SERVING};
 use reserved::Reserved;
 use sign::Authority;
 
@@ -120,6 +121,7 @@ async fn approve(context: Context, request: Arc<Request>) -> Result<()> {
     }
     match request.spec.signer_name.as_str() {
         KUBELET_CLIENT => approve_client(&context, &request, &asked).await,
+        CLIENT if network::is_own(&request.spec, &asked) => approve_network(&context, &request).await,
         KUBELET_SERVING if context.settings.approve_kubelet_serving => {
             let nodes = context.informers.of::<Node>();
             nodes.synced().await;
@@ -145,6 +147,14 @@ async fn approve_client(context: &Context, request: &Request, asked: &Asked) -> 
         }
     }
     Err(Error::Later("whoever asks for the certificate may not have it approved".to_owned()))
+}
+
+/// A certificate by which a node's network components are known.
+async fn approve_network(context: &Context, request: &Request) -> Result<()> {
+    match may(context, request, node_network::APPROVAL).await? {
+        true => add_approval(context, request, "Auto approving the client certificate of a node's own network.").await,
+        false => Err(Error::Later("the node may not have the certificate of its network approved".to_owned())),
+    }
 }
 
 async fn add_approval(context: &Context, request: &Request, message: &str) -> Result<()> {

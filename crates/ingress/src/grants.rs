@@ -48,7 +48,7 @@ pub async fn run(informers: Informers, client: Client, readers: String) {
     followed.roles.synced().await;
     followed.bindings.synced().await;
     run_workers(queue, 1, move |namespace| {
-        let plan = followed.plan(&namespace);
+        let plan = followed.plan(&namespace, &readers);
         let (client, readers) = (client.clone(), readers.clone());
         async move { carry_out(client, &namespace, &readers, plan).await }
     })
@@ -70,24 +70,34 @@ enum Plan {
 }
 
 impl Followed {
-    fn plan(&self, namespace: &str) -> Plan {
+    fn plan(&self, namespace: &str, readers: &str) -> Plan {
         let classes = self.classes.list();
         let ingresses = self.ingresses.in_namespace(namespace);
         let ours = ingresses.iter().filter(|ingress| is_ours(ingress, &classes));
         let wanted: BTreeSet<String> = ours.flat_map(|ingress| secrets_of(ingress)).map(|(_, name)| name).collect();
         let role = self.roles.get(namespace, NAME);
-        plan(wanted, role.as_deref(), self.bindings.get(namespace, NAME).is_some())
+        let binding = self.bindings.get(namespace, NAME);
+        plan(wanted, role.as_deref(), binding.map(|binding| binds(&binding, readers)))
     }
 }
 
-fn plan(wanted: BTreeSet<String>, role: Option<&Role>, is_bound: bool) -> Plan {
+/// Whether the role is given to exactly these readers: an earlier version gave it to others.
+fn binds(binding: &RoleBinding, readers: &str) -> bool {
+    match binding.subjects.as_deref() {
+        Some([subject]) => subject.kind == "Group" && subject.name == readers,
+        _ => false,
+    }
+}
+
+/// `bound` says of a binding that is there whether it is as it should be.
+fn plan(wanted: BTreeSet<String>, role: Option<&Role>, bound: Option<bool>) -> Plan {
     let granted = role.map(|role| {
         let rules = role.rules.iter().flatten();
         rules.flat_map(|rule| rule.resource_names.iter().flatten().cloned()).collect::<BTreeSet<String>>()
     });
     match granted {
-        None if wanted.is_empty() && !is_bound => Plan::Nothing,
-        Some(granted) if granted == wanted && is_bound => Plan::Nothing,
+        None if wanted.is_empty() && bound.is_none() => Plan::Nothing,
+        Some(granted) if granted == wanted && bound == Some(true) => Plan::Nothing,
         _ if wanted.is_empty() => Plan::Revoke,
         _ => Plan::Grant(wanted),
     }
@@ -146,16 +156,20 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<String>>();
         let granting = |wanted: &[&str]| serde_json::from_value::<Role>(role(&names(wanted))).unwrap();
         let (one, two) = (granting(&["a"]), granting(&["a", "b"]));
-        for (wanted, role, is_bound, expected) in [
-            (vec![], None, false, Plan::Nothing),
-            (vec!["a"], None, false, Plan::Grant(names(&["a"]))),
-            (vec!["a"], Some(&one), true, Plan::Nothing),
-            (vec!["a"], Some(&one), false, Plan::Grant(names(&["a"]))),
-            (vec!["a"], Some(&two), true, Plan::Grant(names(&["a"]))),
-            (vec![], Some(&one), true, Plan::Revoke),
-            (vec![], None, true, Plan::Revoke),
+        let given: RoleBinding = serde_json::from_value(binding("network")).unwrap();
+        let (right, wrong) = (Some(binds(&given, "network")), Some(binds(&given, "nodes")));
+        assert_eq!((right, wrong), (Some(true), Some(false)));
+        for (wanted, role, bound, expected) in [
+            (vec![], None, None, Plan::Nothing),
+            (vec!["a"], None, None, Plan::Grant(names(&["a"]))),
+            (vec!["a"], Some(&one), right, Plan::Nothing),
+            (vec!["a"], Some(&one), wrong, Plan::Grant(names(&["a"]))),
+            (vec!["a"], Some(&one), None, Plan::Grant(names(&["a"]))),
+            (vec!["a"], Some(&two), right, Plan::Grant(names(&["a"]))),
+            (vec![], Some(&one), right, Plan::Revoke),
+            (vec![], None, right, Plan::Revoke),
         ] {
-            assert_eq!(plan(names(&wanted), role, is_bound), expected, "{wanted:?}");
+            assert_eq!(plan(names(&wanted), role, bound), expected, "{wanted:?}");
         }
     }
 }

@@ -70,6 +70,8 @@ fn bind_ingress(arguments: &Arguments, cluster: &Cluster) -> Option<Listeners> {
 /// A machine that the cluster knows.
 struct Joined {
     identity: Identity,
+    /// What its network components are known by.
+    network: Identity,
     cluster: Cluster,
 }
 
@@ -79,10 +81,11 @@ async fn join(arguments: &Arguments) -> anyhow::Result<Joined> {
     let folder = arguments.data_dir.join("kubelet/pki");
     let token = &arguments.token.bootstrap;
     let identity = until_reached(|| Identity::obtain(&arguments.server, &authority, token, &name, &folder)).await?;
+    let network = until_reached(|| identity.network()).await?;
     let client = identity.client();
     let cluster = cluster(&client, &arguments.data_dir).await?;
     tracing::info!(server = %arguments.server, node = name, "joined");
-    Ok(Joined { identity, cluster })
+    Ok(Joined { identity, network, cluster })
 }
 
 /// What all nodes share, from the server; a node that was one before works without it, for its pods must.
@@ -108,7 +111,7 @@ async fn serve(
     runtime: Runtime,
     begun: Instant,
 ) -> anyhow::Result<()> {
-    let Joined { identity, cluster } = joined;
+    let Joined { identity, network: network_identity, cluster } = joined;
     arguments.node.cluster_dns = cluster.dns;
     arguments.node.cluster_domain = cluster.domain;
     let network = NetworkArguments {
@@ -118,12 +121,13 @@ async fn serve(
         dns_stub_domain: cluster.dns_stub_domains,
         ingress: arguments.ingress.clone(),
     };
-    let client = identity.client();
+    let (client, network_client) = (identity.client(), network_identity.client());
     let mut tasks = JoinSet::new();
     tasks.spawn(identity.keep());
+    tasks.spawn(network_identity.keep());
     tasks.spawn(journal::hand_over(client.clone()));
     let parts = NodeNetwork { node: &arguments.node, network: &network, data: &arguments.data_dir, ingress };
-    parts.start(client.clone(), &mut tasks)?;
+    parts.start(network_client, client.clone(), &mut tasks)?;
     tasks.spawn(tell_when_ready(client.clone(), arguments.clone(), begun));
     let shutdown = async {
         if let Err(error) = common::stopped().await {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use jiff::Timestamp;
+use knarr_apiserver::admit::EnabledPlugins;
 use knarr_apiserver::audit::{Audit, Log, LogSettings, Policy};
 use knarr_apiserver::authenticate::{ServiceAccountTokens, TokenFile};
 use knarr_apiserver::encrypt::{Configuration, Encrypted};
@@ -91,6 +92,9 @@ pub struct Arguments {
     /// Call kubelets whatever certificate they show, such as those that signed their own.
     #[arg(long, conflicts_with = "kubelet_certificate_authority")]
     pub kubelet_insecure_tls: bool,
+    /// Admission plugins to run besides those that always do: DenyServiceExternalIPs.
+    #[arg(long, value_delimiter = ',')]
+    pub enable_admission_plugins: Vec<String>,
     /// Serve metrics.k8s.io, read from the nodes; `knarr server` always does.
     #[arg(long)]
     pub resource_metrics: bool,
@@ -133,6 +137,7 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
         address: SocketAddr::new(advertised, address.port()).to_string(),
         provided: if arguments.resource_metrics { resource_metrics::kinds() } else { Vec::new() },
         pages: crate::journal::pages(),
+        admission_plugins: EnabledPlugins::parse(&arguments.enable_admission_plugins)?,
     });
     let server = started.server.clone();
     record_requests(arguments, &server)?;

@@ -11,8 +11,8 @@ use clap::Args;
 use jiff::Timestamp;
 use knarr_apiserver::listen::InProcess;
 use knarr_apiserver::request::User;
-use knarr_client::Informers;
 use knarr_client::kube::Client;
+use knarr_client::{Informers, node_network};
 use knarr_network::cidr::Cidr;
 use knarr_network::load_balancer;
 use tokio::sync::watch;
@@ -65,18 +65,18 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     tasks.spawn(parts.controllers(&running.pki));
     tasks.spawn(parts.scheduler());
     let node = runtime.map(|runtime| parts.node(runtime, stopped.clone())).transpose()?;
-    if node.is_some() {
-        let network = NodeNetwork { node: &arguments.node, network: &arguments.network, data: &data, ingress };
-        network.start(parts.component("knarr-network"), &mut tasks)?;
-    }
-    let central = parts.component("knarr-network");
-    network::start_central(&central, &arguments.node, &arguments.network, parts.load_balancers(), &mut tasks);
-    // Others wait for this; what serves already running pods does not.
-    join::ensure_objects(&parts.component("knarr"), &parts.cluster())
+    // The network may read what it needs only after this.
+    join::ensure_objects(&parts.administrator("knarr"), &parts.cluster())
         .await
         .context("the cluster cannot be prepared")?;
+    if node.is_some() {
+        let network = NodeNetwork { node: &arguments.node, network: &arguments.network, data: &data, ingress };
+        network.start(parts.node_network()?, parts.client(parts.node_user()?, "knarr-network"), &mut tasks)?;
+    }
+    let central = parts.component(join::NETWORK_CONTROLLER, "knarr-network");
+    network::start_central(&central, &arguments.node, &arguments.network, parts.load_balancers(), &mut tasks);
     tasks.spawn(manifests::run(
-        parts.component("knarr-manifests"),
+        parts.administrator("knarr-manifests"),
         data.join("manifests"),
         data.join("manifests.json"),
     ));
@@ -136,9 +136,28 @@ impl Parts {
         Client::new(service, "default")
     }
 
-    fn component(&self, name: &'static str) -> Client {
+    /// A client as an administrator: for what prepares the cluster, applies the administrator's manifests, and acts for
+    /// all controllers.
+    fn administrator(&self, name: &'static str) -> Client {
         let user = User::named(&format!("system:{name}"), &["system:masters", "system:authenticated"]);
         self.client(user, name)
+    }
+
+    /// A client as a user who has what roles give them and no more.
+    fn component(&self, user: &str, agent: &'static str) -> Client {
+        self.client(User::named(user, &["system:authenticated"]), agent)
+    }
+
+    /// Who this machine is to the API.
+    fn node_user(&self) -> anyhow::Result<User> {
+        let name = self.arguments.node.name()?;
+        Ok(User::named(&format!("system:node:{name}"), &["system:nodes", "system:authenticated"]))
+    }
+
+    /// A client as the network components of this machine.
+    fn node_network(&self) -> anyhow::Result<Client> {
+        let name = node_network::user(&self.arguments.node.name()?);
+        Ok(self.client(User::named(&name, &[node_network::GROUP, "system:authenticated"]), "knarr-network"))
     }
 
     fn controllers(&self, pki: &knarr_apiserver::pki::Pki) -> impl Future<Output = ()> + Send + use<> {
@@ -157,11 +176,11 @@ impl Parts {
             service_cidrs: self.arguments.apiserver.service_cluster_ip_range.clone(),
             ..knarr_controllers::Settings::default()
         };
-        knarr_controllers::run(knarr_controllers::Context::new(self.component("kube-controller-manager"), settings))
+        knarr_controllers::run(knarr_controllers::Context::new(self.administrator("kube-controller-manager"), settings))
     }
 
     fn scheduler(&self) -> impl Future<Output = ()> + Send + use<> {
-        let client = self.component("kube-scheduler");
+        let client = self.component("system:kube-scheduler", "kube-scheduler");
         let settings =
             knarr_scheduler::Settings { configuration: knarr_scheduler::Configuration::default(), now: Timestamp::now };
         knarr_scheduler::run(client.clone(), Informers::new(client), settings)
@@ -169,7 +188,7 @@ impl Parts {
 
     /// Asks every part as its users would, and tells when all work.
     fn tell_when_ready(&self, begun: Instant) -> anyhow::Result<impl Future<Output = ()> + Send + use<>> {
-        let client = self.component("knarr");
+        let client = self.administrator("knarr");
         let mut probes = vec![Probe::path("API server", client.clone(), "/readyz".to_owned())];
         if !self.arguments.disable_agent {
             probes.extend(self.node_probes(&client)?);
@@ -239,11 +258,9 @@ impl Parts {
     ) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send + use<>> {
         let arguments = self.arguments.node.clone();
         let data: PathBuf = self.arguments.apiserver.data_dir.clone();
-        let name = arguments.name()?;
         // The serving certificate is asked of the API, as on every other node: it is renewed on the way, too.
         let files = NodeFiles { client_ca: data.join("pki/ca.crt"), serving: None };
-        let user = User::named(&format!("system:node:{name}"), &["system:nodes", "system:authenticated"]);
-        let client = self.client(user, "kubelet");
+        let client = self.client(self.node_user()?, "kubelet");
         Ok(async move {
             let shutdown = async move {
                 // A dropped sender means the same as a word to stop.

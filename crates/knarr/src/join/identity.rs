@@ -18,11 +18,14 @@ use super::{BootstrapToken, pem};
 #[derive(Clone)]
 struct Way(Config);
 
-/// A node that has its certificate.
+/// A node, or its network components, with a certificate to be known by.
 pub struct Identity {
     way: Way,
     node: String,
     folder: PathBuf,
+    purpose: Purpose,
+    /// Who asks for new certificates; without it the identity itself does.
+    asks: Option<Client>,
     current: Arc<ArcSwap<Client>>,
     reach: Arc<Reach>,
 }
@@ -40,8 +43,14 @@ impl Way {
         config.auth_info = AuthInfo::default();
         // A watch may be silent for minutes and ends by the server's own timeout.
         config.read_timeout = None;
-        config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static("kubelet")));
-        Self(config)
+        Self(config).named("kubelet")
+    }
+
+    /// The same for a component of another name.
+    fn named(mut self, agent: &'static str) -> Self {
+        self.0.headers.retain(|(name, _)| *name != http::header::USER_AGENT);
+        self.0.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
+        self
     }
 
     /// A client that speaks with the token alone.
@@ -51,8 +60,8 @@ impl Way {
         Client::try_from(config).context("a client cannot be made from the token")
     }
 
-    fn client(&self, folder: &Path) -> anyhow::Result<Client> {
-        let files = certificates::files(folder, &Purpose::Client);
+    fn client(&self, folder: &Path, purpose: &Purpose) -> anyhow::Result<Client> {
+        let files = certificates::files(folder, purpose);
         let mut config = self.0.clone();
         config.auth_info = AuthInfo {
             client_certificate: Some(files.certificate.to_string_lossy().into_owned()),
@@ -60,7 +69,7 @@ impl Way {
             ..AuthInfo::default()
         };
         Client::try_from(config)
-            .with_context(|| format!("the node's certificate in {} cannot be used", folder.display()))
+            .with_context(|| format!("the certificate {} cannot be used", files.certificate.display()))
     }
 }
 
@@ -76,12 +85,12 @@ impl Identity {
         let way = Way::new(server, authority);
         certificates::settle(folder, &Purpose::Client)?;
         // A certificate that is due is renewed with itself: the token may have expired long ago.
-        if !is_good(folder) {
+        if !is_good(folder, &Purpose::Client) {
             let client = way.with_token(token)?;
             let made = certificates::ensure(&client, node, folder, &Purpose::Client).await;
             made.map_err(|error| explain(error, &token.id))?;
         }
-        Self::known(way, node, folder)
+        Self::known(way, node, folder, Purpose::Client, None)
     }
 
     /// Takes the certificate in the folder if it is still good, else asks for one as whoever the kubeconfig names.
@@ -92,18 +101,32 @@ impl Identity {
             Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.with_context(unusable)?;
         let way = Way::from(config.clone());
         certificates::settle(folder, &Purpose::Client)?;
-        if !is_good(folder) {
+        if !is_good(folder, &Purpose::Client) {
             let client = Client::try_from(config).with_context(unusable)?;
             certificates::ensure(&client, node, folder, &Purpose::Client)
                 .await
                 .context("the node got no certificate")?;
         }
-        Self::known(way, node, folder)
+        Self::known(way, node, folder, Purpose::Client, None)
     }
 
-    fn known(way: Way, node: &str, folder: &Path) -> anyhow::Result<Self> {
-        let current = Arc::new(ArcSwap::from_pointee(way.client(folder)?));
-        Ok(Identity { way, node: node.to_owned(), folder: folder.to_owned(), current, reach: Arc::default() })
+    /// The identity of the node's network components, for which the node asks.
+    pub async fn network(&self) -> anyhow::Result<Self> {
+        certificates::settle(&self.folder, &Purpose::Network)?;
+        // A certificate that is due is renewed later: the network must work while the server is away.
+        if !is_good(&self.folder, &Purpose::Network) {
+            certificates::ensure(&self.client(), &self.node, &self.folder, &Purpose::Network)
+                .await
+                .context("the node's network got no certificate")?;
+        }
+        let way = self.way.clone().named("knarr-network");
+        Self::known(way, &self.node, &self.folder, Purpose::Network, Some(self.client()))
+    }
+
+    fn known(way: Way, node: &str, folder: &Path, purpose: Purpose, asks: Option<Client>) -> anyhow::Result<Self> {
+        let current = Arc::new(ArcSwap::from_pointee(way.client(folder, &purpose)?));
+        let (node, folder) = (node.to_owned(), folder.to_owned());
+        Ok(Identity { way, node, folder, purpose, asks, current, reach: Arc::default() })
     }
 
     /// A kubeconfig by which other programs on the node speak for it. It names the files of the certificate, so that it
@@ -134,7 +157,7 @@ impl Identity {
         let text = std::fs::read(&file).with_context(|| format!("cannot read {}: has it joined?", file.display()))?;
         let (_, pem) =
             x509_parser::pem::parse_x509_pem(&text).with_context(|| format!("{} is no certificate", file.display()))?;
-        Way::new(server, &pem.contents).client(&data.join("kubelet/pki"))
+        Way::new(server, &pem.contents).client(&data.join("kubelet/pki"), &Purpose::Client)
     }
 
     /// A client that always shows the newest certificate.
@@ -154,22 +177,22 @@ impl Identity {
 
     /// Renews the certificate for as long as the node lives.
     pub async fn keep(self) {
-        let client = self.client();
-        let (way, folder, current) = (self.way, self.folder.clone(), self.current);
+        let client = self.asks.clone().unwrap_or_else(|| self.client());
+        let (way, folder, purpose, current) = (self.way, self.folder.clone(), self.purpose.clone(), self.current);
         let renewed = move |result: Result<&knarr_kubelet::CertificateFiles, ()>| match result
-            .map(|_| way.client(&folder))
+            .map(|_| way.client(&folder, &purpose))
         {
             Ok(Ok(client)) => current.store(Arc::new(client)),
             Ok(Err(error)) => tracing::error!(error = format!("{error:#}"), "the renewed certificate cannot be used"),
             Err(()) => {}
         };
-        certificates::keep(client, self.node, self.folder, Purpose::Client, renewed).await;
+        certificates::keep(client, self.node, self.folder, self.purpose, renewed).await;
     }
 }
 
 /// Whether the folder holds a certificate, and its key, that has not expired.
-fn is_good(folder: &Path) -> bool {
-    let files = certificates::files(folder, &Purpose::Client);
+fn is_good(folder: &Path, purpose: &Purpose) -> bool {
+    let files = certificates::files(folder, purpose);
     let Ok(text) = std::fs::read(&files.certificate) else { return false };
     let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(&text) else { return false };
     files.key.exists() && pem.parse_x509().is_ok_and(|certificate| certificate.validity().is_valid())

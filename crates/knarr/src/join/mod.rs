@@ -12,7 +12,7 @@ mod token;
 
 pub use authority::fetch as fetch_authority;
 pub use identity::Identity;
-pub use objects::{NODES, ensure as ensure_objects};
+pub use objects::{NETWORK_CONTROLLER, ensure as ensure_objects};
 pub use reach::until_reached;
 pub use token::{BootstrapToken, JoinToken, Pin};
 

@@ -5,6 +5,7 @@ use knarr_client::k8s_openapi::api::core::v1::ConfigMap;
 use knarr_client::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use knarr_client::kube::api::{Patch, PatchParams};
 use knarr_client::kube::{self, Api, Client};
+use knarr_client::node_network;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -12,10 +13,10 @@ use super::GROUP;
 use crate::cluster::{self, Cluster};
 
 const MANAGER: &str = "knarr";
-pub const NODES: &str = "system:nodes";
+const NODES: &str = "system:nodes";
 
 /// Role, and the group that gets it in the whole cluster.
-const BINDINGS: [(&str, &str, &str); 4] = [
+const BINDINGS: [(&str, &str, &str); 5] = [
     ("knarr:kubelet-bootstrap", "system:node-bootstrapper", GROUP),
     ("knarr:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", GROUP),
     (
@@ -23,8 +24,12 @@ const BINDINGS: [(&str, &str, &str); 4] = [
         "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
         NODES,
     ),
-    ("knarr:node-network", "knarr:node-network", NODES),
+    ("knarr:node-network-certificates", "knarr:node-network-certificates", NODES),
+    ("knarr:node-network", "knarr:node-network", node_network::GROUP),
 ];
+
+/// Who assigns load balancers' addresses, keeps the DNS service and tells where ingresses are reached.
+pub const NETWORK_CONTROLLER: &str = "knarr:network-controller";
 
 /// The users of parts that run alone; like nodes they tell what they did.
 const PARTS: [&str; 3] = ["system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy"];
@@ -32,6 +37,11 @@ const PARTS: [&str; 3] = ["system:kube-controller-manager", "system:kube-schedul
 /// Makes them all, or brings them back to what they should be.
 pub async fn ensure(client: &Client, cluster: &Cluster) -> Result<(), kube::Error> {
     apply::<ClusterRole>(Api::all(client.clone()), node_network_role()).await?;
+    apply::<ClusterRole>(Api::all(client.clone()), node_network_certificates_role()).await?;
+    apply::<ClusterRole>(Api::all(client.clone()), network_controller_role()).await?;
+    let user = [("User", NETWORK_CONTROLLER)];
+    let bound = binding("ClusterRoleBinding", NETWORK_CONTROLLER, "ClusterRole", NETWORK_CONTROLLER, &user);
+    apply::<ClusterRoleBinding>(Api::all(client.clone()), bound).await?;
     apply::<ClusterRole>(Api::all(client.clone()), journal_role()).await?;
     for (name, role, group) in BINDINGS {
         apply::<ClusterRoleBinding>(
@@ -63,7 +73,8 @@ where
 }
 
 /// The service proxy and DNS of a node follow all services and where they lead; its policies hold for peers on all nodes,
-/// and it serves all ingresses. TLS secrets it may read one by one, where an ingress names them.
+/// and it serves all ingresses. TLS secrets it may read one by one, where an ingress names them. Kubelets have none of this:
+/// see [`node_network`].
 fn node_network_role() -> Value {
     let read = ["get", "list", "watch"];
     json!({
@@ -74,6 +85,44 @@ fn node_network_role() -> Value {
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
             {"apiGroups": ["networking.k8s.io"], "resources": ["ingressclasses", "ingresses", "networkpolicies", "servicecidrs"], "verbs": read},
         ],
+    })
+}
+
+/// It lets nodes' networks read TLS secrets by roles of one name, which it may make without having their rights.
+fn network_controller_role() -> Value {
+    let read = ["get", "list", "watch"];
+    let ingress_role = ["knarr:ingress"];
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": NETWORK_CONTROLLER},
+        "rules": [
+            {"apiGroups": [""], "resources": ["nodes", "services"], "verbs": read},
+            {"apiGroups": [""], "resources": ["services"], "verbs": ["create"]},
+            {"apiGroups": [""], "resources": ["services/status"], "verbs": ["patch", "update"]},
+            {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
+            {"apiGroups": ["networking.k8s.io"], "resources": ["ingressclasses", "ingresses"], "verbs": read},
+            {"apiGroups": ["networking.k8s.io"], "resources": ["ingressclasses"], "verbs": ["create"]},
+            {"apiGroups": ["networking.k8s.io"], "resources": ["ingresses/status"], "verbs": ["patch", "update"]},
+            {
+                "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"],
+                "resourceNames": ingress_role,
+                "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"],
+            },
+            {
+                "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "resourceNames": ingress_role,
+                "verbs": ["bind", "escalate"],
+            },
+        ],
+    })
+}
+
+/// A node may have the certificate of its own network components approved.
+fn node_network_certificates_role() -> Value {
+    let resource = format!("certificatesigningrequests/{}", node_network::APPROVAL);
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "knarr:node-network-certificates"},
+        "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": [resource], "verbs": ["create"]}],
     })
 }
 
@@ -104,4 +153,25 @@ fn binding(kind: &str, name: &str, role_kind: &str, role: &str, subjects: &[(&st
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": role_kind, "name": role},
         "subjects": subjects.iter().map(subject).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubelets_get_no_reads_of_the_whole_cluster() {
+        let of_nodes = BINDINGS.iter().filter(|(_, _, group)| *group == NODES).map(|(_, role, _)| *role);
+        let only =
+            ["system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", "knarr:node-network-certificates"];
+        assert_eq!(of_nodes.collect::<Vec<_>>(), only);
+    }
+
+    #[test]
+    fn the_network_of_a_node_only_reads() {
+        for rule in node_network_role()["rules"].as_array().unwrap() {
+            assert_eq!(rule["verbs"], json!(["get", "list", "watch"]), "{rule}");
+            assert!(!rule["resources"].as_array().unwrap().contains(&json!("secrets")), "{rule}");
+        }
+    }
 }

@@ -59,6 +59,30 @@ fn a_node_joins_with_one_line_and_serves() {
         let log = cluster.kubectl(&["logs", pod]);
         assert!(!log.contains("error"), "{log}");
     }
+    for node in &cluster.nodes {
+        check_rights(&cluster, &node.name);
+    }
+}
+
+/// A kubelet has what belongs to its node; what its network needs of the whole cluster, the network reads as itself.
+fn check_rights(cluster: &Cluster, node: &str) {
+    let (kubelet, network) = (format!("system:node:{node}"), format!("knarr:node-network:{node}"));
+    for (user, group, verb, resource, allowed) in [
+        (&kubelet, "system:nodes", "list", "pods", false),
+        (&kubelet, "system:nodes", "watch", "nodes", false),
+        (&kubelet, "system:nodes", "list", "namespaces", false),
+        (&kubelet, "system:nodes", "list", "networkpolicies", false),
+        (&kubelet, "system:nodes", "list", "services", true),
+        (&network, "knarr:node-network", "list", "pods", true),
+        (&network, "knarr:node-network", "watch", "networkpolicies", true),
+        (&network, "knarr:node-network", "list", "secrets", false),
+        (&network, "knarr:node-network", "patch", "nodes", false),
+        (&network, "knarr:node-network", "delete", "pods", false),
+    ] {
+        let (user_flag, group_flag) = (format!("--as={user}"), format!("--as-group={group}"));
+        let question = ["auth", "can-i", verb, resource, "--all-namespaces", "--quiet", &user_flag, &group_flag];
+        assert_eq!(cluster.try_kubectl(&question).is_ok(), allowed, "{user} may {verb} {resource}");
+    }
 }
 
 #[test]

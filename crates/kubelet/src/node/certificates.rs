@@ -35,6 +35,8 @@ pub enum CertificateError {
 pub enum Purpose {
     /// To be known to the API as this node.
     Client,
+    /// To be known to the API as this node's network components.
+    Network,
     /// To serve the node's endpoints under these names and addresses.
     Serving { names: Vec<String>, addresses: Vec<IpAddr> },
 }
@@ -43,13 +45,14 @@ impl Purpose {
     fn signer(&self) -> &'static str {
         match self {
             Self::Client => "kubernetes.io/kube-apiserver-client-kubelet",
+            Self::Network => "kubernetes.io/kube-apiserver-client",
             Self::Serving { .. } => "kubernetes.io/kubelet-serving",
         }
     }
 
     fn usage(&self) -> &'static str {
         match self {
-            Self::Client => "client auth",
+            Self::Client | Self::Network => "client auth",
             Self::Serving { .. } => "server auth",
         }
     }
@@ -57,7 +60,16 @@ impl Purpose {
     fn file_name(&self) -> &'static str {
         match self {
             Self::Client => "kubelet-client",
+            Self::Network => "network-client",
             Self::Serving { .. } => "kubelet-server",
+        }
+    }
+
+    /// The group and the name that the certificate is for.
+    fn subject(&self, node: &str) -> (&'static str, String) {
+        match self {
+            Self::Client | Self::Serving { .. } => ("system:nodes", format!("system:node:{node}")),
+            Self::Network => (knarr_client::node_network::GROUP, knarr_client::node_network::user(node)),
         }
     }
 }
@@ -168,8 +180,9 @@ async fn request(client: &Client, node: &str, folder: &Path, purpose: &Purpose) 
     let key = KeyPair::generate()?;
     let mut parameters = CertificateParams::new(Vec::<String>::new())?;
     parameters.distinguished_name = rcgen::DistinguishedName::new();
-    parameters.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-    parameters.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+    let (group, name) = purpose.subject(node);
+    parameters.distinguished_name.push(DnType::OrganizationName, group);
+    parameters.distinguished_name.push(DnType::CommonName, name);
     if let Purpose::Serving { names, addresses } = purpose {
         for name in names {
             parameters.subject_alt_names.push(SanType::DnsName(name.as_str().try_into()?));

@@ -55,7 +55,7 @@ impl Plugin for ResourceQuota {
         // Quotas charged in an earlier round are not charged again.
         let mut charged: Vec<String> = Vec::new();
         for _ in 0..TRIES {
-            let quotas = objects.list("", "resourcequotas", write.namespace);
+            let quotas = objects.read_all("", "resourcequotas", write.namespace)?;
             let mut contested = false;
             for Charge { quota, used } in charge(write, &quotas)? {
                 let name = quota.text(&["metadata", "name"]).to_owned();

@@ -1,0 +1,49 @@
+//! Whether a request is for the certificate of the network components of the node that asks.
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+use knarr_client::node_network;
+
+use super::request::{Asked, CLIENT};
+
+/// A node asks for its own network: for exactly that user and group, and for nothing but to be a client.
+pub(super) fn is_own(spec: &CertificateSigningRequestSpec, asked: &Asked) -> bool {
+    let asks_as = spec.username.as_deref().unwrap_or_default();
+    let usages: Vec<&str> = spec.usages.iter().flatten().map(String::as_str).collect();
+    spec.signer_name == CLIENT
+        && spec.groups.iter().flatten().any(|group| group == "system:nodes")
+        && asked.identity.groups == [node_network::GROUP]
+        && node_network::is_own(asks_as, &asked.identity.name)
+        && asked.names().next().is_none()
+        && usages.contains(&"client auth")
+        && usages.iter().all(|usage| ["client auth", "digital signature", "key encipherment"].contains(usage))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::KUBELET_CLIENT;
+    use super::super::request::tests::spec;
+    use super::*;
+
+    #[test]
+    fn nodes_get_the_identity_of_their_own_network_alone() {
+        let client = ["digital signature", "client auth"];
+        let own = "knarr:node-network:a";
+        for (user, signer, name, group, names, granted) in [
+            ("system:node:a", CLIENT, own, "knarr:node-network", &[][..], true),
+            ("system:node:b", CLIENT, own, "knarr:node-network", &[], false),
+            ("jane", CLIENT, own, "knarr:node-network", &[], false),
+            ("system:node:a", CLIENT, own, "system:masters", &[], false),
+            ("system:node:a", CLIENT, "admin", "knarr:node-network", &[], false),
+            ("system:node:a", CLIENT, own, "knarr:node-network", &["a"], false),
+            ("system:node:a", KUBELET_CLIENT, own, "knarr:node-network", &[], false),
+        ] {
+            let mut spec = spec(signer, name, group, names, &client);
+            spec.username = Some(user.to_owned());
+            spec.groups = Some(vec!["system:nodes".to_owned(), "system:authenticated".to_owned()]);
+            let asked = Asked::read(&spec).unwrap();
+            assert_eq!(is_own(&spec, &asked), granted, "{user} {signer} {name} {group} {names:?}");
+            spec.groups = Some(vec!["system:authenticated".to_owned()]);
+            assert!(!is_own(&spec, &asked), "without the nodes' group");
+        }
+    }
+}
