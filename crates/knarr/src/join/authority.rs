@@ -74,6 +74,10 @@ impl ServerCertVerifier for PinnedAuthority {
             .build()
             .map_err(|error| Error::General(error.to_string()))?;
         let verified = verifier.verify_server_cert(shown, &[], name, ocsp_response, now)?;
+        // The same authority signs what nodes serve with.
+        if knarr_identity::is_nodes(shown) {
+            return Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
+        }
         *self.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(authority.to_vec());
         Ok(verified)
     }
@@ -120,6 +124,30 @@ mod tests {
         });
         let (_, pem) = x509_parser::pem::parse_x509_pem(pki.authority.certificate.as_bytes()).unwrap();
         (format!("https://{address}").parse().unwrap(), Pin::of(&pem.contents).unwrap())
+    }
+
+    /// A node that took the place of the API server would have its certificate and the authority's.
+    #[test]
+    fn a_node_is_not_the_api_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let pki = Pki::open(folder.path(), Identity::default(), jiff::Timestamp::now()).unwrap();
+        let key = rcgen::KeyPair::from_pem(&pki.authority.key()).unwrap();
+        let issuer = rcgen::Issuer::from_ca_cert_pem(&pki.authority.certificate, key).unwrap();
+        let (_, pem) = x509_parser::pem::parse_x509_pem(pki.authority.certificate.as_bytes()).unwrap();
+        let authority = CertificateDer::from(pem.contents.clone());
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let pin = Pin::of(&pem.contents).unwrap();
+        for (group, is_believed) in [("system:nodes", false), ("servers", true)] {
+            let mut params = rcgen::CertificateParams::new(vec!["api.example".to_owned()]).unwrap();
+            params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
+            params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+            let shown = params.signed_by(&rcgen::KeyPair::generate().unwrap(), &issuer).unwrap();
+            let verifier = PinnedAuthority { pin, provider: Arc::clone(&provider), found: Mutex::new(None) };
+            let name = ServerName::try_from("api.example").unwrap();
+            let chain = [authority.clone()];
+            let verdict = verifier.verify_server_cert(shown.der(), &chain, &name, &[], UnixTime::now());
+            assert_eq!(verdict.is_ok(), is_believed, "{group}: {verdict:?}");
+        }
     }
 
     #[tokio::test]
