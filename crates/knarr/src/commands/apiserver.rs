@@ -60,7 +60,7 @@ pub struct Arguments {
     #[arg(long)]
     pub etcd_cafile: Option<PathBuf>,
     /// The certificate to show to etcd.
-    #[arg(long, requires = "etcd_keyfile")]
+    #[arg(long, requires_all = ["etcd_keyfile", "etcd_cafile"])]
     pub etcd_certfile: Option<PathBuf>,
     /// The key of that certificate.
     #[arg(long, requires = "etcd_certfile")]
@@ -307,4 +307,28 @@ fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
         .and_then(|mut file| file.write_all(bytes))
         .and_then(|()| std::fs::rename(&new, path));
     written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: super::Arguments,
+    }
+
+    #[test]
+    fn a_certificate_for_etcd_is_not_overlooked() {
+        let parse = |names: &[&str]| {
+            let flags = names.iter().flat_map(|name| [format!("--etcd-{name}"), "file".to_owned()]);
+            Line::try_parse_from(["knarr".to_owned()].into_iter().chain(flags)).map(|line| line.arguments.etcd_certfile)
+        };
+        assert!(parse(&["cafile", "certfile", "keyfile"]).is_ok_and(|file| file.is_some()));
+        assert!(parse(&["cafile"]).is_ok());
+        let refused = parse(&["certfile", "keyfile"]).unwrap_err().to_string();
+        assert!(refused.contains("--etcd-cafile"), "{refused}");
+        assert!(parse(&["cafile", "certfile"]).is_err());
+    }
 }
