@@ -1,7 +1,8 @@
 //! Host ports: a port of the node that leads to a port of a pod.
 //!
 //! One table for all pods of the node: a lookup by protocol and port, or by address, protocol and port for those that
-//! answer on one address only.
+//! answer on one address only. Services come first: a host port takes no connection from a service's address, a node port
+//! or the cluster's DNS.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -11,6 +12,8 @@ use super::request::PortMapping;
 use crate::nft::{self, NftError};
 
 const TABLE: &str = "knarr-host-ports";
+/// What a machine without any network has on its loopback interface and calls itself (RFC 7600).
+const LONELY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 0, 8));
 
 pub fn open(lease: &Lease) -> Result<(), NftError> {
     let commands = opening(&lease.addresses, &lease.ports);
@@ -35,7 +38,7 @@ fn opening(addresses: &[IpAddr], ports: &[PortMapping]) -> String {
         if elements.is_empty() {
             continue;
         }
-        text.push_str(&table(address.is_ipv4()));
+        text.push_str(&table(address.is_ipv4(), &held_on_loopback()));
         let ip = family(address.is_ipv4());
         for Element { map, key, value } in elements {
             // A port that an ended pod still held goes to the new one.
@@ -89,8 +92,19 @@ fn family(is_ipv4: bool) -> &'static str {
     if is_ipv4 { "ip" } else { "ip6" }
 }
 
-/// The table, made if it is not there. Its rules are written anew each time, which changes nothing.
-fn table(is_ipv4: bool) -> String {
+/// Addresses on which this machine answers for services: DNS and load balancers. They are on the loopback interface.
+fn held_on_loopback() -> Vec<IpAddr> {
+    let addresses = nix::ifaddrs::getifaddrs().into_iter().flatten().filter(|one| one.interface_name == "lo");
+    let addresses = addresses.filter_map(|one| {
+        let address = one.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    });
+    addresses.filter(|address| !address.is_loopback() && *address != LONELY).collect()
+}
+
+/// The table, made if it is not there. Its rules are written anew each time.
+fn table(is_ipv4: bool, of_services: &[IpAddr]) -> String {
     let ip = family(is_ipv4);
     let (address, loopback) = if is_ipv4 { ("ipv4_addr", "127.0.0.0/8") } else { ("ipv6_addr", "::1") };
     let mut text = String::new();
@@ -104,19 +118,26 @@ fn table(is_ipv4: bool) -> String {
     ));
     line(format!("add set {ip} {TABLE} pods {{ type {address} . {address} ; }}"));
     line(format!("add chain {ip} {TABLE} lead"));
-    for (chain, hook, priority) in
-        [("prerouting", "prerouting", "-101"), ("output", "output", "-101"), ("postrouting", "postrouting", "99")]
-    {
+    // The first two are empty: an earlier version had its rules there, ahead of services'.
+    for (chain, hook, priority) in [
+        ("prerouting", "prerouting", "-101"),
+        ("output", "output", "-101"),
+        ("prerouting-late", "prerouting", "-99"),
+        ("output-late", "output", "-99"),
+        ("postrouting", "postrouting", "99"),
+    ] {
         line(format!("add chain {ip} {TABLE} {chain} {{ type nat hook {hook} priority {priority} ; }}"));
     }
-    for chain in ["lead", "prerouting", "output", "postrouting"] {
+    for chain in ["lead", "prerouting", "output", "prerouting-late", "output-late", "postrouting"] {
         line(format!("flush chain {ip} {TABLE} {chain}"));
     }
     let protocols = "meta l4proto { tcp, udp, sctp }";
     line(format!("add rule {ip} {TABLE} lead {protocols} dnat {ip} to {ip} daddr . meta l4proto . th dport map @at"));
     line(format!("add rule {ip} {TABLE} lead {protocols} dnat {ip} to meta l4proto . th dport map @everywhere"));
-    for chain in ["prerouting", "output"] {
-        line(format!("add rule {ip} {TABLE} {chain} fib daddr type local jump lead"));
+    let own: Vec<String> = of_services.iter().filter(|one| one.is_ipv4() == is_ipv4).map(IpAddr::to_string).collect();
+    let but = if own.is_empty() { String::new() } else { format!("{ip} daddr != {{ {} }} ", own.join(", ")) };
+    for chain in ["prerouting-late", "output-late"] {
+        line(format!("add rule {ip} {TABLE} {chain} fib daddr type local {but}jump lead"));
     }
     // A pod that reaches itself, and the node's loopback, need an address that the answer comes back to.
     line(format!("add rule {ip} {TABLE} postrouting {ip} saddr . {ip} daddr @pods masquerade"));

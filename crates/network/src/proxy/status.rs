@@ -109,6 +109,16 @@ impl Status {
         state.waiting_since.get_or_insert_with(Instant::now);
     }
 
+    /// What load balancers and probes of all the network may ask.
+    fn answer_all(&self, path: &str) -> Answer {
+        match path {
+            "/healthz" => self.health(true),
+            "/livez" => self.health(false),
+            _ => Answer::not_found(),
+        }
+    }
+
+    /// What this machine may ask besides.
     fn answer(&self, path: &str) -> Answer {
         match path {
             "/healthz" => self.health(true),
@@ -211,17 +221,17 @@ impl Histogram {
 
 /// Answers until dropped.
 pub async fn serve(settings: StatusSettings, status: Arc<Status>) {
-    let listen = |address: Option<SocketAddr>| {
+    let listen = |address: Option<SocketAddr>, answer: fn(&Status, &str) -> Answer| {
         let status = Arc::clone(&status);
         async move {
             let Some(address) = address else { return };
             match TcpListener::bind(address).await {
-                Ok(listener) => answering::serve(listener, move |path| status.answer(path)).await,
+                Ok(listener) => answering::serve(listener, move |path| answer(&status, path)).await,
                 Err(error) => tracing::error!(%address, %error, "the proxy's status cannot be served"),
             }
         }
     };
-    tokio::join!(listen(settings.health), listen(settings.metrics));
+    tokio::join!(listen(settings.health, Status::answer_all), listen(settings.metrics, Status::answer));
 }
 
 #[cfg(test)]
@@ -242,6 +252,9 @@ mod tests {
         assert!(status.answer("/livez").status.starts_with("200"));
         assert!(status.answer("/").status.starts_with("404"));
         assert_eq!(status.answer("/proxyMode").body, "nftables");
+        for path in ["/metrics", "/proxyMode"] {
+            assert!(status.answer_all(path).status.starts_with("404"), "{path} is not for all the network");
+        }
     }
 
     #[test]

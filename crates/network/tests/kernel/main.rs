@@ -34,6 +34,7 @@ const SCENARIOS: &[Scenario] = &[
     ("pods_speak_for_themselves_alone", hostile::pods_speak_for_themselves_alone),
     ("pods_are_no_routers", hostile::pods_are_no_routers),
     ("pods_on_the_bridge_are_adopted", hostile::pods_on_the_bridge_are_adopted),
+    ("host_ports_take_nothing_from_others", services::host_ports_take_nothing_from_others),
     ("services_capture_no_port_of_a_node", services::services_capture_no_port_of_a_node),
     ("a_new_pod_is_isolated_at_once", policies::a_new_pod_is_isolated_at_once),
     ("policies_decide_who_gets_through", policies::policies_decide_who_gets_through),

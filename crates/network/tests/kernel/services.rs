@@ -249,6 +249,35 @@ pub fn services_capture_no_port_of_a_node() {
     assert!(answer.as_ref().is_ok_and(|said| said.0 == "other"), "another node's address: {answer:?}");
 }
 
+/// A host port takes nothing from services, other pods or the outside (CVE-2019-9946, CVE-2025-67499).
+pub fn host_ports_take_nothing_from_others() {
+    crate::machine::command("ip link set lo up");
+    crate::machine::command("ip address add 10.96.0.10/32 dev lo");
+    let cluster = Cluster::new();
+    cluster.outside.serve(8443, "outside");
+    cluster.pods[1].0.serve(8443, "pod1");
+    let ports: Vec<Value> =
+        [8443, 80, 30_001, 53].map(|port| json!({"hostPort": port, "containerPort": 8080, "protocol": "tcp"})).into();
+    let (greedy, _) = cluster._network.add(json!({"runtimeConfig": {"portMappings": ports}}));
+    greedy.serve(8080, "greedy");
+    cluster.service("s", 1, &json!({"type": "NodePort"}), &[0]);
+    let _proxy = cluster.start();
+    serve_on_node(53);
+    let to = |address: &str, port: u16| SocketAddr::new(address.parse().unwrap(), port);
+    let pod1 = cluster.pods[1].1[0].to_string();
+    for (address, port, expected) in [
+        ("192.168.50.1", 8443, "greedy"),
+        ("192.168.50.2", 8443, "outside"),
+        (pod1.as_str(), 8443, "pod1"),
+        ("10.96.0.1", 80, "pod0"),
+        ("192.168.50.1", 30_001, "pod0"),
+        ("10.96.0.10", 53, "node"),
+    ] {
+        let answer = cluster.pods[0].0.run(|| ask(to(address, port))).map(|said| said.0);
+        assert_eq!(answer.ok().as_deref(), Some(expected), "{address}:{port}");
+    }
+}
+
 pub fn connections_outlive_the_proxy() {
     let cluster = Cluster::new();
     cluster.service("port", 3, &json!({"type": "NodePort"}), &[0, 1]);
