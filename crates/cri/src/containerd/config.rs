@@ -119,6 +119,8 @@ mod tests {
             "restrict_oom_score_adj = true",
             "containerd.runtimes.\"test-handler\".options]",
             "BinaryName = \"/usr/sbin/runc\"",
+            // It obeys labels, which images set.
+            "\"io.containerd.internal.v1.restart\"",
         ] {
             assert!(file.contains(expected), "{expected} is missing in:\n{file}");
         }

@@ -7,7 +7,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -165,12 +165,8 @@ impl Containerd {
         if self.config.restrict_oom_score {
             tracing::warn!("CAP_SYS_RESOURCE is missing: the out-of-memory scores of containers can't be lowered");
         }
-        for directory in [&self.directory, &self.config.cni_configuration, &self.config.registry_configuration] {
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o711)
-                .create(directory)
-                .map_err(|source| StartError::Write { path: directory.clone(), source })?;
+        for (directory, mode) in directories(&self.directory, &self.config) {
+            limit(&directory, mode).map_err(|source| StartError::Write { path: directory.clone(), source })?;
         }
         let file = self.file();
         std::fs::write(&file, render(&self.config))
@@ -302,6 +298,29 @@ fn may_lower_oom_scores() -> bool {
     effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & (1 << 24) != 0)
 }
 
+/// Each directory, and the most that its mode allows. Containers with users of their own pass through the directory of
+/// states; images, layers and what the runtime keeps of pods are nobody else's.
+fn directories(own: &Path, config: &ContainerdConfig) -> [(PathBuf, u32); 6] {
+    [
+        (own.to_path_buf(), 0o711),
+        (config.cni_configuration.clone(), 0o711),
+        (config.registry_configuration.clone(), 0o711),
+        (config.state.clone(), 0o711),
+        (config.state.join("io.containerd.grpc.v1.cri"), 0o700),
+        (config.root.clone(), 0o700),
+    ]
+}
+
+/// Creates a directory, or takes from the mode of an existing one what goes beyond.
+fn limit(directory: &Path, most: u32) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(most).create(directory)?;
+    let mode = std::fs::metadata(directory)?.permissions().mode() & 0o7777;
+    match mode & most == mode {
+        true => Ok(()),
+        false => std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode & most)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,5 +333,34 @@ mod tests {
         std::fs::write(process.join("cmdline"), "containerd\0--config\0/a/config.toml\0").expect("a file");
         assert_eq!(running(folder.path(), Path::new("/a/config.toml")), Some(7));
         assert_eq!(running(folder.path(), Path::new("/b/config.toml")), None);
+    }
+
+    #[test]
+    fn other_users_do_not_reach_what_the_runtime_keeps() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        let config = ContainerdConfig {
+            root: path("c/root"),
+            state: path("run"),
+            socket: path("run/c.sock"),
+            sandbox_image: String::new(),
+            cni_binaries: path("cni"),
+            cni_configuration: path("net"),
+            registry_configuration: path("registries"),
+            restrict_oom_score: true,
+            systemd_cgroup: false,
+            runtime_handlers: Vec::new(),
+        };
+        let kept = path("run/io.containerd.grpc.v1.cri");
+        for open in [&config.root, &kept] {
+            std::fs::create_dir_all(open).expect("made");
+            std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o755)).expect("set");
+        }
+        for (directory, most) in directories(&path("c"), &config) {
+            limit(&directory, most).expect("limited");
+        }
+        let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!((mode(&config.root), mode(&kept)), (0o700, 0o700));
+        assert_eq!(mode(&config.state) & !0o711, 0);
     }
 }

@@ -58,6 +58,7 @@ impl Mounting<'_> {
             _ => MountPropagation::Private,
         } as i32;
         let sub_path = self.sub_path(wanted)?;
+        sub_path.as_deref().map_or(Ok(()), subpath::check)?;
         if let Some(image) = &volume.image {
             return Ok(Mount {
                 container_path: absolute(&wanted.mount_path),
@@ -164,4 +165,59 @@ fn plain(container_path: &str, host_path: &Path) -> Mount {
 
 fn absolute(path: &str) -> String {
     if path.starts_with('/') { path.to_string() } else { format!("/{path}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volumes::{Mounted, mounts_below, unmount};
+    use serde_json::json;
+
+    /// The mounts of a container that asks for a part of a volume to be writable.
+    fn mounted(folder: &Path, sub_path: &str, image: Option<&str>) -> Result<Vec<Mount>, VolumeError> {
+        let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p", "uid": "u" }, "spec": {
+            "containers": [{ "name": "c", "volumeMounts": [
+                { "name": "v", "mountPath": "/m", "subPathExpr": "$(PART)", "readOnly": false }] }] } }))
+        .expect("a pod");
+        let volume =
+            Mounted { path: folder.join("v"), read_only: true, relabel: false, image: image.map(ToString::to_string) };
+        let volumes = MountedVolumes { volumes: [("v".to_string(), volume)].into(), renew_at: None };
+        let settings = Settings::new("n", folder.join("data"), "/run/x.sock".into());
+        let mounting = Mounting {
+            settings: &settings,
+            pod: &pod,
+            container: &pod::spec(&pod).containers[0],
+            volumes: &volumes,
+            environment: &BTreeMap::from([("PART".to_string(), sub_path.to_string())]),
+            hosts_file: None,
+            attempt: 0,
+            recursive_read_only: false,
+        };
+        let mounts = mounting.mounts();
+        for point in mounts_below(folder) {
+            unmount(&point).expect("unmounted");
+        }
+        mounts
+    }
+
+    #[test]
+    fn parts_of_read_only_volumes_are_read_only() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir_all(folder.path().join("v/part")).expect("made");
+        let mounts = mounted(folder.path(), "part", None).expect("mounted");
+        assert!(mounts.len() == 1 && mounts[0].readonly, "{mounts:?}");
+    }
+
+    #[test]
+    fn parts_of_images_stay_inside_too() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(mounted(folder.path(), "a/b", Some("image")).is_ok());
+        for (part, expected) in [
+            ("/etc", "error SubPath `/etc` must not be an absolute path"),
+            ("a/../../b", "unable to provision SubPath `a/../../b`: must not contain '..'"),
+        ] {
+            let refused = mounted(folder.path(), part, Some("image")).expect_err(part);
+            assert_eq!(refused.to_string(), expected);
+        }
+    }
 }

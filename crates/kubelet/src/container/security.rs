@@ -22,6 +22,8 @@ pub enum SecurityError {
          (pod: \"{pod}\", container: {container})"
     )]
     UnknownUser { user: String, pod: String, container: String },
+    #[error("image will run as user {user}, which is no user id (pod: \"{pod}\", container: {container})")]
+    UserRange { user: i64, pod: String, container: String },
     #[error("localhostProfile must be set if seccompProfile type is Localhost.")]
     NoSeccompProfile,
     #[error("seccomp profile {0:?} must be a relative path without '..'")]
@@ -102,6 +104,7 @@ pub fn container_security(
     let own = container.security_context.clone().unwrap_or_default();
     let privileged = own.privileged.unwrap_or(false);
     let user = own.run_as_user.or(shared.run_as_user);
+    verify_range(pod, container, user, image)?;
     if own.run_as_non_root.or(shared.run_as_non_root) == Some(true) {
         verify_non_root(pod, container, user, image)?;
     }
@@ -146,8 +149,21 @@ pub fn container_security(
     })
 }
 
+/// Larger numbers than runtimes have for users may become any other, root among them.
+fn verify_range(pod: &Pod, container: &Container, user: Option<i64>, image: &Image) -> Result<(), SecurityError> {
+    match user.or(image.uid.map(|user| user.value)) {
+        Some(user) if i32::try_from(user).is_ok_and(|user| user >= 0) => Ok(()),
+        Some(user) => Err(SecurityError::UserRange { user, pod: pod_title(pod), container: container.name.clone() }),
+        None => Ok(()),
+    }
+}
+
+fn pod_title(pod: &Pod) -> String {
+    format!("{}_{}({})", pod::name(pod), pod::namespace(pod), pod::uid(pod))
+}
+
 fn verify_non_root(pod: &Pod, container: &Container, user: Option<i64>, image: &Image) -> Result<(), SecurityError> {
-    let title = format!("{}_{}({})", pod::name(pod), pod::namespace(pod), pod::uid(pod));
+    let title = pod_title(pod);
     let container = container.name.clone();
     match (user, image.uid, image.username.as_str()) {
         (Some(0), ..) => Err(SecurityError::RunAsRootAsked { pod: title, container }),
@@ -345,6 +361,9 @@ mod tests {
         let named = |name: &str| Image { username: name.into(), ..Default::default() };
         for name in ["root", "4294967296", "nobody"] {
             assert!(check(json!({ "runAsNonRoot": true }), json!({}), named(name)).is_err(), "{name}");
+        }
+        for uid in [4_294_967_296, 2_147_483_648, -1] {
+            assert!(check(json!({}), json!({}), user(uid)).is_err(), "{uid} may become root");
         }
         assert_eq!(check(json!({}), json!({}), named("app")).map(|own| own.run_as_username), Ok("app".to_string()));
     }

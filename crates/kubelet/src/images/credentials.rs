@@ -189,6 +189,47 @@ mod tests {
         }
     }
 
+    #[derive(Clone, Default)]
+    struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("no panic").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_broken_secret_is_in_no_log() {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::trace!("begun");
+            for (kind, key) in
+                [("kubernetes.io/dockerconfigjson", ".dockerconfigjson"), ("kubernetes.io/dockercfg", ".dockercfg")]
+            {
+                let mut broken = secret("a", &[]);
+                broken.content = Arc::new(Content {
+                    data: [(key.to_owned(), b"{\"auths\":{\"r.io\":{\"auth\":\"MARKER".to_vec())].into(),
+                    kind: Some(kind.into()),
+                    binary: BTreeMap::new(),
+                    uid: String::new(),
+                });
+                assert!(matching(&[broken], "r.io/a").is_empty());
+            }
+        });
+        let text = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("text");
+        assert!(text.contains("begun") && !text.contains("MARKER"), "{text}");
+    }
+
     #[test]
     fn the_most_specific_credentials_of_all_secrets_come_first() {
         let secrets = [

@@ -14,12 +14,7 @@ use crate::private;
 /// Binds `sub_path` of `volume` to `target` and returns where the container finds it. A path that is not there is made
 /// as a folder.
 pub fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathBuf, VolumeError> {
-    if Path::new(sub_path).is_absolute() {
-        return Err(VolumeError::Path(format!("error SubPath `{sub_path}` must not be an absolute path")));
-    }
-    if Path::new(sub_path).components().any(|part| part.as_os_str() == "..") {
-        return Err(VolumeError::Path(format!("unable to provision SubPath `{sub_path}`: must not contain '..'")));
-    }
+    check(sub_path)?;
     let shown = beneath::shown(volume, sub_path);
     let opened = open_or_create(volume, sub_path).map_err(VolumeError::file(&shown))?;
     let link = beneath::link_to(&opened);
@@ -42,6 +37,17 @@ pub fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathBuf, Vol
     }
     mount::bind(&link, target)?;
     Ok(target.to_path_buf())
+}
+
+/// What holds for every kind of volume, after variables have been replaced.
+pub fn check(sub_path: &str) -> Result<(), VolumeError> {
+    if Path::new(sub_path).is_absolute() {
+        return Err(VolumeError::Path(format!("error SubPath `{sub_path}` must not be an absolute path")));
+    }
+    if Path::new(sub_path).components().any(|part| part.as_os_str() == "..") {
+        return Err(VolumeError::Path(format!("unable to provision SubPath `{sub_path}`: must not contain '..'")));
+    }
+    Ok(())
 }
 
 /// A reference to that part of the volume.
