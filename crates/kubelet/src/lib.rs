@@ -372,7 +372,7 @@ mod tests {
         let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
         let data = folder.path().join("data");
         let mut settings = Settings::new("n", &data, socket.to_string_lossy().into_owned());
-        settings.plugin_root = folder.path().join("plugins");
+        settings.plugin_root.clone_from(&data);
         settings.log_root = folder.path().join("logs");
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             Err::<http::Response<kube::client::Body>, _>(std::io::Error::other("there is no server"))

@@ -29,6 +29,9 @@ pub async fn remove_node(place: &Place) -> anyhow::Result<()> {
     let outside = runtime::outside(&place.data);
     processes::end(|process| process.belongs(place, &pods)).context("processes cannot be ended")?;
     mounts::remove_below(&place.data)?;
+    if place.data == Path::new("/var/lib/knarr") {
+        mounts::remove_self_bind(Path::new("/var/lib/kubelet"))?;
+    }
     let cluster = Cluster::load(&place.data).unwrap_or_default();
     let belongings = clean::Belongings {
         data_directory: place.data.join("network"),

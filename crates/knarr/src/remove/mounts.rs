@@ -19,6 +19,26 @@ pub fn remove_below(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Unmounts a folder that is mounted on itself, as a node does to share its mounts. What else is mounted there stays.
+pub fn remove_self_bind(folder: &Path) -> anyhow::Result<()> {
+    let Ok(folder) = folder.canonicalize() else { return Ok(()) };
+    if is_self_bind(&read()?, &folder) {
+        umount2(&folder, MntFlags::MNT_DETACH).with_context(|| format!("cannot unmount {}", folder.display()))?;
+    }
+    Ok(())
+}
+
+/// The fourth field is the mounted folder as its own file system knows it, so it lacks where that is mounted.
+fn is_self_bind(mounts: &str, folder: &Path) -> bool {
+    let mut fields = mounts.lines().map(|line| line.split(' ').skip(3));
+    fields.any(|mut fields| {
+        let (Some(root), Some(point)) = (fields.next(), fields.next()) else { return false };
+        let (root, point) = (unescape(root), PathBuf::from(unescape(point)));
+        let inside = root.trim_start_matches('/');
+        point == folder && !inside.is_empty() && point.ends_with(inside)
+    })
+}
+
 /// Whether a folder is where something is mounted.
 pub fn is_point(folder: &Path) -> anyhow::Result<bool> {
     let Ok(folder) = folder.canonicalize() else { return Ok(false) };
@@ -63,6 +83,15 @@ fn unescape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_mounted_on_itself_is_told_from_a_disk() {
+        let mounts = "1 0 8:1 / / rw - ext4 a rw\n2 1 8:1 /var/lib/a /var/lib/a rw shared:1 - ext4 a rw\n\
+            3 1 8:2 / /var/lib/b rw - ext4 b rw\n4 1 8:3 /lib/c /var/lib/c rw - ext4 c rw\n";
+        for (folder, expected) in [("/var/lib/a", true), ("/var/lib/b", false), ("/var/lib/c", true), ("/var", false)] {
+            assert_eq!(is_self_bind(mounts, Path::new(folder)), expected, "{folder}");
+        }
+    }
 
     #[test]
     fn the_last_mounted_comes_first_and_others_stay() {
