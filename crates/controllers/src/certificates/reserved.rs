@@ -19,7 +19,7 @@ pub(super) struct Reserved {
 impl Reserved {
     pub fn new(settings: &Settings) -> Self {
         let domain = normal(&settings.cluster_domain);
-        let domains = vec!["svc".to_owned(), "localhost".to_owned(), domain];
+        let domains = vec!["svc".to_owned(), domain];
         Self {
             domains: domains.into_iter().filter(|domain| !domain.is_empty()).collect(),
             services: settings.service_cidrs.iter().filter_map(|cidr| Network::parse(cidr)).collect(),
@@ -49,15 +49,15 @@ impl Reserved {
     }
 
     fn has_name(&self, name: &str, is_with_api_server: bool) -> bool {
-        let is_below = |domain: &String| {
-            name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-        };
+        let is_below =
+            |domain: &str| name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        let is_of_api_server = is_below("localhost") || self.api_server.iter().any(|own| own == name);
         let is_plain =
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
         !is_plain
-            || self.domains.iter().any(is_below)
+            || self.domains.iter().any(|domain| is_below(domain))
             || matches!(name, "kubernetes" | "kubernetes.default")
-            || (self.api_server.iter().any(|own| own == name) && !is_with_api_server)
+            || (is_of_api_server && !is_with_api_server)
     }
 }
 
@@ -91,7 +91,8 @@ pub(super) mod tests {
             ("kubernetes.default.svc.cluster.local", true, true),
             ("web.shop.svc.cluster.local", true, true),
             ("cluster.local", true, true),
-            ("localhost", true, true),
+            ("localhost", false, true),
+            ("a.localhost", false, true),
             ("*.example", true, true),
             ("a\0b", true, true),
             ("", true, true),
