@@ -11,6 +11,9 @@ type Place = (IpAddr, Protocol, u16);
 #[derive(Debug, Default)]
 pub struct Claims {
     owners: HashMap<Place, String>,
+    /// Addresses that the cluster gave to services, and which each has. No external address takes one of them.
+    given: HashMap<IpAddr, String>,
+    given_to: HashMap<String, Vec<IpAddr>>,
     /// Services that did not get all they want.
     waiting: BTreeSet<String>,
 }
@@ -19,6 +22,7 @@ impl Claims {
     /// Takes from a service's fronts the addresses that another service has, and remembers the others as its own. Who comes
     /// first has them until it lets go. Tells which services to look at again, since something they may want is free.
     pub fn settle(&mut self, service: &str, fronts: &mut [Front]) -> BTreeSet<String> {
+        self.give(service, fronts);
         let wanted: BTreeSet<Place> = fronts.iter().flat_map(places).collect();
         let before = self.owners.len();
         self.owners.retain(|place, owner| owner != service || wanted.contains(place));
@@ -26,8 +30,10 @@ impl Claims {
         self.waiting.remove(service);
         for front in fronts {
             let (protocol, port) = (front.protocol, front.port);
+            let given = &self.given;
             let mut is_own = |address: &IpAddr| {
-                self.owners.entry((*address, protocol, port)).or_insert_with(|| service.to_owned()) == service
+                !given.contains_key(address)
+                    && self.owners.entry((*address, protocol, port)).or_insert_with(|| service.to_owned()) == service
             };
             let all = front.external_addresses.len();
             front.external_addresses.retain(|address| is_own(address));
@@ -38,6 +44,19 @@ impl Claims {
             }
         }
         if is_freed { self.waiting.clone() } else { BTreeSet::new() }
+    }
+
+    /// Notes the addresses that the cluster gave to a service.
+    fn give(&mut self, service: &str, fronts: &[Front]) {
+        for address in self.given_to.remove(service).into_iter().flatten() {
+            if self.given.get(&address).is_some_and(|owner| owner == service) {
+                self.given.remove(&address);
+            }
+        }
+        if let Some(front) = fronts.first() {
+            self.given.extend(front.cluster_addresses.iter().map(|address| (*address, service.to_owned())));
+            self.given_to.insert(service.to_owned(), front.cluster_addresses.clone());
+        }
     }
 }
 
@@ -72,6 +91,7 @@ mod tests {
         assert_eq!(settle("n/three", Some("192.0.2.2")), (true, none.clone()));
         assert_eq!(settle("n/one", Some("192.0.2.1")), (true, none.clone()), "it keeps what it has");
         assert_eq!(settle("n/one", None), (false, vec!["n/two".to_owned()]), "it goes, and the other gets its turn");
-        assert_eq!(settle("n/two", Some("192.0.2.1")), (true, none));
+        assert_eq!(settle("n/two", Some("192.0.2.1")), (true, none.clone()));
+        assert_eq!(settle("n/four", Some("10.96.0.1")), (false, none), "another service's own address");
     }
 }

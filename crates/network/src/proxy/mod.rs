@@ -106,7 +106,6 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
     services.synced().await;
     slices.synced().await;
     nodes.synced().await;
-    networks.synced().await;
     let mut proxy = Proxy {
         settings,
         known: HashMap::new(),
