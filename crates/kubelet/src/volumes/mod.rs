@@ -62,6 +62,11 @@ pub enum VolumeError {
     NoClaim(String),
     #[error("image volume: {0}")]
     Image(String),
+    #[error(
+        "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the feature-gate \
+         `GitRepoVolumeDriver`"
+    )]
+    GitRepo,
     #[error("volume {name} is of kind {kind}, which this node does not mount")]
     Unsupported { name: String, kind: &'static str },
 }
@@ -129,7 +134,7 @@ pub fn prepare(settings: &Settings) -> Result<(), VolumeError> {
 /// there stays as it is: it would be there twice.
 fn share(settings: &Settings) -> Result<(), VolumeError> {
     for folder in [&settings.root, &settings.plugin_root] {
-        std::fs::create_dir_all(folder).map_err(VolumeError::file(folder))?;
+        private::create_all(folder).map_err(VolumeError::file(folder))?;
         if mounts_below(folder).iter().all(|point| point == folder) {
             mount::share(folder)?;
         }
@@ -231,7 +236,7 @@ impl Mounting<'_> {
             atomic::write(&path, &content.files, self.group(), in_memory)?;
             return Ok((Mounted { path, read_only: true, relabel: true, image: None }, content.renew_at));
         }
-        Err(VolumeError::Unsupported { name: volume.name.clone(), kind: kind_of(volume) })
+        Err(unsupported(volume))
     }
 
     /// How long a volume took, and what became of it.
@@ -315,6 +320,14 @@ pub fn plugin_name(volume: &Volume) -> &'static str {
     .map_or("unknown", |(_, name)| name)
 }
 
+/// Repositories are never cloned: what a pod's author names could be any of the node, or run its hooks here.
+fn unsupported(volume: &Volume) -> VolumeError {
+    match volume.git_repo {
+        Some(_) => VolumeError::GitRepo,
+        None => VolumeError::Unsupported { name: volume.name.clone(), kind: kind_of(volume) },
+    }
+}
+
 fn kind_of(volume: &Volume) -> &'static str {
     if volume.csi.is_some() {
         "csi"
@@ -351,4 +364,46 @@ pub fn pods_with_folders(settings: &Settings) -> Vec<String> {
         found.extend(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()));
     }
     found.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn repositories_are_not_cloned() {
+        let volume = json!({ "name": "v", "gitRepo": { "repository": "/etc/.git", "directory": "g/.git" } });
+        let volume: Volume = serde_json::from_value(volume).expect("a volume");
+        assert_eq!(
+            unsupported(&volume).to_string(),
+            "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling the feature-gate \
+             `GitRepoVolumeDriver`"
+        );
+    }
+
+    #[test]
+    fn other_users_of_the_host_do_not_reach_volumes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("kubelet");
+        let pods = root.join("pods");
+        std::fs::create_dir_all(&pods).expect("made");
+        for open in [&root, &pods] {
+            std::fs::set_permissions(open, PermissionsExt::from_mode(0o755)).expect("set");
+        }
+        let mut settings = Settings::new("n", &root, "/run/x.sock".into());
+        settings.log_root = folder.path().join("logs");
+        settings.plugin_root = folder.path().join("plugins");
+        let prepared = prepare(&settings);
+        let modes = [&root, &pods, &settings.log_root]
+            .map(|path| std::fs::metadata(path).map(|found| found.permissions().mode() & 0o7777));
+        for point in mounts_below(folder.path()) {
+            unmount(&point).expect("unmounted");
+        }
+        prepared.expect("prepared");
+        for mode in modes {
+            assert_eq!(mode.expect("there") & 0o027, 0);
+        }
+    }
 }
