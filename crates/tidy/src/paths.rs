@@ -114,7 +114,7 @@ fn openings(text: &str) -> usize {
         let rests = text.split(*call).skip(1);
         rests.filter(|rest| !rest.starts_with("\"/") && !rest.starts_with("beneath::link_to(")).count()
     };
-    OPENS_BY_PATH.iter().map(|call| of(&call)).sum()
+    OPENS_BY_PATH.iter().map(of).sum()
 }
 
 #[test]
