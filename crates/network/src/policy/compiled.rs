@@ -110,8 +110,9 @@ impl Group {
 
 fn compile_peer(peer: &NetworkPolicyPeer, namespace: &str) -> Option<Peer> {
     if let Some(block) = &peer.ip_block {
-        let except = block.except.iter().flatten().filter_map(|text| text.parse().ok()).collect();
-        return Some(Peer::Block { network: block.cidr.parse().ok()?, except });
+        // Of a block whose exceptions cannot be read, nobody is let through.
+        let except: Result<Vec<Cidr>, _> = block.except.iter().flatten().map(|text| text.parse()).collect();
+        return Some(Peer::Block { network: block.cidr.parse().ok()?, except: except.ok()? });
     }
     let namespaces = match &peer.namespace_selector {
         Some(wanted) => Namespaces::Selected(selector(wanted)),
@@ -171,6 +172,18 @@ mod tests {
         ] {
             let compiled = compile(spec);
             assert_eq!((compiled.ingress.is_some(), compiled.egress.is_some()), (ingress, egress));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_lets_nobody_through() {
+        for block in [
+            json!({"cidr": "010.0.0.0/8"}),
+            json!({"cidr": "10.0.0.0/8", "except": ["10.010.0.0/16"]}),
+            json!({"cidr": "10.0.0.0/8 } accept #"}),
+        ] {
+            let compiled = compile(json!({"podSelector": {}, "ingress": [{"from": [{"ipBlock": block.clone()}]}]}));
+            assert_eq!(compiled.ingress.unwrap()[0].peers.as_deref(), Some(&[][..]), "{block}");
         }
     }
 

@@ -326,17 +326,20 @@ fn external_rules(
 
 /// A chain in front of a load balancer's address that lets only the named networks through.
 fn limited(rules: &mut Rules, front: &Front, address: &IpAddr, name: &str, chain: &str, family: Family) -> String {
-    let ranges: Vec<&str> = front
+    let own: Vec<&str> = front
         .source_ranges
         .iter()
         .map(|range| range.trim())
         .filter(|text| text.contains(':') == (family == Family::V6))
         .collect();
-    if ranges.is_empty() || !front.balancer_addresses.contains(address) {
+    if own.is_empty() || !front.balancer_addresses.contains(address) {
         return chain.to_owned();
     }
+    // A range that cannot be read lets nobody through.
+    let ranges = own.iter().filter_map(|text| text.parse::<Cidr>().ok()).map(|range| format!("{range}, "));
+    let ranges: String = ranges.collect();
     let guard = format!("allowed-{name}");
-    let rule = format!("{} saddr {{ {}, {address} }} goto {chain}", family.name(), ranges.join(", "));
+    let rule = format!("{} saddr {{ {ranges}{address} }} goto {chain}", family.name());
     rules.chains.insert(guard.clone(), vec![rule, "drop".to_owned()]);
     guard
 }
@@ -465,6 +468,26 @@ mod tests {
         let rules = of(&[front(0)], Family::V4, &settings(), &mut Slots::default());
         assert_eq!(rules.elements[&("refused", "10.96.0.7 . tcp . 80".to_owned())], "goto refuse");
         assert!(rules.chains.is_empty());
+    }
+
+    #[test]
+    fn ranges_that_cannot_be_read_let_nobody_through() {
+        let address: IpAddr = "192.0.2.1".parse().unwrap();
+        for (ranges, expected) in [
+            (vec!["10.0.0.0/8"], "ip saddr { 10.0.0.0/8, 192.0.2.1 } goto external"),
+            (vec!["010.0.0.0/8"], "ip saddr { 192.0.2.1 } goto external"),
+            (vec!["0.0.0.0/0 } accept #"], "ip saddr { 192.0.2.1 } goto external"),
+        ] {
+            let front = Front {
+                external_addresses: vec![address],
+                balancer_addresses: vec![address],
+                source_ranges: ranges.iter().map(|range| (*range).to_owned()).collect(),
+                ..front(1)
+            };
+            let rules = of(&[front], Family::V4, &settings(), &mut Slots::default());
+            let guard = rules.chains.iter().find(|(name, _)| name.starts_with("allowed-")).unwrap().1;
+            assert!(guard[0].starts_with(expected) && guard[1] == "drop", "{ranges:?}: {guard:?}");
+        }
     }
 
     #[test]
