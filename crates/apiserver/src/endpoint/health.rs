@@ -20,7 +20,7 @@ enum Check {
     Shutdown,
 }
 
-/// Requests are classified by the first of these; limits by priority level are not enforced.
+/// These pass once requests are classified. That is all they promise: no priority level limits its requests yet.
 const PRIORITY_AND_FAIRNESS: &str = "poststarthook/priority-and-fairness-";
 
 /// What a server sets up before it is ready, in the order it is told in.

@@ -189,14 +189,14 @@ async fn only_kubelets_are_shown_the_certificate() {
     let own = pki.kubelet_client(Timestamp::now()).unwrap();
     let kubelets = Kubelets::default();
     kubelets.show(&own.certificate, &own.key, &Trust::Anyone).unwrap();
-    for (peer, shown) in [(Peer::Kubelet, true), (Peer::Workload, false)] {
+    for (peer, shown) in [(Peer::Kubelet { node: "n".into() }, true), (Peer::Workload, false)] {
         let server = TestServer::respond(Some(&pki.authority.certificate), |_| Response::default()).await;
         let location = Location {
             host: "127.0.0.1".into(),
             port: server.port,
             tls: true,
             path: "/".into(),
-            peer,
+            peer: peer.clone(),
             global_only: false,
         };
         let mut connection = connect(&kubelets, &location).await.unwrap();

@@ -101,8 +101,8 @@ pub(super) async fn connect(kubelets: &Kubelets, location: &Location) -> Result<
         return Ok(Box::new(stream));
     }
     let name = ServerName::try_from(location.host.clone()).map_err(Status::internal)?;
-    let config = match location.peer {
-        Peer::Kubelet => kubelets.config(),
+    let config = match &location.peer {
+        Peer::Kubelet { node } => kubelets.config(node),
         Peer::Workload => any_certificate(),
     };
     let connector = TlsConnector::from(config.map_err(|error| unreachable(location, &error))?);
@@ -138,7 +138,7 @@ fn url(location: &Location) -> String {
 fn unreachable(location: &Location, error: &dyn std::fmt::Display) -> Status {
     let text = format!("error trying to reach service: {}: {error}", url(location));
     match location.peer {
-        Peer::Kubelet => Status::internal(text),
+        Peer::Kubelet { .. } => Status::internal(text),
         Peer::Workload => Status::unavailable(text),
     }
 }

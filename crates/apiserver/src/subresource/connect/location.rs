@@ -28,10 +28,10 @@ pub struct Location {
 }
 
 /// Whose endpoint a location is, which decides the credentials that go there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// The kubelet's own port. It alone is shown this server's certificate, after it has proven to be a kubelet.
-    Kubelet,
+    /// The own port of this node's kubelet. It alone is shown this server's certificate, after it has proven who it is.
+    Kubelet { node: String },
     /// Anything else. It is shown no credentials, and its certificate proves nothing.
     Workload,
 }
@@ -48,13 +48,13 @@ fn node_of(call: &Call<'_>, name: &str) -> Result<Arc<Value>, Status> {
 }
 
 fn kubelet_of(node: &Value, path: String) -> Result<Location, Status> {
-    let host = address_of(node).ok_or_else(|| {
-        let name = node.text(&["metadata", "name"]);
-        Status::internal(format!("no preferred addresses found; known addresses: [] of node {name}"))
-    })?;
+    let name = node.text(&["metadata", "name"]);
+    let host = address_of(node)
+        .ok_or_else(|| Status::internal(format!("no preferred addresses found; known addresses: [] of node {name}")))?;
     let port = node.integer(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]).unwrap_or(KUBELET_PORT);
     let port = u16::try_from(port).map_err(|_| Status::internal(format!("{port} is not a kubelet's port")))?;
-    Ok(Location { host: host.to_owned(), port, tls: true, path, peer: Peer::Kubelet, global_only: false })
+    let peer = Peer::Kubelet { node: name.to_owned() };
+    Ok(Location { host: host.to_owned(), port, tls: true, path, peer, global_only: false })
 }
 
 /// Addresses come before names: not every cluster can resolve the names of its nodes.
@@ -298,11 +298,12 @@ mod tests {
                 "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
             },
         });
+        let kubelet = || Peer::Kubelet { node: "n".into() };
         for (id, port, tls, peer) in [
-            ("n", 10250, true, Peer::Kubelet),
-            ("n:10250", 10250, true, Peer::Kubelet),
-            ("http:n:10250", 10250, true, Peer::Kubelet),
-            ("https:n:", 10250, true, Peer::Kubelet),
+            ("n", 10250, true, kubelet()),
+            ("n:10250", 10250, true, kubelet()),
+            ("http:n:10250", 10250, true, kubelet()),
+            ("https:n:", 10250, true, kubelet()),
             ("n:6443", 6443, false, Peer::Workload),
             ("https:n:6443", 6443, true, Peer::Workload),
             ("https:n:2379", 2379, true, Peer::Workload),

@@ -3,11 +3,14 @@
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
-use rustls::client::{WantsClientCert, WebPkiServerVerifier};
-use rustls::crypto::aws_lc_rs;
-use rustls::{ClientConfig, ConfigBuilder, Error, RootCertStore};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::outbound::AnyCertificate;
 
@@ -23,7 +26,12 @@ pub enum Trust {
 /// How kubelets are called. Before [`Kubelets::show`] none is.
 #[derive(Default)]
 pub struct Kubelets {
-    config: ArcSwapOption<ClientConfig>,
+    shown: ArcSwapOption<Shown>,
+}
+
+struct Shown {
+    certificate: Arc<Certificate>,
+    verifiers: Option<Verifiers>,
 }
 
 impl Kubelets {
@@ -31,13 +39,147 @@ impl Kubelets {
     pub fn show(&self, certificate: &str, key: &str, trust: &Trust) -> Result<(), Error> {
         let chain = certificates(certificate)?;
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(unreadable)?;
-        self.config.store(Some(Arc::new(builder(trust)?.with_client_auth_cert(chain, key)?)));
+        let provider = provider();
+        let verifiers = match trust {
+            Trust::Anyone => None,
+            Trust::Authorities(authorities) => Some(Verifiers::new(&certificates(authorities)?, &chain, &provider)?),
+        };
+        let certificate = Arc::new(Certificate(Arc::new(CertifiedKey::from_der(chain, key, &provider)?)));
+        self.shown.store(Some(Arc::new(Shown { certificate, verifiers })));
         Ok(())
     }
 
-    pub(super) fn config(&self) -> Result<Arc<ClientConfig>, Error> {
-        self.config.load_full().ok_or_else(|| Error::General("no certificate to call kubelets with".to_owned()))
+    /// How the kubelet of a node is called.
+    pub(super) fn config(&self, node: &str) -> Result<Arc<ClientConfig>, Error> {
+        let shown = self.shown.load_full();
+        let shown = shown.ok_or_else(|| Error::General("no certificate to call kubelets with".to_owned()))?;
+        let provider = provider();
+        let verifier = NodeVerifier {
+            user: format!("system:node:{node}"),
+            verifiers: shown.verifiers.clone(),
+            signatures: AnyCertificate(provider.clone()),
+        };
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_cert_resolver(shown.certificate.clone());
+        // A resumed session would not be verified again.
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
     }
+}
+
+/// Shows one certificate to whoever asks for one.
+#[derive(Debug)]
+struct Certificate(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for Certificate {
+    fn resolve(&self, _authorities: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Verifiers {
+    all: Arc<WebPkiServerVerifier>,
+    /// That of the authority which signed this server's own certificate: the cluster's. It signs for others than nodes too.
+    cluster: Option<Arc<WebPkiServerVerifier>>,
+}
+
+impl Verifiers {
+    fn new(
+        authorities: &[CertificateDer<'static>],
+        own: &[CertificateDer<'static>],
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Verifiers, Error> {
+        let verifier = |authorities: &mut dyn Iterator<Item = &CertificateDer<'static>>| {
+            let mut roots = RootCertStore::empty();
+            for authority in authorities {
+                roots.add(authority.clone())?;
+            }
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                .build()
+                .map_err(|error| Error::General(error.to_string()))
+        };
+        let signed_ours = |authority: &&CertificateDer<'static>| own.first().is_some_and(|own| signed(authority, own));
+        let cluster: Vec<_> = authorities.iter().filter(signed_ours).collect();
+        Ok(Verifiers {
+            all: verifier(&mut authorities.iter())?,
+            cluster: if cluster.is_empty() { None } else { Some(verifier(&mut cluster.into_iter())?) },
+        })
+    }
+}
+
+fn signed(authority: &CertificateDer<'_>, certificate: &CertificateDer<'_>) -> bool {
+    match (X509Certificate::from_der(authority), X509Certificate::from_der(certificate)) {
+        (Ok((_, authority)), Ok((_, certificate))) => {
+            certificate.verify_signature(Some(authority.public_key())).is_ok()
+        }
+        _ => false,
+    }
+}
+
+/// Takes a certificate for that of a node's kubelet. One of the cluster's authority must name the node: otherwise a node
+/// could give the address of another server for its own.
+#[derive(Debug)]
+struct NodeVerifier {
+    user: String,
+    verifiers: Option<Verifiers>,
+    signatures: AnyCertificate,
+}
+
+impl ServerCertVerifier for NodeVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let Some(verifiers) = &self.verifiers else { return Ok(ServerCertVerified::assertion()) };
+        let verify = |verifier: &WebPkiServerVerifier| {
+            verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+        };
+        let verified = verify(&verifiers.all)?;
+        let is_clusters = verifiers.cluster.as_ref().is_some_and(|cluster| verify(cluster).is_ok());
+        if is_clusters && !is_named(end_entity, &self.user) {
+            return Err(Error::General(format!("the certificate is not that of {:?}", self.user)));
+        }
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signatures.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.signatures.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.signatures.supported_verify_schemes()
+    }
+}
+
+fn is_named(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    X509Certificate::from_der(certificate)
+        .is_ok_and(|(_, parsed)| parsed.subject().iter_common_name().any(|own| own.as_str() == Ok(name)))
 }
 
 /// For pods and services, which show whatever they like: as in Kubernetes, who asks for a proxy to them trusts the network.
@@ -46,26 +188,18 @@ pub(super) fn any_certificate() -> Result<Arc<ClientConfig>, Error> {
     if let Some(config) = CONFIG.get() {
         return Ok(config.clone());
     }
-    let config = Arc::new(builder(&Trust::Anyone)?.with_no_client_auth());
-    Ok(CONFIG.get_or_init(|| config).clone())
+    let provider = provider();
+    let config = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        .with_no_client_auth();
+    Ok(CONFIG.get_or_init(|| Arc::new(config)).clone())
 }
 
-fn builder(trust: &Trust) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Error> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-    Ok(match trust {
-        Trust::Anyone => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider))),
-        Trust::Authorities(authorities) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(authorities)? {
-                roots.add(certificate)?;
-            }
-            let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
-                .build()
-                .map_err(|error| Error::General(error.to_string()))?;
-            builder.with_webpki_verifier(verifier)
-        }
-    })
+fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    PROVIDER.get_or_init(|| Arc::new(aws_lc_rs::default_provider())).clone()
 }
 
 fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
@@ -96,8 +230,11 @@ mod tests {
     /// Whether a caller of `ours` finishes a handshake with a kubelet at 127.0.0.1 whose certificate `signer` made for an
     /// address.
     async fn reaches(ours: &Pki, trust: Trust, signer: &Pki, address: [u8; 4]) -> bool {
-        let purpose =
-            Purpose::Serving { name: "system:node:a".into(), names: vec![], addresses: vec![IpAddr::from(address)] };
+        reaches_one(ours, trust, signer, "system:node:a", address).await
+    }
+
+    async fn reaches_one(ours: &Pki, trust: Trust, signer: &Pki, user: &str, address: [u8; 4]) -> bool {
+        let purpose = Purpose::Serving { name: user.into(), names: vec![], addresses: vec![IpAddr::from(address)] };
         let leaf = signer.authority.sign(&purpose, Timestamp::now()).unwrap();
         let server = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
@@ -117,7 +254,7 @@ mod tests {
         let kubelets = Kubelets::default();
         let own = ours.kubelet_client(Timestamp::now()).unwrap();
         kubelets.show(&own.certificate, &own.key, &trust).unwrap();
-        let connector = TlsConnector::from(kubelets.config().unwrap());
+        let connector = TlsConnector::from(kubelets.config("a").unwrap());
         let stream = TcpStream::connect(at).await.unwrap();
         let reached = connector.connect(ServerName::from(at.ip()), stream).await.is_ok();
         assert_eq!(accepting.await.unwrap(), reached);
@@ -137,9 +274,25 @@ mod tests {
         assert!(reaches(&ours, Trust::Anyone, &theirs, local).await);
     }
 
+    /// A node whose status names the address of another server, such as the API server, is not that server.
+    #[tokio::test]
+    async fn a_certificate_of_the_clusters_authority_must_name_the_node() {
+        let ((_here, ours), (_there, theirs)) = (pki(), pki());
+        let trust = || Trust::Authorities([&*ours.authority.certificate, &*theirs.authority.certificate].concat());
+        let local = [127, 0, 0, 1];
+        assert!(reaches_one(&ours, trust(), &ours, "system:node:a", local).await);
+        for user in ["system:node:b", "kube-apiserver", "system:node:ab", ""] {
+            assert!(!reaches_one(&ours, trust(), &ours, user, local).await, "{user:?}");
+        }
+        assert!(
+            reaches_one(&ours, trust(), &theirs, "host.example", local).await,
+            "other authorities name as they like"
+        );
+    }
+
     #[test]
     fn without_a_certificate_of_its_own_the_server_calls_no_kubelet() {
-        assert!(Kubelets::default().config().is_err());
+        assert!(Kubelets::default().config("a").is_err());
         assert!(Kubelets::default().show("", "", &Trust::Anyone).is_err());
     }
 }
