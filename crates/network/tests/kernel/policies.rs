@@ -7,6 +7,7 @@ use knarr_network::policy;
 use serde_json::{Value, json};
 
 use crate::api::{Api, NAMESPACES, PODS, POLICIES};
+use crate::frames::{EVERYBODY, datagram, gateway_mac, listen, mac_of, send, until};
 use crate::machine::{Namespace, Network, ask, ask_again, command, outsider};
 
 /// Long enough for an answer between namespaces of one machine, short enough for many that never come.
@@ -95,6 +96,24 @@ fn object(name: &str, at: &[IpAddr]) -> Value {
         "status": {"phase": "Running", "podIP": at[0], "podIPs": ips}})
 }
 
+/// What a policy forbids does not get through as a frame made for the receiver either, whomever it is said to be from.
+fn a_crafted_frame_is_held_back(cluster: &Cluster) {
+    let ((_, vault, from), (_, web, to)) = (cluster.pod("bank/vault"), cluster.pod("shop/web"));
+    let heard = web.run(|| listen(([0, 0, 0, 0], 7777).into()));
+    let gateway: IpAddr = [10, 244, 1, 1].into();
+    let (node, own, other) = (gateway_mac(vault, gateway), mac_of(Some(vault), "eth0"), mac_of(Some(web), "eth0"));
+    vault.run(|| {
+        for source in [from[0], gateway, cluster.pod("shop/db").2[0]] {
+            for mac in [node, other, EVERYBODY] {
+                send("eth0", &datagram((mac, own), source, to[0], 7777, &format!("from {source}")));
+            }
+        }
+    });
+    let sender = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    sender.send_to(b"from the node", (to[0], 7777)).unwrap();
+    assert_eq!(until(&heard, "from the node"), [""; 0]);
+}
+
 /// A pod's first packet is judged like all others, though no status tells its address yet.
 pub fn a_new_pod_is_isolated_at_once() {
     let cluster = Cluster::new();
@@ -117,6 +136,7 @@ pub fn a_new_pod_is_isolated_at_once() {
     // Nobody of the shop may send or receive.
     cluster.policy("all", &json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
     cluster.eventually("a policy", "shop/web", "bank/vault", 80, false);
+    a_crafted_frame_is_held_back(&cluster);
     for name in ["shop/new", "bank/new"] {
         planned(name);
     }
