@@ -4,7 +4,28 @@
 //! and are applied in one pass, which matters to the network plugin: it is started once for each pod. The tables that hold
 //! addresses are read-only after that (full RELRO).
 
+use std::process::Command;
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-link-arg-bins=-Wl,-z,relro,-z,now,-z,pack-relative-relocs");
+    println!("cargo::rustc-env=KNARR_COMMIT={}", commit());
+}
+
+/// The commit that is built, for `knarr --version`. Debug builds don't name it: they would be linked again after each commit.
+fn commit() -> String {
+    let is_debug = std::env::var("PROFILE").is_ok_and(|profile| profile == "debug");
+    if is_debug {
+        return "unknown".to_owned();
+    }
+    println!("cargo::rerun-if-changed=../../.git/HEAD");
+    println!("cargo::rerun-if-env-changed=KNARR_COMMIT");
+    let given = std::env::var("KNARR_COMMIT").ok();
+    given.or_else(head).unwrap_or_else(|| "unknown".to_owned())
+}
+
+fn head() -> Option<String> {
+    let output = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
 }

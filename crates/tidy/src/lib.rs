@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// Which of our crates each crate may use. Crates meet only in the binary.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("api", &[]),
-    ("apiserver", &["api", "identity", "listen", "relay", "rules", "store"]),
+    ("api", &["version"]),
+    ("apiserver", &["api", "identity", "listen", "relay", "rules", "store", "version"]),
     ("bench", &[]),
     ("client", &[]),
     ("controllers", &["client", "identity"]),
@@ -22,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("identity", &[]),
     ("ingress", &["client", "relay"]),
     ("journey", &[]),
-    ("kubelet", &["client", "cri", "identity", "listen", "relay"]),
+    ("kubelet", &["client", "cri", "identity", "listen", "relay", "version"]),
     ("listen", &[]),
     ("network", &["client"]),
     ("relay", &[]),
@@ -30,6 +30,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("scheduler", &["client"]),
     ("store", &[]),
     ("tidy", &[]),
+    ("version", &[]),
     ("why", &["api", "rules"]),
 ];
 

@@ -30,7 +30,7 @@ pub const V2_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v
 /// See [`V2_PROTOBUF_ASKED`].
 pub const V3_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
-const VERSION: &str = "1.36";
+const VERSION: &str = knarr_version::RELEASE;
 
 /// The description of a field of a type, or of the type itself where the field is empty.
 pub type Describe<'a> = &'a dyn Fn(&str, &str) -> Option<String>;

@@ -60,9 +60,15 @@ Examples:
   knarr why service/web       does anybody answer behind it?
   knarr why pvc/data -n shop  why has it no volume?";
 
+/// The version of the program, the commit it was built from, and the release of Kubernetes it behaves as.
+fn version() -> String {
+    let commit = env!("KNARR_COMMIT");
+    format!("{} (commit {commit}, Kubernetes {})", env!("CARGO_PKG_VERSION"), knarr_version::KUBERNETES)
+}
+
 /// Kubernetes as one program.
 #[derive(Parser)]
-#[command(name = "knarr", version, about, after_help = FIRST_STEPS)]
+#[command(name = "knarr", version = version(), about, after_help = FIRST_STEPS)]
 pub enum Command {
     /// Run everything on this machine.
     Server(server::Arguments),

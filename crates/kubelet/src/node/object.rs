@@ -144,7 +144,7 @@ pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeSta
             ),
             kernel_version: machine.kernel.clone(),
             kube_proxy_version: String::new(),
-            kubelet_version: "v1.36.4".to_string(),
+            kubelet_version: knarr_version::KUBERNETES.to_string(),
             machine_id: machine.machine_id.clone(),
             operating_system: "linux".to_string(),
             os_image: machine.operating_system.clone(),

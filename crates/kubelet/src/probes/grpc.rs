@@ -23,7 +23,8 @@ const SERVING: i32 = 1;
 pub async fn check(address: &str, port: u16, service: &str) -> Result<(), String> {
     let host = if address.contains(':') { format!("[{address}]") } else { address.to_string() };
     let endpoint = Endpoint::from_shared(format!("http://{host}:{port}")).map_err(|error| error.to_string())?;
-    let endpoint = endpoint.user_agent("kube-probe/1.36").map_err(|error| error.to_string())?;
+    let endpoint =
+        endpoint.user_agent(format!("kube-probe/{}", knarr_version::RELEASE)).map_err(|error| error.to_string())?;
     let channel = endpoint.connect().await.map_err(|_| {
         format!("timeout: failed to connect service \"{address}:{port}\" within 1s: context deadline exceeded")
     })?;

@@ -360,7 +360,7 @@ async fn ask_by_http(http: &HTTPGetAction, container: &Container, address: &str)
         path: http.path.clone().unwrap_or_default(),
         headers: http.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect(),
     };
-    match http_get(&target, "kube-probe/1.36").await {
+    match http_get(&target, &format!("kube-probe/{}", knarr_version::RELEASE)).await {
         Ok(answer) if answer.redirected_away => {
             Outcome::Warning("Probe terminated redirects, Response body: ".to_string() + &answer.body)
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use http::Response;
 use k8s_openapi::jiff::Timestamp;
+use knarr_version::{KUBERNETES, MAJOR, MINOR};
 
 use super::metrics::Page;
 use super::{Body, Server};
@@ -19,7 +20,7 @@ pub fn own(server: &Server) -> Response<Body> {
     page.family("kubelet_node_name", "gauge", "The node's name. The count is always 1.");
     page.value("kubelet_node_name", &[("node", &server.context.settings.node_name)], 1.0, None);
     page.family("kubernetes_build_info", "gauge", "Which Kubernetes this node speaks.");
-    let labels = [("git_version", "v1.36.4"), ("major", "1"), ("minor", "36"), ("platform", PLATFORM)];
+    let labels = [("git_version", KUBERNETES), ("major", MAJOR), ("minor", MINOR), ("platform", PLATFORM)];
     page.value("kubernetes_build_info", &labels, 1.0, None);
     page.family("kubelet_cgroup_version", "gauge", "cgroup version on the hosts.");
     let unified = server.context.cgroups.as_ref().is_some_and(crate::cgroup::Cgroups::is_unified);

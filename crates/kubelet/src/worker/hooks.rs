@@ -61,7 +61,7 @@ async fn perform(
             path: http.path.clone().unwrap_or_default(),
             headers: http.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect(),
         };
-        let answer = http_get(&target, "kube-lifecycle/1.36").await?;
+        let answer = http_get(&target, &format!("kube-lifecycle/{}", knarr_version::RELEASE)).await?;
         return if answer.status < 400 { Ok(()) } else { Err(format!("HTTP status {}", answer.status)) };
     }
     if let Some(sleep) = &hook.sleep {
