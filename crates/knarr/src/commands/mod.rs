@@ -30,6 +30,7 @@ mod why;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 
@@ -61,14 +62,14 @@ Examples:
   knarr why pvc/data -n shop  why has it no volume?";
 
 /// The version of the program, the commit it was built from, and the release of Kubernetes it behaves as.
-fn version() -> String {
-    let commit = env!("KNARR_COMMIT");
-    format!("{} (commit {commit}, Kubernetes {})", env!("CARGO_PKG_VERSION"), knarr_version::KUBERNETES)
-}
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("KNARR_COMMIT"));
+    format!("{version} (commit {commit}, Kubernetes {})", knarr_version::KUBERNETES)
+});
 
 /// Kubernetes as one program.
 #[derive(Parser)]
-#[command(name = "knarr", version = version(), about, after_help = FIRST_STEPS)]
+#[command(name = "knarr", version = VERSION.as_str(), about, after_help = FIRST_STEPS)]
 pub enum Command {
     /// Run everything on this machine.
     Server(server::Arguments),

@@ -3,6 +3,7 @@
 
 mod support;
 
+mod certificates;
 mod crashes;
 mod deployment;
 mod leadership;
