@@ -51,6 +51,15 @@ impl Type {
         Type::List(Arc::new(element))
     }
 
+    /// Whether lists, maps and optionals lie inside one another no deeper than this.
+    pub fn nests_at_most(&self, levels: usize) -> bool {
+        match self {
+            Type::List(inner) | Type::Optional(inner) => levels > 0 && inner.nests_at_most(levels - 1),
+            Type::Map(key, value) => levels > 0 && key.nests_at_most(levels - 1) && value.nests_at_most(levels - 1),
+            _ => true,
+        }
+    }
+
     pub fn map(key: Type, value: Type) -> Self {
         Type::Map(Arc::new(key), Arc::new(value))
     }

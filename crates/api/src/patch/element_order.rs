@@ -1,6 +1,7 @@
 //! In which order the elements of a merged list stand.
 
 use serde_json::Value;
+use std::collections::HashMap;
 
 /// What tells the elements of a list apart: a field of theirs, or the whole element.
 #[derive(Clone, Copy)]
@@ -14,9 +15,36 @@ impl Identity<'_> {
         }
     }
 
-    pub fn find(&self, list: &[Value], element: &Value) -> Option<usize> {
-        let wanted = self.of(element)?;
-        list.iter().position(|other| self.of(other) == Some(wanted))
+    fn written(&self, element: &Value) -> Option<String> {
+        self.of(element).map(Value::to_string)
+    }
+}
+
+/// Where the elements of a list stand, so that lists of thousands merge in time that grows with their length alone.
+pub(super) struct Places<'a> {
+    identity: Identity<'a>,
+    first: HashMap<String, usize>,
+}
+
+impl<'a> Places<'a> {
+    pub fn of(list: &[Value], identity: Identity<'a>) -> Self {
+        let mut places = Places { identity, first: HashMap::with_capacity(list.len()) };
+        for (at, element) in list.iter().enumerate() {
+            places.note(element, at);
+        }
+        places
+    }
+
+    /// The first place where an element like this one stands.
+    pub fn find(&self, element: &Value) -> Option<usize> {
+        self.first.get(&self.identity.written(element)?).copied()
+    }
+
+    /// Notes an element that was put at a place behind all others.
+    pub fn note(&mut self, element: &Value, at: usize) {
+        if let Some(written) = self.identity.written(element) {
+            self.first.entry(written).or_insert(at);
+        }
     }
 }
 
@@ -28,16 +56,17 @@ pub(super) fn arrange(
     live_order: &[Value],
     identity: Identity<'_>,
 ) -> Vec<Value> {
+    let (in_patch, live) = (Places::of(patch_order, identity), Places::of(live_order, identity));
     let (mut named, mut others): (Vec<Value>, Vec<Value>) =
-        merged.into_iter().partition(|element| identity.find(patch_order, element).is_some());
-    named.sort_by_key(|element| identity.find(patch_order, element));
-    others.sort_by_key(|element| identity.find(live_order, element).map_or(usize::MAX, |at| at));
+        merged.into_iter().partition(|element| in_patch.find(element).is_some());
+    named.sort_by_cached_key(|element| in_patch.find(element));
+    others.sort_by_cached_key(|element| live.find(element).unwrap_or(usize::MAX));
     let mut arranged = Vec::with_capacity(named.len() + others.len());
     let mut others = others.into_iter().peekable();
     for element in named {
-        let place = identity.find(live_order, &element);
+        let place = live.find(&element);
         while let Some(other) = others.next_if(|other| {
-            let other = identity.find(live_order, other);
+            let other = live.find(other);
             matches!((other, place), (Some(other), Some(place)) if other < place)
         }) {
             arranged.push(other);

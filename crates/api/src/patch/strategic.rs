@@ -3,7 +3,7 @@
 //! Directives: `$patch: replace|delete` for an object or a list's element, `$retainKeys` for the fields that stay,
 //! `$deleteFromPrimitiveList/field` for values to take out, `$setElementOrder/field` for the order to end with.
 
-use super::element_order::{Identity, arrange};
+use super::element_order::{Identity, Places, arrange};
 use super::{PatchError, shown};
 use crate::schema::{Field, NodeRef, Shape};
 use serde_json::{Map, Value};
@@ -181,8 +181,10 @@ fn merge_lists(
     }
     if !check_same_type(&original, &patch)? {
         let mut merged: Vec<Value> = Vec::with_capacity(original.len() + patch.len());
+        let mut places = Places::of(&[], Identity(None));
         for value in original.iter().chain(&patch) {
-            if !merged.contains(value) {
+            if places.find(value).is_none() {
+                places.note(value, merged.len());
                 merged.push(value.clone());
             }
         }
@@ -193,15 +195,19 @@ fn merge_lists(
     };
     let (original, patch) = carry_out_directives(original, patch, key)?;
     let mut merged = original.clone();
+    let mut places = Places::of(&merged, Identity(Some(key)));
     for item in &patch {
         check_merge_keys(std::slice::from_ref(item), Some(key))?;
-        match Identity(Some(key)).find(&merged, item) {
+        match places.find(item) {
             Some(at) => {
                 if let (Value::Object(before), Value::Object(item)) = (merged[at].take(), item.clone()) {
                     merged[at] = Value::Object(merge_objects(before, item, element)?);
                 }
             }
-            None => merged.push(item.clone()),
+            None => {
+                places.note(item, merged.len());
+                merged.push(item.clone());
+            }
         }
     }
     check_merge_keys(&merged, Some(key))?;
@@ -210,7 +216,7 @@ fn merge_lists(
 
 /// Deletes and replaces as elements with directives say; gives what is left of both lists.
 fn carry_out_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Result<(Vec<Value>, Vec<Value>)> {
-    let mut kept = Vec::with_capacity(patch.len());
+    let (mut kept, mut deleted) = (Vec::with_capacity(patch.len()), Vec::new());
     let mut replaces = false;
     for item in patch {
         match item
@@ -220,8 +226,10 @@ fn carry_out_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) 
             None => kept.push(item),
             Some((_, directive)) if directive == "replace" => replaces = true,
             Some((_, directive)) if directive == "delete" => {
-                let wanted = item.get(key).ok_or_else(|| no_merge_key(&item, key))?;
-                original.retain(|element| element.get(key) != Some(wanted));
+                if item.get(key).is_none() {
+                    return Err(no_merge_key(&item, key));
+                }
+                deleted.push(item);
             }
             Some((_, directive)) if directive == "merge" => {
                 return Err(PatchError::Internal("merging lists cannot yet be specified in the patch".into()));
@@ -229,6 +237,8 @@ fn carry_out_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) 
             Some((directive, _)) => return Err(unknown_directive(&directive, &item)),
         }
     }
+    let deleted = Places::of(&deleted, Identity(Some(key)));
+    original.retain(|element| deleted.find(element).is_none());
     if replaces { Ok((kept, Vec::new())) } else { Ok((original, kept)) }
 }
 
@@ -237,7 +247,10 @@ fn delete_from_list(original: &mut Fields, name: &str, values: Value) -> Result<
         (_, Value::Null) => {
             original.remove(name);
         }
-        (Some(Value::Array(items)), Value::Array(values)) => items.retain(|item| !values.contains(item)),
+        (Some(Value::Array(items)), Value::Array(values)) => {
+            let deleted = Places::of(&values, Identity(None));
+            items.retain(|item| deleted.find(item).is_none());
+        }
         _ => {}
     }
     Ok(())
