@@ -1,6 +1,6 @@
 //! Evaluating the expressions of policies and conditions over a write.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -88,9 +88,33 @@ impl<'a> Evaluation<'a> {
     }
 
     fn run(&mut self, program: &'a Program) -> Result<Result<Cel<'a>, EvaluateError>, Failure> {
-        for name in program.fields_of("variables") {
-            self.define(name)?;
+        for at in self.needed(program) {
+            self.define(at)?;
         }
+        self.run_alone(program)
+    }
+
+    /// The variables that an expression needs and that are not known yet, in the order in which they are defined. A variable
+    /// sees those before it alone, so none can need itself, and a policy of thousands needs no stack.
+    fn needed(&self, program: &Program) -> Vec<usize> {
+        let mut needed = BTreeSet::new();
+        let mut open = self.unknown(program, self.defined.len());
+        while let Some(at) = open.pop() {
+            if let (true, Ok(program)) = (needed.insert(at), &self.defined[at].1.program) {
+                open.extend(self.unknown(program, at));
+            }
+        }
+        needed.into_iter().collect()
+    }
+
+    /// Those of the first `visible` variables that an expression selects and that are not known yet.
+    fn unknown(&self, program: &Program, visible: usize) -> Vec<usize> {
+        let place = |name: &str| self.defined[..visible].iter().position(|(own, _)| own == name);
+        let selected = program.fields_of("variables").into_iter().filter(|name| !self.known.contains_key(name));
+        selected.filter_map(place).collect()
+    }
+
+    fn run_alone(&mut self, program: &'a Program) -> Result<Result<Cel<'a>, EvaluateError>, Failure> {
         let mut variables = self.given.clone();
         variables.push(("authorizer", self.authorizer.clone()));
         let defined = self.known.iter().map(|(name, value)| (Cel::text(*name), value.clone())).collect();
@@ -100,17 +124,14 @@ impl<'a> Evaluation<'a> {
         Ok(outcome)
     }
 
-    /// Evaluates one of the policy's variables, and those it needs. A failure is told to whoever looks at it.
-    fn define(&mut self, name: &str) -> Result<(), Failure> {
-        let Some((name, expression)) = self.defined.iter().find(|(own, _)| own == name) else { return Ok(()) };
-        if self.known.contains_key(name.as_str()) {
-            return Ok(());
-        }
+    /// Evaluates one of the policy's variables, after those it needs. A failure is told to whoever looks at it.
+    fn define(&mut self, at: usize) -> Result<(), Failure> {
+        let (name, expression) = &self.defined[at];
         let value = match &expression.program {
             Err(error) => {
                 Cel::Unfit(format!("composited variable {name:?} fails to compile: compilation failed: {error}").into())
             }
-            Ok(program) => match self.run(program)? {
+            Ok(program) => match self.run_alone(program)? {
                 Ok(value) => value,
                 Err(error) => Cel::Unfit(format!("composited variable {name:?} fails to evaluate: {error}").into()),
             },
@@ -264,6 +285,38 @@ mod tests {
                 (Err(failure), Err(words)) => assert!(failure.text().contains(words), "{text}: {failure:?}"),
                 (other, _) => panic!("{text}: {other:?}"),
             }
+        }
+    }
+    /// Variables that each need the one before it, one that needs itself, and one that needs a later one.
+    #[test]
+    fn no_chain_of_variables_recurses() {
+        let compile = |text: &str| {
+            let variables = [("variables".to_owned(), knarr_api::cel::Type::Dyn)];
+            let program = Program::compile(text, &variables).map_err(|error| error.to_string());
+            Expression { text: text.to_owned(), program }
+        };
+        let mut defined = vec![
+            ("itself".to_owned(), compile("variables.itself")),
+            ("early".to_owned(), compile("variables.v0")),
+            ("v0".to_owned(), compile("1")),
+        ];
+        defined.extend((1..2_000).map(|at| (format!("v{at}"), compile(&format!("variables.v{} + 1", at - 1)))));
+        let nothing = Value::Null;
+        let input = Input {
+            object: &nothing,
+            old: &nothing,
+            request: &nothing,
+            parameter: None,
+            namespace: &nothing,
+            authorizer: &Nobody,
+        };
+        let expressions = ["variables.v1999 == 2000", "variables.itself == 1", "variables.early == 1"].map(compile);
+        let evaluate = |expression| Evaluation::new(&input, &defined, POLICY_BUDGET).evaluate(expression);
+        let mut outcomes = expressions.iter().map(evaluate);
+        assert!(matches!(outcomes.next(), Some(Ok(Cel::Bool(true)))));
+        for outcome in outcomes {
+            let failure = outcome.expect_err("a variable is not there yet");
+            assert!(failure.text().contains("no such key"), "{failure:?}");
         }
     }
 }
