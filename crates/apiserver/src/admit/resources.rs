@@ -61,7 +61,7 @@ pub fn pod_amounts(pod: &Value, which: &str) -> Amounts {
     } else {
         // A limit that is not there stays away: overhead alone limits nothing.
         for (name, amount) in overhead {
-            if let Some(limit) = total.get_mut(&name) {
+            if let Some(limit) = total.get_mut(&name).filter(|limit| !limit.is_zero()) {
                 limit.add(&amount);
             }
         }

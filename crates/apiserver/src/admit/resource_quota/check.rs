@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use knarr_api::status::Status;
+use knarr_api::status::{Named, Status};
 use knarr_api::value::Read;
 use serde_json::{Map, Value};
 
 use super::super::resources::{Amounts, amounts};
 use super::super::{Operation, Write};
-use super::scope::{is_terminating, selects};
+use super::scope::{attributes_classes, is_terminating, selects};
 use super::usage::{concerns, unnamed, usage};
 
 /// A quota and what it will have used.
@@ -18,11 +18,40 @@ pub struct Charge {
     pub used: Value,
 }
 
-/// The charges of a write, or why it is refused.
-pub fn charge(write: &Write<'_>, quotas: &[Arc<Value>]) -> Result<Vec<Charge>, Status> {
-    if quotas.is_empty() || !counts(write) {
-        return Ok(Vec::new());
+/// What quotas look at of a write, so that it can be charged together with others.
+#[derive(Debug)]
+pub struct Demand {
+    operation: Operation,
+    group: String,
+    resource: String,
+    name: String,
+    object: Value,
+    old: Option<Value>,
+}
+
+impl Demand {
+    /// None where the write cannot use more of anything.
+    pub fn of(write: &Write<'_>) -> Option<Demand> {
+        counts(write).then(|| Demand {
+            operation: write.operation,
+            group: write.group.to_owned(),
+            resource: write.resource.to_owned(),
+            name: write.name.to_owned(),
+            object: write.object.clone(),
+            old: write.old.cloned(),
+        })
     }
+
+    fn forbidden(&self, why: String) -> Status {
+        let metadata = self.object.at(&["metadata"]);
+        let names = [&*self.name, metadata.text(&["name"]), metadata.text(&["generateName"]), "Unknown"];
+        let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
+        Status::forbidden(Named { group: &self.group, name: &self.resource }, name, &why)
+    }
+}
+
+/// The charges of a write, or why it is refused.
+pub fn charge(write: &Demand, quotas: &[Arc<Value>]) -> Result<Vec<Charge>, Status> {
     let mut matching = Vec::new();
     for quota in quotas {
         if let Some(hard) = restricts(write, quota)? {
@@ -32,16 +61,16 @@ pub fn charge(write: &Write<'_>, quotas: &[Arc<Value>]) -> Result<Vec<Charge>, S
     if matching.is_empty() {
         return Ok(Vec::new());
     }
-    let whole = usage(write.group, write.resource, write.object);
-    let before = match write.old {
-        Some(old) if write.operation == Operation::Update => Some((old, usage(write.group, write.resource, old))),
+    let whole = usage(&write.group, &write.resource, &write.object);
+    let before = match &write.old {
+        Some(old) if write.operation == Operation::Update => Some((old, usage(&write.group, &write.resource, old))),
         _ => None,
     };
     let mut charges = Vec::new();
     for (quota, hard) in matching {
         let mut delta = whole.clone();
         if let Some((old, before)) = &before
-            && selects(quota, write.group, write.resource, old)
+            && selects(quota, &write.group, &write.resource, old)
         {
             delta = grown(&whole, before);
         }
@@ -54,7 +83,7 @@ pub fn charge(write: &Write<'_>, quotas: &[Arc<Value>]) -> Result<Vec<Charge>, S
     Ok(charges)
 }
 
-/// Updates count only where they can use more: resized pods, pods whose scope changes, claims and services.
+/// Updates count only where they can use more: resized pods, pods and claims whose scope changes, claims and services.
 fn counts(write: &Write<'_>) -> bool {
     match (write.operation, write.group, write.resource) {
         (Operation::Create, _, _) => true,
@@ -62,25 +91,31 @@ fn counts(write: &Write<'_>) -> bool {
             write.subresource == "resize"
                 || write.old.is_some_and(|old| is_terminating(old) != is_terminating(write.object))
         }
+        (Operation::Update, "", "persistentvolumeclaims") if write.subresource == "status" => {
+            let allocated = |claim: &Value| amounts(claim.at(&["status", "allocatedResources"])).remove("storage");
+            write.old.is_some_and(|old| {
+                attributes_classes(old) != attributes_classes(write.object) || allocated(old) != allocated(write.object)
+            })
+        }
         (Operation::Update, "", "services" | "persistentvolumeclaims") => true,
         _ => false,
     }
 }
 
 /// The hard limits of a quota that restricts this write; `None` when it does not.
-fn restricts(write: &Write<'_>, quota: &Value) -> Result<Option<Amounts>, Status> {
-    if !selects(quota, write.group, write.resource, write.object) {
+fn restricts(write: &Demand, quota: &Value) -> Result<Option<Amounts>, Status> {
+    if !selects(quota, &write.group, &write.resource, &write.object) {
         return Ok(None);
     }
     let mut hard = amounts(quota.at(&["status", "hard"]));
-    hard.retain(|name, _| concerns(write.group, write.resource, name));
+    hard.retain(|name, _| concerns(&write.group, &write.resource, name));
     if hard.is_empty() {
         return Ok(None);
     }
     let name = quota.text(&["metadata", "name"]);
     let names: Vec<&str> = hard.keys().map(String::as_str).collect();
-    if write.is_part_of("", "pods")
-        && let Some(why) = unnamed(write.object, &names)
+    if (&*write.group, &*write.resource) == ("", "pods")
+        && let Some(why) = unnamed(&write.object, &names)
     {
         return Err(write.forbidden(format!("failed quota: {name}: {why}")));
     }
@@ -103,7 +138,7 @@ fn grown(now: &Amounts, before: &Amounts) -> Amounts {
     grown
 }
 
-fn new_use(write: &Write<'_>, quota: &Value, hard: &Amounts, delta: &Amounts) -> Result<Value, Status> {
+fn new_use(write: &Demand, quota: &Value, hard: &Amounts, delta: &Amounts) -> Result<Value, Status> {
     let used = amounts(quota.at(&["status", "used"]));
     let mut written: Map<String, Value> = quota.fields(&["status", "used"]).cloned().unwrap_or_default();
     let mut exceeded = Vec::new();

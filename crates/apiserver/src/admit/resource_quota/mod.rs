@@ -1,7 +1,9 @@
 //! ResourceQuota: what a namespace uses stays within its quotas. A write is charged to every quota it matches before it is
-//! stored, by compare-and-set on the quota's status, so that writes side by side cannot exceed it together.
+//! stored, by compare-and-set on the quota's status, so that writes side by side cannot exceed it together. Those that wait
+//! in one namespace are charged together ([`queue`]).
 
 mod check;
+mod queue;
 mod scope;
 mod usage;
 
@@ -9,15 +11,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use knarr_api::status::Status;
-use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Write};
 use crate::objects::Objects;
-use check::{Charge, charge};
-
-/// A charge is tried again so often when others charge the same quota.
-const TRIES: usize = 16;
+use check::{Demand, charge};
+use queue::Queues;
 
 /// Writes what a quota has used.
 #[async_trait]
@@ -28,11 +27,12 @@ pub trait QuotaWriter: Send + Sync {
 
 pub struct ResourceQuota {
     writer: Arc<dyn QuotaWriter>,
+    queues: Queues,
 }
 
 impl ResourceQuota {
     pub fn new(writer: Arc<dyn QuotaWriter>) -> Self {
-        ResourceQuota { writer }
+        ResourceQuota { writer, queues: Queues::default() }
     }
 }
 
@@ -46,36 +46,22 @@ impl Plugin for ResourceQuota {
         let counted = match (write.operation, write.subresource) {
             (Operation::Create | Operation::Update, "") => true,
             (Operation::Update, "resize") => write.is_part_of("", "pods"),
+            (Operation::Update, "status") => write.is_part_of("", "persistentvolumeclaims"),
             _ => false,
         };
         counted && !write.namespace.is_empty()
     }
 
     async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
-        // Quotas charged in an earlier round are not charged again.
-        let mut charged: Vec<String> = Vec::new();
-        for _ in 0..TRIES {
-            let quotas = objects.read_all("", "resourcequotas", write.namespace)?;
-            let mut contested = false;
-            for Charge { quota, used } in charge(write, &quotas)? {
-                let name = quota.text(&["metadata", "name"]).to_owned();
-                if write.dry_run || charged.contains(&name) {
-                    continue;
-                }
-                if self.writer.write_used(&quota, used).await? {
-                    charged.push(name);
-                } else {
-                    contested = true;
-                }
-            }
-            if !contested {
-                return Ok(());
-            }
+        let quotas = objects.list("", "resourcequotas", write.namespace);
+        if quotas.is_empty() {
+            return Ok(());
         }
-        Err(Status::conflict(
-            knarr_api::status::Named { group: "", name: "resourcequotas" },
-            "",
-            "the quota is being charged by too many others; please try again",
-        ))
+        let Some(demand) = Demand::of(write) else { return Ok(()) };
+        // What is too much already, or counts for nothing, need not wait.
+        if charge(&demand, &quotas)?.is_empty() || write.dry_run {
+            return Ok(());
+        }
+        self.queues.charge(write.namespace, demand, &*self.writer, objects).await
     }
 }

@@ -1,5 +1,7 @@
 //! Which objects a quota's scopes select.
 
+use std::collections::BTreeSet;
+
 use knarr_api::value::Read;
 use serde_json::Value;
 
@@ -15,11 +17,27 @@ pub fn selects(quota: &Value, group: &str, resource: &str, object: &Value) -> bo
     plain.chain(chosen).all(|(scope, operator, values)| match (group, resource) {
         ("", "pods") => selects_pod(object, scope, operator, values),
         ("", "persistentvolumeclaims") => {
-            let class = object.text(&["spec", "volumeAttributesClassName"]);
-            scope == "VolumeAttributesClass" && names_match(class, operator, values)
+            let classes = attributes_classes(object);
+            match (scope, classes.is_empty()) {
+                ("VolumeAttributesClass", true) => names_match("", operator, values),
+                ("VolumeAttributesClass", false) => {
+                    classes.into_iter().any(|class| names_match(class, operator, values))
+                }
+                _ => false,
+            }
         }
         _ => false,
     })
+}
+
+/// The attributes classes that a claim asks for, has, or is being changed to.
+pub fn attributes_classes(claim: &Value) -> BTreeSet<&str> {
+    let places: [&[&str]; 3] = [
+        &["spec", "volumeAttributesClassName"],
+        &["status", "currentVolumeAttributesClassName"],
+        &["status", "modifyVolumeStatus", "targetVolumeAttributesClassName"],
+    ];
+    places.into_iter().map(|place| claim.text(place)).filter(|class| !class.is_empty()).collect()
 }
 
 fn selects_pod(pod: &Value, scope: &str, operator: &str, values: &[Value]) -> bool {
@@ -100,5 +118,29 @@ mod tests {
             assert_eq!(selects(&quota, "", "pods", pod), selected, "{quota} {pod}");
         }
         assert!(!selects(&scope("BestEffort"), "", "services", &json!({})));
+    }
+
+    #[test]
+    fn attributes_classes_select_claims() {
+        let plain = json!({"spec": {}});
+        let gold = json!({"spec": {"volumeAttributesClassName": "gold"}});
+        let changing = json!({"spec": {"volumeAttributesClassName": "silver"},
+            "status": {"currentVolumeAttributesClassName": "gold",
+                "modifyVolumeStatus": {"targetVolumeAttributesClassName": "silver"}}});
+        let quota = |operator: &str| {
+            json!({"spec": {"scopeSelector": {"matchExpressions": [
+                {"scopeName": "VolumeAttributesClass", "operator": operator, "values": ["gold"]}]}}})
+        };
+        for (operator, selected) in [
+            ("In", [false, true, true]),
+            ("NotIn", [true, false, true]),
+            ("Exists", [false, true, true]),
+            ("DoesNotExist", [true, false, false]),
+        ] {
+            let found =
+                [&plain, &gold, &changing].map(|claim| selects(&quota(operator), "", "persistentvolumeclaims", claim));
+            assert_eq!(found, selected, "{operator}");
+        }
+        assert!(!selects(&json!({"spec": {"scopes": ["BestEffort"]}}), "", "persistentvolumeclaims", &gold));
     }
 }
