@@ -96,7 +96,9 @@ impl Controller {
         });
         let weak = Arc::downgrade(self);
         self.claims.on_change(move |change| {
-            let changed = change.previous().is_some_and(|old| old.spec != change.latest().spec);
+            // The status says which attributes class the volume has, which is a scope.
+            let latest = change.latest();
+            let changed = change.previous().is_some_and(|old| old.spec != latest.spec || old.status != latest.status);
             if let (true, Some(controller)) = (changed || matches!(change, Change::Deleted(_)), weak.upgrade()) {
                 controller.recount(namespace(&**change.latest()));
             }
@@ -137,14 +139,16 @@ impl Controller {
                 add(&mut used, &usage::of_pod(&pod, now));
             }
         }
+        for claim in self.claims.in_namespace(at) {
+            if usage::covers_claim(quota, &claim) {
+                add(&mut used, &usage::of_claim(&claim));
+            }
+        }
         if usage::has_scopes(quota) {
             return used;
         }
         for service in self.services.in_namespace(at) {
             add(&mut used, &usage::of_service(&service));
-        }
-        for claim in self.claims.in_namespace(at) {
-            add(&mut used, &usage::of_claim(&claim));
         }
         used
     }

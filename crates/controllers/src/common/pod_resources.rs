@@ -2,18 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use knarr_client::quantity::Quantity;
 
 pub type Resources = BTreeMap<String, Quantity>;
 
+/// What the runtime itself needs is requested for every pod that has it.
 pub fn requests(pod: &Pod) -> Resources {
-    total(pod, |resources| resources.requests.clone().unwrap_or_default())
+    let mut total = total(pod, |resources| resources.requests.clone().unwrap_or_default());
+    add(&mut total, &overhead(pod));
+    total
 }
 
+/// What the runtime itself needs raises a limit that is there; alone it limits nothing.
 pub fn limits(pod: &Pod) -> Resources {
-    total(pod, |resources| resources.limits.clone().unwrap_or_default())
+    let mut total = total(pod, |resources| resources.limits.clone().unwrap_or_default());
+    for (name, value) in overhead(pod) {
+        if let Some(limit) = total.get_mut(&name).filter(|limit| !limit.is_zero()) {
+            *limit += value;
+        }
+    }
+    total
 }
 
 /// Containers run together; init containers one after another before them, beside the sidecars started so far.
@@ -42,16 +52,12 @@ fn total(pod: &Pod, of: fn(&ResourceRequirements) -> BTreeMap<String, ApiQuantit
     for (name, value) in spec.resources.as_ref().map(|resources| parsed(of(resources))).unwrap_or_default() {
         running.insert(name, value);
     }
-    add_overhead(spec, &mut running);
     running
 }
 
-/// What the runtime itself needs counts where the pod asks for anything at all.
-fn add_overhead(spec: &PodSpec, total: &mut Resources) {
-    let overhead = parsed(spec.overhead.clone().unwrap_or_default());
-    if !total.is_empty() {
-        add(total, &overhead);
-    }
+fn overhead(pod: &Pod) -> Resources {
+    let given = pod.spec.as_ref().and_then(|spec| spec.overhead.clone());
+    parsed(given.unwrap_or_default())
 }
 
 fn parsed(list: BTreeMap<String, ApiQuantity>) -> Resources {
@@ -94,5 +100,30 @@ mod tests {
         assert_eq!(cpu(json!({"containers": [container("100m")], "overhead": {"cpu": "10m"}})), "110m");
         assert_eq!(cpu(json!({"containers": [container("100m")], "resources": {"requests": {"cpu": "2"}}})), "2");
         assert!(asked(json!({"containers": [{"name": "c"}]})).is_empty());
+    }
+
+    #[test]
+    fn overhead_is_requested_always_and_limits_nothing_alone() {
+        let told = |found: Resources| {
+            let parts: Vec<String> = found.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+            parts.join(",")
+        };
+        let overhead = json!({"cpu": "10m", "memory": "1Mi"});
+        for (resources, expected) in [
+            (json!({}), ("cpu=10m,memory=1Mi", "")),
+            (json!({"requests": {"cpu": "100m"}}), ("cpu=110m,memory=1Mi", "")),
+            (json!({"limits": {"cpu": "1"}}), ("cpu=10m,memory=1Mi", "cpu=1010m")),
+            (json!({"limits": {"cpu": "0"}}), ("cpu=10m,memory=1Mi", "cpu=0")),
+            (
+                json!({"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}),
+                ("cpu=10m,memory=1025Mi", "memory=2049Mi"),
+            ),
+        ] {
+            let containers = json!([{"name": "c", "resources": resources}]);
+            let pod: Pod =
+                serde_json::from_value(json!({"spec": {"containers": containers, "overhead": overhead}})).unwrap();
+            let found = (told(requests(&pod)), told(limits(&pod)));
+            assert_eq!((&*found.0, &*found.1), expected, "{resources}");
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! What objects count for.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, Pod, PodAffinityTerm, ResourceQuota, ScopedResourceSelectorRequirement, Service,
 };
@@ -127,6 +129,39 @@ pub(super) fn covers_pod(quota: &ResourceQuota, pod: &Pod) -> bool {
     requirements(quota).iter().all(|requirement| in_scope(requirement, pod))
 }
 
+/// Whether the claim is within all scopes of the quota: the only one that claims have is that of their attributes classes.
+pub(super) fn covers_claim(quota: &ResourceQuota, claim: &PersistentVolumeClaim) -> bool {
+    let classes = attributes_classes(claim);
+    requirements(quota).iter().all(|requirement| {
+        requirement.scope_name == "VolumeAttributesClass"
+            && match classes.is_empty() {
+                true => name_matches(None, requirement),
+                false => classes.iter().any(|class| name_matches(Some(class), requirement)),
+            }
+    })
+}
+
+/// The attributes classes that a claim asks for, has, or is being changed to.
+fn attributes_classes(claim: &PersistentVolumeClaim) -> BTreeSet<&str> {
+    let status = claim.status.as_ref();
+    let asked = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.as_deref());
+    let current = status.and_then(|status| status.current_volume_attributes_class_name.as_deref());
+    let target = status.and_then(|status| status.modify_volume_status.as_ref());
+    let target = target.and_then(|change| change.target_volume_attributes_class_name.as_deref());
+    [asked, current, target].into_iter().flatten().filter(|class| !class.is_empty()).collect()
+}
+
+fn name_matches(name: Option<&str>, requirement: &ScopedResourceSelectorRequirement) -> bool {
+    let listed = |name: &str| requirement.values.iter().flatten().any(|value| value == name);
+    match requirement.operator.as_str() {
+        "Exists" => name.is_some(),
+        "DoesNotExist" => name.is_none(),
+        "In" => name.is_some_and(listed),
+        "NotIn" => !name.is_some_and(listed),
+        _ => false,
+    }
+}
+
 fn requirements(quota: &ResourceQuota) -> Vec<ScopedResourceSelectorRequirement> {
     let Some(spec) = &quota.spec else { return Vec::new() };
     let plain = spec.scopes.iter().flatten().map(|scope| ScopedResourceSelectorRequirement {
@@ -149,14 +184,7 @@ fn in_scope(requirement: &ScopedResourceSelectorRequirement, pod: &Pod) -> bool 
         "CrossNamespacePodAffinity" => looks_beyond_its_namespace(pod),
         "PriorityClass" => {
             let class = spec.and_then(|spec| spec.priority_class_name.as_deref()).filter(|class| !class.is_empty());
-            let listed = |class: &str| requirement.values.iter().flatten().any(|value| value == class);
-            match requirement.operator.as_str() {
-                "Exists" => class.is_some(),
-                "DoesNotExist" => class.is_none(),
-                "In" => class.is_some_and(listed),
-                "NotIn" => !class.is_some_and(listed),
-                _ => false,
-            }
+            name_matches(class, requirement)
         }
         _ => false,
     }
@@ -264,6 +292,36 @@ mod tests {
         ] {
             assert_eq!(covers_pod(&quota(scope.clone()), &pod(of)), covered, "{scope}");
         }
+    }
+
+    #[test]
+    fn attributes_classes_are_a_scope_of_claims() {
+        let claim = |spec: Value, status: Value| {
+            serde_json::from_value::<PersistentVolumeClaim>(json!({"spec": spec, "status": status})).unwrap()
+        };
+        let claims = [
+            claim(json!({}), json!({})),
+            claim(json!({"volumeAttributesClassName": "gold"}), json!({})),
+            claim(
+                json!({"volumeAttributesClassName": "silver"}),
+                json!({"currentVolumeAttributesClassName": "gold",
+                    "modifyVolumeStatus": {"targetVolumeAttributesClassName": "silver", "status": "Pending"}}),
+            ),
+        ];
+        for (operator, covered) in [
+            ("In", [false, true, true]),
+            ("NotIn", [true, false, true]),
+            ("Exists", [false, true, true]),
+            ("DoesNotExist", [true, false, false]),
+        ] {
+            let quota: ResourceQuota = serde_json::from_value(json!({"spec": {"scopeSelector": {"matchExpressions": [
+                    {"scopeName": "VolumeAttributesClass", "operator": operator, "values": ["gold"]}]}}}))
+            .unwrap();
+            let found: Vec<bool> = claims.iter().map(|claim| covers_claim(&quota, claim)).collect();
+            assert_eq!(found, covered, "{operator}");
+        }
+        let pods: ResourceQuota = serde_json::from_value(json!({"spec": {"scopes": ["BestEffort"]}})).unwrap();
+        assert!(!covers_claim(&pods, &claims[1]) && covers_claim(&ResourceQuota::default(), &claims[0]));
     }
 
     #[test]
