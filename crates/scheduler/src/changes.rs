@@ -39,7 +39,7 @@ impl Scheduler {
             Some(pod) if is_terminal(pod) || node_name(pod).is_some_and(|name| !name.is_empty()) => {
                 self.pod_gone(pod, was_placed)
             }
-            Some(pod) => self.pod_waits(pod, now),
+            Some(pod) => self.pod_waits(old, pod, now),
             None => {
                 if let Some(pod) = old {
                     self.pod_gone(pod, was_placed);
@@ -70,7 +70,7 @@ impl Scheduler {
         }
     }
 
-    fn pod_waits(&mut self, pod: &Arc<Pod>, now: Timestamp) {
+    fn pod_waits(&mut self, old: Option<&Arc<Pod>>, pod: &Arc<Pod>, now: Timestamp) {
         let key = pod_key(pod);
         let state = Arc::new(PodState::new(Arc::clone(pod)));
         if self.profile_of(&state).is_none() || is_leaving(pod) {
@@ -82,8 +82,9 @@ impl Scheduler {
         if self.cluster.is_placed(&key) {
             return;
         }
-        let nominated = pod.status.as_ref().and_then(|status| status.nominated_node_name.clone());
-        let nominated = nominated.filter(|node| !node.is_empty());
+        let held = self.nominations.node_of(&key);
+        let nominated = nomination_after(old.map(|old| nominated_node(old)), nominated_node(pod), held);
+        let nominated = nominated.map(str::to_owned);
         let was_nominated = self.nominations.node_of(&key).is_some_and(|node| Some(node) != nominated.as_deref());
         match nominated {
             Some(node) => self.nominations.set(Arc::clone(&state), &node),
@@ -164,4 +165,37 @@ fn asks_for_less(old: &Pod, new: &Pod) -> bool {
 
 fn statuses(pod: &Pod) -> Option<&Vec<ContainerStatus>> {
     pod.status.as_ref().and_then(|status| status.container_statuses.as_ref())
+}
+
+/// The node that a pod's status says room is made on.
+fn nominated_node(pod: &Pod) -> Option<&str> {
+    let node = pod.status.as_ref().and_then(|status| status.nominated_node_name.as_deref());
+    node.filter(|node| !node.is_empty())
+}
+
+/// The node a pod is nominated for after an update. Updates that were on their way when the scheduler nominated the pod do
+/// not know of it yet: only one that takes a nomination away ends it.
+fn nomination_after<'a>(old: Option<Option<&str>>, new: Option<&'a str>, held: Option<&'a str>) -> Option<&'a str> {
+    match (old, new) {
+        (Some(None), None) => held,
+        (_, new) => new,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nomination_outlives_updates_that_do_not_know_of_it() {
+        for (old, new, held, expected) in [
+            (Some(None), None, Some("a"), Some("a")),
+            (Some(None), Some("b"), Some("a"), Some("b")),
+            (Some(Some("a")), None, Some("a"), None),
+            (Some(Some("a")), Some("a"), None, Some("a")),
+            (None, None, Some("a"), None),
+        ] {
+            assert_eq!(nomination_after(old, new, held), expected, "{old:?} {new:?} {held:?}");
+        }
+    }
 }

@@ -71,11 +71,12 @@ impl Scheduler {
             let made = Extender::new(settings);
             made.inspect_err(|error| tracing::error!(%error, "an extender cannot be used")).ok()
         });
+        let host = host_name();
         let recorders = profiles
             .iter()
             .map(|profile| {
                 let name = profile.scheduler_name.clone();
-                let recorder = SeriesRecorder::new(client.clone(), &name, &name);
+                let recorder = SeriesRecorder::new(client.clone(), &name, &host);
                 (name, recorder)
             })
             .collect();
@@ -194,6 +195,12 @@ impl Scheduler {
 pub(crate) fn scheduler_of(pod: &PodState) -> &str {
     let named = pod.object.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
     named.unwrap_or("default-scheduler")
+}
+
+/// The name of this machine, which events carry; empty where it cannot be read.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }
 
 pub(crate) fn record(recorder: &SeriesRecorder, pod: &PodState, warns: bool, reason: &str, action: &str, note: String) {
