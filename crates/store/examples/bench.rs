@@ -1,4 +1,4 @@
-//! Prints what the embedded store does on this machine: durable creates, watch fan-out, load time, memory.
+//! Prints the embedded store's performance on this host: durable creates, watch fan-out, load time, memory.
 //!
 //! `cargo run --release -p knarr-store --example bench [directory]`
 
@@ -42,16 +42,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 async fn create(store: &Arc<Embedded>, in_flight: usize) -> Result<(), Box<dyn std::error::Error>> {
     let total = if in_flight == 1 { 1_000 } else { PODS };
-    let begun = Instant::now();
+    let started = Instant::now();
     let tasks = (0..in_flight).map(|task| {
         let store = store.clone();
         tokio::spawn(async move {
             let mut slowest = Duration::ZERO;
             for number in (task..total).step_by(in_flight) {
-                let begun = Instant::now();
+                let started = Instant::now();
                 let key = format!("/registry/pods/default/pod-{in_flight}-{number}");
                 store.create(&key, Bytes::from(vec![b'x'; POD_BYTES]), None).await?;
-                slowest = slowest.max(begun.elapsed());
+                slowest = slowest.max(started.elapsed());
             }
             Ok::<_, knarr_store::Error>(slowest)
         })
@@ -60,7 +60,7 @@ async fn create(store: &Arc<Embedded>, in_flight: usize) -> Result<(), Box<dyn s
     for task in futures::future::join_all(tasks).await {
         slowest = slowest.max(task??);
     }
-    let took = begun.elapsed();
+    let took = started.elapsed();
     let each = took * in_flight as u32 / total as u32;
     println!(
         "create, {in_flight} in flight: {:.0}/s, {each:?} each, slowest {slowest:?}",
@@ -70,10 +70,10 @@ async fn create(store: &Arc<Embedded>, in_flight: usize) -> Result<(), Box<dyn s
 }
 
 fn list(store: &Embedded) -> Result<(), knarr_store::Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let page = store.peek_range(&Range { prefix: "/registry/pods/", ..Range::default() })?;
     let bytes: usize = page.entries.iter().map(|entry| entry.value.len()).sum();
-    println!("list {} pods ({} MB): {:?}", page.entries.len(), bytes >> 20, begun.elapsed());
+    println!("list {} pods ({} MB): {:?}", page.entries.len(), bytes >> 20, started.elapsed());
     Ok(())
 }
 
@@ -92,20 +92,20 @@ async fn fan_out(store: &Arc<Embedded>) -> Result<(), Box<dyn std::error::Error>
             }
         }));
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     for number in 0..EVENTS {
         store.create(&format!("/registry/configmaps/default/{number}"), Bytes::from(vec![b'x'; 1000]), None).await?;
     }
     futures::future::join_all(watchers).await;
-    let (count, took) = (delivered.load(Ordering::Relaxed), begun.elapsed());
+    let (count, took) = (delivered.load(Ordering::Relaxed), started.elapsed());
     println!("{WATCHERS} watchers × {EVENTS} events: {:.0} deliveries/s ({took:?})", count as f64 / took.as_secs_f64());
     Ok(())
 }
 
 fn load(directory: &Path, from: &str) -> Result<(), knarr_store::Error> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let store = Embedded::open(directory, Options::default())?;
-    println!("load {} entries from {from}: {:?}", store.count(""), begun.elapsed());
+    println!("load {} entries from {from}: {:?}", store.count(""), started.elapsed());
     Ok(())
 }
 

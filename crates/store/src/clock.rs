@@ -1,13 +1,14 @@
-//! Where the store gets the time from, so that tests can move it.
+//! The store's source of time, so that tests can advance it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// A source of wall-clock time.
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since 1970.
     fn now(&self) -> u64;
 }
 
-/// The clock of the machine.
+/// The host's clock.
 pub struct SystemClock;
 
 impl Clock for SystemClock {

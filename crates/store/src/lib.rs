@@ -1,11 +1,11 @@
 //! The revisioned key-value store under the API server.
 //!
 //! In: writes that name the revision they replace. Out: durable acknowledgements, consistent reads at a revision, and
-//! watches that miss nothing. The contract is in `contract`; all backends serve reads and watches from the same
-//! in-memory `index`. What differs is who makes a write durable: `embedded` has its own log on the local disk, `etcd` asks a
-//! cluster of etcd servers and follows what they say.
+//! watches that miss no change. [`Store`] is the contract; every backend serves reads and watches from the same in-memory
+//! `index`. The backends differ in how a write becomes durable: [`Embedded`] appends it to a log on the local disk,
+//! [`Etcd`] runs a transaction on a cluster of etcd servers and watches them for changes.
 
-// The tests' fixtures name the crate as its users do.
+// Test fixtures refer to this crate by name, as its users do.
 #[cfg(test)]
 extern crate self as knarr_store;
 

@@ -1,38 +1,38 @@
-//! How much history to keep: a time, and no more than so many bytes.
+//! Decides how much history to keep: a duration, limited by a number of bytes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::contract::{Revision, Store};
 
-/// Decides what to compact. Its owner calls it from time to time, say every ten seconds, and compacts to what it answers.
+/// Decides which revision to compact to. The owner calls `due` periodically and compacts to the revision it returns.
 #[derive(Debug)]
 pub struct Retention {
     keep: Duration,
-    most_bytes: usize,
-    /// What the newest revision was at earlier calls, oldest first, as milliseconds since 1970 and revision.
+    max_bytes: usize,
+    /// The newest revision at each previous call, oldest first: milliseconds since 1970 and revision.
     samples: VecDeque<(u64, Revision)>,
-    /// What was answered last.
+    /// The revision returned last.
     floor: Revision,
 }
 
 impl Retention {
-    /// Keeps the history of the last `keep`, and less when it would take more than `most_bytes` of memory.
-    pub fn new(keep: Duration, most_bytes: usize) -> Self {
-        Self { keep, most_bytes, samples: VecDeque::new(), floor: 0 }
+    /// Keeps the history of the last `keep`, or less when it would use more than `max_bytes` of memory.
+    pub fn new(keep: Duration, max_bytes: usize) -> Self {
+        Self { keep, max_bytes, samples: VecDeque::new(), floor: 0 }
     }
 
-    /// The revision to compact to at the time `now` (milliseconds since 1970), when there is something to forget.
+    /// The revision to compact to at `now` (milliseconds since 1970), if there is anything to drop.
     pub fn due(&mut self, store: &dyn Store, now: u64) -> Option<Revision> {
         let by_age = self.older_than_kept(store.revision(), now);
-        let by_size = store.history_within(self.most_bytes);
+        let by_size = store.history_within(self.max_bytes);
         let due = by_age.unwrap_or(0).max(by_size);
         let risen = due > self.floor;
         self.floor = self.floor.max(due);
         risen.then_some(due)
     }
 
-    /// Remembers the newest revision, and answers the one that was newest when the kept time began.
+    /// Records the newest revision, and returns the one that was newest when the kept period started.
     fn older_than_kept(&mut self, newest: Revision, now: u64) -> Option<Revision> {
         let keep = self.keep.as_millis() as u64;
         self.samples.push_back((now, newest));
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forgets_what_is_older_than_the_kept_time() {
+    fn drops_history_older_than_the_kept_period() {
         let mut retention = Retention::new(Duration::from_secs(60), usize::MAX);
         let calls = [
             (0, 10, None),

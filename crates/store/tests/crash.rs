@@ -1,4 +1,4 @@
-//! Kills a process that writes to an embedded store, again and again at random moments, and checks what is left: every
+//! Kills a process that writes to an embedded store, repeatedly at random moments, and checks what is left: every
 //! acknowledged write, in order, and no watch event lost or repeated across the crashes.
 
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use knarr_store::{Embedded, Error, Event, Notice, Options, Range, Revision, Stor
 use rand::Rng;
 
 const ROUNDS: usize = 120;
-/// How long a child writes at most before it is killed.
-const LONGEST: Duration = Duration::from_millis(60);
+/// The maximum time a child writes before it is killed.
+const MAX_RUN_TIME: Duration = Duration::from_millis(60);
 const DIRECTORY: &str = "KNARR_CRASH_DIRECTORY";
-/// The last revision of which the parent knows; the child's watch begins there, and it compacts no further.
+/// The last revision that the parent knows; the child's watch starts there, and it compacts no further.
 const KNOWN: &str = "KNARR_CRASH_KNOWN";
 
 fn options() -> Options {
@@ -33,17 +33,17 @@ fn killed_again_and_again_it_keeps_every_acknowledged_write() {
     let (mut acknowledged, mut watched) = (0, 0);
     for round in 0..ROUNDS {
         let newest = known.keys().next_back().copied().unwrap_or(1);
-        let told = run_and_kill(directory.path(), newest);
+        let output = run_and_kill(directory.path(), newest);
         let remembered = remembered(directory.path(), newest);
-        for (revision, change) in &told.acknowledged {
+        for (revision, change) in &output.acknowledged {
             assert_eq!(remembered.get(revision), Some(change), "round {round}: acknowledged at {revision}");
         }
-        for (position, (revision, change)) in told.watched.iter().enumerate() {
+        for (position, (revision, change)) in output.watched.iter().enumerate() {
             assert_eq!(*revision, newest + 1 + position as u64, "round {round}: an event was lost or repeated");
             assert_eq!(remembered.get(revision), Some(change), "round {round}: watched at {revision}");
         }
-        acknowledged += told.acknowledged.len();
-        watched += told.watched.len();
+        acknowledged += output.acknowledged.len();
+        watched += output.watched.len();
         known.extend(remembered);
         assert_state(directory.path(), &known);
     }
@@ -51,14 +51,14 @@ fn killed_again_and_again_it_keeps_every_acknowledged_write() {
     assert!(acknowledged > ROUNDS, "the children hardly wrote anything");
 }
 
-/// What a child said before it died.
+/// What a child reported before it was killed.
 #[derive(Default)]
-struct Told {
+struct ChildOutput {
     acknowledged: Vec<(Revision, Change)>,
     watched: Vec<(Revision, Change)>,
 }
 
-fn run_and_kill(directory: &Path, known: Revision) -> Told {
+fn run_and_kill(directory: &Path, known: Revision) -> ChildOutput {
     let mut child = Command::new(std::env::current_exe().expect("the test's own path"))
         .args(["--ignored", "--exact", "the_process_that_is_killed", "--nocapture", "--quiet"])
         .env(DIRECTORY, directory)
@@ -69,36 +69,36 @@ fn run_and_kill(directory: &Path, known: Revision) -> Told {
     let mut lines = BufReader::new(child.stdout.take().expect("the child's output")).lines().map_while(Result::ok);
     lines.by_ref().find(|line| line == "ready").expect("the child opens the store");
     let reader = std::thread::spawn(move || {
-        let mut told = Told::default();
-        lines.for_each(|line| told.take(&line));
-        told
+        let mut output = ChildOutput::default();
+        lines.for_each(|line| output.parse(&line));
+        output
     });
-    std::thread::sleep(rand::rng().random_range(Duration::ZERO..LONGEST));
+    std::thread::sleep(rand::rng().random_range(Duration::ZERO..MAX_RUN_TIME));
     child.kill().expect("the child is killed");
     child.wait().expect("the child is gone");
     reader.join().expect("the child's lines")
 }
 
-impl Told {
+impl ChildOutput {
     /// `ack` or `event`, then revision, key, and digest or `-`. The last line may be cut short by the kill.
-    fn take(&mut self, line: &str) {
-        let mut words = line.split(' ');
+    fn parse(&mut self, line: &str) {
+        let mut fields = line.split(' ');
         let (Some(kind), Some(revision), Some(key), Some(digest), Some(".")) =
-            (words.next(), words.next(), words.next(), words.next(), words.next())
+            (fields.next(), fields.next(), fields.next(), fields.next(), fields.next())
         else {
             return;
         };
         let change = (key.to_owned(), digest.parse().ok());
-        let told = (revision.parse().expect("a revision"), change);
+        let record = (revision.parse().expect("a revision"), change);
         match kind {
-            "ack" => self.acknowledged.push(told),
-            "event" => self.watched.push(told),
+            "ack" => self.acknowledged.push(record),
+            "event" => self.watched.push(record),
             _ => panic!("the child said {line}"),
         }
     }
 }
 
-/// Opens what the child left and answers all changes after `known`, which must be without gap.
+/// Opens what the child left and returns all changes after `known`, which must be without gap.
 fn remembered(directory: &Path, known: Revision) -> BTreeMap<Revision, Change> {
     let store = Embedded::open(directory, options()).expect("the store opens after the kill");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

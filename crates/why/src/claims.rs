@@ -1,4 +1,4 @@
-//! Claims a pod needs before it can have a node.
+//! PersistentVolumeClaims that are not bound, and pods that wait for them.
 
 use knarr_api::quantity::Quantity;
 use knarr_api::value::Read;
@@ -15,7 +15,7 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     names.filter_map(|name| claim(evidence, namespace, name)).collect()
 }
 
-/// Why a claim is not as it should be.
+/// Diagnoses a claim.
 pub fn of_claim(evidence: &Evidence) -> Vec<Finding> {
     let object = &evidence.object;
     let (namespace, name) = (object.text(&["metadata", "namespace"]), object.text(&["metadata", "name"]));
@@ -26,9 +26,9 @@ pub fn of_claim(evidence: &Evidence) -> Vec<Finding> {
     let found = claim(evidence, namespace, name).or_else(|| {
         users.is_empty().then(|| {
             Finding::new(
-                "it waits for a pod: its storage class makes a volume only where one is needed",
+                "it waits for a pod: its storage class creates a volume only when a pod uses the claim",
                 vec![format!("no pod of {namespace} uses the claim {name}")],
-                "nothing is wrong; make the pod that uses it",
+                "nothing is wrong; create the pod that uses it",
             )
         })
     });
@@ -52,7 +52,7 @@ fn claim(evidence: &Evidence, namespace: &str, name: &str) -> Option<Finding> {
         return Some(Finding::new(
             format!("it uses the claim {name}, which does not exist"),
             vec![format!("no PersistentVolumeClaim {namespace}/{name}")],
-            format!("make the claim{hint}"),
+            format!("create the claim{hint}"),
         ));
     }
     let claim = evidence.find("persistentvolumeclaims", namespace, name)?;
@@ -61,7 +61,7 @@ fn claim(evidence: &Evidence, namespace: &str, name: &str) -> Option<Finding> {
         "Lost" => Some(Finding::new(
             format!("the volume behind the claim {name} is gone"),
             vec![format!("the claim is Lost; its volume was {}", claim.text(&["spec", "volumeName"]))],
-            "bring the PersistentVolume back, or make the claim again; what was on the volume is not there",
+            "restore the PersistentVolume if its data is needed; otherwise delete the claim and create it again: the new volume is empty",
         )),
         _ => unbound(evidence, claim, name),
     }
@@ -74,11 +74,11 @@ fn unbound(evidence: &Evidence, claim: &Value, name: &str) -> Option<Finding> {
     if !class.is_empty() && found.is_none() && evidence.lists.contains_key("storageclasses") {
         let near = near_name(class, known.iter()).map(|near| format!(" (there is {near})")).unwrap_or_default();
         // A class that exists only by name still binds volumes that carry it.
-        if fitting(evidence, claim).is_some() {
+        if misfits(evidence, claim).is_some() {
             return Some(Finding::new(
-                format!("the claim {name} asks for the storage class {class}, which does not exist"),
+                format!("the claim {name} requests the storage class {class}, which does not exist"),
                 vec![format!("no StorageClass {class}{near}")],
-                format!("make the claim again with a storage class that exists{near}, or make the class"),
+                format!("create the claim again with a storage class that exists{near}, or create the class"),
             ));
         }
     }
@@ -86,34 +86,34 @@ fn unbound(evidence: &Evidence, claim: &Value, name: &str) -> Option<Finding> {
     let provisioner = found.map(|class| class.text(&["provisioner"])).unwrap_or_default();
     if let Some(event) = evidence.event(claim, &["ProvisioningFailed"]) {
         return Some(Finding::new(
-            format!("no volume could be made for the claim {name}"),
+            format!("no volume could be provisioned for the claim {name}"),
             vec![quote(event)],
-            format!("see what {provisioner} says in its logs"),
+            format!("see the logs of {provisioner}"),
         ));
     }
     if !provisioner.is_empty() && provisioner != "kubernetes.io/no-provisioner" {
-        // A claim that waits for its pod is looked at together with the pod's nodes.
+        // A claim that waits for its first consumer is checked together with the pod's nodes.
         return (!waits).then(|| {
             Finding::new(
-                format!("the claim {name} waits for {provisioner} to make a volume"),
+                format!("the claim {name} waits for {provisioner} to provision a volume"),
                 vec![format!("the claim is {}, its class is {class}", claim.text(&["status", "phase"]))],
-                format!("see whether {provisioner} runs; if nothing provides it here, make a PersistentVolume by hand"),
+                format!("check that {provisioner} runs; if it is not installed, create a PersistentVolume by hand"),
             )
         });
     }
-    let reasons = fitting(evidence, claim)?;
+    let reasons = misfits(evidence, claim)?;
     let default = known.iter().any(is_default);
     if class.is_empty() && !claim.has(&["spec", "storageClassName"]) && !default && !known.is_empty() {
         return Some(Finding::new(
             format!("the claim {name} names no storage class, and none is the default"),
             vec![format!("there are {}; none has the annotation {DEFAULT_CLASS}", names(known))],
-            "name one of them in storageClassName, or make one the default",
+            "create the claim again with one of them in storageClassName, or make one the default",
         ));
     }
     Some(Finding::new(
         format!("no PersistentVolume fits the claim {name}"),
         if reasons.is_empty() { vec!["there is no free PersistentVolume".to_owned()] } else { reasons },
-        "make a PersistentVolume that fits, or ask for less",
+        "create a PersistentVolume that fits, or create the claim again with a smaller request",
     ))
 }
 
@@ -129,7 +129,7 @@ fn names(objects: &[Value]) -> String {
 }
 
 /// Why each free volume does not fit; `None` if one does.
-fn fitting(evidence: &Evidence, claim: &Value) -> Option<Vec<String>> {
+fn misfits(evidence: &Evidence, claim: &Value) -> Option<Vec<String>> {
     let free = evidence.all("persistentvolumes").iter().filter(|volume| {
         let owner = volume.at(&["spec", "claimRef"]);
         owner.is_null()
@@ -145,21 +145,21 @@ fn fitting(evidence: &Evidence, claim: &Value) -> Option<Vec<String>> {
 
 /// Why a volume does not fit a claim.
 fn misfit(volume: &Value, claim: &Value) -> Option<String> {
-    let (has, wants) = (volume.text(&["spec", "storageClassName"]), claim.text(&["spec", "storageClassName"]));
-    if has != wants {
-        return Some(format!("its class is {has:?}, the claim asks for {wants:?}"));
+    let (offered, requested) = (volume.text(&["spec", "storageClassName"]), claim.text(&["spec", "storageClassName"]));
+    if offered != requested {
+        return Some(format!("its class is {offered:?}, the claim requests {requested:?}"));
     }
     let amount = |object: &Value, path: &[&str]| Quantity::parse(object.text(path)).ok();
     let size = amount(volume, &["spec", "capacity", "storage"])?;
-    let asked = amount(claim, &["spec", "resources", "requests", "storage"])?;
-    if size < asked {
+    let requested = amount(claim, &["spec", "resources", "requests", "storage"])?;
+    if size < requested {
         return Some(format!(
-            "it holds {}, the claim asks for {}",
+            "its capacity is {}, the claim requests {}",
             volume.text(&["spec", "capacity", "storage"]),
             claim.text(&["spec", "resources", "requests", "storage"])
         ));
     }
-    let offered = volume.items(&["spec", "accessModes"]);
-    let missing = claim.items(&["spec", "accessModes"]).iter().find(|mode| !offered.contains(mode));
+    let modes = volume.items(&["spec", "accessModes"]);
+    let missing = claim.items(&["spec", "accessModes"]).iter().find(|mode| !modes.contains(mode));
     missing.and_then(Value::as_str).map(|mode| format!("it does not offer {mode}"))
 }

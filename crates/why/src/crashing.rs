@@ -1,4 +1,4 @@
-//! Containers that start and end again.
+//! Containers that terminate and are restarted.
 
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -13,24 +13,24 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
 
 fn crash(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) -> Option<Finding> {
     let name = container.text(&["name"]);
-    let last = last_end(status)?;
+    let last = last_termination(status)?;
     let code = last.integer(&["exitCode"]).unwrap_or_default();
     let restarts = status.integer(&["restartCount"]).unwrap_or_default();
-    let mut told = vec![match restarts {
-        0 => format!("container {name} ended with {code} ({})", last.text(&["reason"])),
-        1 => format!("container {name} was restarted once, and ended with {code} ({}) last", last.text(&["reason"])),
+    let mut observed = vec![match restarts {
+        0 => format!("container {name} exited with {code} ({})", last.text(&["reason"])),
+        1 => format!("container {name} was restarted once, and last exited with {code} ({})", last.text(&["reason"])),
         _ => format!(
-            "container {name} was restarted {restarts} times, and ended with {code} ({}) last",
+            "container {name} was restarted {restarts} times, and last exited with {code} ({})",
             last.text(&["reason"])
         ),
     }];
     let message = last.text(&["message"]).trim();
     if !message.is_empty() {
-        told.push(format!("it said: {message}"));
+        observed.push(format!("its termination message: {message}"));
     }
     let log = evidence.log(pod, name);
-    told.extend(log.iter().map(|line| format!("its log: {line}")));
-    // A container that runs again has begun a log of its own.
+    observed.extend(log.iter().map(|line| format!("its log: {line}")));
+    // A restarted container has a new log.
     let previous = if status.has(&["state", "running"]) { " --previous" } else { "" };
     let logs = format!(
         "`kubectl logs -n {} {} -c {name}{previous}`",
@@ -44,55 +44,59 @@ fn crash(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) ->
         } else {
             format!("{name} uses more memory than its limit of {limit}")
         };
-        return Some(Finding::new(cause, told, "raise resources.limits.memory, or make it use less"));
+        return Some(Finding::new(
+            cause,
+            observed,
+            "raise resources.limits.memory, or reduce the program's memory use",
+        ));
     }
     if let Some(event) = killed_by_probe(evidence, pod, name) {
-        told.push(quote(event));
+        observed.push(quote(event));
         if let Some(unhealthy) = evidence.event(pod, &["Unhealthy"]) {
-            told.push(quote(unhealthy));
+            observed.push(quote(unhealthy));
         }
         let which = if event.text(&["message"]).contains("startup") { "startup" } else { "liveness" };
         return Some(Finding::new(
             format!("{name} is restarted because its {which} probe fails"),
-            told,
+            observed,
             format!(
-                "mend what the {which} probe asks, or give it more time (initialDelaySeconds, timeoutSeconds, failureThreshold)"
+                "fix what the {which} probe checks, or give it more time (initialDelaySeconds, timeoutSeconds, failureThreshold)"
             ),
         ));
     }
     if matches!(last.text(&["reason"]), "ContainerCannotRun" | "StartError") {
         return Some(Finding::new(
             format!("{name} cannot be run"),
-            told,
-            "check command and args, and that the image holds the program",
+            observed,
+            "check command and args, and that the image contains the program",
         ));
     }
     let (cause, fix) = match code {
         0 => (
-            format!("{name} ends by itself, without an error, and is started again"),
-            "a container of a Deployment must go on running: give it a command that does, or use a Job".to_owned(),
+            format!("{name} exits without an error and is restarted"),
+            "a container of a Deployment must keep running: give it a command that does, or use a Job".to_owned(),
         ),
         126 => (format!("{name}'s command may not be executed"), "make the program executable in the image".to_owned()),
         127 => (
             format!("{name}'s command was not found"),
-            "check command and args, and that the image holds the program".to_owned(),
+            "check command and args, and that the image contains the program".to_owned(),
         ),
         137 => (
             format!("{name} was killed"),
-            format!("see {logs}; if nobody killed it, it did not end within its grace period"),
+            format!("see {logs}; unless somebody killed it, it did not exit within its grace period"),
         ),
-        139 => (format!("{name} crashed (a segmentation fault)"), format!("see {logs}; it is a fault of the program")),
-        143 => (format!("{name} was asked to end"), format!("see who asked, with `kubectl get events`, and {logs}")),
-        code => (format!("{name} ends with the error {code}"), format!("see what it says: {logs}")),
+        139 => (format!("{name} crashed (a segmentation fault)"), format!("see {logs}; this is a bug in the program")),
+        143 => (format!("{name} was terminated by SIGTERM"), format!("see why with `kubectl get events`, and {logs}")),
+        code => (format!("{name} exits with code {code}"), format!("see its log: {logs}")),
     };
-    Some(Finding::new(cause, told, fix))
+    Some(Finding::new(cause, observed, fix))
 }
 
-/// The containers of a pod whose last end is worth explaining, and whether they run again by now.
-pub fn ended(pod: &Value) -> Vec<(String, String, String, bool)> {
+/// The containers of a pod whose last termination needs an explanation, and whether they run again.
+pub fn terminated(pod: &Value) -> Vec<(String, String, String, bool)> {
     let (namespace, name) = (pod.text(&["metadata", "namespace"]), pod.text(&["metadata", "name"]));
     statuses(pod)
-        .filter(|(_, status)| last_end(status).is_some())
+        .filter(|(_, status)| last_termination(status).is_some())
         .map(|(container, status)| {
             let container = container.text(&["name"]).to_owned();
             (namespace.to_owned(), name.to_owned(), container, status.has(&["state", "running"]))
@@ -100,8 +104,8 @@ pub fn ended(pod: &Value) -> Vec<(String, String, String, bool)> {
         .collect()
 }
 
-/// How a container ended that is down now, or is between two ends.
-fn last_end(status: &Value) -> Option<&Value> {
+/// The last termination of a container that is down, or in a crash loop.
+fn last_termination(status: &Value) -> Option<&Value> {
     let waits = status.text(&["state", "waiting", "reason"]) == "CrashLoopBackOff";
     let now = status.at(&["state", "terminated"]);
     if !now.is_null() && now.integer(&["exitCode"]) != Some(0) {

@@ -1,4 +1,4 @@
-//! What an expert would look at.
+//! The objects that a diagnosis is based on.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,22 @@ use jiff::Timestamp;
 use knarr_api::value::Read;
 use serde_json::Value;
 
-/// An object, and the objects around it by the plural of their kind. Lists that could not be read are absent, which is
-/// not the same as empty: nobody concludes from them.
+/// An object, and the objects around it by the plural name of their kind. A list that could not be read is absent, which
+/// is not the same as empty: no conclusion is drawn from it.
 #[derive(Clone, Debug)]
 pub struct Evidence {
+    /// The object to diagnose.
     pub object: Value,
+    /// The time of the diagnosis.
     pub now: Timestamp,
+    /// All objects of the cluster by kind.
     pub lists: BTreeMap<String, Vec<Value>>,
-    /// The last lines that containers wrote before they ended, by namespace, pod and container.
+    /// The last log lines of terminated containers, by namespace, pod and container.
     pub logs: BTreeMap<(String, String, String), Vec<String>>,
 }
 
-/// The kinds that are looked at, with the path of all of them in the cluster.
-pub const NEEDED: &[(&str, &str)] = &[
+/// The kinds that are used, with the path that lists them in all namespaces.
+const NEEDED: &[(&str, &str)] = &[
     ("pods", "/api/v1/pods"),
     ("nodes", "/api/v1/nodes"),
     ("events", "/api/v1/events"),
@@ -38,16 +41,17 @@ pub const NEEDED: &[(&str, &str)] = &[
 ];
 
 impl Evidence {
-    /// The kinds to gather, and where they are listed.
+    /// The kinds to list, with the path that lists them in all namespaces.
     pub fn needed() -> &'static [(&'static str, &'static str)] {
         NEEDED
     }
 
+    /// The kind of the object to diagnose.
     pub fn kind(&self) -> &str {
         self.object.text(&["kind"])
     }
 
-    /// All objects of a kind that are known.
+    /// All known objects of a kind.
     pub(crate) fn all(&self, plural: &str) -> &[Value] {
         self.lists.get(plural).map_or(&[], Vec::as_slice)
     }
@@ -63,12 +67,12 @@ impl Evidence {
         })
     }
 
-    /// Whether an object is known not to exist: its kind was listed, and it was not there.
+    /// Whether an object certainly does not exist: its kind was listed without it.
     pub(crate) fn lacks(&self, plural: &str, namespace: &str, name: &str) -> bool {
         self.lists.contains_key(plural) && self.find(plural, namespace, name).is_none()
     }
 
-    /// What a container wrote last.
+    /// The last log lines of a container.
     pub(crate) fn log(&self, pod: &Value, container: &str) -> &[String] {
         let key = (pod.text(&["metadata", "namespace"]), pod.text(&["metadata", "name"]), container);
         let key = (key.0.to_owned(), key.1.to_owned(), key.2.to_owned());
@@ -86,10 +90,10 @@ impl Evidence {
         let name = about.text(&["metadata", "name"]);
         let namespace = about.text(&["metadata", "namespace"]);
         let concerns = |event: &&Value| {
-            let told = event.at(&["involvedObject"]);
+            let involved = event.at(&["involvedObject"]);
             event.text(&["metadata", "namespace"]) == namespace
-                && told.text(&["name"]) == name
-                && (uid.is_empty() || told.text(&["uid"]) == uid)
+                && involved.text(&["name"]) == name
+                && (uid.is_empty() || involved.text(&["uid"]) == uid)
                 && reasons.contains(&event.text(&["reason"]))
         };
         let mut found: Vec<&Value> = self.all("events").iter().filter(concerns).collect();

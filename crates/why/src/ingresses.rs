@@ -1,4 +1,4 @@
-//! Ingresses: whether somebody serves them, and whether their backends exist.
+//! Ingresses: whether a controller serves them, and whether their backends work.
 
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -33,7 +33,7 @@ fn unserved(evidence: &Evidence, ingress: &Value) -> Option<Finding> {
             Finding::new(
                 "it names no ingress class, and none is the default",
                 vec!["spec.ingressClassName is empty".to_owned()],
-                "set spec.ingressClassName to a class of `kubectl get ingressclass`",
+                "set spec.ingressClassName to one of `kubectl get ingressclass`",
             )
         });
     }
@@ -43,7 +43,7 @@ fn unserved(evidence: &Evidence, ingress: &Value) -> Option<Finding> {
         Finding::new(
             format!("its ingress class {class} does not exist"),
             vec![format!("no IngressClass {class}{near}")],
-            "set spec.ingressClassName to a class of `kubectl get ingressclass`",
+            "set spec.ingressClassName to one of `kubectl get ingressclass`",
         )
     })
 }
@@ -61,9 +61,9 @@ fn broken(evidence: &Evidence, ingress: &Value, backend: &Value) -> Option<Findi
         let near = near_name(name, evidence.within("services", namespace));
         let near = near.map(|near| format!("; there is {near}")).unwrap_or_default();
         return Some(Finding::new(
-            format!("it leads to the Service {name}, which does not exist"),
+            format!("it routes to the Service {name}, which does not exist"),
             vec![format!("no Service {namespace}/{name}{near}")],
-            "make the Service, or mend its name in the ingress",
+            "create the Service, or fix its name in the ingress",
         ));
     }
     let service = evidence.find("services", namespace, name)?;
@@ -73,20 +73,20 @@ fn broken(evidence: &Evidence, ingress: &Value, backend: &Value) -> Option<Findi
         .iter()
         .any(|own| if port.is_empty() { own.integer(&["port"]) == number } else { own.text(&["name"]) == port });
     if !has_port {
-        let wanted = if port.is_empty() { number.unwrap_or_default().to_string() } else { port.to_owned() };
+        let requested = if port.is_empty() { number.unwrap_or_default().to_string() } else { port.to_owned() };
         let own: Vec<String> = ports
             .iter()
             .map(|own| format!("{} {}", own.integer(&["port"]).unwrap_or_default(), own.text(&["name"])))
             .collect();
         return Some(Finding::new(
-            format!("it leads to port {wanted} of the Service {name}, which it does not have"),
+            format!("it routes to port {requested} of the Service {name}, which has no such port"),
             vec![format!("the ports of {name} are {}", own.join(", ").trim_end())],
-            "use one of these",
+            "use one of these ports in the ingress",
         ));
     }
     let behind = Evidence { object: service.clone(), ..evidence.clone() };
     crate::services::explain(&behind).into_iter().next().map(|finding| Finding {
-        cause: format!("nobody answers behind its Service {name}: {}", finding.cause),
+        cause: format!("its Service {name} has no working backend: {}", finding.cause),
         ..finding
     })
 }
@@ -96,8 +96,8 @@ fn certificates(evidence: &Evidence, ingress: &Value) -> Option<Finding> {
     let secrets = ingress.items(&["spec", "tls"]).iter().map(|tls| tls.text(&["secretName"]));
     let missing = secrets.into_iter().find(|name| !name.is_empty() && evidence.lacks("secrets", namespace, name))?;
     Some(Finding::new(
-        format!("its certificate is to be in the Secret {missing}, which does not exist"),
+        format!("its TLS certificate is in the Secret {missing}, which does not exist"),
         vec![format!("no Secret {namespace}/{missing}")],
-        "make it: `kubectl create secret tls`",
+        "create it with `kubectl create secret tls`",
     ))
 }

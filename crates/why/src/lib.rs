@@ -1,16 +1,16 @@
-//! Why an object is not as it should be, in plain words.
+//! Diagnoses why an object is not in its desired state.
 //!
-//! In: [`Evidence`], the objects an expert would look at, as the API shows them. Out: [`Finding`]s, the most telling
-//! first, each with its cause, what proves it, and what to do. Nothing here asks anybody anything.
+//! In: [`Evidence`], the object and the objects around it, as the API returns them. Out: [`Finding`]s, the most relevant
+//! first, each with its cause, the evidence for it, and a fix. Pure functions: nothing here sends a request.
 
 mod claims;
 mod crashing;
-mod ended;
 mod evidence;
+mod failed;
 mod ingresses;
-mod machines;
 mod nearest;
-mod nodes;
+mod node_fit;
+mod node_status;
 mod owners;
 mod pending;
 mod readiness;
@@ -26,12 +26,14 @@ use knarr_api::value::Read;
 use serde::Serialize;
 use serde_json::Value;
 
-/// One cause.
+/// One cause of a problem, with a fix that is safe to follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
+    /// What is wrong.
     pub cause: String,
-    /// What was seen that says so.
+    /// The observations that prove it.
     pub evidence: Vec<String>,
+    /// What to do about it.
     pub fix: String,
 }
 
@@ -41,7 +43,7 @@ impl Finding {
     }
 }
 
-/// Why the object the evidence is about is not as it should be. Nothing is found where nothing is wrong.
+/// Diagnoses the evidence's object. Returns no findings for a healthy object.
 pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     let object = &evidence.object;
     match evidence.kind() {
@@ -49,28 +51,28 @@ pub fn explain(evidence: &Evidence) -> Vec<Finding> {
         _ if object.has(&["metadata", "deletionTimestamp"]) => terminating::of_any(evidence),
         "Service" => services::explain(evidence),
         "PersistentVolumeClaim" => claims::of_claim(evidence),
-        "Node" => machines::explain(evidence),
+        "Node" => node_status::explain(evidence),
         "Ingress" => ingresses::explain(evidence),
         _ => owners::explain(evidence),
     }
 }
 
-/// The containers that ended, whose last words may tell why: namespace, pod and container, and whether it runs again.
-pub fn worth_reading(evidence: &Evidence) -> Vec<(String, String, String, bool)> {
+/// The terminated containers whose logs may show the cause: namespace, pod, container, and whether it runs again.
+pub fn logs_needed(evidence: &Evidence) -> Vec<(String, String, String, bool)> {
     let pods = match evidence.kind() {
         "Pod" => vec![&evidence.object],
         _ => owners::pods(evidence),
     };
-    pods.into_iter().flat_map(crashing::ended).collect()
+    pods.into_iter().flat_map(crashing::terminated).collect()
 }
 
-/// Why a pod is as it is. The first state that applies is the one that matters.
+/// Diagnoses a pod by the first state that applies.
 fn pod(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     if pod.has(&["metadata", "deletionTimestamp"]) {
         return terminating::explain(evidence, pod);
     }
     match pod.text(&["status", "phase"]) {
-        "Failed" => return ended::explain(evidence, pod),
+        "Failed" => return failed::explain(evidence, pod),
         "Succeeded" => return Vec::new(),
         _ => {}
     }
@@ -96,7 +98,7 @@ fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object.items(&["status", "conditions"]).iter().find(|condition| condition.text(&["type"]) == kind)
 }
 
-/// The name of the object whose name is most like the given one, if one is.
+/// The most similar name among the objects, if one is similar enough.
 fn near_name<'a>(name: &str, objects: impl Iterator<Item = &'a Value>) -> Option<&'a str> {
     nearest(name, objects.map(|object| object.text(&["metadata", "name"])))
 }

@@ -1,12 +1,12 @@
-//! Which known word somebody may have meant.
+//! Finds the known word that a misspelled one probably means.
 
-/// The known word that takes the fewest changes to reach, if those are few for its length.
+/// The known word with the smallest edit distance, if that is small for the word's length.
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (changes, candidate) = known.map(|candidate| (distance(word, candidate), candidate)).min()?;
     (changes <= word.chars().count().max(3) / 3).then_some(candidate)
 }
 
-/// How many letters must be put in, taken out, exchanged or swapped with their neighbour to make one word of the other.
+/// The edit distance: insertions, deletions, substitutions and swaps of neighbouring letters.
 fn distance(left: &str, right: &str) -> usize {
     let left: Vec<char> = left.chars().collect();
     let right: Vec<char> = right.chars().collect();
@@ -16,12 +16,12 @@ fn distance(left: &str, right: &str) -> usize {
         let mut row = vec![line + 1];
         for (column, other) in right.iter().enumerate() {
             let exchanged = above[column] + usize::from(letter != other);
-            let mut least = exchanged.min(row[column] + 1).min(above[column + 1] + 1);
+            let mut distance = exchanged.min(row[column] + 1).min(above[column + 1] + 1);
             let is_swapped = line > 0 && column > 0 && *letter == right[column - 1] && left[line - 1] == *other;
             if is_swapped {
-                least = least.min(before[column - 1] + 1);
+                distance = distance.min(before[column - 1] + 1);
             }
-            row.push(least);
+            row.push(distance);
         }
         before = std::mem::replace(&mut above, row);
     }
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_near_is_meant() {
+    fn only_similar_words_match() {
         let known = ["web", "database", "cluster-cidr"];
         for (word, expected) in [
             ("wbe", Some("web")),

@@ -1,12 +1,12 @@
-//! Pods that have no node yet.
+//! Pods that are not scheduled to a node yet.
 
 use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::evidence::Evidence;
-use crate::{Finding, claims, condition, nodes};
+use crate::{Finding, claims, condition, node_fit};
 
-/// Schedulers that do not answer have other names than ours.
+/// The scheduler that this cluster runs.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
@@ -16,10 +16,10 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     let mut findings = claims::explain(evidence, pod);
     findings.extend(nominated(pod));
     if findings.is_empty() {
-        findings.extend(nodes::explain(evidence, pod));
+        findings.extend(node_fit::explain(evidence, pod));
     }
     if findings.is_empty() {
-        findings.extend(no_answer(pod));
+        findings.extend(not_scheduled(pod));
     }
     findings
 }
@@ -29,9 +29,9 @@ fn gated(pod: &Value) -> Option<Finding> {
     let names: Vec<&str> = gates.iter().map(|gate| gate.text(&["name"])).collect();
     (!names.is_empty()).then(|| {
         Finding::new(
-            format!("it is held back by the scheduling gate {}", names.join(", ")),
-            vec![format!("spec.schedulingGates holds {}", names.join(", "))],
-            "whoever set the gate takes it away when the pod may go on; to let it go now, remove it from spec.schedulingGates",
+            format!("it waits for the scheduling gate {}", names.join(", ")),
+            vec![format!("spec.schedulingGates has {}", names.join(", "))],
+            "the controller that set the gate removes it when the pod may be scheduled; check that it runs. Removing the gate by hand skips its check",
         )
     })
 }
@@ -40,31 +40,31 @@ fn nominated(pod: &Value) -> Option<Finding> {
     let node = pod.text(&["status", "nominatedNodeName"]);
     (!node.is_empty()).then(|| {
         Finding::new(
-            format!("less important pods on {node} are being ended to make room for it"),
+            format!("pods of lower priority on {node} are being preempted for it"),
             vec![format!("status.nominatedNodeName is {node}")],
-            "wait until they have ended; their grace periods decide how long that takes",
+            "wait until they have terminated; this takes up to their grace periods",
         )
     })
 }
 
-fn no_answer(pod: &Value) -> Option<Finding> {
+fn not_scheduled(pod: &Value) -> Option<Finding> {
     let scheduler = pod.text(&["spec", "schedulerName"]);
-    let told = condition(pod, "PodScheduled");
-    match told {
+    let observed = condition(pod, "PodScheduled");
+    match observed {
         None if scheduler != DEFAULT_SCHEDULER && !scheduler.is_empty() => Some(Finding::new(
-            format!("it asks for the scheduler {scheduler}, which has not answered"),
-            vec![format!("spec.schedulerName is {scheduler}, and no PodScheduled condition was written")],
-            format!("start {scheduler}, or make the pod again without spec.schedulerName"),
+            format!("it requires the scheduler {scheduler}, which has not responded"),
+            vec![format!("spec.schedulerName is {scheduler}, and there is no PodScheduled condition")],
+            format!("start {scheduler}, or create the pod again without spec.schedulerName"),
         )),
         None => Some(Finding::new(
-            "the scheduler has not looked at it yet",
-            vec!["no PodScheduled condition was written".to_owned()],
-            "if this lasts longer than a few seconds, see whether the scheduler runs",
+            "the scheduler has not processed it yet",
+            vec!["there is no PodScheduled condition".to_owned()],
+            "if this lasts longer than a few seconds, check that the scheduler runs",
         )),
         Some(condition) => Some(Finding::new(
-            "no node takes it",
+            "it fits no node",
             vec![condition.text(&["message"]).to_owned()],
-            "change what the pod asks for, or add a node that has it",
+            "change the pod's requirements, or add a node that meets them",
         )),
     }
 }

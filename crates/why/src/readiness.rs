@@ -1,4 +1,4 @@
-//! Pods that run but are not ready.
+//! Pods that run but are not ready: failing probes and closed readiness gates.
 
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -26,8 +26,8 @@ fn probe(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) ->
     let name = container.text(&["name"]);
     let started = status.flag(&["started"]) != Some(false);
     let kind = if started { "readiness" } else { "startup" };
-    let asked = container.at(&[if started { "readinessProbe" } else { "startupProbe" }]);
-    if asked.is_null() {
+    let probe = container.at(&[if started { "readinessProbe" } else { "startupProbe" }]);
+    if probe.is_null() {
         return None;
     }
     let event = evidence
@@ -35,22 +35,25 @@ fn probe(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) ->
         .into_iter()
         .rev()
         .find(|event| event.text(&["message"]).to_lowercase().starts_with(kind));
-    let mut told = vec![format!("container {name} runs and is not ready; it is asked by {}", method(asked))];
-    told.extend(event.map(quote));
+    let mut observed = vec![format!("container {name} runs and is not ready; its probe is {}", method(probe))];
+    observed.extend(event.map(quote));
     let (cause, fix) = match event {
         Some(event) if event.text(&["message"]).contains("connection refused") => (
-            format!("nothing in {name} listens where its {kind} probe asks"),
+            format!("nothing in {name} listens where its {kind} probe connects"),
             "check the probe's port, and that the program listens on all addresses and not on 127.0.0.1 only",
         ),
         Some(event) if event.text(&["message"]).contains("statuscode") => (
-            format!("{name} answers its {kind} probe with an error"),
-            "check the probe's path, and what the program says about it in its log",
+            format!("{name} responds to its {kind} probe with an error"),
+            "check the probe's path and the program's log",
         ),
         Some(event)
             if event.text(&["message"]).contains("deadline exceeded")
                 || event.text(&["message"]).contains("timed out") =>
         {
-            (format!("{name} answers its {kind} probe too late"), "raise timeoutSeconds, or see what keeps it busy")
+            (
+                format!("{name} responds to its {kind} probe too late"),
+                "raise timeoutSeconds, or find out why the program is slow",
+            )
         }
         Some(_) => (format!("the {kind} probe of {name} fails"), "see the probe's output above"),
         None => (
@@ -58,7 +61,7 @@ fn probe(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) ->
             "wait; initialDelaySeconds, periodSeconds and successThreshold decide how long it takes",
         ),
     };
-    Some(Finding::new(cause, told, fix))
+    Some(Finding::new(cause, observed, fix))
 }
 
 fn method(probe: &Value) -> String {
@@ -83,8 +86,8 @@ fn gate(pod: &Value) -> Option<Finding> {
         .into_iter()
         .find(|kind| crate::condition(pod, kind).is_none_or(|condition| condition.text(&["status"]) != "True"))?;
     Some(Finding::new(
-        format!("its readiness gate {closed} is not open"),
-        vec![format!("spec.readinessGates asks for the condition {closed}, which is not True")],
-        "see that the controller that sets this condition runs",
+        format!("its readiness gate {closed} is not met"),
+        vec![format!("spec.readinessGates requires the condition {closed}, which is not True")],
+        "check that the controller that sets this condition runs",
     ))
 }

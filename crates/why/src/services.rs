@@ -1,4 +1,4 @@
-//! Services: whether anybody answers behind them.
+//! Services: whether they have a working backend.
 
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -8,8 +8,8 @@ use crate::nearest::nearest;
 use crate::traffic::{differing, isolated, selects, wrong_port};
 use crate::{Finding, full_name, is_ready};
 
-/// How many pods are named one by one.
-const NAMED: usize = 3;
+/// The maximum number of pods listed.
+const MAX_LISTED_PODS: usize = 3;
 
 pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     let service = &evidence.object;
@@ -19,7 +19,7 @@ pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     let mut findings = unaddressed(evidence, service).into_iter().collect::<Vec<_>>();
     let selector = service.fields(&["spec", "selector"]).filter(|selector| !selector.is_empty());
     let Some(_) = selector else {
-        findings.extend(by_hand(evidence, service));
+        findings.extend(without_selector(evidence, service));
         return findings;
     };
     let namespace = service.text(&["metadata", "namespace"]);
@@ -43,38 +43,38 @@ pub fn explain(evidence: &Evidence) -> Vec<Finding> {
 }
 
 fn none_ready(pods: &[&Value]) -> Finding {
-    let named = pods.iter().take(NAMED).map(|pod| {
+    let named = pods.iter().take(MAX_LISTED_PODS).map(|pod| {
         let status = pod.text(&["status", "phase"]);
         format!("pod {} is {status} and not ready", full_name(pod))
     });
-    let mut told: Vec<String> = named.collect();
-    if pods.len() > NAMED {
-        told.push(format!("and {} more", pods.len() - NAMED));
+    let mut observed: Vec<String> = named.collect();
+    if pods.len() > MAX_LISTED_PODS {
+        observed.push(format!("and {} more", pods.len() - MAX_LISTED_PODS));
     }
     let cause = match pods.len() {
         1 => "its only pod is not ready".to_owned(),
         count => format!("none of its {count} pods is ready"),
     };
-    Finding::new(cause, told, "see what follows about the first of them")
+    Finding::new(cause, observed, "see the next findings, about the first of them")
 }
 
-/// A load balancer that nobody gave an address.
+/// A load balancer without an address.
 fn unaddressed(evidence: &Evidence, service: &Value) -> Option<Finding> {
     let is_pending = service.text(&["spec", "type"]) == "LoadBalancer"
         && service.items(&["status", "loadBalancer", "ingress"]).is_empty();
     is_pending.then(|| {
-        let mut told = vec!["spec.type is LoadBalancer, and status.loadBalancer is empty".to_owned()];
-        told.extend(evidence.event(service, &["NoAddress"]).map(quote));
+        let mut observed = vec!["spec.type is LoadBalancer, and status.loadBalancer is empty".to_owned()];
+        observed.extend(evidence.event(service, &["NoAddress"]).map(quote));
         Finding::new(
-            "it waits for an address from outside",
-            told,
-            "start the server with --load-balancer-pool and addresses that are free, or use a NodePort",
+            "it waits for an external address",
+            observed,
+            "start the server with --load-balancer-pool and unused addresses, or use a NodePort",
         )
     })
 }
 
-/// Without a selector somebody else writes its endpoints.
-fn by_hand(evidence: &Evidence, service: &Value) -> Option<Finding> {
+/// A Service without a selector, whose endpoints are managed by something else.
+fn without_selector(evidence: &Evidence, service: &Value) -> Option<Finding> {
     if !evidence.lists.contains_key("endpointslices") {
         return None;
     }
@@ -85,9 +85,9 @@ fn by_hand(evidence: &Evidence, service: &Value) -> Option<Finding> {
     });
     (!has_some).then(|| {
         Finding::new(
-            "it selects no pods, and nobody has given it endpoints",
+            "it has neither a selector nor endpoints",
             vec!["spec.selector is empty, and no EndpointSlice names it".to_owned()],
-            "give it a selector, or make an EndpointSlice for it",
+            "give it a selector, or create an EndpointSlice for it",
         )
     })
 }
@@ -99,22 +99,22 @@ fn selects_none(evidence: &Evidence, service: &Value) -> Finding {
         .flatten()
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
         .collect();
-    let mut told = vec![format!("no pod of its namespace has {}", selector.join(","))];
-    let mut fix = "mend spec.selector, or start the pods it is for".to_owned();
-    if let Some((pod, key, wanted, has)) = almost(evidence, service) {
-        told.push(format!("the pod {} has {key}={has}", pod.text(&["metadata", "name"])));
-        fix = format!("set {key} in spec.selector to {has}, or give the pods the label {key}={wanted}");
+    let mut observed = vec![format!("no pod of its namespace has {}", selector.join(","))];
+    let mut fix = "fix spec.selector, or start the pods it should select".to_owned();
+    if let Some((pod, key, expected, has)) = nearly_selected(evidence, service) {
+        observed.push(format!("the pod {} has {key}={has}", pod.text(&["metadata", "name"])));
+        fix = format!("set {key} in spec.selector to {has}, or give the pods the label {key}={expected}");
     }
-    Finding::new("its selector matches no pod", told, fix)
+    Finding::new("its selector matches no pod", observed, fix)
 }
 
-/// A pod that differs in one label only, whose value is nearly the wanted one.
-fn almost<'a>(evidence: &'a Evidence, service: &'a Value) -> Option<(&'a Value, &'a str, &'a str, &'a str)> {
+/// A pod that differs in one label only, with a value similar to the expected one.
+fn nearly_selected<'a>(evidence: &'a Evidence, service: &'a Value) -> Option<(&'a Value, &'a str, &'a str, &'a str)> {
     let selector = service.fields(&["spec", "selector"])?;
     evidence.within("pods", service.text(&["metadata", "namespace"])).find_map(|pod| {
-        let [(key, wanted)] = differing(selector, pod)[..] else { return None };
-        let (wanted, has) = (wanted.as_str()?, pod.text(&["metadata", "labels", key]));
-        let is_near = selector.len() > 1 && !has.is_empty() || nearest(wanted, std::iter::once(has)).is_some();
-        is_near.then_some((pod, key.as_str(), wanted, has))
+        let [(key, expected)] = differing(selector, pod)[..] else { return None };
+        let (expected, has) = (expected.as_str()?, pod.text(&["metadata", "labels", key]));
+        let is_near = selector.len() > 1 && !has.is_empty() || nearest(expected, std::iter::once(has)).is_some();
+        is_near.then_some((pod, key.as_str(), expected, has))
     })
 }

@@ -1,4 +1,4 @@
-//! Pods that have a node but whose containers do not start.
+//! Pods on a node whose containers do not start.
 
 use knarr_api::value::Read;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use crate::evidence::{Evidence, quote};
 use crate::{Finding, near_name};
 
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
-    if let Some(finding) = node_is_away(evidence, pod) {
+    if let Some(finding) = node_is_down(evidence, pod) {
         return vec![finding];
     }
     let containers = statuses(pod).filter_map(|(container, status)| waiting(evidence, pod, container, status));
@@ -35,13 +35,13 @@ pub fn statuses(pod: &Value) -> impl Iterator<Item = (&Value, &Value)> {
     )
 }
 
-fn node_is_away(evidence: &Evidence, pod: &Value) -> Option<Finding> {
+fn node_is_down(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     let name = pod.text(&["spec", "nodeName"]);
     if evidence.lists.contains_key("nodes") && evidence.find("nodes", "", name).is_none() {
         return Some(Finding::new(
             format!("its node {name} does not exist"),
             vec![format!("no Node {name}")],
-            "delete the pod; whatever made it makes another, on a node that exists",
+            "delete the pod; its controller creates a replacement on another node",
         ));
     }
     let node = evidence.find("nodes", "", name)?;
@@ -50,7 +50,7 @@ fn node_is_away(evidence: &Evidence, pod: &Value) -> Option<Finding> {
         Finding::new(
             format!("its node {name} is not ready"),
             vec![format!("node {name}: {}", ready.text(&["message"]))],
-            format!("see that Knarr runs on {name} and can reach the server"),
+            format!("check that Knarr runs on {name} and can reach the API server"),
         )
     })
 }
@@ -60,59 +60,59 @@ fn waiting(evidence: &Evidence, pod: &Value, container: &Value, status: &Value) 
     let image = container.text(&["image"]);
     let state = status.at(&["state", "waiting"]);
     let (reason, message) = (state.text(&["reason"]), state.text(&["message"]));
-    let told = vec![format!("container {name}: {reason}: {message}")];
+    let observed = vec![format!("container {name}: {reason}: {message}")];
     let finding = match reason {
         "InvalidImageName" => Finding::new(
-            format!("{image:?} is not the name of an image"),
-            told,
-            "write the image as [HOST/]NAME[:TAG], in small letters",
+            format!("{image:?} is not a valid image name"),
+            observed,
+            "write the image as [HOST/]NAME[:TAG], in lower case",
         ),
         "ErrImageNeverPull" => Finding::new(
             format!("the image {image} is not on the node, and may not be pulled"),
-            told,
-            "bring it there with `knarr images import FILE.tar`, or change imagePullPolicy",
+            observed,
+            "import it there with `knarr images import FILE.tar`, or change imagePullPolicy",
         ),
-        "ErrImagePull" | "ImagePullBackOff" => image_not_pulled(evidence, pod, image, told),
-        "CreateContainerConfigError" => configuration(evidence, pod, container, message, told),
-        "CreateContainerError" | "RunContainerError" | "StartError" => not_started(container, message, told),
+        "ErrImagePull" | "ImagePullBackOff" => image_not_pulled(evidence, pod, image, observed),
+        "CreateContainerConfigError" => configuration(evidence, pod, container, message, observed),
+        "CreateContainerError" | "RunContainerError" | "StartError" => not_started(container, message, observed),
         "PostStartHookError" => Finding::new(
             format!("the postStart hook of {name} fails"),
-            told,
-            "mend the command of lifecycle.postStart, or do its work in the container itself",
+            observed,
+            "fix the command of lifecycle.postStart, or do its work in the container itself",
         ),
         _ => return None,
     };
     Some(finding)
 }
 
-fn image_not_pulled(evidence: &Evidence, pod: &Value, image: &str, mut told: Vec<String>) -> Finding {
-    // What the runtime said is in the state, or was in an event before the kubelet began to wait.
+fn image_not_pulled(evidence: &Evidence, pod: &Value, image: &str, mut observed: Vec<String>) -> Finding {
+    // The runtime's error is in the state, or in an event from before the kubelet started its backoff.
     let failed = evidence.events(pod, &["Failed"]).into_iter().rev();
-    let said = failed.map(quote).find(|event| event.contains("Failed to pull"));
-    let is_new = |event: &String| event.split_once("\": ").is_none_or(|(_, reason)| !told[0].contains(reason));
-    let said = said.filter(is_new);
-    told.extend(said);
-    let all = told.join(" ").to_lowercase();
+    let error = failed.map(quote).find(|event| event.contains("Failed to pull"));
+    let is_new = |event: &String| event.split_once("\": ").is_none_or(|(_, reason)| !observed[0].contains(reason));
+    let error = error.filter(is_new);
+    observed.extend(error);
+    let all = observed.join(" ").to_lowercase();
     let missing_secret = pod
         .items(&["spec", "imagePullSecrets"])
         .iter()
         .map(|one| one.text(&["name"]))
         .find(|name| evidence.lacks("secrets", pod.text(&["metadata", "namespace"]), name));
-    let says = |words: &[&str]| words.iter().any(|word| all.contains(word));
+    let mentions = |texts: &[&str]| texts.iter().any(|text| all.contains(text));
     let (cause, fix) = if let Some(secret) = missing_secret {
-        told.push(format!("imagePullSecrets names {secret}, which does not exist"));
+        observed.push(format!("imagePullSecrets names {secret}, which does not exist"));
         (
             format!("the image {image} needs the secret {secret}, which does not exist"),
-            "make the secret with `kubectl create secret docker-registry`",
+            "create the secret with `kubectl create secret docker-registry`",
         )
-    } else if says(&["unauthorized", "denied", "authentication required", "403 forbidden", "401"]) {
+    } else if mentions(&["unauthorized", "denied", "authentication required", "403 forbidden", "401"]) {
         (
             format!("the registry refuses {image}"),
-            "name a secret with the right to pull in imagePullSecrets, and check the image's name: registries refuse what does not exist, too",
+            "check the image's name: registries refuse missing images, too; for a private image, set imagePullSecrets to a secret that may pull it",
         )
-    } else if says(&["not found", "manifest unknown", "does not exist"]) {
+    } else if mentions(&["not found", "manifest unknown", "does not exist"]) {
         (format!("the image {image} does not exist"), "check its name and tag")
-    } else if says(&[
+    } else if mentions(&[
         "no such host",
         "dial tcp",
         "i/o timeout",
@@ -124,15 +124,15 @@ fn image_not_pulled(evidence: &Evidence, pod: &Value, image: &str, mut told: Vec
     ]) {
         (
             format!("the registry of {image} cannot be reached"),
-            "check the node's way to the registry; without one, bring the image with `knarr images import FILE.tar`",
+            "check the node's connection to the registry; without one, import the image with `knarr images import FILE.tar`",
         )
     } else {
-        (format!("the image {image} cannot be pulled"), "see what the runtime says")
+        (format!("the image {image} cannot be pulled"), "see the runtime's message")
     };
-    Finding::new(cause, told, fix)
+    Finding::new(cause, observed, fix)
 }
 
-fn configuration(evidence: &Evidence, pod: &Value, container: &Value, message: &str, told: Vec<String>) -> Finding {
+fn configuration(evidence: &Evidence, pod: &Value, container: &Value, message: &str, observed: Vec<String>) -> Finding {
     let namespace = pod.text(&["metadata", "namespace"]);
     let name = container.text(&["name"]);
     for (plural, word) in [("configmaps", "configmap"), ("secrets", "secret")] {
@@ -141,60 +141,61 @@ fn configuration(evidence: &Evidence, pod: &Value, container: &Value, message: &
         };
         let near = near_name(missing, evidence.within(plural, namespace)).map(|near| format!("; there is {near}"));
         return Finding::new(
-            format!("{name} takes its environment from the {word} {missing}, which does not exist"),
-            told,
-            format!("make the {word} in {namespace}, or mend its name in the pod{}", near.unwrap_or_default()),
+            format!("{name} reads its environment from the {word} {missing}, which does not exist"),
+            observed,
+            format!("create the {word} in {namespace}, or fix its name in the pod{}", near.unwrap_or_default()),
         );
     }
     if message.contains("couldn't find key") {
         return Finding::new(
-            format!("{name} takes its environment from a key that does not exist"),
-            told,
-            "add the key, or mend its name in the pod",
+            format!("{name} reads its environment from a key that does not exist"),
+            observed,
+            "add the key, or fix its name in the pod",
         );
     }
     if message.contains("runAsNonRoot") {
         return Finding::new(
-            format!("{name} must not run as root, but its image does"),
-            told,
+            format!("{name} must not run as root, but its image runs as root"),
+            observed,
             "set securityContext.runAsUser to a number other than 0, or use an image with another user",
         );
     }
-    Finding::new(format!("the container {name} cannot be configured"), told, "mend what the message names")
+    Finding::new(format!("the container {name} cannot be configured"), observed, "fix what the message names")
 }
 
-fn not_started(container: &Value, message: &str, told: Vec<String>) -> Finding {
+fn not_started(container: &Value, message: &str, observed: Vec<String>) -> Finding {
     let name = container.text(&["name"]);
     let command: Vec<&str> = container.items(&["command"]).iter().filter_map(Value::as_str).collect();
     if message.contains("executable file not found") || message.contains("no such file or directory") {
-        let what = command.first().map_or_else(|| "the image's own command".to_owned(), |first| format!("{first:?}"));
+        let program =
+            command.first().map_or_else(|| "the image's own command".to_owned(), |first| format!("{first:?}"));
         return Finding::new(
-            format!("{name} cannot start: its image has no {what}"),
-            told,
-            "check command and args, and that the image holds the program",
+            format!("{name} cannot start: its image has no {program}"),
+            observed,
+            "check command and args, and that the image contains the program",
         );
     }
     if message.contains("permission denied") {
         return Finding::new(
-            format!("{name} cannot start: its program may not be executed"),
-            told,
-            "make the program executable in the image, or run as a user who may",
+            format!("{name} cannot start: its program is not executable"),
+            observed,
+            "make the program executable in the image, or run as a user with execute permission",
         );
     }
     if message.contains("exec format error") {
         return Finding::new(
-            format!("{name} cannot start: its program is for another kind of machine"),
-            told,
+            format!("{name} cannot start: its program is built for another architecture"),
+            observed,
             "use an image for this node's architecture",
         );
     }
-    Finding::new(format!("the container {name} cannot be started"), told, "mend what the message names")
+    Finding::new(format!("the container {name} cannot be started"), observed, "fix what the message names")
 }
 
 fn mounts(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     let namespace = pod.text(&["metadata", "namespace"]);
     let event = evidence.event(pod, &["FailedMount", "FailedAttachVolume"])?;
-    let told = vec![quote(event)];
+    let observed = vec![quote(event)];
     for volume in pod.items(&["spec", "volumes"]) {
         for (plural, word, path) in
             [("configmaps", "ConfigMap", ["configMap", "name"]), ("secrets", "Secret", ["secret", "secretName"])]
@@ -205,21 +206,21 @@ fn mounts(evidence: &Evidence, pod: &Value) -> Option<Finding> {
                 let near = near_name(name, evidence.within(plural, namespace)).map(|near| format!("; there is {near}"));
                 return Some(Finding::new(
                     format!("its volume {} needs the {word} {name}, which does not exist", volume.text(&["name"])),
-                    told,
-                    format!("make the {word} in {namespace}, or mend its name{}", near.unwrap_or_default()),
+                    observed,
+                    format!("create the {word} in {namespace}, or fix its name{}", near.unwrap_or_default()),
                 ));
             }
         }
         let path = volume.text(&["hostPath", "path"]);
-        if !path.is_empty() && told[0].contains("hostPath type check failed") {
+        if !path.is_empty() && observed[0].contains("hostPath type check failed") {
             return Some(Finding::new(
-                format!("{path} on the node is not what its hostPath volume says it is"),
-                told,
-                "make the path on the node, or change the volume's type (DirectoryOrCreate makes it)",
+                format!("{path} on the node is not of the type its hostPath volume requires"),
+                observed,
+                "create the path on the node, or change the volume's type (DirectoryOrCreate creates it)",
             ));
         }
     }
-    Some(Finding::new("a volume cannot be mounted", told, "mend what the message names"))
+    Some(Finding::new("a volume cannot be mounted", observed, "fix what the message names"))
 }
 
 fn sandbox(evidence: &Evidence, pod: &Value) -> Option<Finding> {
@@ -232,16 +233,16 @@ fn sandbox(evidence: &Evidence, pod: &Value) -> Option<Finding> {
         ("the node has no such container runtime", "use a runtimeClassName that the node offers")
     } else if message.contains("cni") || message.contains("network") {
         (
-            "the pod's network cannot be made",
-            "see the network's logs on the node; `knarr check` there shows what is missing",
+            "the pod's network cannot be set up",
+            "see the network's logs on the node; `knarr check` there reports what is missing",
         )
     } else {
-        ("the pod's sandbox cannot be made", "see the runtime's logs on the node")
+        ("the pod's sandbox cannot be created", "see the runtime's logs on the node")
     };
     Some(Finding::new(cause, vec![quote(event)], fix))
 }
 
-/// An init container that simply goes on.
+/// An init container that is still running.
 fn init_runs(pod: &Value) -> Option<Finding> {
     let (container, _) = statuses(pod).find(|(container, status)| {
         let is_init = pod.items(&["spec", "initContainers"]).contains(container);
@@ -250,8 +251,12 @@ fn init_runs(pod: &Value) -> Option<Finding> {
     })?;
     let name = container.text(&["name"]);
     Some(Finding::new(
-        format!("its init container {name} has not ended yet"),
+        format!("its init container {name} has not finished yet"),
         vec![format!("init container {name} is running; the others wait for it")],
-        format!("see what it waits for: `kubectl logs {} -c {name}`", pod.text(&["metadata", "name"])),
+        format!(
+            "see what it waits for: `kubectl logs -n {} {} -c {name}`",
+            pod.text(&["metadata", "namespace"]),
+            pod.text(&["metadata", "name"])
+        ),
     ))
 }

@@ -1,4 +1,4 @@
-//! Pods that are to go and are still there.
+//! Objects that are being deleted and still exist.
 
 use jiff::{SignedDuration, Timestamp};
 use knarr_api::value::Read;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::evidence::Evidence;
 use crate::{Finding, claims};
 
-/// Why an object that is no pod is still there.
+/// Why an object other than a pod still exists.
 pub fn of_any(evidence: &Evidence) -> Vec<Finding> {
     let object = &evidence.object;
     if object.text(&["kind"]) == "Namespace" {
@@ -18,81 +18,89 @@ pub fn of_any(evidence: &Evidence) -> Vec<Finding> {
     let finding = match finalizers.as_slice() {
         ["kubernetes.io/pvc-protection"] => {
             let users = claims::users(evidence, namespace, name);
-            let told = match users.as_slice() {
+            let observed = match users.as_slice() {
                 [] => "no pod uses it any more".to_owned(),
                 users => format!("it is used by {}", users.join(", ")),
             };
-            Finding::new("it goes when no pod uses it any more", vec![told], "delete the pods that use it")
+            Finding::new(
+                "it is deleted when no pod uses it any more",
+                vec![observed],
+                "if these pods are not needed, delete them",
+            )
         }
         ["kubernetes.io/pv-protection"] => {
             let claim = object.at(&["spec", "claimRef"]);
-            let told = format!("it is bound to the claim {}/{}", claim.text(&["namespace"]), claim.text(&["name"]));
-            Finding::new("it goes when its claim has gone", vec![told], "delete the claim")
+            let observed = format!("it is bound to the claim {}/{}", claim.text(&["namespace"]), claim.text(&["name"]));
+            Finding::new(
+                "it is deleted when its claim is deleted",
+                vec![observed],
+                "delete the claim if its data is no longer needed",
+            )
         }
         ["foregroundDeletion"] => Finding::new(
-            "it goes when what it made has gone",
-            vec!["metadata.finalizers holds foregroundDeletion".to_owned()],
-            "see what is left of it, such as its pods: `knarr why` tells of each",
+            "it is deleted when its dependents are deleted",
+            vec!["metadata.finalizers has foregroundDeletion".to_owned()],
+            "see which dependents are left, such as its pods; `knarr why` explains each",
         ),
-        [] => Finding::new("it is about to go", vec!["no finalizer holds it".to_owned()], "look again"),
-        held => kept(held),
+        [] => Finding::new("it is about to be deleted", vec!["it has no finalizers".to_owned()], "check again"),
+        remaining => has_finalizers(remaining),
     };
     vec![finding]
 }
 
 fn of_namespace(namespace: &Value) -> Finding {
-    const TELLING: [&str; 5] = [
+    const CONDITIONS: [&str; 5] = [
         "NamespaceFinalizersRemaining",
         "NamespaceContentRemaining",
         "NamespaceDeletionContentFailure",
         "NamespaceDeletionDiscoveryFailure",
         "NamespaceDeletionGroupVersionParsingFailure",
     ];
-    let conditions = TELLING.iter().filter_map(|kind| crate::condition(namespace, kind));
-    let told: Vec<String> = conditions
+    let conditions = CONDITIONS.iter().filter_map(|kind| crate::condition(namespace, kind));
+    let observed: Vec<String> = conditions
         .filter(|condition| condition.text(&["status"]) == "True")
         .map(|condition| condition.text(&["message"]).to_owned())
         .collect();
-    let says = |word: &str| told.iter().any(|line| line.contains(word));
-    if says("finalizers") {
+    let mentions = |text: &str| observed.iter().any(|line| line.contains(text));
+    if mentions("finalizers") {
         return Finding::new(
-            "something in it is kept by a finalizer",
-            told,
-            "see that the controllers that set these finalizers run; they take them away when their work is done",
+            "an object in it has a finalizer",
+            observed,
+            "check that the controllers that set these finalizers run; they remove them when their work is done",
         );
     }
-    if says("Discovery failed") {
+    if mentions("Discovery failed") {
         return Finding::new(
-            "not all kinds of the cluster can be listed, so nobody knows whether it is empty",
-            told,
-            "see `kubectl get apiservices`: one that is not available must be mended or deleted",
+            "not all kinds of the cluster can be listed, so it is unknown whether it is empty",
+            observed,
+            "see `kubectl get apiservices` and fix the one that is not available; delete it only if its API is no longer needed",
         );
     }
-    if told.is_empty() {
+    if observed.is_empty() {
         let finalizers =
             namespace.items(&["spec", "finalizers"]).iter().chain(namespace.items(&["metadata", "finalizers"]));
-        let held: Vec<&str> = finalizers.filter_map(Value::as_str).collect();
-        return match held.as_slice() {
+        let remaining: Vec<&str> = finalizers.filter_map(Value::as_str).collect();
+        return match remaining.as_slice() {
             ["kubernetes"] | [] => Finding::new(
-                "it is being emptied",
-                vec!["status.conditions name nothing that is left".to_owned()],
-                "wait a moment, and look again",
+                "its contents are being deleted",
+                vec!["status.conditions list nothing that is left".to_owned()],
+                "wait a moment, and check again",
             ),
-            held => kept(held),
+            remaining => has_finalizers(remaining),
         };
     }
     Finding::new(
-        "not everything in it has gone yet",
-        told,
-        "wait; pods have their grace period. `knarr why` tells of each that stays",
+        "not all of its contents are deleted yet",
+        observed,
+        "wait; pods have a grace period. `knarr why` explains each object that stays",
     )
 }
 
-fn kept(finalizers: &[&str]) -> Finding {
+fn has_finalizers(finalizers: &[&str]) -> Finding {
     Finding::new(
-        format!("it is kept by the finalizer {}", finalizers.join(", ")),
-        vec![format!("metadata.finalizers holds {}", finalizers.join(", "))],
-        "the controller that set the finalizer takes it away when its work is done; see that it runs. Removing it by hand skips that work",
+        format!("it waits for the finalizer {}", finalizers.join(", ")),
+        vec![format!("metadata.finalizers has {}", finalizers.join(", "))],
+        "the controller that set the finalizer removes it when its work is done; check that it runs. Removing it by hand skips that work",
     )
 }
 
@@ -106,10 +114,10 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
 
 fn by_finalizer(pod: &Value) -> Option<Finding> {
     let finalizers: Vec<&str> = pod.items(&["metadata", "finalizers"]).iter().filter_map(Value::as_str).collect();
-    let ended =
+    let terminated =
         pod.text(&["spec", "nodeName"]).is_empty() || matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed");
-    (!finalizers.is_empty() && (ended || pod.integer(&["metadata", "deletionGracePeriodSeconds"]) == Some(0)))
-        .then(|| kept(&finalizers))
+    (!finalizers.is_empty() && (terminated || pod.integer(&["metadata", "deletionGracePeriodSeconds"]) == Some(0)))
+        .then(|| has_finalizers(&finalizers))
 }
 
 fn by_node(evidence: &Evidence, pod: &Value) -> Option<Finding> {
@@ -117,7 +125,7 @@ fn by_node(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     if name.is_empty() || !evidence.lists.contains_key("nodes") {
         return None;
     }
-    let told = match evidence.find("nodes", "", name) {
+    let observed = match evidence.find("nodes", "", name) {
         None => format!("no Node {name}"),
         Some(node) => {
             let ready = crate::condition(node, "Ready")?;
@@ -128,10 +136,11 @@ fn by_node(evidence: &Evidence, pod: &Value) -> Option<Finding> {
         }
     };
     Some(Finding::new(
-        format!("its node {name} does not answer, so nobody can say that it has ended"),
-        vec![told],
+        format!("its node {name} does not respond, so it is unknown whether it still runs"),
+        vec![observed],
         format!(
-            "bring {name} back; if it never comes back, `kubectl delete pod {} --force`",
+            "bring {name} back. Only if it is shut down for good: `kubectl delete pod -n {} {} --force`; otherwise the pod may still run there",
+            pod.text(&["metadata", "namespace"]),
             pod.text(&["metadata", "name"])
         ),
     ))
@@ -145,12 +154,12 @@ fn by_grace(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     }
     let grace = pod.integer(&["metadata", "deletionGracePeriodSeconds"]).unwrap_or_default();
     let hook = pod.items(&["spec", "containers"]).iter().find(|container| container.has(&["lifecycle", "preStop"]));
-    let mut told = vec![format!("it has {grace} s to end, {} s of them are left", left.as_secs())];
-    told.extend(hook.map(|container| format!("container {} has a preStop hook", container.text(&["name"]))));
+    let mut observed = vec![format!("its grace period is {grace} s, {} s are left", left.as_secs())];
+    observed.extend(hook.map(|container| format!("container {} has a preStop hook", container.text(&["name"]))));
     Some(Finding::new(
         "it is still within its grace period",
-        told,
-        "wait; a program that ends on SIGTERM ends sooner, and terminationGracePeriodSeconds says how long it may take",
+        observed,
+        "wait; a program that exits on SIGTERM is gone sooner, and terminationGracePeriodSeconds is the maximum",
     ))
 }
 
@@ -161,14 +170,14 @@ fn overdue(pod: &Value) -> Finding {
         .filter(|status| status.has(&["state", "running"]))
         .map(|status| status.text(&["name"]))
         .collect();
-    let told = if running.is_empty() {
+    let observed = if running.is_empty() {
         "its grace period is over, and no container runs".to_owned()
     } else {
         format!("its grace period is over, and {} still runs", running.join(", "))
     };
     Finding::new(
-        "its node has not finished ending it",
-        vec![told],
-        "see the node's log: a volume that cannot be taken down, or a runtime that does not answer, keeps it",
+        "its node has not finished stopping it",
+        vec![observed],
+        "see the node's log: probably a volume cannot be unmounted, or the runtime does not respond",
     )
 }

@@ -1,4 +1,4 @@
-//! Pods that are ready, and whether anybody can reach them by a Service.
+//! Ready pods, and whether they can be reached through a Service.
 
 use knarr_api::selector::LabelSelector;
 use knarr_api::value::Read;
@@ -12,7 +12,7 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     let services: Vec<&Value> =
         evidence.within("services", namespace).filter(|service| selects(service, pod)).collect();
     if services.is_empty() {
-        return almost(evidence, pod).into_iter().collect();
+        return nearly_selecting(evidence, pod).into_iter().collect();
     }
     let mut findings: Vec<Finding> = services
         .iter()
@@ -28,31 +28,33 @@ pub fn selects(service: &Value, pod: &Value) -> bool {
         .is_some_and(|selector| !selector.is_empty() && differing(selector, pod).is_empty())
 }
 
-/// The labels that a selector asks for and a pod does not have.
+/// The labels that a selector requires and a pod does not have.
 pub fn differing<'a>(selector: &'a Map<String, Value>, pod: &Value) -> Vec<(&'a String, &'a Value)> {
     selector.iter().filter(|(key, value)| pod.at(&["metadata", "labels"]).get(*key) != Some(*value)).collect()
 }
 
-/// A Service that would select the pod but for one label.
-fn almost(evidence: &Evidence, pod: &Value) -> Option<Finding> {
+/// A Service whose selector differs from the pod in one label only.
+fn nearly_selecting(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     let namespace = pod.text(&["metadata", "namespace"]);
     let labels = pod.fields(&["metadata", "labels"])?;
     evidence.within("services", namespace).find_map(|service| {
         let selector = service.fields(&["spec", "selector"])?;
-        let [(key, wanted)] = differing(selector, pod)[..] else { return None };
+        let [(key, expected)] = differing(selector, pod)[..] else { return None };
         let has = labels.get(key).and_then(Value::as_str);
         let own_key = has.is_some() || selector.len() > 1;
         let name = service.text(&["metadata", "name"]);
-        let wanted = wanted.as_str().unwrap_or_default();
-        // A selector of a single label that the pod lacks altogether is about other pods.
+        let expected = expected.as_str().unwrap_or_default();
+        // A selector with a single label that the pod lacks entirely is meant for other pods.
         own_key.then(|| {
             Finding::new(
                 format!("the Service {name} does not select it"),
                 vec![format!(
-                    "{name} selects {key}={wanted}, the pod has {}",
+                    "{name} selects {key}={expected}, the pod has {}",
                     has.map_or_else(|| format!("no label {key}"), |has| format!("{key}={has}"))
                 )],
-                format!("give the pods (in their template) the label {key}={wanted}, or change the Service's selector"),
+                format!(
+                    "give the pods (in their template) the label {key}={expected}, or change the Service's selector"
+                ),
             )
         })
     })
@@ -64,13 +66,16 @@ pub fn wrong_port(pod: &Value, service: &Value) -> Option<Finding> {
         pod.items(&["spec", "containers"]).iter().flat_map(|container| container.items(&["ports"])).collect();
     for port in service.items(&["spec", "ports"]) {
         let target = port.at(&["targetPort"]);
-        if let Some(wanted) = target.as_str()
-            && !declared.iter().any(|own| own.text(&["name"]) == wanted)
+        if let Some(target_name) = target.as_str()
+            && !declared.iter().any(|own| own.text(&["name"]) == target_name)
         {
             return Some(Finding::new(
-                format!("the Service {name} leads to the port {wanted:?}, which no container of the pod has"),
-                vec![format!("spec.ports of {name} has targetPort {wanted}; the pod names {}", names(&declared))],
-                "name the container's port so, or use its number",
+                format!("the Service {name} routes to the port {target_name:?}, which no container of the pod has"),
+                vec![format!(
+                    "spec.ports of {name} has targetPort {target_name}; the pod declares {}",
+                    names(&declared)
+                )],
+                "give the container's port this name, or use its number in targetPort",
             ));
         }
         let number = target.as_i64().or_else(|| port.integer(&["port"]));
@@ -79,7 +84,7 @@ pub fn wrong_port(pod: &Value, service: &Value) -> Option<Finding> {
             && !declared.iter().any(|own| own.integer(&["containerPort"]) == Some(number))
         {
             return Some(Finding::new(
-                format!("the Service {name} leads to port {number}, where the pod does not say it listens"),
+                format!("the Service {name} routes to port {number}, which the pod does not declare"),
                 vec![format!("targetPort is {number}; the pod's containers declare {}", names(&declared))],
                 "set targetPort to the port the program listens on",
             ));
@@ -116,12 +121,12 @@ fn unpublished(evidence: &Evidence, pod: &Value, service: &Value) -> Option<Find
         Finding::new(
             format!("the Service {name} selects it, but it is not among its endpoints"),
             vec![format!("no EndpointSlice of {name} names the pod as ready")],
-            "see whether the endpoint slice controller runs; right after the pod became ready, look again",
+            "check that the endpoint slice controller runs; if the pod has just become ready, check again",
         )
     })
 }
 
-/// A policy that lets nobody in.
+/// A network policy that allows no ingress.
 pub fn isolated(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     let namespace = pod.text(&["metadata", "namespace"]);
     let covers = |policy: &&Value| {
@@ -135,9 +140,9 @@ pub fn isolated(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     let names: Vec<&str> = covering.iter().map(|policy| policy.text(&["metadata", "name"])).collect();
     closed.then(|| {
         Finding::new(
-            format!("the network policy {} lets no traffic to it", names.join(", ")),
+            format!("the network policy {} allows no traffic to it", names.join(", ")),
             vec![format!("{} selects the pod and allows no ingress", names.join(", "))],
-            "add an ingress rule for those who may reach it",
+            "add an ingress rule for the clients that may reach it",
         )
     })
 }

@@ -1,4 +1,4 @@
-//! Broken manifests, as a cluster shows them some seconds after they were applied, and what is said about them.
+//! Broken manifests, as a cluster returns them some seconds after they were applied, and the expected diagnosis.
 
 use jiff::Timestamp;
 use knarr_why::{Evidence, explain};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 const CASES: &str = include_str!("diagnoses.yaml");
 
-/// Objects are written short in the table; what every object of their kind has is added here.
+/// Adds the fields that every object of a kind has; the table omits them.
 fn complete(kind: &str, object: &Value) -> Value {
     let mut whole = object.clone();
     whole["kind"] = kind.into();
@@ -93,7 +93,7 @@ fn evidence(case: &Value) -> Evidence {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_what_to_do() {
+fn diagnoses_match_the_table() {
     let cases: Vec<Value> = serde_yaml_ng::from_str(CASES).unwrap();
     assert!(cases.len() >= 40, "{} cases", cases.len());
     let mut wrong = Vec::new();
@@ -113,6 +113,11 @@ fn what_is_wrong_is_told_with_what_to_do() {
         let (seen, fix) = (case["seen"].as_str().unwrap_or_default(), case["do"].as_str().unwrap_or_default());
         if !first.evidence.iter().any(|line| line.contains(seen)) || !first.fix.contains(fix) {
             wrong.push(format!("{name}: expected {seen:?} and {fix:?} in {first:#?}"));
+        }
+        if let Some(never) = case["never"].as_str()
+            && first.fix.contains(never)
+        {
+            wrong.push(format!("{name}: {never:?} must not be advised in {first:#?}"));
         }
         if first.evidence.is_empty() || first.fix.is_empty() {
             wrong.push(format!("{name}: a finding without evidence or fix"));

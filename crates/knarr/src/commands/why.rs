@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 use http::Request;
 use jiff::Timestamp;
 use knarr_client::kube::{self, Client};
-use knarr_why::{Evidence, Finding, explain, worth_reading};
+use knarr_why::{Evidence, Finding, explain, logs_needed};
 use serde_json::Value;
 
 use super::{common, kinds};
@@ -89,7 +89,7 @@ async fn lists(client: &Client) -> anyhow::Result<BTreeMap<String, Vec<Value>>> 
 /// What containers wrote before they ended. A log that is not there any more tells nothing.
 async fn logs(client: &Client, evidence: &Evidence) -> BTreeMap<(String, String, String), Vec<String>> {
     let mut logs = BTreeMap::new();
-    for (namespace, pod, container, runs_again) in worth_reading(evidence).into_iter().take(LOGS) {
+    for (namespace, pod, container, runs_again) in logs_needed(evidence).into_iter().take(LOGS) {
         let path = format!(
             "/api/v1/namespaces/{namespace}/pods/{pod}/log?container={container}&tailLines={LINES}&previous={runs_again}"
         );

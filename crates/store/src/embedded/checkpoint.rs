@@ -1,4 +1,4 @@
-//! Keeping the log short: an image of the state at the compaction floor replaces the part of the log before it.
+//! Checkpoints: an image of the state at the compaction floor replaces the log segments before it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::index::Index;
 
 /// How many bytes of the log an image at `floor` would replace: segments that end at or before it.
 pub(super) fn replaceable(segments: &[Segment], floor: Revision) -> u64 {
-    let ended = segments.windows(2).take_while(|pair| pair[1].first <= floor + 1);
-    ended.map(|pair| pair[0].bytes).sum()
+    let complete = segments.windows(2).take_while(|pair| pair[1].first <= floor + 1);
+    complete.map(|pair| pair[0].bytes).sum()
 }
 
-/// Whether an image is worth its writing: it replaces a segment's worth, and half of what it will hold.
+/// Whether a checkpoint is worth its cost: it replaces at least a segment, and half of what it will hold.
 pub(super) fn worthwhile(replaceable: u64, segment_bytes: u64, current_bytes: usize) -> bool {
     replaceable >= segment_bytes.max(current_bytes as u64 / 2)
 }
 
-/// Writes the image of the floor and removes what it replaces. The names in the directory are changed one after the
-/// other, each durable before the next, so that at any moment what is there is whole.
+/// Writes the image of the floor and removes what it replaces. Each change of the directory is durable before the next,
+/// so that the directory is consistent at any moment.
 pub(super) fn checkpoint(disk: &Arc<dyn Disk>, directory: &Path, index: &Index) -> Result<Revision, Error> {
     let page = loop {
         let floor = index.floor();
@@ -37,7 +37,7 @@ pub(super) fn checkpoint(disk: &Arc<dyn Disk>, directory: &Path, index: &Index) 
     Ok(page.revision)
 }
 
-/// Puts a durable image into the directory, under its name only when it is whole.
+/// Writes a durable image to the directory; it gets its final name only when it is complete.
 pub(super) fn save_image(
     disk: &Arc<dyn Disk>,
     directory: &Path,
@@ -54,7 +54,7 @@ pub(super) fn save_image(
         disk.sync_directory(directory)
     };
     write().map_err(|error| {
-        // What could not be completed takes space that is perhaps scarce; if this fails too, the next opening does it.
+        // The incomplete file may waste scarce space; if removing it fails too, the next open does it.
         drop(disk.remove(&unfinished));
         describe("writing", &path, &error)
     })

@@ -22,7 +22,7 @@ fn open(disk: &FakeDisk, segment_bytes: u64) -> Result<Embedded, Error> {
     Embedded::open(directory(), Options { segment_bytes, disk: Arc::new(disk.clone()), ..Options::default() })
 }
 
-/// A disk as a killed process left it after six creates of one frame each, and where its frames begin.
+/// A disk as a killed process left it after six creates of one frame each, and where its frames start.
 async fn killed_store() -> (FakeDisk, PathBuf, Vec<u8>, Vec<usize>) {
     let disk = FakeDisk::default();
     let store = open(&disk, 1 << 20).unwrap();
@@ -201,7 +201,7 @@ async fn nothing_is_seen_before_it_is_durable() {
         if sync_fails {
             disk.plan(Fault { operation: Operation::Sync, nth: 0, code: EIO, written: 0 });
         }
-        // The second is refused because of the first, so its refusal tells of it.
+        // The second is refused because of the first, so its refusal reveals the first.
         let mut first = store.create("/r/pods/a", Bytes::from("1"), None);
         let mut second = store.create("/r/pods/a", Bytes::from("2"), None);
         let mut third = store.update("/r/pods/a", Bytes::from("3"), 2, None);
@@ -313,7 +313,7 @@ proptest::proptest! {
         let mut file = Vec::new();
         for payload in payloads {
             let mut buffer = Vec::new();
-            frame::Framer::begin(&mut buffer);
+            frame::Framer::start(&mut buffer);
             buffer.extend_from_slice(&payload);
             framer.finish(&mut buffer);
             file.extend_from_slice(&buffer);
@@ -326,7 +326,7 @@ proptest::proptest! {
 /// What is known to be durable: by revision, the key and its value, or `None` for a deletion.
 type Known = BTreeMap<Revision, (String, Option<Bytes>)>;
 
-/// Writes from several tasks at once until the power goes, and answers what was acknowledged.
+/// Writes from several tasks at once until the power goes, and returns what was acknowledged.
 async fn write_until_dark(store: Arc<Embedded>, random: &mut StdRng) -> Known {
     let compaction =
         random.random_bool(0.5).then(|| random.random_range(store.shared.index.floor()..=store.revision()));

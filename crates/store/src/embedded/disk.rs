@@ -1,39 +1,43 @@
-//! The file operations the embedded store is built on, so that tests can stand in for a failing disk.
+//! The file operations that the embedded store uses, as a trait so that tests can simulate a failing disk.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
+/// A file system.
 pub trait Disk: Send + Sync + 'static {
-    /// Makes a directory for this user only, and those it is in, durable when this returns; it may be there already.
+    /// Creates a directory and its parents for this user only, durable when this returns; it may exist.
     fn make_directory(&self, path: &Path) -> io::Result<()>;
     /// The names of the files in a directory.
     fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
     /// Opens a file for reading from its beginning.
     fn read(&self, path: &Path) -> io::Result<Box<dyn Read + Send>>;
-    /// Makes a new, empty file for this user only; a file of that name is emptied.
+    /// Creates an empty file for this user only; an existing file is truncated.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Opens a file for appending.
     fn append(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
+    /// Renames a file, replacing an existing one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Deletes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes what was created, renamed and removed in a directory durable.
+    /// Makes the creations, renames and removals in a directory durable.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
-    /// Takes a file for this process alone for as long as the answer lives; `WouldBlock` when another has it.
+    /// Locks a file exclusively until the result is dropped; `WouldBlock` when another process holds it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
 }
 
+/// A file open for appending.
 pub trait DiskFile: Send {
-    /// Writes at the end. After an error, any part of the data may be there.
+    /// Appends data. After an error, any prefix of it may have been written.
     fn append(&mut self, data: &[u8]) -> io::Result<()>;
-    /// Makes what was appended durable.
+    /// Makes the appended data durable.
     fn sync(&mut self) -> io::Result<()>;
-    /// Cuts the file to `length` bytes.
-    fn cut(&mut self, length: u64) -> io::Result<()>;
+    /// Truncates the file to `length` bytes.
+    fn truncate(&mut self, length: u64) -> io::Result<()>;
 }
 
-/// The disk of the machine.
+/// The host's file system.
 pub struct RealDisk;
 
 impl Disk for RealDisk {
@@ -45,7 +49,7 @@ impl Disk for RealDisk {
         self.make_directory(parent)?;
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            // A directory whose name is lost takes all that is in it along.
+            // Losing the directory's name in a crash would lose all its contents.
             _ => self.sync_directory(parent),
         }
     }
@@ -99,14 +103,14 @@ impl DiskFile for RealFile {
         self.0.sync_data()
     }
 
-    fn cut(&mut self, length: u64) -> io::Result<()> {
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
         self.0.set_len(length)?;
         self.0.seek(SeekFrom::Start(length)).map(|_| ())
     }
 }
 
-/// An error of the disk with the file it was about and what was to be done.
+/// An I/O error with the step that failed and its file.
 pub(super) fn describe(step: &str, path: &Path, error: &io::Error) -> String {
-    let remedy = if error.kind() == io::ErrorKind::StorageFull { "; make room on that disk" } else { "" };
+    let remedy = if error.kind() == io::ErrorKind::StorageFull { "; free space on that disk" } else { "" };
     format!("{step} {}: {error}{remedy}", path.display())
 }

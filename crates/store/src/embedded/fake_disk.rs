@@ -1,4 +1,4 @@
-//! A disk in memory for tests: it fails when told to, and loses what was not synced when its power is cut.
+//! An in-memory disk for tests: it fails on demand, and loses unsynced data when its power is cut.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Cursor, Read};
@@ -88,7 +88,7 @@ impl FakeDisk {
         inner.names.get(path).map(|id| inner.files[id].content.clone()).unwrap_or_default()
     }
 
-    /// A copy of the disk whose power is on and whose files nobody has locked.
+    /// A copy of the disk with its power on and no locks.
     pub fn copy(&self) -> Self {
         let inner = self.0.lock();
         Self(Arc::new(Mutex::new(Inner {
@@ -110,7 +110,7 @@ impl FakeDisk {
         copy
     }
 
-    /// What may be found after the power came back: all that was synced, and any part of what was not.
+    /// A possible state after a power loss: all synced data, and any subset of the rest.
     pub fn after_power_loss(&self, random: &mut impl Rng) -> Self {
         let inner = self.0.lock();
         let mut names = BTreeMap::new();
@@ -129,15 +129,15 @@ impl FakeDisk {
 
 impl FileData {
     fn after_power_loss(&self, random: &mut impl Rng) -> Self {
-        let begin = self.durable.len();
-        let left = if self.content.len() <= begin || random.random_bool(0.3) {
+        let start = self.durable.len();
+        let left = if self.content.len() <= start || random.random_bool(0.3) {
             self.durable.clone()
         } else {
             let mut left = self.content.clone();
             if random.random() {
-                left.truncate(random.random_range(begin..=left.len()));
+                left.truncate(random.random_range(start..=left.len()));
             } else {
-                lose_sectors(&mut left, begin, random);
+                lose_sectors(&mut left, start, random);
             }
             left
         };
@@ -145,14 +145,14 @@ impl FileData {
     }
 }
 
-/// Blanks some of the sectors that begin after what was synced, at least one.
-fn lose_sectors(content: &mut [u8], begin: usize, random: &mut impl Rng) {
-    let first = begin / SECTOR;
+/// Zeroes at least one of the sectors after the synced data.
+fn lose_sectors(content: &mut [u8], durable: usize, random: &mut impl Rng) {
+    let first = durable / SECTOR;
     let sectors = content.len().div_ceil(SECTOR) - first;
     let certain = random.random_range(0..sectors);
     for sector in 0..sectors {
         if sector == certain || random.random_bool(0.3) {
-            let start = ((first + sector) * SECTOR).max(begin);
+            let start = ((first + sector) * SECTOR).max(durable);
             let end = ((first + sector + 1) * SECTOR).min(content.len());
             content[start..end].fill(0);
         }
@@ -160,7 +160,7 @@ fn lose_sectors(content: &mut [u8], begin: usize, random: &mut impl Rng) {
 }
 
 impl Inner {
-    /// Lets an operation pass or fail; a failing append is told how much of it is written.
+    /// Lets an operation pass or fail; for a failing append also returns how many bytes are written.
     fn strike(&mut self, operation: Operation) -> Result<(), (usize, io::Error)> {
         if let Some(left) = &mut self.power_left {
             *left = left.checked_sub(1).ok_or_else(|| (0, io::Error::other("the power is off")))?;
@@ -295,7 +295,7 @@ impl DiskFile for FakeFile {
         })
     }
 
-    fn cut(&mut self, length: u64) -> io::Result<()> {
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
         self.change(|inner, id| {
             inner.pass(Operation::Cut)?;
             inner.files.entry(id).or_default().content.truncate(length as usize);

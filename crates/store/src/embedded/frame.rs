@@ -1,9 +1,9 @@
-//! The unit in which files are written and checked: a frame holds what one sync made durable.
+//! Frames, the unit in which files are written and checked: a frame holds the data of one sync.
 //!
-//! A file is a run of frames, numbered from 0, that all carry the file's own random mark. The next frame is only written
-//! when the one before it is durable. So a bad frame at the very end may be a write that was cut off, but a bad frame
-//! with a good one after it is damage to something that was acknowledged. The mark keeps a value that happens to look
-//! like a frame, or was made to, from being taken for one.
+//! A file is a sequence of frames, numbered from 0, that all carry the file's random mark. A frame is written only when
+//! the previous one is durable. So a bad frame at the very end may be an incomplete write, but a bad frame before a good
+//! one is damage to acknowledged data. The mark keeps a stored value that looks like a frame, by chance or on purpose,
+//! from being read as one.
 //!
 //! | bytes | |
 //! | --- | --- |
@@ -23,9 +23,9 @@ use super::record::OPENING;
 pub(super) const HEADER: usize = 32;
 const MAGIC: &[u8; 4] = b"KNRF";
 const TRAILER: u8 = 0x5A;
-/// No frame is longer: a length beyond it is damage, not a reason to ask for memory.
-pub(super) const MOST_PAYLOAD: usize = 64 << 20;
-/// The least a disk writes at once.
+/// The maximum length of a payload: a larger one is damage, and no memory is allocated for it.
+pub(super) const MAX_PAYLOAD: usize = 64 << 20;
+/// The smallest unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
 /// Builds frames for one file.
@@ -35,13 +35,13 @@ pub(super) struct Framer {
 }
 
 impl Framer {
-    /// Begins a frame in an empty buffer; the payload is appended behind it.
-    pub(super) fn begin(buffer: &mut Vec<u8>) {
+    /// Clears the buffer and starts a frame in it; the caller appends the payload.
+    pub(super) fn start(buffer: &mut Vec<u8>) {
         buffer.clear();
         buffer.resize(HEADER, 0);
     }
 
-    /// Completes the frame that `begin` began.
+    /// Completes the frame started by `start`.
     pub(super) fn finish(&mut self, buffer: &mut Vec<u8>) {
         let payload = &buffer[HEADER..];
         let (length, checksum) = (payload.len() as u32, crc32fast::hash(payload));
@@ -69,14 +69,14 @@ pub(super) enum Fault {
 /// Reads the frames of a file one after the other.
 pub(super) struct FrameReader<R> {
     source: R,
-    /// Learnt from the first frame.
+    /// Known after the first frame.
     mark: Option<u64>,
     next: u64,
-    /// Where the next frame begins.
+    /// Where the next frame starts.
     offset: u64,
     header: [u8; HEADER],
     payload: Vec<u8>,
-    /// What was read of the frame that is bad.
+    /// The bytes read of the current frame, in case it is bad.
     read_of_bad: Vec<u8>,
 }
 
@@ -104,10 +104,10 @@ impl<R: Read> FrameReader<R> {
         self.read_of_bad.clear();
         self.read_of_bad.extend_from_slice(&self.header[..read]);
         if read < HEADER {
-            return Err(if begins_like_a_frame(&self.header[..read]) {
+            return Err(if starts_like_a_frame(&self.header[..read]) {
                 Fault::CutOff
             } else {
-                Fault::Damaged("no frame begins here")
+                Fault::Damaged("no frame starts here")
             });
         }
         let header = Header::parse(&self.header).map_err(Fault::Damaged)?;
@@ -132,8 +132,8 @@ impl<R: Read> FrameReader<R> {
         Ok(Some(&self.payload[..header.length]))
     }
 
-    /// After a fault: whether what is left of the file can be a write that was cut off, and so was never acknowledged.
-    /// It cannot when a good frame follows, nor when every sector of the bad one was written.
+    /// After a fault: whether the rest of the file can be an incomplete write, which was never acknowledged. It cannot be
+    /// when a good frame comes after it, nor when every sector of the bad one was written.
     pub(super) fn rest_is_torn(mut self, fault: &Fault) -> io::Result<bool> {
         let mut rest = self.read_of_bad;
         self.source.read_to_end(&mut rest)?;
@@ -165,26 +165,26 @@ impl Header {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let double = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         if &bytes[..4] != MAGIC {
-            return Err("no frame begins here");
+            return Err("no frame starts here");
         }
         if word(28) != crc32fast::hash(&bytes[..28]) {
             return Err("the header's checksum does not match");
         }
         let length = word(4) as usize;
-        if length > MOST_PAYLOAD {
+        if length > MAX_PAYLOAD {
             return Err("the frame is too long");
         }
         Ok(Self { length, mark: double(8), number: double(16), checksum: word(24) })
     }
 }
 
-fn begins_like_a_frame(bytes: &[u8]) -> bool {
+fn starts_like_a_frame(bytes: &[u8]) -> bool {
     let known = bytes.len().min(MAGIC.len());
     bytes[..known] == MAGIC[..known] || bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Whether a frame of this file with a higher number begins anywhere in `rest`. Its header is enough: it is only written
-/// after the frame before it was durable.
+/// Whether a frame of this file with a higher number starts anywhere in `rest`. Its header is enough: it is only written
+/// after the previous frame was durable.
 fn later_frame(rest: &[u8], mark: u64, number: u64) -> bool {
     rest.windows(HEADER).filter(|window| &window[..4] == MAGIC).any(|window| {
         let header = window.try_into().ok().and_then(|header| Header::parse(header).ok());
@@ -192,7 +192,7 @@ fn later_frame(rest: &[u8], mark: u64, number: u64) -> bool {
     })
 }
 
-/// Whether some sector of the file that lies in `rest`, which begins at `offset`, holds only zeros there.
+/// Whether some sector of the file within `rest`, which starts at `offset`, holds only zeros.
 fn has_unwritten_sector(rest: &[u8], offset: u64) -> bool {
     let first = (SECTOR - (offset % SECTOR as u64) as usize).min(rest.len());
     let (head, tail) = rest.split_at(first);
@@ -200,7 +200,7 @@ fn has_unwritten_sector(rest: &[u8], offset: u64) -> bool {
     zeros(head) || tail.chunks(SECTOR).any(zeros)
 }
 
-/// Reads until the buffer is full or the source ends, and answers how much there was.
+/// Reads until the buffer is full or the source ends, and returns the number of bytes read.
 fn fill(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

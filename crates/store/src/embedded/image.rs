@@ -1,4 +1,4 @@
-//! An image: all entries of one revision in one checked file. Checkpoints and snapshots are images.
+//! The image format: all entries of one revision in one checksummed file. Checkpoints and snapshots are images.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use super::frame::{Fault, FrameReader, Framer};
 use super::record::{Opening, Record, Records, encode_end, encode_entry};
 use crate::contract::{Entry, Revision};
 
-/// How much goes into one frame, roughly.
-const FRAME: usize = 256 << 10;
+/// The approximate size of one frame.
+const FRAME_BYTES: usize = 256 << 10;
 
 /// Writes an image piece by piece to `sink`.
 pub(super) fn write_image(
@@ -17,18 +17,18 @@ pub(super) fn write_image(
     mut sink: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut framer = Framer { mark: rand::random(), next: 0 };
-    let mut buffer = Vec::with_capacity(FRAME + (FRAME >> 3));
-    Framer::begin(&mut buffer);
+    let mut buffer = Vec::with_capacity(FRAME_BYTES + (FRAME_BYTES >> 3));
+    Framer::start(&mut buffer);
     Opening::Image { revision }.encode(&mut buffer);
     framer.finish(&mut buffer);
     sink(&buffer)?;
-    Framer::begin(&mut buffer);
+    Framer::start(&mut buffer);
     for entry in entries {
         encode_entry(entry, &mut buffer);
-        if buffer.len() >= FRAME {
+        if buffer.len() >= FRAME_BYTES {
             framer.finish(&mut buffer);
             sink(&buffer)?;
-            Framer::begin(&mut buffer);
+            Framer::start(&mut buffer);
         }
     }
     encode_end(entries.len() as u64, &mut buffer);
@@ -45,7 +45,7 @@ pub(super) enum ImageError {
     Damaged { offset: u64, what: &'static str },
 }
 
-/// Reads an image whole and checks all of it.
+/// Reads a whole image and verifies it.
 pub(super) fn read_image(source: impl Read) -> Result<(Revision, Vec<Arc<Entry>>), ImageError> {
     let mut frames = FrameReader::new(source);
     let revision = match opening(&mut frames)? {
@@ -57,24 +57,28 @@ pub(super) fn read_image(source: impl Read) -> Result<(Revision, Vec<Arc<Entry>>
         let offset = frames.offset();
         let damaged = |what| ImageError::Damaged { offset, what };
         let payload = next_frame(&mut frames)?.ok_or(damaged("the image has no end"))?;
-        if take_entries(payload, revision, &mut entries).map_err(damaged)? {
+        if read_entries(payload, revision, &mut entries).map_err(damaged)? {
             break;
         }
     }
     let offset = frames.offset();
     match next_frame(&mut frames)? {
         None => Ok((revision, entries)),
-        Some(_) => Err(ImageError::Damaged { offset, what: "something follows the end of the image" }),
+        Some(_) => Err(ImageError::Damaged { offset, what: "there is data after the end of the image" }),
     }
 }
 
-/// Adds a frame's entries, and answers whether it ends the image.
-fn take_entries(payload: &[u8], revision: Revision, entries: &mut Vec<Arc<Entry>>) -> Result<bool, &'static str> {
+/// Adds a frame's entries, and returns whether it is the last frame of the image.
+fn read_entries(payload: &[u8], revision: Revision, entries: &mut Vec<Arc<Entry>>) -> Result<bool, &'static str> {
     let mut records = Records::new(payload);
     while let Some(record) = records.next()? {
         match record {
             Record::End { count } if count == entries.len() as u64 => {
-                return if records.next()?.is_none() { Ok(true) } else { Err("a record follows the end of the image") };
+                return if records.next()?.is_none() {
+                    Ok(true)
+                } else {
+                    Err("there is a record after the end of the image")
+                };
             }
             Record::End { .. } => return Err("the image does not have as many entries as it says"),
             Record::Change(change) => {

@@ -1,4 +1,4 @@
-//! The log's files and the end of it that is written to.
+//! The log's segments: their names, and the writer that appends to the last one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,18 +9,19 @@ use super::record::{Opening, encode_change};
 use crate::contract::Revision;
 use crate::index::Change;
 
-/// A file of the log, by the revision of its first record; it ends where the next one begins.
+/// A file of the log, identified by the revision of its first record; it ends where the next one starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Segment {
     pub first: Revision,
     pub bytes: u64,
 }
 
-/// What the data directory's files are called.
+/// The file name of a log segment.
 pub(super) fn log_name(first: Revision) -> String {
     format!("log-{first:020}")
 }
 
+/// The file name of an image.
 pub(super) fn image_name(revision: Revision) -> String {
     format!("image-{revision:020}")
 }
@@ -28,7 +29,7 @@ pub(super) fn image_name(revision: Revision) -> String {
 pub(super) const LOCK_NAME: &str = "lock";
 pub(super) const UNFINISHED: &str = ".unfinished";
 
-/// The revision in a file's name, if it is a name of that kind.
+/// The revision in a file name of that kind; `None` for other files.
 pub(super) fn named_revision(name: &str, kind: &str) -> Option<Revision> {
     let digits = name.strip_prefix(kind)?.strip_prefix('-')?;
     (digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
@@ -38,7 +39,7 @@ pub(super) fn named_revision(name: &str, kind: &str) -> Option<Revision> {
 #[derive(Debug)]
 pub(super) struct WriteFailure {
     pub message: String,
-    /// Whether the file is again what it was before, so that further writes can be tried.
+    /// Whether the file has been restored to its previous state, so that further writes can be tried.
     pub undone: bool,
 }
 
@@ -47,29 +48,29 @@ pub(super) struct LogWriter {
     pub path: PathBuf,
     pub file: Box<dyn DiskFile>,
     pub framer: Framer,
-    /// How much of the file is durable, which is all of it between writes.
+    /// The durable length of the file; all of it between writes.
     pub length: u64,
     pub buffer: Vec<u8>,
 }
 
 impl LogWriter {
-    /// Begins a new segment, durable with its name when this returns. After a failure nothing is left of it, or it is
-    /// not undone: the log must not go on in the segment before when a later one may be there after a crash.
+    /// Starts a new segment, which is durable with its name when this returns. A failure is `undone` only if the new file
+    /// is gone: the log must not continue in the previous segment when a later one may exist after a crash.
     pub(super) fn create(disk: &Arc<dyn Disk>, directory: &Path, first: Revision) -> Result<Self, WriteFailure> {
         let path = directory.join(log_name(first));
         let mut framer = Framer { mark: rand::random(), next: 0 };
         let mut buffer = Vec::new();
-        Framer::begin(&mut buffer);
+        Framer::start(&mut buffer);
         Opening::Log { first }.encode(&mut buffer);
         framer.finish(&mut buffer);
-        let make = || {
+        let create = || {
             let mut file = disk.create(&path)?;
             file.append(&buffer)?;
             file.sync()?;
             disk.sync_directory(directory)?;
             Ok(file)
         };
-        let file = make().map_err(|error| WriteFailure {
+        let file = create().map_err(|error| WriteFailure {
             message: describe("creating", &path, &error),
             undone: disk.remove(&path).and_then(|()| disk.sync_directory(directory)).is_ok(),
         })?;
@@ -78,7 +79,7 @@ impl LogWriter {
 
     /// Makes changes durable, all or none.
     pub(super) fn write<'a>(&mut self, changes: impl IntoIterator<Item = &'a Change>) -> Result<(), WriteFailure> {
-        Framer::begin(&mut self.buffer);
+        Framer::start(&mut self.buffer);
         for change in changes {
             encode_change(change, &mut self.buffer);
         }
@@ -88,8 +89,8 @@ impl LogWriter {
             return Err(WriteFailure { message, undone: self.undo() });
         }
         if let Err(error) = self.file.sync() {
-            // The kernel may have dropped what it could not write and call the file clean: what is on the disk is
-            // known again only when it is read afresh.
+            // The kernel may have dropped the failed pages and marked them clean: only reopening the store shows what is
+            // on the disk.
             let message = describe("syncing", &self.path, &error);
             return Err(WriteFailure { message, undone: false });
         }
@@ -97,14 +98,14 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Confirms that the frame before was durable, so that damage to it is not taken for a write that was cut off.
+    /// Confirms that the previous frame was durable, so that damage to it is not mistaken for an incomplete write.
     pub(super) fn seal(&mut self) -> Result<(), WriteFailure> {
         self.write([])
     }
 
-    /// Takes back a write that failed before it was synced.
+    /// Reverts a write that failed before it was synced.
     fn undo(&mut self) -> bool {
         self.framer.next -= 1;
-        self.file.cut(self.length).and_then(|()| self.file.sync()).is_ok()
+        self.file.truncate(self.length).and_then(|()| self.file.sync()).is_ok()
     }
 }

@@ -1,8 +1,8 @@
-//! The embedded backend: an append-only log on the local disk, in front of it the in-memory index.
+//! The embedded backend: an append-only log on the local disk behind the in-memory index.
 //!
-//! A write is judged in memory (`pending`), queued, made durable together with all others that wait (`writer`, `log`),
-//! and only then seen by readers and watches. Now and then an image of the compaction floor replaces the older part of
-//! the log (`checkpoint`). Opening a directory reads the image and the log again (`replay`, `recovery`).
+//! A write is checked in memory (`pending`), queued, made durable together with all other queued writes (`writer`, `log`),
+//! and only then visible to readers and watches. A checkpoint replaces the oldest segments of the log by an image of the
+//! state at the compaction floor (`checkpoint`). Opening a directory reads the image and the log (`replay`, `recovery`).
 
 mod checkpoint;
 pub mod disk;
@@ -31,20 +31,22 @@ use crate::contract::{Entry, Error, Page, Range, Revision, Store, Watch};
 use crate::index::Index;
 use disk::{Disk, RealDisk, describe};
 use log::{LOCK_NAME, Segment};
-use pending::{Pending, Verdict};
+use pending::{Decision, Pending};
 pub(crate) use snapshot::save;
 pub use snapshot::{export, restore};
 use writer::Writer;
 
-/// The largest value; a frame of the log has room for it.
-const MOST_VALUE: usize = 32 << 20;
+/// The maximum size of a value; a frame of the log can hold it.
+const MAX_VALUE_BYTES: usize = 32 << 20;
 
-/// How an embedded store behaves; the default is right for use.
+/// Options of an embedded store; the defaults are right for production.
 #[derive(Clone)]
 pub struct Options {
-    /// How long a file of the log becomes before the next one begins.
+    /// The size at which a new log segment is started.
     pub segment_bytes: u64,
+    /// The clock by which entries expire.
     pub clock: Arc<dyn Clock>,
+    /// The file system the store writes to.
     pub disk: Arc<dyn Disk>,
 }
 
@@ -64,13 +66,13 @@ pub struct Embedded {
     _lock: Box<dyn Send + Sync>,
 }
 
-/// What the callers, the writer and the checkpointer have in common. Lock order: `pending`, then the index.
+/// State shared by callers, the writer and the checkpointer. Lock order: `pending`, then the index.
 struct Shared {
     index: Arc<Index>,
     pending: Mutex<Pending>,
     /// Wakes the writer.
     work: Condvar,
-    /// The files of the log in order; the last is being written.
+    /// The log's segments in order; the last one is being written.
     segments: Mutex<Vec<Segment>>,
     directory: PathBuf,
     segment_bytes: u64,
@@ -79,7 +81,7 @@ struct Shared {
 }
 
 impl Embedded {
-    /// Opens the store in `directory`, which is made when it is not there.
+    /// Opens the store in `directory`, creating it if necessary.
     pub fn open(directory: &Path, options: Options) -> Result<Self, Error> {
         let Options { segment_bytes, clock, disk } = options;
         disk.make_directory(directory).map_err(|error| Error::Open(describe("creating", directory, &error)))?;
@@ -89,11 +91,11 @@ impl Embedded {
             }
             _ => Error::Open(describe("locking", directory, &error)),
         })?;
-        let begun = Instant::now();
+        let started = Instant::now();
         let recovered = recovery::recover(&disk, directory)?;
         let index = Arc::new(recovered.index);
         let entries = index.range(&Range::default())?.entries;
-        tracing::info!(revision = index.revision(), entries = entries.len(), took = ?begun.elapsed(), "opened the store");
+        tracing::info!(revision = index.revision(), entries = entries.len(), took = ?started.elapsed(), "opened the store");
         let shared = Arc::new(Shared {
             pending: Mutex::new(Pending::new(&index, entries)),
             index,
@@ -120,7 +122,7 @@ impl Embedded {
         })
     }
 
-    /// Deletes what has ended by now. The store does this by itself every second; this is for whoever cannot wait.
+    /// Deletes expired entries now instead of at the next periodic run.
     pub fn expire(&self) {
         self.shared.pending.lock().expire(&self.shared.index, self.shared.clock.now());
         self.shared.work.notify_one();
@@ -135,23 +137,23 @@ impl Embedded {
         key: &Arc<str>,
         decide: impl FnOnce(Option<&Arc<Entry>>, Revision) -> Result<Option<Arc<Entry>>, Error>,
     ) -> Result<(), Error> {
-        let verdict = self.shared.pending.lock().submit(&self.shared.index, key, decide);
-        let (durable, refusal) = match verdict {
-            Verdict::Accepted(durable) => (durable, None),
-            Verdict::Refused(error) => return Err(error),
-            Verdict::RefusedAfter(durable, error) => (durable, Some(error)),
+        let decision = self.shared.pending.lock().submit(&self.shared.index, key, decide);
+        let (durable, refusal) = match decision {
+            Decision::Accepted(durable) => (durable, None),
+            Decision::Refused(error) => return Err(error),
+            Decision::RefusedAfter(durable, error) => (durable, Some(error)),
         };
         self.shared.work.notify_one();
-        let gone = |_| Error::Unavailable("the store has closed".to_owned());
-        durable.await.map_err(gone)??;
+        let closed = |_| Error::Unavailable("the store has closed".to_owned());
+        durable.await.map_err(closed)??;
         refusal.map_or(Ok(()), Err)
     }
 }
 
-/// The value as it is kept: in memory of its own, without the spare room or the rest of a buffer it may be part of.
-fn kept(key: &Arc<str>, value: &Bytes) -> Result<Bytes, Error> {
-    if value.len() > MOST_VALUE {
-        return Err(Error::TooLarge { key: key.clone(), bytes: value.len(), most: MOST_VALUE });
+/// Copies a value into its own memory, so that it does not keep a larger buffer alive.
+fn copy_value(key: &Arc<str>, value: &Bytes) -> Result<Bytes, Error> {
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(Error::TooLarge { key: key.clone(), bytes: value.len(), max: MAX_VALUE_BYTES });
     }
     Ok(Bytes::copy_from_slice(value))
 }
@@ -177,7 +179,7 @@ impl Shared {
                 let covered = segments.iter().skip(1).take_while(|next| next.first <= revision + 1).count();
                 segments.drain(..covered);
             }
-            Err(error) => tracing::warn!(%error, "no image was made; the log stays as it is"),
+            Err(error) => tracing::warn!(%error, "writing the checkpoint failed; the log stays as it is"),
         }
     }
 }
@@ -189,7 +191,7 @@ impl Drop for Embedded {
         self.checkpoints.take();
         for thread in [self.writer.take(), self.checkpointer.take()].into_iter().flatten() {
             if thread.join().is_err() {
-                tracing::error!("a thread of the store ended in a panic");
+                tracing::error!("a thread of the store panicked");
             }
         }
         self.shared.index.close();
@@ -218,13 +220,13 @@ impl Store for Embedded {
         Ok(self.shared.index.revision())
     }
 
-    async fn reach(&self, revision: Revision, patience: Duration) -> Result<(), Error> {
-        self.shared.index.reach(revision, patience).await
+    async fn reach(&self, revision: Revision, timeout: Duration) -> Result<(), Error> {
+        self.shared.index.reach(revision, timeout).await
     }
 
     async fn create(&self, key: &str, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Entry>, Error> {
         let (key, expires) = (Arc::<str>::from(key), self.expiry(ttl));
-        let value = kept(&key, &value)?;
+        let value = copy_value(&key, &value)?;
         let mut created = None;
         self.submit(&key, |existing, revision| match existing {
             Some(existing) => Err(Error::Exists(existing.key.clone())),
@@ -246,7 +248,7 @@ impl Store for Embedded {
         ttl: Option<Duration>,
     ) -> Result<Arc<Entry>, Error> {
         let (key, expires) = (Arc::<str>::from(key), self.expiry(ttl));
-        let value = kept(&key, &value)?;
+        let value = copy_value(&key, &value)?;
         let mut updated = None;
         self.submit(&key, |existing, revision| {
             let existing = at_revision(&key, existing, expected)?;
@@ -278,7 +280,7 @@ impl Store for Embedded {
     async fn compact(&self, revision: Revision) -> Result<(), Error> {
         self.shared.index.compact(revision)?;
         if let Some(checkpoints) = self.checkpoints.as_ref().filter(|_| self.shared.checkpoint_is_due()) {
-            // Only fails when the checkpointer is gone, and then the log merely stays long.
+            // Fails only when the checkpointer has exited; then the log just stays long.
             checkpoints.send(()).unwrap_or_default();
         }
         Ok(())
@@ -306,10 +308,10 @@ fn at_revision<'a>(
     })
 }
 
-/// The parsers of what is on the disk, for fuzzing.
+/// The parsers of the on-disk format, for fuzzing.
 #[doc(hidden)]
 pub mod fuzzing {
-    /// Reads bytes as a file of the log; whatever they are, it must end with an answer.
+    /// Reads arbitrary bytes as a log segment; must not panic or loop.
     pub fn log(bytes: &[u8]) {
         let mut frames = super::frame::FrameReader::new(bytes);
         let fault = loop {

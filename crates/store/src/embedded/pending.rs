@@ -1,8 +1,8 @@
-//! Deciding on writes before they are durable.
+//! Accepts or refuses writes before they are durable.
 //!
-//! A write is judged against the newest version of its key, durable or not, and takes the next revision at once, so that
-//! the next one can build on it while the disk is busy. They become durable in order: when one fails, all that were
-//! judged after it fail too.
+//! A write is checked against the newest version of its key, durable or not, and gets the next revision at once, so that
+//! the next write can build on it while the disk is busy. Writes become durable in order: when one fails, all that were
+//! accepted after it fail too.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -13,34 +13,34 @@ use tokio::sync::oneshot;
 use crate::contract::{Entry, Error, Revision};
 use crate::index::{Change, Index};
 
-/// What an accepted write, or one refused because of a write that is not durable yet, waits for.
+/// Resolves when the write, or the write that caused a refusal, is durable.
 pub(super) type Durable = oneshot::Receiver<Result<(), Error>>;
 
 pub(super) struct Pending {
     next: Revision,
-    /// The newest version of each key that has a write under way; `None` is a deletion.
+    /// The newest version of each key that has a write in progress; `None` is a deletion.
     latest: HashMap<Arc<str>, (Revision, Option<Arc<Entry>>)>,
     pub queue: VecDeque<Queued>,
-    /// When entries end, soonest first. An item whose entry has changed since means nothing.
+    /// When entries expire, soonest first. Items whose entry has changed since are ignored.
     expiring: BinaryHeap<Reverse<(u64, Arc<str>)>>,
-    /// Why no write is taken any more.
+    /// Why the store accepts no more writes.
     pub refusal: Option<String>,
     pub closing: bool,
 }
 
 pub(super) struct Queued {
-    /// `None` only waits for what was queued before it.
+    /// `None` only waits for the writes queued before it.
     pub change: Option<Change>,
-    /// `None` when nobody waits: an expiry.
+    /// `None` for an expiry, which has no caller.
     pub reply: Option<oneshot::Sender<Result<(), Error>>>,
 }
 
-/// What became of a write that was submitted.
-pub(super) enum Verdict {
+/// The decision on a submitted write.
+pub(super) enum Decision {
     Accepted(Durable),
     /// Refused for good.
     Refused(Error),
-    /// Refused because of a version that is not durable yet: the answer must not be known before that is.
+    /// Refused because of a version that is not durable yet: the caller must not learn of it before it is.
     RefusedAfter(Durable, Error),
 }
 
@@ -57,19 +57,19 @@ impl Pending {
         }
     }
 
-    /// Judges a write: `decide` gets the newest version of the key and the revision the write would have, and answers
-    /// the new version or `None` for a deletion.
+    /// Checks and queues a write: `decide` gets the newest version of the key and the revision the write would have, and
+    /// returns the new version or `None` for a deletion.
     pub(super) fn submit(
         &mut self,
         index: &Index,
         key: &Arc<str>,
         decide: impl FnOnce(Option<&Arc<Entry>>, Revision) -> Result<Option<Arc<Entry>>, Error>,
-    ) -> Verdict {
+    ) -> Decision {
         if let Some(refusal) = &self.refusal {
-            return Verdict::Refused(Error::Unavailable(refusal.clone()));
+            return Decision::Refused(Error::Unavailable(refusal.clone()));
         }
         if self.closing {
-            return Verdict::Refused(Error::Unavailable("the store is closing".to_owned()));
+            return Decision::Refused(Error::Unavailable("the store is closing".to_owned()));
         }
         let unsynced = self.latest.get(key).map(|(_, entry)| entry.clone());
         let durable = if unsynced.is_none() { index.get(key) } else { None };
@@ -78,13 +78,13 @@ impl Pending {
         match decide(newest, self.next) {
             Ok(current) => {
                 self.push(key.clone(), current, Some(reply));
-                Verdict::Accepted(waiting)
+                Decision::Accepted(waiting)
             }
             Err(error) if unsynced.is_some() => {
                 self.queue.push_back(Queued { change: None, reply: Some(reply) });
-                Verdict::RefusedAfter(waiting, error)
+                Decision::RefusedAfter(waiting, error)
             }
-            Err(error) => Verdict::Refused(error),
+            Err(error) => Decision::Refused(error),
         }
     }
 
@@ -98,7 +98,7 @@ impl Pending {
         self.queue.push_back(Queued { change: Some(Change { key, revision, current }), reply });
     }
 
-    /// Queues the deletion of what has ended by `now`.
+    /// Queues the deletion of entries that have expired by `now`.
     pub(super) fn expire(&mut self, index: &Index, now: u64) {
         if self.refusal.is_some() {
             return;
@@ -109,9 +109,9 @@ impl Pending {
                 None => index.get(key),
             };
             let key = key.clone();
-            let ended = current.is_some_and(|entry| entry.expires == *expires);
+            let expired = current.is_some_and(|entry| entry.expires == *expires);
             self.expiring.pop();
-            if ended {
+            if expired {
                 self.push(key, None, None);
             }
         }
@@ -121,8 +121,8 @@ impl Pending {
         !self.expiring.is_empty()
     }
 
-    /// Takes the next writes off the queue, in order, up to about `bytes` of values.
-    pub(super) fn take_batch(&mut self, bytes: usize) -> Vec<Queued> {
+    /// Removes the next writes from the queue, in order, up to about `bytes` of values.
+    pub(super) fn next_batch(&mut self, bytes: usize) -> Vec<Queued> {
         let mut size = 0;
         let mut count = 0;
         for queued in &self.queue {
@@ -136,8 +136,8 @@ impl Pending {
         self.queue.drain(..count).collect()
     }
 
-    /// Notes that everything up to `revision` is durable and in the index.
-    pub(super) fn settle<'a>(&mut self, keys: impl IntoIterator<Item = &'a Arc<str>>, revision: Revision) {
+    /// Records that everything up to `revision` is durable and in the index.
+    pub(super) fn mark_durable<'a>(&mut self, keys: impl IntoIterator<Item = &'a Arc<str>>, revision: Revision) {
         for key in keys {
             if self.latest.get(key).is_some_and(|(latest, _)| *latest <= revision) {
                 self.latest.remove(key);
@@ -145,14 +145,14 @@ impl Pending {
         }
     }
 
-    /// Drops all writes under way, so that what is pending is again what the index holds.
+    /// Fails all writes in progress; the pending state is again that of the index.
     pub(super) fn fail(&mut self, index: &Index, mut failed: Vec<Queued>, message: &str) {
         failed.extend(self.queue.drain(..));
         self.latest.clear();
         self.next = index.revision() + 1;
         for Queued { change, reply } in failed {
             match (reply, change) {
-                // The caller may be gone: then nobody needs to know.
+                // Fails only when the caller has gone away.
                 (Some(reply), _) => drop(reply.send(Err(Error::Unavailable(message.to_owned())))),
                 (None, Some(change)) => self.expire_later(index, change.key),
                 (None, None) => {}
@@ -160,7 +160,7 @@ impl Pending {
         }
     }
 
-    /// An expiry that did not become durable is due again.
+    /// Schedules an expiry that did not become durable again.
     fn expire_later(&mut self, index: &Index, key: Arc<str>) {
         if let Some(entry) = index.get(&key).filter(|entry| entry.expires > 0) {
             self.expiring.push(Reverse((entry.expires, key)));

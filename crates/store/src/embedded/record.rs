@@ -1,4 +1,4 @@
-//! What is inside frames: the opening frame of a file, and the records of changes and entries.
+//! The payload of frames: the opening frame of a file, and the records of changes and entries.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use bytes::Bytes;
 use crate::contract::{Entry, Revision};
 use crate::index::Change;
 
-/// The version of the format; a file of another one is not read.
+/// The format version; files of other versions are refused.
 const FORMAT: u8 = 1;
 
-/// How long the opening frame's payload is.
+/// The length of the opening frame's payload.
 pub(super) const OPENING: usize = 10;
 
-/// What a file is, told by its first frame.
+/// The kind of a file, stored in its first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opening {
     /// A log whose first record has this revision.
@@ -49,7 +49,7 @@ impl Opening {
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
-/// Ends an image and says how many entries it has.
+/// Ends an image and holds its number of entries.
 const END: u8 = 3;
 
 /// One record of a frame.
@@ -110,7 +110,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// What is left to read of a payload.
+/// The unread rest of a payload.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -118,16 +118,16 @@ impl<'a> Fields<'a> {
         let (revision, created, expires) = (self.number()?, self.number()?, self.number()?);
         let (key_length, value_length) = (self.length()?, self.length()?);
         let key: Arc<str> = self.text(key_length)?.into();
-        // Copied out of the frame, so that the frame is not kept alive by one of its values.
+        // Copied, so that a value does not keep the whole frame in memory.
         let value = Bytes::copy_from_slice(self.take(value_length)?);
         let entry = Entry::new(key.clone(), value, created, revision).expiring(expires);
         Ok(Change { key, revision, current: Some(Arc::new(entry)) })
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], &'static str> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or("a record is longer than its frame")?;
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or("a record is longer than its frame")?;
         self.0 = rest;
-        Ok(taken)
+        Ok(bytes)
     }
 
     fn byte(&mut self) -> Result<u8, &'static str> {

@@ -1,5 +1,4 @@
-//! Opening a data directory: what it holds is read, what a crash left half done is cleared away, and the end of the log
-//! is made ready for writing.
+//! Opens a data directory: replays it, removes what a crash left incomplete, and prepares the end of the log for writing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +32,7 @@ pub(super) fn recover(disk: &Arc<dyn Disk>, directory: &Path) -> Result<Recovere
     Ok(Recovered { index, segments, writer })
 }
 
-/// The end of the log, ready for writing; `None` when it was never completed so far as to hold anything.
+/// Opens the end of the log for writing; `None` when not even its opening frame is complete.
 fn open_tail(disk: &Arc<dyn Disk>, directory: &Path, tail: Tail) -> Result<Option<LogWriter>, Error> {
     let Tail { first, length, torn, framer } = tail;
     let path = directory.join(log_name(first));
@@ -43,9 +42,9 @@ fn open_tail(disk: &Arc<dyn Disk>, directory: &Path, tail: Tail) -> Result<Optio
     let open = || {
         let mut file = disk.append(&path)?;
         if torn {
-            file.cut(length)?;
+            file.truncate(length)?;
         }
-        // What was read may still be only in the page cache: it is served, so it has to be durable.
+        // Replayed data may still be only in the page cache: it will be served, so it must be durable.
         file.sync()?;
         disk.sync_directory(directory)?;
         Ok(file)

@@ -1,6 +1,5 @@
-//! Reading a data directory: the image and the log that follows it become an index again. Nothing is changed on the disk.
-//!
-//! The disk holds what memory holds: an image of the state at the compaction floor, and the log of all changes since.
+//! Reads a data directory into an index: the image of the state at the compaction floor, and the log of all changes
+//! since. Changes nothing on the disk.
 
 use std::io::BufReader;
 use std::path::Path;
@@ -14,26 +13,26 @@ use super::record::{Opening, Record, Records};
 use crate::contract::{Error, Revision};
 use crate::index::{Change, Index};
 
-/// The revision of a store that nothing was written to. Not 0, which clients take for "any".
+/// The revision of an empty store. Not 0, which means "any" to clients.
 const FIRST: Revision = 1;
 const READ_BUFFER: usize = 256 << 10;
 
 pub(super) struct Replayed {
     pub index: Index,
-    /// The files of the log that are needed, in order, the last one included.
+    /// The needed segments of the log in order, including the last one.
     pub segments: Vec<Segment>,
-    /// The last file of the log, if there is any.
+    /// The last segment of the log, if any.
     pub tail: Option<Tail>,
 }
 
 /// The end of the log.
 pub(super) struct Tail {
     pub first: Revision,
-    /// How much of it is good.
+    /// The length of its valid data.
     pub length: u64,
-    /// What follows was never completed and is to be cut off.
+    /// Whether an incomplete write comes after it, which must be truncated.
     pub torn: bool,
-    /// For appending; `None` when the file was never completed so far as to hold anything.
+    /// For appending; `None` when not even the opening frame is complete.
     pub framer: Option<Framer>,
 }
 
@@ -82,7 +81,7 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// Takes in one segment. Only the last one may end in a write that was never completed.
+    /// Applies one segment. Only the last one may end in an incomplete write.
     fn segment(&self, first: Revision, last: bool) -> Result<Tail, Error> {
         let path = self.directory.join(log_name(first));
         let file = self.disk.read(&path).map_err(|error| Error::Open(describe("opening", &path, &error)))?;
@@ -92,7 +91,7 @@ impl Replay<'_> {
         let unreadable = |error: &std::io::Error| Error::Open(describe("reading", &path, error));
         if first > self.index.revision() + 1 {
             let missing = self.index.revision() + 1;
-            return Err(corrupt(0, &format!("the log before it, from revision {missing} on, is missing")));
+            return Err(corrupt(0, &format!("the log from revision {missing} up to this file is missing")));
         }
         let fault = loop {
             let offset = frames.offset();
@@ -103,7 +102,7 @@ impl Replay<'_> {
                         return Err(corrupt(0, "the file's name and its opening do not agree"));
                     }
                 }
-                Ok(Some(payload)) => self.take(payload).map_err(|what| corrupt(offset, what))?,
+                Ok(Some(payload)) => self.apply(payload).map_err(|what| corrupt(offset, what))?,
                 Err(fault) => break Some(fault),
             }
         };
@@ -120,12 +119,12 @@ impl Replay<'_> {
         if !last || !torn {
             return Err(corrupt(length, what));
         }
-        tracing::warn!(file = %path.display(), offset = length, what, "leaving out a write that was never completed");
+        tracing::warn!(file = %path.display(), offset = length, what, "ignoring an incomplete write at the end of the log");
         Ok(Tail { first, length, torn, framer })
     }
 
-    /// Takes in the records of a frame that are newer than what is known.
-    fn take(&self, payload: &[u8]) -> Result<(), &'static str> {
+    /// Applies the records of a frame that are newer than the index.
+    fn apply(&self, payload: &[u8]) -> Result<(), &'static str> {
         let mut records = Records::new(payload);
         let mut newest = self.index.revision();
         let mut changes: Vec<Change> = Vec::new();

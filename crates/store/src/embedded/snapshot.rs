@@ -1,4 +1,4 @@
-//! Snapshots of a whole store, and new stores made from them.
+//! Snapshots of a whole store: export to an image, and restore from one.
 
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
@@ -11,8 +11,8 @@ use super::log::LOCK_NAME;
 use super::replay::replay;
 use crate::contract::{Error, Page, Range, Revision};
 
-/// How often a store in use is read before what is read counts as damaged.
-const ATTEMPTS: usize = 5;
+/// How often a store in use is read before an inconsistency counts as damage.
+const MAX_ATTEMPTS: usize = 5;
 
 /// Writes all of a page as an image.
 pub(crate) fn save(page: &Page, image: &mut (dyn Write + Send)) -> Result<Revision, Error> {
@@ -22,8 +22,8 @@ pub(crate) fn save(page: &Page, image: &mut (dyn Write + Send)) -> Result<Revisi
     Ok(page.revision)
 }
 
-/// Writes an image of the embedded store in `directory`, also while another process is using it, and answers its
-/// revision: one that was the newest at some moment of the call.
+/// Writes an image of the embedded store in `directory`, which another process may be using, and returns its revision:
+/// one that was the newest at some moment of the call.
 pub fn export(directory: &Path, image: &mut (dyn Write + Send)) -> Result<Revision, Error> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk);
     let mut attempts = 0;
@@ -35,17 +35,17 @@ pub fn export(directory: &Path, image: &mut (dyn Write + Send)) -> Result<Revisi
         }
         match replay(&disk, directory, &names) {
             Ok(replayed) => return save(&replayed.index.range(&Range::default())?, image),
-            // Files come and go, and grow, while they are read: what looks like damage may be gone when it is read anew.
-            Err(error) if attempts == ATTEMPTS => return Err(error),
+            // Files appear, disappear and grow while they are read: apparent damage may be gone on the next read.
+            Err(error) if attempts == MAX_ATTEMPTS => return Err(error),
             Err(_) => {}
         }
     }
 }
 
-/// Makes a new embedded store from a snapshot in `directory`, which must be empty or not there, and answers its revision.
+/// Creates a new embedded store from a snapshot in `directory`, which must be empty or missing, and returns its revision.
 ///
-/// The new store's revisions go on from those of the snapshot, after leaving out `skip`. Whoever watched the old store
-/// may know revisions that came after the snapshot: skipping past those keeps them from meaning two things.
+/// The new store's revisions continue those of the snapshot, after skipping `skip`. Clients of the old store may have seen
+/// revisions after the snapshot: skipping past those keeps a revision from having two meanings.
 pub fn restore(image: impl Read, directory: &Path, skip: Revision) -> Result<Revision, Error> {
     let (revision, entries) =
         read_image(BufReader::new(image)).map_err(|error| Error::Corrupt(format!("the snapshot: {error}")))?;
@@ -125,7 +125,7 @@ mod tests {
             let restored = parent.path().join(format!("restored-{exports}"));
             assert_eq!(restore(image.as_slice(), &restored, 0).unwrap(), revision);
             let restored = Embedded::open(&restored, Options::default()).unwrap();
-            assert_eq!(restored.count("") as u64 + 1, revision, "each write made one entry");
+            assert_eq!(restored.count("") as u64 + 1, revision, "each write created one entry");
             tokio::task::yield_now().await;
         }
         writer.await.unwrap();

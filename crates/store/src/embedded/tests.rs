@@ -52,11 +52,11 @@ async fn the_largest_value_is_kept_and_a_larger_one_refused() {
     let directory = tempfile::tempdir().unwrap();
     {
         let store = open(directory.path());
-        store.create("/r/pods/a", Bytes::from(vec![1; MOST_VALUE]), None).await.unwrap();
-        let refused = store.create("/r/pods/b", Bytes::from(vec![1; MOST_VALUE + 1]), None).await;
-        assert!(matches!(refused, Err(Error::TooLarge { most: MOST_VALUE, .. })));
+        store.create("/r/pods/a", Bytes::from(vec![1; MAX_VALUE_BYTES]), None).await.unwrap();
+        let refused = store.create("/r/pods/b", Bytes::from(vec![1; MAX_VALUE_BYTES + 1]), None).await;
+        assert!(matches!(refused, Err(Error::TooLarge { max: MAX_VALUE_BYTES, .. })));
     }
-    assert_eq!(open(directory.path()).peek("/r/pods/a").unwrap().value.len(), MOST_VALUE);
+    assert_eq!(open(directory.path()).peek("/r/pods/a").unwrap().value.len(), MAX_VALUE_BYTES);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The one thread that writes: it takes all that is waiting, makes it durable with one sync, and answers.
+//! The writer thread: drains the queue of writes, makes them durable with one sync, and replies to the callers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use super::log::{LogWriter, Segment, WriteFailure};
 use super::pending::{Pending, Queued};
 use crate::index::Change;
 
-/// How much one sync takes at most, so that a burst of large values does not keep the others waiting.
-const MOST_BATCH: usize = 8 << 20;
-/// How often expired entries are looked for.
-const EXPIRY_PACE: Duration = Duration::from_secs(1);
+/// The maximum size of one sync, so that a burst of large values does not delay other writes.
+const MAX_BATCH_BYTES: usize = 8 << 20;
+/// How often expired entries are deleted.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct Writer {
     pub shared: Arc<Shared>,
@@ -22,7 +22,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Runs until the store closes and nothing is waiting any more.
+    /// Runs until the store closes and the queue is empty.
     pub(super) fn run(mut self) {
         while let Some(batch) = self.next_batch() {
             self.commit(batch);
@@ -38,12 +38,12 @@ impl Writer {
         let shared = self.shared.clone();
         let mut pending = shared.pending.lock();
         loop {
-            if self.last_expiry.elapsed() >= EXPIRY_PACE && !pending.closing {
+            if self.last_expiry.elapsed() >= EXPIRY_INTERVAL && !pending.closing {
                 self.last_expiry = Instant::now();
                 pending.expire(&shared.index, shared.clock.now());
             }
             if !pending.queue.is_empty() {
-                return Some(pending.take_batch(MOST_BATCH));
+                return Some(pending.next_batch(MAX_BATCH_BYTES));
             }
             if pending.closing {
                 return None;
@@ -54,7 +54,7 @@ impl Writer {
 
     fn wait(&self, pending: &mut MutexGuard<'_, Pending>) {
         if pending.any_expiring() {
-            self.shared.work.wait_for(pending, EXPIRY_PACE);
+            self.shared.work.wait_for(pending, EXPIRY_INTERVAL);
         } else {
             self.shared.work.wait(pending);
         }
@@ -63,8 +63,8 @@ impl Writer {
     fn commit(&mut self, batch: Vec<Queued>) {
         let Some(newest) = batch.iter().rev().find_map(|queued| queued.change.as_ref()).map(|change| change.revision)
         else {
-            // Only answers that waited for writes before them, which are durable by now.
-            batch.into_iter().for_each(|queued| answer(queued.reply));
+            // Only refusals that waited for writes before them, which are durable by now.
+            batch.into_iter().for_each(|queued| acknowledge(queued.reply));
             return;
         };
         if let Err(failure) =
@@ -77,8 +77,8 @@ impl Writer {
         let changes: Vec<Change> = changes.into_iter().flatten().collect();
         let keys: Vec<Arc<str>> = changes.iter().map(|change| change.key.clone()).collect();
         let wake = self.shared.index.apply(changes, newest);
-        self.shared.pending.lock().settle(&keys, newest);
-        replies.into_iter().for_each(answer);
+        self.shared.pending.lock().mark_durable(&keys, newest);
+        replies.into_iter().for_each(acknowledge);
         wake.wake();
         if let Some(active) = self.shared.segments.lock().last_mut() {
             active.bytes = self.log.length;
@@ -89,16 +89,16 @@ impl Writer {
         let WriteFailure { mut message, undone } = failure;
         let mut pending = self.shared.pending.lock();
         if !undone {
-            message.push_str("; the store takes no further writes until it is opened again");
+            message.push_str("; the store accepts no more writes until it is reopened");
             pending.refusal = Some(message.clone());
         }
         tracing::error!(message, "a write to the store failed");
         pending.fail(&self.shared.index, batch, &message);
-        // What failed to expire is tried again at the usual pace.
+        // Failed expiries are retried after the usual interval.
         self.last_expiry = Instant::now();
     }
 
-    /// Begins a new segment when the present one is full. A failure leaves the present one in use for the next try.
+    /// Starts a new segment when the current one is full. After a failure the current one stays in use for the next try.
     fn rotate(&mut self) -> Result<(), WriteFailure> {
         if self.log.length < self.shared.segment_bytes {
             return Ok(());
@@ -110,9 +110,9 @@ impl Writer {
     }
 }
 
-fn answer(reply: Option<tokio::sync::oneshot::Sender<Result<(), crate::contract::Error>>>) {
+fn acknowledge(reply: Option<tokio::sync::oneshot::Sender<Result<(), crate::contract::Error>>>) {
     if let Some(reply) = reply {
-        // The caller may be gone: the write is durable all the same.
+        // Fails only when the caller has gone away; the write is durable anyway.
         drop(reply.send(Ok(())));
     }
 }

@@ -1,4 +1,4 @@
-//! Calls to a cluster of etcd servers: one member is asked until it fails, then the next.
+//! Calls to a cluster of etcd servers: uses one member until it fails, then the next.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,23 +16,23 @@ use super::Tls;
 use super::wire::{WatchCreate, WatchRequest, WatchResponse};
 use crate::contract::Error;
 
-/// How long a call may take with all its attempts: longer than an election of a new leader.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-const ATTEMPT: Duration = Duration::from_secs(4);
-const CONNECT: Duration = Duration::from_secs(2);
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-const WINDOW: u32 = 4 << 20;
+/// The timeout of a call with all its attempts: longer than the election of a new leader.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(4);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(20);
+const MAX_BACKOFF: Duration = Duration::from_millis(500);
+const FLOW_CONTROL_WINDOW: u32 = 4 << 20;
 
 pub(super) struct Client {
     members: Vec<Channel>,
     current: AtomicUsize,
 }
 
-/// An answer, and whether an earlier attempt may have been carried out unnoticed.
-pub(super) struct Answer<T> {
-    pub answer: T,
-    pub repeated: bool,
+/// A reply, and whether a previous attempt may have been executed without a reply.
+pub(super) struct Reply<T> {
+    pub body: T,
+    pub retried: bool,
 }
 
 impl Client {
@@ -44,45 +44,44 @@ impl Client {
         Ok(Self { members, current: AtomicUsize::new(0) })
     }
 
-    /// Asks one member after the other until one answers. The request must be one that does no harm when it is carried
-    /// out twice.
-    pub(super) async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<Answer<A>, Status>
+    /// Sends the request to one member after the other until one replies. It must be safe to execute the request twice.
+    pub(super) async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<Reply<A>, Status>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let begun = Instant::now();
-        let mut pause = FIRST_PAUSE;
-        let mut repeated = false;
+        let started = Instant::now();
+        let mut backoff = INITIAL_BACKOFF;
+        let mut retried = false;
         loop {
             let member = self.current();
-            let attempt = timeout(ATTEMPT, unary(self.members[member].clone(), path, request.clone())).await;
+            let attempt = timeout(ATTEMPT_TIMEOUT, unary(self.members[member].clone(), path, request.clone())).await;
             let status = match attempt {
-                Ok(Ok(answer)) => return Ok(Answer { answer, repeated }),
+                Ok(Ok(body)) => return Ok(Reply { body, retried }),
                 Ok(Err(status)) => status,
-                Err(_) => Status::deadline_exceeded("etcd does not answer"),
+                Err(_) => Status::deadline_exceeded("etcd does not respond"),
             };
-            if !is_passing(&status) || begun.elapsed() + pause > PATIENCE {
+            if !is_transient(&status) || started.elapsed() + backoff > CALL_TIMEOUT {
                 return Err(status);
             }
-            self.leave(member);
-            repeated = true;
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.switch_from(member);
+            retried = true;
+            sleep(backoff).await;
+            backoff = (backoff * 2).min(MAX_BACKOFF);
         }
     }
 
-    /// Opens a watch at the present member, whose number is answered with it.
+    /// Opens a watch at the current member; returns the member's number with it.
     pub(super) async fn watch(
         &self,
         create: WatchCreate,
     ) -> Result<(usize, Streaming<WatchResponse>), (usize, Status)> {
         let member = self.current();
-        let opened = timeout(ATTEMPT, open_watch(self.members[member].clone(), create)).await;
+        let opened = timeout(ATTEMPT_TIMEOUT, open_watch(self.members[member].clone(), create)).await;
         match opened {
             Ok(Ok(stream)) => Ok((member, stream)),
             Ok(Err(status)) => Err((member, status)),
-            Err(_) => Err((member, Status::deadline_exceeded("etcd does not answer"))),
+            Err(_) => Err((member, Status::deadline_exceeded("etcd does not respond"))),
         }
     }
 
@@ -90,10 +89,10 @@ impl Client {
         self.current.load(Ordering::Relaxed) % self.members.len()
     }
 
-    /// Turns to the next member, unless that has been done already.
-    pub(super) fn leave(&self, member: usize) {
+    /// Switches from a failed member to the next, unless another call already has.
+    pub(super) fn switch_from(&self, member: usize) {
         let next = (member + 1) % self.members.len();
-        // Another call may have left it at the same time: then there is nothing to do.
+        // Fails only when another call has switched at the same time.
         self.current.compare_exchange(member, next, Ordering::Relaxed, Ordering::Relaxed).unwrap_or_default();
     }
 }
@@ -103,10 +102,10 @@ fn connect(endpoint: &str, tls: Option<&Tls>) -> Result<Channel, Error> {
         |error: tonic::transport::Error| Error::Open(format!("the etcd endpoint {endpoint}: {}", describe(&error)));
     let mut builder = Endpoint::from_shared(endpoint.to_owned())
         .map_err(wrong)?
-        .connect_timeout(CONNECT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
+        .initial_stream_window_size(FLOW_CONTROL_WINDOW)
+        .initial_connection_window_size(FLOW_CONTROL_WINDOW)
         .http2_keep_alive_interval(Duration::from_secs(10))
         .keep_alive_timeout(Duration::from_secs(5));
     if let Some(tls) = tls {
@@ -127,8 +126,8 @@ where
     let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
     grpc.ready().await.map_err(|error| Status::unavailable(describe(&error)))?;
     let codec = ProstCodec::<Q, A>::default();
-    let answer = grpc.unary(Request::new(request), PathAndQuery::from_static(path), codec).await?;
-    Ok(answer.into_inner())
+    let response = grpc.unary(Request::new(request), PathAndQuery::from_static(path), codec).await?;
+    Ok(response.into_inner())
 }
 
 async fn open_watch(channel: Channel, create: WatchCreate) -> Result<Streaming<WatchResponse>, Status> {
@@ -138,22 +137,22 @@ async fn open_watch(channel: Channel, create: WatchCreate) -> Result<Streaming<W
     let create = WatchRequest { create: Some(create) };
     let requests = futures::StreamExt::chain(futures::stream::iter([create]), futures::stream::pending());
     let mut request = Request::new(requests);
-    // A member that is cut off from its leader ends the watch instead of falling silent.
+    // Makes a member without a leader cancel the watch instead of falling silent.
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
     let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
-    let answer = grpc.streaming(request, path, ProstCodec::<WatchRequest, WatchResponse>::default()).await?;
-    Ok(answer.into_inner())
+    let response = grpc.streaming(request, path, ProstCodec::<WatchRequest, WatchResponse>::default()).await?;
+    Ok(response.into_inner())
 }
 
-/// Whether another member, or the same one a little later, may do better.
-fn is_passing(status: &Status) -> bool {
+/// Whether a retry, at another member or later, may succeed.
+fn is_transient(status: &Status) -> bool {
     matches!(
         status.code(),
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted | Code::Unknown | Code::Internal
     )
 }
 
-/// An error with all its causes, which alone say what is wrong with a connection.
+/// An error with all its causes; for connections only the causes are specific.
 pub(super) fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

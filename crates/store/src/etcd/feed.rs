@@ -1,4 +1,5 @@
-//! What keeps the index equal to etcd: everything is loaded once, then one watch is followed, whatever member serves it.
+//! Keeps the index in sync with etcd: loads everything once, then applies the events of one watch, resumed at another
+//! member when it breaks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,20 +13,20 @@ use super::wire::{EventKind, KeyValue, RangeRequest, RangeResponse, WatchCreate,
 use crate::contract::{Entry, Error, Revision};
 use crate::index::{Change, Index, prefix};
 
-const PAGE: i64 = 2000;
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const PAGE_SIZE: i64 = 2000;
+const INITIAL_BACKOFF: Duration = Duration::from_millis(50);
+const MAX_BACKOFF: Duration = Duration::from_secs(2);
 pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
 
 /// The keys that the store holds in etcd.
 #[derive(Clone)]
-pub(super) struct Territory {
+pub(super) struct KeySpace {
     pub root: String,
-    /// A key inside that is written only so that its event comes back; it is no entry.
+    /// A key that is written only to receive its event; it is not an entry.
     pub marker: String,
 }
 
-impl Territory {
+impl KeySpace {
     pub(super) fn new(root: &str) -> Self {
         Self { root: root.to_owned(), marker: format!("{root}knarr-progress") }
     }
@@ -44,62 +45,63 @@ impl Territory {
 pub(super) struct Feed {
     pub client: Arc<Client>,
     pub index: Arc<Index>,
-    pub territory: Territory,
+    pub key_space: KeySpace,
 }
 
-/// Why a watch is followed no further.
-enum End {
+/// Why a watch ended.
+enum WatchEnd {
+    /// The connection to this member failed, for this reason.
     Lost(usize, String),
-    /// What comes next has been compacted away.
+    /// The next events have been compacted.
     Compacted,
 }
 
 impl Feed {
     /// Runs until it is dropped.
     pub(super) async fn run(self) {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = INITIAL_BACKOFF;
         loop {
             let before = self.index.revision();
-            match self.follow().await {
-                End::Lost(member, reason) => {
-                    tracing::warn!(reason, "the watch on etcd ended; it is resumed");
-                    self.client.leave(member);
+            match self.watch().await {
+                WatchEnd::Lost(member, reason) => {
+                    tracing::warn!(reason, "the watch on etcd ended; resuming it");
+                    self.client.switch_from(member);
                 }
-                End::Compacted => self.reload().await,
+                WatchEnd::Compacted => self.reload().await,
             }
             let advanced = self.index.revision() > before;
-            pause = if advanced { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
-            sleep(pause).await;
+            backoff = if advanced { INITIAL_BACKOFF } else { (backoff * 2).min(MAX_BACKOFF) };
+            sleep(backoff).await;
         }
     }
 
-    async fn follow(&self) -> End {
+    async fn watch(&self) -> WatchEnd {
         let create = WatchCreate {
-            key: self.territory.key(),
-            range_end: self.territory.end(),
+            key: self.key_space.key(),
+            range_end: self.key_space.end(),
             start_revision: (self.index.revision() + 1) as i64,
             progress_notify: true,
         };
         let (member, mut stream) = match self.client.watch(create).await {
             Ok(opened) => opened,
-            Err((member, status)) => return End::Lost(member, describe(&status)),
+            Err((member, status)) => return WatchEnd::Lost(member, describe(&status)),
         };
         loop {
             match stream.message().await {
-                Ok(Some(response)) if response.canceled && response.compact_revision > 0 => return End::Compacted,
-                Ok(Some(response)) if response.canceled => return End::Lost(member, response.cancel_reason),
-                Ok(Some(response)) => self.take(response),
-                Ok(None) => return End::Lost(member, "the stream ended".to_owned()),
-                Err(status) => return End::Lost(member, describe(&status)),
+                Ok(Some(response)) if response.canceled && response.compact_revision > 0 => return WatchEnd::Compacted,
+                Ok(Some(response)) if response.canceled => return WatchEnd::Lost(member, response.cancel_reason),
+                Ok(Some(response)) => self.apply(response),
+                Ok(None) => return WatchEnd::Lost(member, "the stream ended".to_owned()),
+                Err(status) => return WatchEnd::Lost(member, describe(&status)),
             }
         }
     }
 
-    /// Takes in what the watch says. The events of one revision always come together.
-    fn take(&self, response: WatchResponse) {
+    /// Applies a response of the watch. The events of one revision always come together.
+    fn apply(&self, response: WatchResponse) {
         let newest = match response.events.last().and_then(|event| event.pair.as_ref()) {
             Some(pair) => pair.mod_revision as Revision,
-            // Its header tells where the store is, not how far this watch has come.
+            // Its header holds the store's revision, not the progress of this watch.
             None if response.created => return,
             None => revision(&response.header),
         };
@@ -117,21 +119,21 @@ impl Feed {
             let key = String::from_utf8(pair.key).ok()?;
             return Some(Change { key: key.into(), revision, current: None });
         }
-        let entry = self.territory.entry(pair)?;
+        let entry = self.key_space.entry(pair)?;
         Some(Change { key: entry.key.clone(), revision, current: Some(entry) })
     }
 
     async fn reload(&self) {
-        tracing::warn!("etcd has compacted what this process has not seen yet; everything is loaded again");
-        match load(&self.client, &self.territory).await {
+        tracing::warn!("etcd has compacted events that this process has not seen; reloading everything");
+        match load(&self.client, &self.key_space).await {
             Ok((entries, revision)) => self.index.reset(entries, revision),
-            Err(error) => tracing::warn!(%error, "loading failed; it is tried again"),
+            Err(error) => tracing::warn!(%error, "loading from etcd failed; retrying"),
         }
     }
 }
 
-impl Territory {
-    /// An entry of the store; `None` for the marker, and for a key that is no text and so nobody can ask for.
+impl KeySpace {
+    /// An entry of the store; `None` for the marker, and for keys that are not UTF-8, which no client can request.
     pub(super) fn entry(&self, pair: KeyValue) -> Option<Arc<Entry>> {
         let key = String::from_utf8(pair.key).ok().filter(|key| *key != self.marker)?;
         let (created, revision) = (pair.create_revision as Revision, pair.mod_revision as Revision);
@@ -140,26 +142,26 @@ impl Territory {
 }
 
 /// Everything as it was at one revision.
-pub(super) async fn load(client: &Client, territory: &Territory) -> Result<(Vec<Arc<Entry>>, Revision), Error> {
+pub(super) async fn load(client: &Client, key_space: &KeySpace) -> Result<(Vec<Arc<Entry>>, Revision), Error> {
     let mut entries = Vec::new();
-    let at = pages(client, territory, 0, false, |pair| entries.extend(territory.entry(pair))).await;
+    let at = pages(client, key_space, 0, false, |pair| entries.extend(key_space.entry(pair))).await;
     at.map(|revision| (entries, revision))
         .map_err(|status| Error::Open(format!("loading from etcd: {}", describe(&status))))
 }
 
-/// Visits all keys as they were at `at`, or now when that is 0, and answers which revision that was.
+/// Visits all keys as they were at `at`, or now when that is 0, and returns the revision read.
 pub(super) async fn pages(
     client: &Client,
-    territory: &Territory,
+    key_space: &KeySpace,
     at: Revision,
     keys_only: bool,
     mut visit: impl FnMut(KeyValue),
 ) -> Result<Revision, Status> {
-    let (mut key, range_end, mut at) = (territory.key(), territory.end(), at);
+    let (mut key, range_end, mut at) = (key_space.key(), key_space.end(), at);
     loop {
         let (key_, range_end) = (key.clone(), range_end.clone());
-        let request = RangeRequest { key: key_, range_end, limit: PAGE, revision: at as i64, keys_only };
-        let response: RangeResponse = client.call(RANGE, request).await?.answer;
+        let request = RangeRequest { key: key_, range_end, limit: PAGE_SIZE, revision: at as i64, keys_only };
+        let response: RangeResponse = client.call(RANGE, request).await?.body;
         if at == 0 {
             at = revision(&response.header);
         }

@@ -1,11 +1,11 @@
-//! Leases for entries that end by themselves. Entries written within a short time share one, since etcd pays for each
-//! lease and not for each key; for this they live a little longer than asked.
+//! Leases for entries that expire. Entries written within a short time share one, since etcd's cost is per lease and not
+//! per key; in return they live a little longer than requested.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How many entries share a lease at most: they all end in one transaction.
-const MOST_ENTRIES: usize = 1000;
+/// The maximum number of entries that share a lease: they all expire in one transaction.
+const MAX_ENTRIES: usize = 1000;
 
 #[derive(Default)]
 pub(super) struct Leases {
@@ -19,35 +19,35 @@ struct Lease {
     entries: usize,
 }
 
-/// For how long a lease takes in new entries: a twentieth of their time, at least a second and at most a minute.
+/// How long a lease accepts new entries: a twentieth of their TTL, between a second and a minute.
 pub(super) fn window(ttl: Duration) -> Duration {
     (ttl / 20).clamp(Duration::from_secs(1), Duration::from_secs(60))
 }
 
-/// How many seconds a new lease has to be granted for.
+/// The TTL of a new lease in seconds.
 pub(super) fn seconds(ttl: Duration) -> i64 {
     (ttl + window(ttl)).as_millis().div_ceil(1000) as i64
 }
 
 impl Leases {
-    /// An open lease that ends no sooner than `ttl` after `now` (milliseconds since 1970).
+    /// An open lease that expires no sooner than `ttl` after `now` (milliseconds since 1970).
     pub(super) fn find(&mut self, ttl: Duration, now: u64) -> Option<i64> {
         let lease = self.open.get_mut(&ttl.as_secs())?;
         let open = now.saturating_sub(lease.granted) < window(ttl).as_millis() as u64 && now >= lease.granted;
-        if !open || lease.entries >= MOST_ENTRIES {
+        if !open || lease.entries >= MAX_ENTRIES {
             return None;
         }
         lease.entries += 1;
         Some(lease.id)
     }
 
-    /// Remembers a lease that was granted at `now` and has its first entry.
+    /// Records a lease that was granted at `now` and has its first entry.
     pub(super) fn add(&mut self, ttl: Duration, id: i64, now: u64) {
         self.open.insert(ttl.as_secs(), Lease { id, granted: now, entries: 1 });
     }
 
-    /// Forgets a lease that etcd no longer knows.
-    pub(super) fn forget(&mut self, id: i64) {
+    /// Removes a lease that etcd no longer has.
+    pub(super) fn remove(&mut self, id: i64) {
         self.open.retain(|_, lease| lease.id != id);
     }
 }
@@ -67,10 +67,10 @@ mod tests {
         assert_eq!(leases.find(hour, 61_000), None);
         assert_eq!(leases.find(hour, 999), None, "the clock went back");
         assert_eq!(leases.find(Duration::from_secs(60), 1000), None);
-        let taken = (0..2000).filter(|_| leases.find(hour, 2000).is_some()).count();
-        assert_eq!(taken, MOST_ENTRIES - 3);
+        let shared = (0..2000).filter(|_| leases.find(hour, 2000).is_some()).count();
+        assert_eq!(shared, MAX_ENTRIES - 3);
         leases.add(hour, 8, 2000);
-        leases.forget(8);
+        leases.remove(8);
         assert_eq!(leases.find(hour, 2000), None);
     }
 

@@ -1,10 +1,10 @@
 //! The etcd backend: writes are transactions on a cluster of etcd servers, reads and watches come from the in-memory
-//! index, which follows one watch over all keys of the store (`feed`).
+//! index, which one watch over all keys of the store keeps up to date (`feed`).
 //!
-//! A write returns when its own event has come back, so that reads see it. What others wrote is seen when its event
-//! arrives; `sync` asks etcd how far it is and waits for that. If nothing of ours happened at that revision, no event
-//! will come: then a marker key is written, whose event does. (etcd can also be asked for the progress of a watch, but
-//! before 3.4.25 and 3.5.8 its answer may overtake events.)
+//! A write returns when its own event has arrived, so that reads see it. Writes of others are visible when their event
+//! arrives; `sync` queries etcd's revision and waits for it. If none of our keys changed at that revision, no event will
+//! come: then a marker key is written, whose event does. (etcd also offers progress notifications for a watch, but before
+//! 3.4.25 and 3.5.8 they may overtake events.)
 
 mod client;
 mod feed;
@@ -25,8 +25,8 @@ use tonic::{Code, Status};
 use crate::clock::{Clock, SystemClock};
 use crate::contract::{Entry, Error, Page, Range, Revision, Store, Watch};
 use crate::index::Index;
-use client::{Answer, Client, PATIENCE, describe};
-use feed::{Feed, RANGE, Territory};
+use client::{CALL_TIMEOUT, Client, Reply, describe};
+use feed::{Feed, KeySpace, RANGE};
 use lease::Leases;
 use wire::operation::Request;
 
@@ -35,24 +35,26 @@ const TRANSACTION: &str = "/etcdserverpb.KV/Txn";
 const COMPACT: &str = "/etcdserverpb.KV/Compact";
 const GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 const TIME_LEFT: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
-/// What etcd takes in one request unless it is told otherwise.
-const USUAL_LIMIT: usize = 3 << 19;
-/// How long an event that is on its way usually takes at most.
-const USUAL_DELAY: Duration = Duration::from_millis(50);
+/// etcd's default limit for the size of a request.
+const DEFAULT_MAX_REQUEST_BYTES: usize = 3 << 19;
+/// How long to wait for an event that is probably on its way.
+const EVENT_DELAY: Duration = Duration::from_millis(50);
 
-/// How to prove to etcd who we are and to know it when we see it, as PEM.
+/// TLS credentials for etcd, as PEM.
 #[derive(Clone)]
 pub struct Tls {
-    /// The certificates of the authorities that etcd's certificate may be signed by.
+    /// The CA certificates that may have signed etcd's certificate.
     pub authority: Vec<u8>,
-    /// Our certificate and its key.
+    /// Our client certificate and its key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
+/// Options of a store in etcd.
 #[derive(Clone)]
 pub struct EtcdOptions {
-    /// What all keys of the store begin with; others' keys in the same etcd are left alone.
+    /// The prefix of all keys of the store; other keys in the same etcd are ignored.
     pub root: String,
+    /// The clock by which leases are shared.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -66,46 +68,46 @@ impl Default for EtcdOptions {
 pub struct Etcd {
     client: Arc<Client>,
     index: Arc<Index>,
-    territory: Territory,
+    key_space: KeySpace,
     leases: Mutex<Leases>,
     clock: Arc<dyn Clock>,
     syncs: Syncs,
     feed: JoinHandle<()>,
 }
 
-/// Lets all who wait for a `sync` share the next one.
+/// Lets concurrent callers of `sync` share one query.
 #[derive(Default)]
 struct Syncs {
-    asked: AtomicU64,
-    /// The newest request that is answered.
-    answered: tokio::sync::Mutex<u64>,
+    requested: AtomicU64,
+    /// The newest request that is complete.
+    completed: tokio::sync::Mutex<u64>,
 }
 
-/// What became of a transaction.
+/// The outcome of a transaction.
 enum Outcome {
     Done(Revision),
-    /// The key was not at the expected revision. `repeated`: an earlier attempt of ours may be the reason.
+    /// The key was not at the expected revision. `retried`: a previous attempt of ours may be the reason.
     Refused {
         current: Option<Arc<Entry>>,
-        repeated: bool,
+        retried: bool,
     },
 }
 
 impl Etcd {
-    /// Connects to a cluster and loads what it holds. Endpoints are URLs such as `https://10.0.0.1:2379`.
+    /// Connects to a cluster and loads its contents. Endpoints are URLs such as `https://10.0.0.1:2379`.
     pub async fn connect(endpoints: &[String], tls: Option<Tls>, options: EtcdOptions) -> Result<Self, Error> {
         let EtcdOptions { root, clock } = options;
         let client = Arc::new(Client::new(endpoints, tls.as_ref())?);
-        let territory = Territory::new(&root);
-        let (entries, revision) = feed::load(&client, &territory).await?;
+        let key_space = KeySpace::new(&root);
+        let (entries, revision) = feed::load(&client, &key_space).await?;
         tracing::info!(revision, entries = entries.len(), "loaded the store from etcd");
         let index = Arc::new(Index::new(entries, revision, revision));
-        let feed = Feed { client: client.clone(), index: index.clone(), territory: territory.clone() };
+        let feed = Feed { client: client.clone(), index: index.clone(), key_space: key_space.clone() };
         let feed = tokio::spawn(feed.run());
-        Ok(Self { client, index, territory, leases: Mutex::default(), clock, syncs: Syncs::default(), feed })
+        Ok(Self { client, index, key_space, leases: Mutex::default(), clock, syncs: Syncs::default(), feed })
     }
 
-    /// Carries out `operation` if the key was last changed at `expected`, where 0 means that it is not there.
+    /// Executes `operation` if the key was last changed at `expected`, where 0 means that it does not exist.
     async fn transact(&self, key: &str, expected: Revision, operation: Request) -> Result<Outcome, Status> {
         let read = wire::RangeRequest { key: key.as_bytes().to_vec(), ..Default::default() };
         let request = wire::TransactionRequest {
@@ -117,21 +119,21 @@ impl Etcd {
             success: vec![wire::Operation { request: Some(operation) }],
             failure: vec![wire::Operation { request: Some(Request::Range(read)) }],
         };
-        let Answer { answer, repeated } = self.client.call(TRANSACTION, request).await?;
-        let wire::TransactionResponse { header, succeeded, responses } = answer;
+        let Reply { body, retried } = self.client.call(TRANSACTION, request).await?;
+        let wire::TransactionResponse { header, succeeded, responses } = body;
         let at = wire::revision(&header);
         if succeeded {
             self.await_event(at).await?;
             return Ok(Outcome::Done(at));
         }
-        // Whoever reads again after a refusal must see why.
+        // A caller that reads again after a refusal must see the cause.
         self.catch_up(at).await?;
         let pair = responses.into_iter().filter_map(|response| response.range).flat_map(|range| range.pairs).next();
-        let current = pair.and_then(|pair| self.territory.entry(pair));
-        Ok(Outcome::Refused { current, repeated })
+        let current = pair.and_then(|pair| self.key_space.entry(pair));
+        Ok(Outcome::Refused { current, retried })
     }
 
-    /// Puts a value with a lease, if it is to end; a lease that etcd has dropped meanwhile is replaced once.
+    /// Puts a value, with a lease if it has a TTL; a lease that etcd has dropped in the meantime is replaced once.
     async fn put(&self, key: &str, value: &Bytes, expected: Revision, ttl: Option<Duration>) -> Result<Outcome, Error> {
         self.check(key)?;
         let mut renewed = false;
@@ -143,11 +145,15 @@ impl Etcd {
             let put = wire::PutRequest { key: key.as_bytes().to_vec(), value: value.clone(), lease };
             match self.transact(key, expected, Request::Put(put)).await {
                 Err(status) if status.code() == Code::NotFound && lease != 0 && !renewed => {
-                    self.leases.lock().forget(lease);
+                    self.leases.lock().remove(lease);
                     renewed = true;
                 }
                 Err(status) if is_too_large(&status) => {
-                    return Err(Error::TooLarge { key: key.into(), bytes: value.len(), most: USUAL_LIMIT });
+                    return Err(Error::TooLarge {
+                        key: key.into(),
+                        bytes: value.len(),
+                        max: DEFAULT_MAX_REQUEST_BYTES,
+                    });
                 }
                 outcome => return outcome.map_err(unavailable),
             }
@@ -160,33 +166,33 @@ impl Etcd {
             return Ok(lease);
         }
         let request = wire::LeaseGrantRequest { ttl: lease::seconds(ttl) };
-        let granted: wire::LeaseGrantResponse = self.client.call(GRANT, request).await?.answer;
+        let granted: wire::LeaseGrantResponse = self.client.call(GRANT, request).await?.body;
         self.leases.lock().add(ttl, granted.id, now);
         Ok(granted.id)
     }
 
     /// Waits for the event of a revision at which one of our keys changed.
     async fn await_event(&self, revision: Revision) -> Result<(), Status> {
-        let late = |_| Status::unavailable(format!("etcd did not tell of revision {revision} in time"));
-        self.index.reach(revision, PATIENCE).await.map_err(late)
+        let late = |_| Status::unavailable(format!("etcd did not deliver revision {revision} in time"));
+        self.index.reach(revision, CALL_TIMEOUT).await.map_err(late)
     }
 
-    /// Waits until the index has everything up to `revision`, at which perhaps only others' keys changed.
+    /// Waits until the index has everything up to `revision`, at which possibly only keys of others changed.
     async fn catch_up(&self, revision: Revision) -> Result<(), Status> {
-        if self.index.reach(revision, USUAL_DELAY).await.is_ok() {
+        if self.index.reach(revision, EVENT_DELAY).await.is_ok() {
             return Ok(());
         }
-        let marker = self.territory.marker.as_bytes().to_vec();
+        let marker = self.key_space.marker.as_bytes().to_vec();
         let put = wire::PutRequest { key: marker, value: Bytes::from_static(b"1"), lease: 0 };
-        let put: wire::PutResponse = self.client.call(PUT, put).await?.answer;
+        let put: wire::PutResponse = self.client.call(PUT, put).await?.body;
         self.await_event(wire::revision(&put.header)).await
     }
 
-    /// The revision etcd is at, as a majority of its members agrees.
+    /// etcd's current revision, from a linearizable read.
     async fn newest(&self) -> Result<Revision, Status> {
         let known = self.index.revision();
-        let request = wire::RangeRequest { key: self.territory.marker.as_bytes().to_vec(), ..Default::default() };
-        let response: wire::RangeResponse = self.client.call(RANGE, request).await?.answer;
+        let request = wire::RangeRequest { key: self.key_space.marker.as_bytes().to_vec(), ..Default::default() };
+        let response: wire::RangeResponse = self.client.call(RANGE, request).await?.body;
         let newest = wire::revision(&response.header);
         if newest < known {
             let text = format!("etcd went back from revision {known} to {newest}: it has been restored from a backup");
@@ -196,19 +202,19 @@ impl Etcd {
     }
 
     fn check(&self, key: &str) -> Result<(), Error> {
-        if key.starts_with(&self.territory.root) {
+        if key.starts_with(&self.key_space.root) {
             return Ok(());
         }
-        Err(Error::Unavailable(format!("the key {key} does not begin with {}", self.territory.root)))
+        Err(Error::Unavailable(format!("the key {key} does not start with {}", self.key_space.root)))
     }
 
-    /// The version written at `revision`: the one in the index, so that all share it.
+    /// The version written at `revision`: from the index if possible, so that all readers share it.
     fn written(&self, key: &str, value: Bytes, created: Revision, revision: Revision) -> Arc<Entry> {
         let indexed = self.index.version(key, revision);
         indexed.unwrap_or_else(|| Arc::new(Entry::new(key.into(), value, created, revision)))
     }
 
-    /// When the entries that have a lease end, by their keys.
+    /// When the entries with a lease expire, by key.
     async fn expiries(&self, at: Revision) -> Result<HashMap<Vec<u8>, u64>, Status> {
         let mut leased: HashMap<i64, Vec<Vec<u8>>> = HashMap::new();
         let visit = |pair: wire::KeyValue| {
@@ -216,11 +222,10 @@ impl Etcd {
                 leased.entry(pair.lease).or_default().push(pair.key);
             }
         };
-        feed::pages(&self.client, &self.territory, at, true, visit).await?;
+        feed::pages(&self.client, &self.key_space, at, true, visit).await?;
         let mut expiries = HashMap::new();
         for (id, keys) in leased {
-            let left: wire::LeaseLeftResponse =
-                self.client.call(TIME_LEFT, wire::LeaseLeftRequest { id }).await?.answer;
+            let left: wire::LeaseLeftResponse = self.client.call(TIME_LEFT, wire::LeaseLeftRequest { id }).await?.body;
             let expires = self.clock.now() + left.ttl.max(0) as u64 * 1000;
             expiries.extend(keys.into_iter().map(|key| (key, expires)));
         }
@@ -228,7 +233,7 @@ impl Etcd {
     }
 }
 
-/// etcd refuses what is a little too large itself, and leaves what is much too large to its transport.
+/// etcd itself refuses slightly oversized requests; its transport refuses the others.
 fn is_too_large(status: &Status) -> bool {
     match status.code() {
         Code::InvalidArgument => status.message().contains("request is too large"),
@@ -267,26 +272,26 @@ impl Store for Etcd {
     }
 
     async fn sync(&self) -> Result<Revision, Error> {
-        let ticket = self.syncs.asked.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut answered = self.syncs.answered.lock().await;
-        if *answered < ticket {
-            // Whoever has asked by now is served by what etcd is asked next.
-            let all = self.syncs.asked.load(Ordering::SeqCst);
+        let ticket = self.syncs.requested.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut completed = self.syncs.completed.lock().await;
+        if *completed < ticket {
+            // The next query serves every request made before it.
+            let all = self.syncs.requested.load(Ordering::SeqCst);
             let newest = self.newest().await.map_err(unavailable)?;
             self.catch_up(newest).await.map_err(unavailable)?;
-            *answered = all;
+            *completed = all;
         }
         Ok(self.index.revision())
     }
 
-    async fn reach(&self, revision: Revision, patience: Duration) -> Result<(), Error> {
-        self.index.reach(revision, patience).await
+    async fn reach(&self, revision: Revision, timeout: Duration) -> Result<(), Error> {
+        self.index.reach(revision, timeout).await
     }
 
     async fn create(&self, key: &str, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Entry>, Error> {
         match self.put(key, &value, 0, ttl).await? {
             Outcome::Done(revision) => Ok(self.written(key, value, revision, revision)),
-            Outcome::Refused { current: Some(current), repeated: true } if current.value == value => {
+            Outcome::Refused { current: Some(current), retried: true } if current.value == value => {
                 Ok(self.written(key, value, current.created, current.revision))
             }
             Outcome::Refused { .. } => Err(Error::Exists(key.into())),
@@ -306,7 +311,7 @@ impl Store for Etcd {
         let created = self.index.version(key, expected).map_or(expected, |entry| entry.created);
         match self.put(key, &value, expected, ttl).await? {
             Outcome::Done(revision) => Ok(self.written(key, value, created, revision)),
-            Outcome::Refused { current: Some(current), repeated: true } if current.value == value => {
+            Outcome::Refused { current: Some(current), retried: true } if current.value == value => {
                 Ok(self.written(key, value, current.created, current.revision))
             }
             Outcome::Refused { current, .. } => Err(Error::Conflict { key: key.into(), expected, current }),
@@ -321,8 +326,8 @@ impl Store for Etcd {
         let delete = wire::DeleteRequest { key: key.as_bytes().to_vec() };
         match self.transact(key, expected, Request::Delete(delete)).await.map_err(unavailable)? {
             Outcome::Done(revision) => Ok(revision),
-            Outcome::Refused { current, repeated } => {
-                let ours = if repeated { self.index.deletion(key, expected) } else { None };
+            Outcome::Refused { current, retried } => {
+                let ours = if retried { self.index.deletion(key, expected) } else { None };
                 ours.ok_or(Error::Conflict { key: key.into(), expected, current })
             }
         }
@@ -337,7 +342,7 @@ impl Store for Etcd {
         let request = wire::CompactionRequest { revision: revision as i64 };
         match self.client.call::<_, wire::CompactionResponse>(COMPACT, request).await {
             Ok(_) => Ok(()),
-            // Others that use the same etcd compact too.
+            // Other users of the same etcd compact it too.
             Err(status) if status.code() == Code::OutOfRange && status.message().contains("compacted") => Ok(()),
             Err(status) => Err(unavailable(status)),
         }

@@ -8,7 +8,7 @@ mod etcd_server;
 
 async fn put(client: &Client, key: &str) -> Revision {
     let put = wire::PutRequest { key: key.as_bytes().to_vec(), value: Bytes::from("1"), lease: 0 };
-    let put: wire::PutResponse = client.call(PUT, put).await.unwrap().answer;
+    let put: wire::PutResponse = client.call(PUT, put).await.unwrap().body;
     wire::revision(&put.header)
 }
 
@@ -21,7 +21,7 @@ async fn others_transactions_change_several_keys_at_one_revision() {
         request: Some(Request::Put(wire::PutRequest { key: key.into(), value: Bytes::from("1"), lease: 0 })),
     });
     let request = wire::TransactionRequest { success: success.to_vec(), ..Default::default() };
-    let done: wire::TransactionResponse = store.client.call(TRANSACTION, request).await.unwrap().answer;
+    let done: wire::TransactionResponse = store.client.call(TRANSACTION, request).await.unwrap().body;
     let Some(Notice::Events(events)) = watch.next().await else { panic!("no events") };
     let revision = wire::revision(&done.header);
     assert_eq!(events.iter().map(|event| event.revision).collect::<Vec<_>>(), [revision; 3]);
@@ -40,21 +40,21 @@ async fn others_keys_move_the_revision_but_are_no_entries() {
 }
 
 #[tokio::test]
-async fn what_was_compacted_before_it_was_seen_is_loaded_again() {
+async fn reloads_everything_after_missing_a_compaction() {
     let cluster = EtcdCluster::start(1);
     let store = cluster.connect("/registry/").await;
     let old = put(&store.client, "/registry/pods/a").await;
-    // A process that knows the store as it was then, and was away while it went on.
+    // A process with an index of that time, which was disconnected while the store changed.
     let index = Arc::new(Index::new(Vec::new(), old - 1, old - 1));
     let mut watch = index.watch("/registry/pods/", old - 1).unwrap();
     put(&store.client, "/registry/pods/b").await;
     let newest = put(&store.client, "/registry/pods/b").await;
     store.sync().await.unwrap();
     store.compact(newest).await.unwrap();
-    let feed = Feed { client: store.client.clone(), index: index.clone(), territory: store.territory.clone() };
+    let feed = Feed { client: store.client.clone(), index: index.clone(), key_space: store.key_space.clone() };
     let feed = tokio::spawn(feed.run());
     assert!(matches!(watch.next().await, Some(Notice::Compacted)));
-    // Catching up may have written the progress marker, which takes a revision of its own.
+    // Catching up may have written the progress marker, which has a revision of its own.
     let loaded = index.revision();
     assert!(index.count("/registry/pods/") == 2 && loaded >= newest, "loaded {loaded}, newest {newest}");
     let mut watch = index.watch("/registry/pods/", loaded).unwrap();
@@ -72,7 +72,7 @@ async fn a_lease_that_etcd_dropped_is_replaced() {
     store.create("/registry/events/a", Bytes::from("1"), Some(hour)).await.unwrap();
     store.create("/registry/events/b", Bytes::from("1"), Some(hour)).await.unwrap();
     let mut leases = Vec::new();
-    feed::pages(&store.client, &store.territory, 0, true, |pair| leases.push(pair.lease)).await.unwrap();
+    feed::pages(&store.client, &store.key_space, 0, true, |pair| leases.push(pair.lease)).await.unwrap();
     assert!(leases.len() == 2 && leases[0] == leases[1] && leases[0] != 12345, "{leases:?}");
 }
 
@@ -89,14 +89,14 @@ async fn more_than_a_page_is_loaded_at_one_revision() {
             })),
         });
         let request = wire::TransactionRequest { success: success.collect(), ..Default::default() };
-        let _: Answer<wire::TransactionResponse> = store.client.call(TRANSACTION, request).await.unwrap();
+        let _: Reply<wire::TransactionResponse> = store.client.call(TRANSACTION, request).await.unwrap();
     }
     let fresh = cluster.connect("/registry/").await;
     assert_eq!((fresh.count("/registry/pods/"), fresh.revision()), (2100, store.sync().await.unwrap()));
 }
 
 #[tokio::test]
-async fn what_is_too_large_for_etcd_is_told() {
+async fn oversized_values_are_refused_as_too_large() {
     let cluster = EtcdCluster::start(1);
     let store = cluster.connect("/registry/").await;
     for size in [1600 << 10, 2 << 20, 8 << 20] {

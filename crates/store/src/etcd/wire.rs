@@ -1,4 +1,4 @@
-//! The part of etcd's v3 protocol that the store speaks, as protobuf messages by field number.
+//! The subset of etcd's v3 protocol that the store uses, as protobuf messages.
 
 use bytes::Bytes;
 use prost::{Enumeration, Message, Oneof};
@@ -17,7 +17,7 @@ pub(super) struct KeyValue {
     pub create_revision: i64,
     #[prost(int64, tag = "3")]
     pub mod_revision: i64,
-    /// A vector of its own, so that a value does not keep the whole answer in memory that brought it.
+    /// A separate vector, so that a value does not keep the whole response in memory.
     #[prost(bytes = "vec", tag = "5")]
     pub value: Vec<u8>,
     #[prost(int64, tag = "6")]
@@ -90,14 +90,14 @@ pub(super) mod operation {
     }
 }
 
-/// What a transaction depends on. Only equality of the revision that last changed a key is used.
+/// A condition of a transaction. Only equality of a key's `mod_revision` is used.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Compare {
     #[prost(enumeration = "Target", tag = "2")]
     pub target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub key: Vec<u8>,
-    /// One of several alternatives: it must be sent also when it is 0.
+    /// A `oneof` field: it must be sent even when it is 0.
     #[prost(int64, optional, tag = "6")]
     pub mod_revision: Option<i64>,
 }
@@ -219,7 +219,7 @@ pub(super) struct LeaseLeftResponse {
     pub ttl: i64,
 }
 
-/// The revision an answer tells; etcd sends it with every one.
+/// The revision in a response's header.
 pub(super) fn revision(header: &Option<Header>) -> u64 {
     header.as_ref().map_or(0, |header| header.revision.max(0) as u64)
 }

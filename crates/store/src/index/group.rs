@@ -1,4 +1,4 @@
-//! The history of one group of keys, and who waits for it to grow.
+//! The history of one group of keys, and the notification of its watches.
 
 use std::collections::VecDeque;
 
@@ -9,19 +9,19 @@ use crate::contract::{Event, Revision};
 
 pub(super) struct Group {
     pub log: RwLock<Log>,
-    pub news: Notify,
+    pub changed: Notify,
 }
 
 /// The group's changes after the floor, in revision order.
 pub(super) struct Log {
     events: VecDeque<Event>,
-    /// The revision of the newest change that was forgotten: whoever has not seen it has missed something.
-    forgotten: Revision,
+    /// The revision of the newest change that was dropped: a watch that is behind it has missed changes.
+    dropped: Revision,
 }
 
 impl Group {
-    pub(super) fn new(forgotten: Revision) -> Self {
-        Self { log: RwLock::new(Log { events: VecDeque::new(), forgotten }), news: Notify::new() }
+    pub(super) fn new(dropped: Revision) -> Self {
+        Self { log: RwLock::new(Log { events: VecDeque::new(), dropped }), changed: Notify::new() }
     }
 }
 
@@ -30,11 +30,11 @@ impl Log {
         self.events.push_back(event);
     }
 
-    pub(super) fn forgotten(&self) -> Revision {
-        self.forgotten
+    pub(super) fn dropped(&self) -> Revision {
+        self.dropped
     }
 
-    /// The changes after a revision. What is asked for is mostly near the end.
+    /// The changes after a revision.
     pub(super) fn after(&self, revision: Revision) -> impl Iterator<Item = &Event> {
         let start = match self.events.back() {
             Some(newest) if newest.revision > revision => {
@@ -49,20 +49,20 @@ impl Log {
         self.events.iter().rev()
     }
 
-    /// Forgets the changes up to `revision` and hands them back to be freed.
-    pub(super) fn forget(&mut self, revision: Revision) -> VecDeque<Event> {
+    /// Drops the changes up to `revision` and returns them to be freed.
+    pub(super) fn drop_until(&mut self, revision: Revision) -> VecDeque<Event> {
         let kept_from = self.events.partition_point(|event| event.revision <= revision);
         let kept = self.events.split_off(kept_from);
         let dropped = std::mem::replace(&mut self.events, kept);
         if let Some(newest) = dropped.back() {
-            self.forgotten = newest.revision;
+            self.dropped = newest.revision;
         }
         dropped
     }
 
-    /// Forgets everything, and that nothing is known of what happened up to `revision`.
-    pub(super) fn lose(&mut self, revision: Revision) -> VecDeque<Event> {
-        self.forgotten = revision;
+    /// Drops everything; the history up to `revision` is unknown.
+    pub(super) fn reset(&mut self, revision: Revision) -> VecDeque<Event> {
+        self.dropped = revision;
         std::mem::take(&mut self.events)
     }
 }

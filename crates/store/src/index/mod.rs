@@ -1,31 +1,31 @@
-//! What every backend serves reads and watches from: the newest version of each key in key order, and the changes since
-//! the compaction floor, from which any state between the floor and now is worked out exactly.
+//! The in-memory index from which every backend serves reads and watches: the newest version of each key in key order,
+//! and the changes since the compaction floor, from which any state between the floor and now can be reconstructed.
 //!
 //! For example, after `a=1` at revision 2, `b=1` at 3 and `a=2` at 4, `current` holds `a=2` and `b=1`, and the history is
 //! `[2: – → a=1] [3: – → b=1] [4: a=1 → a=2]`. To read at revision 3, the changes after 3 are undone: the oldest of
-//! them that touched `a` says that `a` was `a=1` before.
+//! them that touched `a` records that `a` was `a=1` before.
 //!
-//! Changes are kept in one log a group of keys (see `prefix::group_of`), so that a change concerns only the watches of
-//! its own group. Lock order: `Index::state`, then `Group::log`.
+//! Each group of keys (see `prefix::group_of`) has its own log of changes, so that a change wakes only the watches of its
+//! group. Lock order: `Index::state`, then `Group::log`.
 
 mod group;
 pub(crate) mod prefix;
 mod state;
-mod watching;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, watch as watch_channel};
 
 use crate::contract::{Entry, Error, Page, Range, Revision, Watch};
 use group::Group;
 use state::State;
-use watching::IndexWatch;
+use watch::IndexWatch;
 
-/// What a backend has made durable: one key's new version, or its end.
+/// A durable change: one key's new version, or its deletion.
 pub(crate) struct Change {
     pub key: Arc<str>,
     pub revision: Revision,
@@ -34,11 +34,11 @@ pub(crate) struct Change {
 
 pub(crate) struct Index {
     state: RwLock<State>,
-    /// The newest revision that is wholly in the logs. Watches read no further, so that they never see half of one.
+    /// The newest revision whose changes are all in the logs. Watches read no further, so they never see part of one.
     published: AtomicU64,
-    revisions: watch::Sender<Revision>,
+    revisions: watch_channel::Sender<Revision>,
     /// Wakes the watches that span groups.
-    everything: Notify,
+    any_change: Notify,
     closed: AtomicBool,
 }
 
@@ -48,14 +48,15 @@ impl Index {
         Self {
             state: RwLock::new(State::new(entries, revision, floor)),
             published: AtomicU64::new(revision),
-            revisions: watch::Sender::new(revision),
-            everything: Notify::new(),
+            revisions: watch_channel::Sender::new(revision),
+            any_change: Notify::new(),
             closed: AtomicBool::new(false),
         }
     }
 
-    /// Takes in changes in revision order, after which everything up to `revision` is known. Readers see them when this
-    /// returns; watches are woken when the answer is told to, so that a backend can answer its writers first.
+    /// Applies changes in revision order, after which the index is complete up to `revision`. Readers see them when this
+    /// returns. The caller wakes the watches through the returned `Wake`, so that a backend can reply to its writers
+    /// first.
     #[must_use = "watches sleep until they are woken"]
     pub(crate) fn apply(&self, changes: impl IntoIterator<Item = Change>, revision: Revision) -> Wake<'_> {
         let groups = {
@@ -68,7 +69,7 @@ impl Index {
         Wake { index: self, groups }
     }
 
-    /// Replaces everything by the state at `revision` after an unknown gap: watches that have not seen it end.
+    /// Replaces everything by the state at `revision` after an unknown gap; watches that are behind it are closed.
     pub(crate) fn reset(&self, entries: Vec<Arc<Entry>>, revision: Revision) {
         let groups = {
             let mut state = self.state.write();
@@ -81,7 +82,7 @@ impl Index {
     }
 
     pub(crate) fn compact(&self, revision: Revision) -> Result<(), Error> {
-        // What is dropped may be much: it is freed after the lock.
+        // Freeing a long history takes time, so it happens after the lock is released.
         let dropped = self.state.write().compact(revision)?;
         drop(dropped);
         Ok(())
@@ -103,12 +104,12 @@ impl Index {
         self.state.read().current.get(key).cloned()
     }
 
-    /// The version of a key that was written at a revision, if it is remembered.
+    /// The version of a key written at a revision, if it is still in the history.
     pub(crate) fn version(&self, key: &str, revision: Revision) -> Option<Arc<Entry>> {
         self.state.read().version(key, revision)
     }
 
-    /// The revision at which a version was deleted, if it was and that is remembered.
+    /// The revision at which a version was deleted, if the deletion is still in the history.
     pub(crate) fn deletion(&self, key: &str, version: Revision) -> Option<Revision> {
         self.state.read().deletion(key, version)
     }
@@ -125,12 +126,12 @@ impl Index {
         self.state.read().history_within(bytes)
     }
 
-    pub(crate) async fn reach(&self, revision: Revision, patience: Duration) -> Result<(), Error> {
+    pub(crate) async fn reach(&self, revision: Revision, timeout: Duration) -> Result<(), Error> {
         if self.revision() >= revision {
             return Ok(());
         }
         let mut revisions = self.revisions.subscribe();
-        let reached = tokio::time::timeout(patience, revisions.wait_for(|newest| *newest >= revision)).await;
+        let reached = tokio::time::timeout(timeout, revisions.wait_for(|newest| *newest >= revision)).await;
         match reached {
             Ok(Ok(_)) => Ok(()),
             _ => Err(Error::Future { requested: revision, newest: self.revision() }),
@@ -148,7 +149,7 @@ impl Index {
         Ok(Box::new(IndexWatch::new(self.clone(), group, prefix, after)))
     }
 
-    /// Ends all watches, once they have delivered what is there.
+    /// Closes all watches once they have delivered what is pending.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         let groups = self.state.read().groups();
@@ -165,9 +166,9 @@ pub(crate) struct Wake<'a> {
 impl Wake<'_> {
     pub(crate) fn wake(self) {
         for group in &self.groups {
-            group.news.notify_waiters();
+            group.changed.notify_waiters();
         }
-        self.index.everything.notify_waiters();
+        self.index.any_change.notify_waiters();
     }
 }
 

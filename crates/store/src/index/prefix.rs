@@ -1,18 +1,18 @@
-//! How keys are cut into prefixes: the bounds of a range, and the group a key belongs to.
+//! Key prefixes: the bounds of a range, and the group a key belongs to.
 
 use std::ops::Bound;
 
-/// How many slashes end a group: `/registry/pods/` is one.
+/// How many slashes a group's name has, as in `/registry/pods/`.
 const GROUP_SLASHES: usize = 3;
 
-/// The part of a key that names its group, with the slash that ends it: `/registry/pods/` of `/registry/pods/ns/name`.
+/// The prefix of a key that names its group, including the last slash: `/registry/pods/` of `/registry/pods/ns/name`.
 /// `None` when the key is too short to have one.
 pub(crate) fn group_of(key: &str) -> Option<&str> {
     let slash = key.bytes().enumerate().filter(|(_, byte)| *byte == b'/').nth(GROUP_SLASHES - 1)?.0;
     Some(&key[..=slash])
 }
 
-/// The first key after all that begin with `prefix`; `None` when no key can be after them.
+/// The first key after all that start with `prefix`; `None` when there is none.
 pub(crate) fn after_all(prefix: &str) -> Option<String> {
     let mut characters: Vec<char> = prefix.chars().collect();
     while let Some(last) = characters.pop() {
@@ -33,11 +33,11 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Keys that begin with `prefix` and come after `after`.
+    /// Keys that start with `prefix` and come after `after`.
     pub(crate) fn new(prefix: &str, after: Option<&str>) -> Self {
         let end = after_all(prefix);
         match after {
-            // A start past the end would be no range at all; the end itself is outside, so it makes an empty one.
+            // A map panics on a start past its end; starting at the excluded end gives an empty range.
             Some(after) if end.as_deref().is_some_and(|end| after >= end) => {
                 Self { start: end.clone().unwrap_or_default(), start_included: true, end }
             }
@@ -47,8 +47,8 @@ impl Bounds {
     }
 
     pub(crate) fn contains(&self, key: &str) -> bool {
-        let begun = if self.start_included { key >= self.start.as_str() } else { key > self.start.as_str() };
-        begun && self.end.as_deref().is_none_or(|end| key < end)
+        let started = if self.start_included { key >= self.start.as_str() } else { key > self.start.as_str() };
+        started && self.end.as_deref().is_none_or(|end| key < end)
     }
 
     pub(crate) fn as_range(&self) -> (Bound<&str>, Bound<&str>) {

@@ -1,4 +1,4 @@
-//! The index's data, under one lock: current entries, the groups' histories, and reads at a revision.
+//! The index's data, under one lock: current entries, the history of each group, and reads at a revision.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::contract::{Entry, Error, Event, Page, Range, Revision};
 pub(super) struct State {
     pub current: BTreeMap<Arc<str>, Arc<Entry>>,
     pub current_bytes: usize,
-    /// The newest revision whose past is forgotten: the oldest one that can be read.
+    /// The compaction floor: the oldest revision that can be read.
     pub floor: Revision,
     revision: Revision,
     history_bytes: usize,
@@ -38,7 +38,7 @@ impl State {
         self.current = entries.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
     }
 
-    /// Takes in changes and answers the groups they belong to.
+    /// Applies changes and returns the groups they belong to.
     pub(super) fn apply(&mut self, changes: impl IntoIterator<Item = Change>, revision: Revision) -> Vec<Arc<Group>> {
         let mut touched: Vec<Arc<Group>> = Vec::new();
         for Change { key, revision, current } in changes {
@@ -72,12 +72,12 @@ impl State {
         self.floor = revision;
         self.history_bytes = 0;
         for group in self.groups.values() {
-            group.log.write().lose(revision);
+            group.log.write().reset(revision);
         }
         self.groups()
     }
 
-    /// Moves the floor up and hands back what is no longer needed.
+    /// Raises the floor and returns the dropped history.
     pub(super) fn compact(&mut self, revision: Revision) -> Result<Vec<VecDeque<Event>>, Error> {
         if revision > self.revision {
             return Err(Error::Future { requested: revision, newest: self.revision });
@@ -86,7 +86,7 @@ impl State {
             return Ok(Vec::new());
         }
         self.floor = revision;
-        let dropped: Vec<_> = self.groups.values().map(|group| group.log.write().forget(revision)).collect();
+        let dropped: Vec<_> = self.groups.values().map(|group| group.log.write().drop_until(revision)).collect();
         self.history_bytes -= dropped.iter().flatten().map(cost).sum::<usize>();
         Ok(dropped)
     }
@@ -114,7 +114,7 @@ impl State {
         Ok(Page { entries, revision: at, remaining })
     }
 
-    /// What the keys that changed after `at` were at that time; `None` for those that were not there.
+    /// The versions at `at` of the keys that changed since; `None` for keys that did not exist then.
     fn undone(&self, prefix: &str, bounds: &Bounds, at: Revision) -> BTreeMap<Arc<str>, Option<Arc<Entry>>> {
         let mut past = BTreeMap::new();
         for group in self.groups_of(prefix) {
@@ -128,7 +128,7 @@ impl State {
         past
     }
 
-    /// The current entries with those of the past in their place, in key order.
+    /// The current entries overridden by those of the past, in key order.
     fn merged(
         &self,
         bounds: &Bounds,
@@ -178,7 +178,7 @@ impl State {
         log.after(version).find(|event| event.current.is_none() && was(event)).map(|event| event.revision)
     }
 
-    /// The oldest revision from which on the history takes no more than `bytes`.
+    /// The oldest revision since which the history uses at most `bytes`.
     pub(super) fn history_within(&self, bytes: usize) -> Revision {
         if self.history_bytes <= bytes {
             return self.floor;
@@ -202,7 +202,7 @@ impl State {
         self.groups.get(name).cloned()
     }
 
-    /// Whether a watch can begin after that revision.
+    /// Checks that a watch can start after that revision.
     pub(super) fn check_watchable(&self, after: Revision) -> Result<(), Error> {
         if after < self.floor {
             return Err(Error::Compacted { requested: after, oldest: self.floor });
@@ -213,12 +213,12 @@ impl State {
         Ok(())
     }
 
-    /// The group of that name, made when it is not there.
+    /// The group of that name, created if it does not exist.
     pub(super) fn group(&mut self, name: &str) -> Arc<Group> {
         if let Some(group) = self.groups.get(name) {
             return group.clone();
         }
-        // Nothing of a group that was not there can have been forgotten since the floor.
+        // A group that did not exist has lost no history since the floor.
         let group = Arc::new(Group::new(self.floor));
         self.groups.insert(name.into(), group.clone());
         group
@@ -228,7 +228,7 @@ impl State {
         self.groups.values().cloned().collect()
     }
 
-    /// The groups whose keys can begin with `prefix`.
+    /// The groups whose keys can start with `prefix`.
     pub(super) fn groups_of(&self, prefix: &str) -> impl Iterator<Item = &Arc<Group>> {
         let own = group_of(prefix);
         self.groups.iter().filter(move |(name, _)| own.is_none_or(|own| own == name.as_ref())).map(|(_, group)| group)
@@ -240,7 +240,7 @@ pub(super) fn key_of(event: &Event) -> Option<&Arc<str>> {
     event.current.as_ref().or(event.previous.as_ref()).map(|entry| &entry.key)
 }
 
-/// What it costs to remember a change: the version it replaced, which nothing else holds.
+/// The memory a change uses: mainly the replaced version, which nothing else holds.
 fn cost(event: &Event) -> usize {
     size_of::<Event>() + event.previous.as_ref().map_or(0, |previous| previous.bytes())
 }

@@ -13,10 +13,10 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// How long etcd may take to start where many do at once on a slow disk.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Long enough for many etcd servers to start at once on a slow disk.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A cluster of etcd servers that ask for client certificates.
+/// A cluster of etcd servers that require client certificates.
 pub struct EtcdCluster {
     members: Mutex<Vec<Option<Child>>>,
     pub endpoints: Vec<String>,
@@ -38,24 +38,24 @@ impl EtcdCluster {
     }
 
     pub async fn connect(&self, root: &str) -> Etcd {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let options = EtcdOptions { root: root.to_owned(), ..EtcdOptions::default() };
             match Etcd::connect(&self.endpoints, Some(self.tls.clone()), options).await {
                 Ok(store) => return store,
-                Err(error) => assert!(begun.elapsed() < PATIENCE, "etcd does not answer: {error}"),
+                Err(error) => assert!(started.elapsed() < START_TIMEOUT, "etcd does not respond: {error}"),
             }
             self.assert_running();
         }
     }
 
-    /// A member that ended by itself will never answer; its own words say why.
+    /// Panics with the log of a member that has exited.
     fn assert_running(&self) {
         for (number, member) in self.members.lock().unwrap().iter_mut().enumerate() {
-            let ended = member.as_mut().and_then(|member| member.try_wait().expect("a member's state"));
-            if let Some(status) = ended {
+            let exited = member.as_mut().and_then(|member| member.try_wait().expect("a member's state"));
+            if let Some(status) = exited {
                 let log = std::fs::read_to_string(self.directory.path().join(format!("m{number}.log")));
-                panic!("etcd ended with {status}: {}", log.expect("its log"));
+                panic!("etcd exited with {status}: {}", log.expect("its log"));
             }
         }
     }
@@ -72,7 +72,7 @@ impl EtcdCluster {
 impl Drop for EtcdCluster {
     fn drop(&mut self) {
         for member in self.members.get_mut().unwrap().iter_mut().flatten() {
-            // It may have ended by itself; then there is nothing left to do.
+            // It may have exited by itself; then there is nothing to do.
             member.kill().unwrap_or_default();
             member.wait().map(drop).unwrap_or_default();
         }
@@ -96,14 +96,14 @@ fn start_member(directory: &Path, number: usize, client: &str, peer: &str, clust
         .expect("etcd is needed for this test: install Debian's etcd-server package")
 }
 
-/// Writes an authority, a server's certificate and key, and answers what a client needs.
+/// Writes an authority, a server's certificate and key, and returns what a client needs.
 fn make_certificates(directory: &Path) -> Tls {
     let mut parameters = CertificateParams::default();
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     parameters.distinguished_name.push(DnType::CommonName, "test authority");
     let authority = CertifiedIssuer::self_signed(parameters, key()).expect("an authority");
-    // etcd also asks itself through its gateway, as a client with the server's certificate.
+    // etcd also calls itself through its gateway, as a client with the server's certificate.
     let both = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     let server = sign(&authority, "server", &both);
     let client = sign(&authority, "client", &both[1..]);
@@ -127,8 +127,8 @@ fn key() -> KeyPair {
     KeyPair::generate().expect("a key")
 }
 
-/// An address and port that nobody else takes before etcd does: the address is this process' own, since its number is in
-/// it, and connections begin at higher ports.
+/// An address and port that no other process uses before etcd does: the address contains this process's id, and
+/// ephemeral ports are higher.
 fn own_listener() -> String {
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     format!("{}:{}", own_address(), PORT.fetch_add(1, Ordering::Relaxed))

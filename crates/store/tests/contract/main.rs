@@ -104,7 +104,7 @@ impl property::Subject for EtcdSubject {
         &self.root
     }
 
-    /// A process that connects anew knows nothing of the past, so there is nothing to compare.
+    /// A process that reconnects has no history, so there is nothing to compare.
     async fn reopen(&mut self) {
         self.store.sync().await.expect("a sync");
     }
@@ -184,7 +184,7 @@ async fn a_snapshot_of_etcd_becomes_an_embedded_store() {
     assert_eq!(events[0].previous.as_ref().expect("the event").key.as_ref(), "/registry/events/e");
 }
 
-/// Two hours after the machine's clock.
+/// Two hours after the host's clock.
 struct LateClock;
 
 impl knarr_store::Clock for LateClock {
@@ -200,9 +200,9 @@ async fn a_write_whose_answer_was_lost_is_neither_failed_nor_made_twice() {
     let mut proxy = proxy::Proxy::start(&cluster.endpoints[0]).await;
     let endpoints = [proxy.endpoint.clone()];
     let options = EtcdOptions::default();
-    let store = Etcd::connect(&endpoints, Some(cluster.tls.clone()), options).await.expect("etcd answers");
-    let begin = store.revision();
-    let mut watch = store.watch("/registry/", begin).expect("a watch");
+    let store = Etcd::connect(&endpoints, Some(cluster.tls.clone()), options).await.expect("etcd responds");
+    let start = store.revision();
+    let mut watch = store.watch("/registry/", start).expect("a watch");
     proxy.lose_next_answer();
     let created = store.create("/registry/pods/a", Bytes::from("1"), None).await.expect("a create");
     proxy.lose_next_answer();
@@ -222,8 +222,8 @@ async fn a_write_whose_answer_was_lost_is_neither_failed_nor_made_twice() {
 async fn a_member_of_three_may_die() {
     let cluster = EtcdCluster::start(3);
     let store = Arc::new(cluster.connect("/registry/").await);
-    let begin = store.revision();
-    let mut watch = store.watch("/registry/", begin).expect("a watch");
+    let start = store.revision();
+    let mut watch = store.watch("/registry/", start).expect("a watch");
     let written = Arc::new(AtomicUsize::new(0));
     let writers = (0..8).map(|writer| {
         let (store, written) = (store.clone(), written.clone());
@@ -240,7 +240,7 @@ async fn a_member_of_three_may_die() {
         })
     });
     let writers: Vec<_> = writers.collect();
-    store.reach(begin + 200, Duration::from_secs(60)).await.expect("two hundred writes");
+    store.reach(start + 200, Duration::from_secs(60)).await.expect("two hundred writes");
     // The one the client speaks to.
     cluster.kill(0);
     let mut keys: Vec<_> =

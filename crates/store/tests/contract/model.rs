@@ -23,7 +23,7 @@ struct State {
 }
 
 impl Model {
-    /// An empty store whose first write takes the revision after `revision`.
+    /// An empty store whose first write gets the revision after `revision`.
     pub fn new(revision: Revision) -> Self {
         let state = State { events: Vec::new(), revision, floor: 0 };
         Self { state: Arc::new(Mutex::new(state)), changed: Arc::new(tokio::sync::watch::Sender::new(revision)) }
@@ -93,9 +93,9 @@ impl Store for Model {
         if revision < state.floor {
             return Err(Error::Compacted { requested: revision, oldest: state.floor });
         }
-        let wanted = |key: &str| key.starts_with(range.prefix) && range.after.is_none_or(|after| key > after);
+        let matches = |key: &str| key.starts_with(range.prefix) && range.after.is_none_or(|after| key > after);
         let mut entries: Vec<_> =
-            state.at(revision).into_iter().filter(|(key, _)| wanted(key)).map(|(_, entry)| entry).collect();
+            state.at(revision).into_iter().filter(|(key, _)| matches(key)).map(|(_, entry)| entry).collect();
         let limit = if range.limit == 0 { entries.len() } else { range.limit.min(entries.len()) };
         let remaining = entries.split_off(limit).len();
         Ok(Page { entries, revision, remaining })
@@ -110,9 +110,9 @@ impl Store for Model {
         Ok(self.revision())
     }
 
-    async fn reach(&self, revision: Revision, patience: Duration) -> Result<(), Error> {
+    async fn reach(&self, revision: Revision, timeout: Duration) -> Result<(), Error> {
         let mut changed = self.changed.subscribe();
-        let reached = tokio::time::timeout(patience, changed.wait_for(|newest| *newest >= revision)).await;
+        let reached = tokio::time::timeout(timeout, changed.wait_for(|newest| *newest >= revision)).await;
         reached.map(drop).map_err(|_| Error::Future { requested: revision, newest: self.revision() })
     }
 

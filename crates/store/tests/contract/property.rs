@@ -1,4 +1,4 @@
-//! Random histories: a real store and the model do the same and must answer the same.
+//! Random histories: a real store and the model run the same steps and must return the same.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::model::{Model, key_of};
 
-/// One step. Keys and prefixes are numbers into small tables, revisions are told as how far back they are.
+/// One step. Keys and prefixes are numbers into small tables, revisions are given as offsets from the newest.
 #[derive(Clone, Debug)]
 pub enum Step {
     Create { key: usize, size: usize },
@@ -41,7 +41,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// A store under test, and how to make it anew from what is durable.
+/// A store under test, and how to reopen it from its durable data.
 #[async_trait::async_trait]
 pub trait Subject: Send {
     fn store(&self) -> Arc<dyn Store>;
@@ -52,8 +52,8 @@ pub trait Subject: Send {
 /// Runs the steps on both and compares.
 pub async fn compare(mut subject: impl Subject, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let model = Model::new(subject.store().revision());
-    let begin = model.revision();
-    model.compact(begin).await.expect("nothing is before the begin");
+    let start = model.revision();
+    model.compact(start).await.expect("nothing is before the start");
     let mut watches: Vec<Watched> = Vec::new();
     for (number, step) in steps.into_iter().enumerate() {
         let store = subject.store();
@@ -75,20 +75,20 @@ pub async fn compare(mut subject: impl Subject, steps: Vec<Step>) -> Result<(), 
                 let expected = expectation(&model, &key, wrong);
                 let real = store.delete(&key, expected).await.map(|revision| revision.to_string());
                 let ideal = model.delete(&key, expected).await.map(|revision| revision.to_string());
-                (shown(real), shown(ideal))
+                (rendered(real), rendered(ideal))
             }
             Step::Range { prefix, after, limit, back } => {
                 let (prefix, after) = (named(PREFIXES[prefix]), after.map(|key| named(KEYS[key])));
-                let at = back.map(|back| model.revision().saturating_sub(back).max(begin));
+                let at = back.map(|back| model.revision().saturating_sub(back).max(start));
                 let range = Range { prefix: &prefix, after: after.as_deref(), limit, at };
                 (page(&*store, &range), page(&model, &range))
             }
             Step::Watch { prefix, back } => {
-                let (prefix, after) = (named(PREFIXES[prefix]), model.revision().saturating_sub(back).max(begin));
+                let (prefix, after) = (named(PREFIXES[prefix]), model.revision().saturating_sub(back).max(start));
                 let real = store.watch(&prefix, after);
                 let opened = (
-                    shown(real.as_ref().map(|_| String::new()).map_err(copy)),
-                    shown(model.watch(&prefix, after).map(|_| String::new())),
+                    rendered(real.as_ref().map(|_| String::new()).map_err(copy)),
+                    rendered(model.watch(&prefix, after).map(|_| String::new())),
                 );
                 if let Ok(watch) = real {
                     watches.push(Watched { watch, prefix, seen: after });
@@ -103,19 +103,19 @@ pub async fn compare(mut subject: impl Subject, steps: Vec<Step>) -> Result<(), 
                 }
             }
             Step::Compact { back } => {
-                let at = model.revision().saturating_sub(back).max(begin);
+                let at = model.revision().saturating_sub(back).max(start);
                 (
-                    shown(store.compact(at).await.map(|()| String::new())),
-                    shown(model.compact(at).await.map(|()| String::new())),
+                    rendered(store.compact(at).await.map(|()| String::new())),
+                    rendered(model.compact(at).await.map(|()| String::new())),
                 )
             }
             Step::Reopen => {
                 watches.clear();
                 drop(store);
                 subject.reopen().await;
-                // What a store remembers after it is opened again may be more than it must.
+                // A reopened store may keep more history than it must.
                 let floor = model.floor();
-                (shown(subject.store().compact(floor).await.map(|()| String::new())), "".to_owned())
+                (rendered(subject.store().compact(floor).await.map(|()| String::new())), "".to_owned())
             }
         };
         prop_assert_eq!(real, ideal, "step {}: {:?}", number, step);
@@ -132,7 +132,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// Takes all that is there, and what the model says should have been.
+    /// Drains the watch, and compares with the model's events.
     async fn drain(&mut self, model: &Model) -> (String, String) {
         let expected = model.events(&self.prefix, self.seen);
         let mut real = Vec::new();
@@ -177,10 +177,10 @@ fn show_events(events: &[Event]) -> String {
 }
 
 fn written(outcome: Result<Arc<Entry>, Error>) -> String {
-    shown(outcome.map(|entry| show(&entry)))
+    rendered(outcome.map(|entry| show(&entry)))
 }
 
-fn shown(outcome: Result<String, Error>) -> String {
+fn rendered(outcome: Result<String, Error>) -> String {
     outcome.unwrap_or_else(|error| match &error {
         Error::Conflict { current: Some(current), .. } => format!("{error}: {}", show(current)),
         error => error.to_string(),
@@ -196,7 +196,7 @@ fn copy(error: &Error) -> Error {
 }
 
 fn page(store: &dyn Store, range: &Range<'_>) -> String {
-    shown(store.peek_range(range).map(|page| {
+    rendered(store.peek_range(range).map(|page| {
         let entries: Vec<String> = page.entries.iter().map(|entry| show(entry)).collect();
         format!("{entries:?} at {} and {} more", page.revision, page.remaining)
     }))

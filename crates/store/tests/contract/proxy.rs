@@ -1,4 +1,4 @@
-//! A network that loses an answer: it carries the request, then breaks the connection.
+//! A proxy that loses a response: it forwards the request, then breaks the connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ impl Proxy {
         Self { endpoint, plan, accepting }
     }
 
-    /// Loses the answer to the request that comes next.
+    /// Loses the response to the next request.
     pub fn lose_next_answer(&mut self) {
         self.plan.lose.store(true, Ordering::SeqCst);
     }
@@ -59,12 +59,12 @@ async fn accept(listener: TcpListener, target: String, plan: Arc<Plan>) {
     }
 }
 
-/// Carries bytes both ways until one side closes or an answer is to be lost.
+/// Carries bytes both ways until one side closes or a response must be lost.
 async fn carry(client: TcpStream, server: TcpStream, plan: Arc<Plan>) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let requests = tokio::io::copy(&mut from_client, &mut to_server);
-    let answers = async {
+    let responses = async {
         let mut buffer = vec![0; 64 << 10];
         loop {
             let read = from_server.read(&mut buffer).await?;
@@ -79,9 +79,9 @@ async fn carry(client: TcpStream, server: TcpStream, plan: Arc<Plan>) {
             to_client.write_all(&buffer[..read]).await?;
         }
     };
-    // Either end of the connection ends both; what error it was does not matter here.
+    // Either end of the connection ends both; the error is irrelevant here.
     let _: std::io::Result<()> = tokio::select! {
         copied = requests => copied.map(drop),
-        carried = answers => carried,
+        carried = responses => carried,
     };
 }

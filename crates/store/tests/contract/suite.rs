@@ -1,4 +1,4 @@
-//! What every store must do, case by case. Each case gets an empty store and the root that its keys begin with.
+//! What every store must do, case by case. Each case gets an empty store and the root of its keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub async fn events(watch: &mut dyn Watch, count: usize) -> Vec<Event> {
     all
 }
 
-/// Runs all cases, each in a part of the keys of its own.
+/// Runs all cases, each under its own key prefix.
 pub async fn run(store: Arc<dyn Store>, root: &str) {
     let subject = |name: &str| Subject { store: store.clone(), root: format!("{root}{name}/") };
     writes_name_what_they_replace(subject("writes")).await;
@@ -106,7 +106,7 @@ async fn refusals_say_what_is_there(subject: Subject) {
         Err(Error::Conflict { current: None, .. })
     ));
     assert!(matches!(store.delete(&missing, revision).await, Err(Error::Conflict { current: None, .. })));
-    assert_eq!(store.revision(), before, "a refusal takes no revision");
+    assert_eq!(store.revision(), before, "a refusal uses no revision");
 }
 
 async fn ranges_are_ordered_and_paged(subject: Subject) {
@@ -143,15 +143,15 @@ async fn the_past_stays_readable(subject: Subject) {
 }
 
 async fn watches_replay_and_follow(subject: Subject) {
-    let begin = subject.store.revision();
-    let mut from_the_begin = subject.watch("pods/", begin);
+    let start = subject.store.revision();
+    let mut from_the_start = subject.watch("pods/", start);
     let first = subject.create("pods/a", "1").await;
     subject.create("nodes/n", "1").await;
     let mut from_first = subject.watch("pods/", first);
     let second =
         subject.store.update(&subject.key("pods/a"), text("2"), first, None).await.expect("an update").revision;
     let third = subject.store.delete(&subject.key("pods/a"), second).await.expect("a delete");
-    let all = events(&mut *from_the_begin, 3).await;
+    let all = events(&mut *from_the_start, 3).await;
     assert_eq!(all.iter().map(|event| event.revision).collect::<Vec<_>>(), [first, second, third]);
     assert!(all[0].previous.is_none() && all[2].current.is_none());
     assert_eq!(all[1].previous.as_ref().expect("the version before").value.as_ref(), b"1");
@@ -163,10 +163,10 @@ async fn watches_replay_and_follow(subject: Subject) {
 async fn watchers_of_a_crowd_miss_nothing(subject: Subject) {
     const WRITERS: usize = 8;
     const WRITES: usize = 25;
-    let begin = subject.store.revision();
+    let start = subject.store.revision();
     let subject = Arc::new(subject);
     let watchers = (0..6).map(|number| {
-        let mut watch = subject.watch(if number % 2 == 0 { "" } else { "w3/" }, begin);
+        let mut watch = subject.watch(if number % 2 == 0 { "" } else { "w3/" }, start);
         tokio::spawn(async move { events(&mut *watch, if number % 2 == 0 { WRITERS * WRITES } else { WRITES }).await })
     });
     let watchers: Vec<_> = watchers.collect();

@@ -10,8 +10,8 @@ use super::group::Group;
 use super::state::key_of;
 use crate::contract::{Event, Notice, Revision, Watch};
 
-/// How many changes one notice carries at most; a revision is never split.
-const MOST_EVENTS: usize = 1000;
+/// The maximum number of changes in one notice; a revision is never split.
+const MAX_EVENTS: usize = 1000;
 
 pub(super) struct IndexWatch {
     index: Arc<Index>,
@@ -20,18 +20,18 @@ pub(super) struct IndexWatch {
     cursor: Cursor,
 }
 
-/// How far a watch has come.
+/// The progress of a watch.
 struct Cursor {
     prefix: Box<str>,
     /// Everything up to here has been delivered.
     seen: Revision,
-    progress_wanted: bool,
-    ended: bool,
+    progress_requested: bool,
+    closed: bool,
 }
 
 impl IndexWatch {
     pub(super) fn new(index: Arc<Index>, group: Option<Arc<Group>>, prefix: &str, after: Revision) -> Self {
-        let cursor = Cursor { prefix: prefix.into(), seen: after, progress_wanted: false, ended: false };
+        let cursor = Cursor { prefix: prefix.into(), seen: after, progress_requested: false, closed: false };
         Self { index, group, cursor }
     }
 }
@@ -40,15 +40,15 @@ impl IndexWatch {
 impl Watch for IndexWatch {
     async fn next(&mut self) -> Option<Notice> {
         let Self { index, group, cursor } = self;
-        let news = group.as_ref().map_or(&index.everything, |group| &group.news);
+        let changed = group.as_ref().map_or(&index.any_change, |group| &group.changed);
         loop {
-            // Listens before it looks, so that nothing slips in between.
-            let woken = news.notified();
-            let closed = index.closed.load(Ordering::Acquire);
+            // Subscribed before the log is read, so that no change is missed in between.
+            let woken = changed.notified();
+            let store_closed = index.closed.load(Ordering::Acquire);
             if let Some(notice) = cursor.advance(index, group.as_deref()) {
                 return Some(notice);
             }
-            if closed || cursor.ended {
+            if store_closed || cursor.closed {
                 return None;
             }
             woken.await;
@@ -56,13 +56,13 @@ impl Watch for IndexWatch {
     }
 
     fn request_progress(&mut self) {
-        self.cursor.progress_wanted = true;
+        self.cursor.progress_requested = true;
     }
 }
 
 impl Cursor {
     fn advance(&mut self, index: &Index, group: Option<&Group>) -> Option<Notice> {
-        if self.ended {
+        if self.closed {
             return None;
         }
         // Read before the log: everything up to here is in it.
@@ -73,29 +73,29 @@ impl Cursor {
                 None => self.collect_all(index, published),
             };
             let Some(mut events) = found else {
-                self.ended = true;
+                self.closed = true;
                 return Some(Notice::Compacted);
             };
-            self.seen = cut(&mut events).unwrap_or(published);
+            self.seen = truncate(&mut events).unwrap_or(published);
             if !events.is_empty() {
                 return Some(Notice::Events(events));
             }
         }
-        if std::mem::take(&mut self.progress_wanted) {
+        if std::mem::take(&mut self.progress_requested) {
             return Some(Notice::Progress(self.seen));
         }
         None
     }
 
-    /// The changes not yet delivered; `None` when some of them are forgotten.
+    /// The changes not yet delivered; `None` when some of them have been compacted.
     fn collect(&self, group: &Group, published: Revision) -> Option<Vec<Event>> {
         let log = group.log.read();
-        if self.seen < log.forgotten() {
+        if self.seen < log.dropped() {
             return None;
         }
         let mut events = Vec::new();
         for event in log.after(self.seen).take_while(|event| event.revision <= published) {
-            let full = events.len() > MOST_EVENTS;
+            let full = events.len() > MAX_EVENTS;
             if full && events.last().is_some_and(|last: &Event| last.revision != event.revision) {
                 break;
             }
@@ -112,17 +112,17 @@ impl Cursor {
         for group in state.groups_of(&self.prefix) {
             events.extend(self.collect(group, published)?);
         }
-        // Stable: the changes of one revision stay as they are.
+        // The sort is stable: changes of one revision keep their order.
         events.sort_by_key(|event| event.revision);
         Some(events)
     }
 }
 
-/// Cuts what is too much for one notice at the end of a revision, and answers that revision; `None` when all fits.
-fn cut(events: &mut Vec<Event>) -> Option<Revision> {
-    let last = events.get(MOST_EVENTS.checked_sub(1)?)?.revision;
+/// Truncates `events` at the end of a revision to fit one notice, and returns that revision; `None` when all fit.
+fn truncate(events: &mut Vec<Event>) -> Option<Revision> {
+    let last = events.get(MAX_EVENTS.checked_sub(1)?)?.revision;
     let end = events.partition_point(|event| event.revision <= last);
-    if end == events.len() && events.len() <= MOST_EVENTS {
+    if end == events.len() && events.len() <= MAX_EVENTS {
         return None;
     }
     events.truncate(end);

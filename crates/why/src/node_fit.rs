@@ -1,4 +1,4 @@
-//! Why each node does not take a pod, with numbers.
+//! Why a pending pod fits none of the nodes, node by node.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use crate::Finding;
 use crate::evidence::Evidence;
 
-/// How many nodes are named one by one.
-const NAMED: usize = 10;
+/// The maximum number of nodes listed.
+const MAX_LISTED_NODES: usize = 10;
 
 pub fn explain(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     if !evidence.lists.contains_key("nodes") {
@@ -23,7 +23,7 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Option<Finding> {
         return Some(Finding::new(
             "the cluster has no nodes",
             vec!["no Node exists".to_owned()],
-            "add a node: `knarr token create --print-join-command` prints how",
+            "add a node: `knarr token create --print-join-command` prints the command",
         ));
     }
     let mut misfits: Vec<(&str, Misfit)> = Vec::new();
@@ -32,31 +32,32 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     }
     let mut kinds: BTreeMap<&'static str, usize> = BTreeMap::new();
     misfits.iter().for_each(|(_, misfit)| *kinds.entry(misfit.kind).or_default() += 1);
-    // What stands in the way on most nodes is what to change.
-    let most = kinds.iter().max_by_key(|(_, count)| **count).map(|(kind, _)| *kind)?;
-    let main = misfits.iter().find(|(_, misfit)| misfit.kind == most).map(|(_, misfit)| misfit)?;
-    let (cause, fix) = (cause(most, nodes.len()), main.fix.clone());
+    // The most frequent obstacle is the one to fix.
+    let main_kind = kinds.iter().max_by_key(|(_, count)| **count).map(|(kind, _)| *kind)?;
+    let main = misfits.iter().find(|(_, misfit)| misfit.kind == main_kind).map(|(_, misfit)| misfit)?;
+    let (cause, fix) = (cause(main_kind, nodes.len()), main.fix.clone());
     let mut evidence: Vec<String> =
-        misfits.iter().take(NAMED).map(|(name, misfit)| format!("node {name}: {}", misfit.why)).collect();
-    if misfits.len() > NAMED {
-        evidence.push(format!("and {} more nodes", misfits.len() - NAMED));
+        misfits.iter().take(MAX_LISTED_NODES).map(|(name, misfit)| format!("node {name}: {}", misfit.why)).collect();
+    if misfits.len() > MAX_LISTED_NODES {
+        evidence.push(format!("and {} more nodes", misfits.len() - MAX_LISTED_NODES));
     }
     Some(Finding::new(cause, evidence, fix))
 }
 
 fn cause(kind: &str, nodes: usize) -> String {
     let all = if nodes == 1 { "the only node".to_owned() } else { format!("the {nodes} nodes") };
+    let matches_no = if nodes == 1 { "does not match" } else { "matches none of" };
     match kind {
-        "resources" => format!("{all} cannot hold what it asks for"),
+        "resources" => format!("{all} cannot satisfy its resource requests"),
         "taint" => format!("it does not tolerate the taints of {all}"),
-        "selector" => format!("{all} cannot be chosen by its nodeSelector"),
-        "affinity" => format!("{all} cannot be chosen by its node affinity"),
-        "cordoned" => format!("{all} takes no new pods"),
-        "ports" => format!("its host port is taken on {all}"),
+        "selector" => format!("its nodeSelector {matches_no} {all}"),
+        "affinity" => format!("its node affinity {matches_no} {all}"),
+        "cordoned" => format!("no new pods are scheduled to {all}"),
+        "ports" => format!("its host port is in use on {all}"),
         "name" => "it may only run on a node that does not exist".to_owned(),
-        "pods" => format!("its rules about other pods exclude {all}"),
-        "volume" => format!("its volume cannot be reached from {all}"),
-        _ => format!("{all} cannot take it"),
+        "pods" => format!("its pod affinity, anti-affinity or topology spread excludes {all}"),
+        "volume" => format!("its volume is not accessible from {all}"),
+        _ => format!("it cannot be scheduled to {all}"),
     }
 }
 
@@ -72,21 +73,22 @@ impl Misfit {
     }
 }
 
-/// Why a node does not take a pod; nothing if it would, as far as can be seen from here.
+/// Why a pod does not fit a node; `None` if it fits, as far as the evidence shows.
 fn misfit(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
-    let checks = [cordoned, tainted, unselected, unwanted, port_taken, volume_elsewhere];
+    let checks = [cordoned, tainted, selector_mismatch, affinity_mismatch, port_in_use, volume_elsewhere];
     checks
         .iter()
         .find_map(|check| check(evidence, pod, node))
-        .or_else(|| lacking(evidence, pod, node))
-        .or_else(|| near_others(evidence, pod, node))
+        .or_else(|| insufficient_resources(evidence, pod, node))
+        .or_else(|| inter_pod_rules(evidence, pod, node))
 }
 
 fn cordoned(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
     let name = node.text(&["metadata", "name"]);
     let tolerated = tolerates(pod, &json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}));
     (node.flag(&["spec", "unschedulable"]) == Some(true) && !tolerated).then(|| {
-        Misfit::new("cordoned", "it is cordoned (spec.unschedulable)".to_owned(), format!("`kubectl uncordon {name}`"))
+        let fix = format!("when the node's maintenance is finished: `kubectl uncordon {name}`");
+        Misfit::new("cordoned", "it is cordoned (spec.unschedulable)".to_owned(), fix)
     })
 }
 
@@ -102,8 +104,12 @@ fn tainted(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
         }
         "node.kubernetes.io/disk-pressure" => "free disk space on the node".to_owned(),
         "node.kubernetes.io/memory-pressure" => "free memory on the node".to_owned(),
-        "node.kubernetes.io/pid-pressure" => "end processes on the node".to_owned(),
-        _ => format!("add a toleration for {written} to the pod, or take the taint off a node"),
+        "node.kubernetes.io/pid-pressure" => "stop the pods that start too many processes on the node".to_owned(),
+        _ if is_reserved(key) => format!(
+            "the taint goes when the node's condition is fixed: `kubectl describe node {}`",
+            node.text(&["metadata", "name"])
+        ),
+        _ => format!("add a toleration for {written} to the pod if it may run there, or add a node without the taint"),
     };
     Some(Misfit::new("taint", format!("it has the taint {written}"), fix))
 }
@@ -118,28 +124,36 @@ fn tolerates(pod: &Value, taint: &Value) -> bool {
     })
 }
 
-fn unselected(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
-    let wanted = pod.fields(&["spec", "nodeSelector"])?;
-    let (key, value) = wanted.iter().find(|(key, value)| node.at(&["metadata", "labels"]).get(*key) != Some(*value))?;
+fn selector_mismatch(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
+    let selector = pod.fields(&["spec", "nodeSelector"])?;
+    let (key, value) =
+        selector.iter().find(|(key, value)| node.at(&["metadata", "labels"]).get(*key) != Some(*value))?;
     let value = value.as_str().unwrap_or_default();
     let has = node.text(&["metadata", "labels", key]);
     let why = if has.is_empty() {
-        format!("it has no label {key}, the pod wants {value}")
+        format!("it has no label {key}, the pod requires {value}")
     } else {
-        format!("its label {key} is {has}, the pod wants {value}")
+        format!("its label {key} is {has}, the pod requires {value}")
     };
-    let fix = format!("label a node with `kubectl label node NAME {key}={value}`, or change the pod's nodeSelector");
+    // Labels that describe the node must stay true, and other pods may rely on a label that has a value.
+    let fix = if is_reserved(key) || !has.is_empty() {
+        format!("change the pod's nodeSelector, or add a node whose {key} is {value}")
+    } else {
+        format!(
+            "change the pod's nodeSelector, or, if {key}={value} is true of a node, `kubectl label node NAME {key}={value}`"
+        )
+    };
     Some(Misfit::new("selector", why, fix))
 }
 
-fn unwanted(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
+fn affinity_mismatch(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
     let required = &["spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
     let terms = pod.at(required).items(&["nodeSelectorTerms"]);
     if terms.is_empty() {
         return None;
     }
     let fits = |term: &Value| {
-        let labels = LabelSelector::from_object(&json!({"matchExpressions": plain(term)}));
+        let labels = LabelSelector::from_object(&json!({"matchExpressions": label_expressions(term)}));
         let name = node.text(&["metadata", "name"]);
         let named = term.items(&["matchFields"]).iter().all(|field| {
             let values = field.items(&["values"]).iter().any(|value| value.as_str() == Some(name));
@@ -152,35 +166,44 @@ fn unwanted(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
     }
     let by_name = terms.iter().all(|term| term.has(&["matchFields"]));
     let kind = if by_name { "name" } else { "affinity" };
-    let asked: Vec<String> = terms.iter().map(requirements).collect();
-    let why = format!("it is not what the pod's node affinity requires: {}", asked.join(" or "));
-    Some(Misfit::new(kind, why, "label a node so that it fits, or change the pod's node affinity"))
+    let required: Vec<String> = terms.iter().map(requirements).collect();
+    let why = format!("it does not match the pod's node affinity: {}", required.join(" or "));
+    Some(Misfit::new(kind, why, "change the pod's node affinity, or add a node that matches it"))
 }
 
-/// Expressions a label selector knows; comparisons of numbers are left to the scheduler's own words.
-fn plain(term: &Value) -> Vec<Value> {
+/// Whether Kubernetes components set a label or taint with this key. Such a label describes the node, as
+/// `kubernetes.io/arch` does, so nobody should be advised to change it.
+fn is_reserved(key: &str) -> bool {
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+    ["kubernetes.io", "k8s.io"]
+        .iter()
+        .any(|reserved| domain == *reserved || domain.strip_suffix(reserved).is_some_and(|rest| rest.ends_with('.')))
+}
+
+/// The expressions that a label selector supports. `Gt` and `Lt` are left to the scheduler's own message.
+fn label_expressions(term: &Value) -> Vec<Value> {
     let all = term.items(&["matchExpressions"]).iter();
     all.filter(|expression| !matches!(expression.text(&["operator"]), "Gt" | "Lt")).cloned().collect()
 }
 
 fn requirements(term: &Value) -> String {
     let all = term.items(&["matchExpressions"]).iter().chain(term.items(&["matchFields"]));
-    let parts: Vec<String> = all
+    let terms: Vec<String> = all
         .map(|one| {
             let values: Vec<&str> = one.items(&["values"]).iter().filter_map(Value::as_str).collect();
             format!("{} {} {}", one.text(&["key"]), one.text(&["operator"]), values.join(",")).trim_end().to_owned()
         })
         .collect();
-    parts.join(" and ")
+    terms.join(" and ")
 }
 
-fn port_taken(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
-    let wanted = host_ports(pod);
+fn port_in_use(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
+    let requested = host_ports(pod);
     let (port, holder) = on_node(evidence, node)
         .flat_map(|other| host_ports(other).into_iter().map(move |port| (port, other)))
-        .find(|(port, _)| wanted.contains(port))?;
-    let why = format!("{}/{} is taken there by the pod {}", port.0, port.1, crate::full_name(holder));
-    Some(Misfit::new("ports", why, "use another hostPort, or none and a Service instead"))
+        .find(|(port, _)| requested.contains(port))?;
+    let why = format!("{}/{} is in use there by the pod {}", port.0, port.1, crate::full_name(holder));
+    Some(Misfit::new("ports", why, "use another hostPort, or a Service instead"))
 }
 
 fn host_ports(pod: &Value) -> Vec<(i64, String)> {
@@ -211,54 +234,58 @@ fn volume_elsewhere(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Mi
         let Some(bound) = evidence.find("persistentvolumes", "", claim.text(&["spec", "volumeName"])) else { continue };
         let terms = bound.items(&["spec", "nodeAffinity", "required", "nodeSelectorTerms"]);
         let reachable = |term: &Value| {
-            let labels = LabelSelector::from_object(&json!({"matchExpressions": plain(term)}));
+            let labels = LabelSelector::from_object(&json!({"matchExpressions": label_expressions(term)}));
             labels.is_ok_and(|labels| labels.matches(node.fields(&["metadata", "labels"])))
         };
         if !terms.is_empty() && !terms.iter().any(reachable) {
-            let asked: Vec<String> = terms.iter().map(requirements).collect();
+            let required: Vec<String> = terms.iter().map(requirements).collect();
             let why = format!(
-                "the volume {} of the claim {name} can only be used where {}",
+                "the volume {} of the claim {name} is only accessible where {}",
                 bound.text(&["metadata", "name"]),
-                asked.join(" or ")
+                required.join(" or ")
             );
-            return Some(Misfit::new("volume", why, "let the pod run where its volume is, or use another claim"));
+            return Some(Misfit::new(
+                "volume",
+                why,
+                "remove the constraint that keeps the pod away from its volume's node, or use another claim",
+            ));
         }
     }
     None
 }
 
-/// What a node has too little of.
-fn lacking(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
+/// The first resource that a node has too little of.
+fn insufficient_resources(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
     let allocatable = node.fields(&["status", "allocatable"])?;
     let limit = node.text(&["status", "allocatable", "pods"]).parse::<usize>().ok();
     let count = on_node(evidence, node).count();
     if limit.is_some_and(|limit| count >= limit) {
-        let why = format!("it runs {count} pods, as many as it may");
-        return Some(Misfit::new("resources", why, "add a node, or end pods that are not needed"));
+        let why = format!("it runs {count} pods, its maximum");
+        return Some(Misfit::new("resources", why, "add a node, or delete pods that are not needed"));
     }
-    for (resource, asked) in requests(pod) {
+    for (resource, requested) in requests(pod) {
         let Some(all) = allocatable.get(&resource).and_then(Value::as_str).and_then(|text| Quantity::parse(text).ok())
         else {
-            let why = format!("it has no {resource}, the pod asks for {asked}");
-            let fix = format!("run the device plugin for {resource} on a node, or ask for something else");
+            let why = format!("it has no {resource}, the pod requests {requested}");
+            let fix = format!("run the device plugin for {resource} on a node, or remove the request from the pod");
             return Some(Misfit::new("resources", why, fix));
         };
-        let mut taken = Quantity::new(0, all.format());
+        let mut used = Quantity::new(0, all.format());
         for other in on_node(evidence, node) {
             if let Some(amount) = requests(other).get(&resource) {
-                taken.add(amount);
+                used.add(amount);
             }
         }
-        let mut left = all.clone();
-        left.subtract(&taken);
-        if left < asked {
+        let mut free = all.clone();
+        free.subtract(&used);
+        if free < requested {
             let why = format!(
-                "{resource}: {all} in all, {taken} asked for by its pods, {left} left; the pod asks for {asked}"
+                "{resource}: {all} allocatable, {used} requested by its pods, {free} free; the pod requests {requested}"
             );
-            let fix = if all < asked {
-                format!("no node is large enough: ask for less {resource}, or add a larger node")
+            let fix = if all < requested {
+                format!("no node is large enough: request less {resource}, or add a larger node")
             } else {
-                format!("ask for less {resource}, end other pods, or add a node")
+                format!("request less {resource}, delete pods that are not needed, or add a node")
             };
             return Some(Misfit::new("resources", why, fix));
         }
@@ -266,7 +293,7 @@ fn lacking(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
     None
 }
 
-/// What a pod asks for: its containers together or what is given for it as a whole, and what its runtime needs.
+/// A pod's requests: the sum of its containers or its pod-level resources, plus the overhead of its runtime class.
 fn requests(pod: &Value) -> ResourceList {
     let mut sums = resources::of_containers(pod.at(&["spec"]), Side::Requests);
     sums.extend(resources::list(pod.at(&["spec", "resources", "requests"])));
@@ -274,25 +301,29 @@ fn requests(pod: &Value) -> ResourceList {
     sums
 }
 
-/// Rules about other pods: where an affinity finds nobody, or an anti-affinity somebody.
-fn near_others(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
+/// Inter-pod affinity, anti-affinity and topology spread.
+fn inter_pod_rules(evidence: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     for term in pod.items(&["spec", "affinity", "podAntiAffinity", REQUIRED]) {
         if let Some(other) = neighbours(evidence, pod, node, term).next() {
-            let why = format!("the pod {} is there, which its anti-affinity keeps away from", crate::full_name(other));
+            let why = format!("the pod {} runs there, which its anti-affinity excludes", crate::full_name(other));
             return Some(Misfit::new("pods", why, "add nodes, run fewer replicas, or make the rule a preference"));
         }
     }
     for term in pod.items(&["spec", "affinity", "podAffinity", REQUIRED]) {
         if neighbours(evidence, pod, node, term).next().is_none() {
-            let why = "no pod is there that its affinity asks for".to_owned();
-            return Some(Misfit::new("pods", why, "start the pods it wants to be near first, or change its affinity"));
+            let why = "no pod there matches its pod affinity".to_owned();
+            return Some(Misfit::new(
+                "pods",
+                why,
+                "start the pods that its affinity refers to first, or change its affinity",
+            ));
         }
     }
-    spread(pod).map(|why| Misfit::new("pods", why, "add nodes in the emptier domains, or raise maxSkew"))
+    spread(pod).map(|why| Misfit::new("pods", why, "add nodes in the domains with fewer pods, or raise maxSkew"))
 }
 
-/// Other pods in the node's domain that a term is about.
+/// The pods in the node's topology domain that match a term.
 fn neighbours<'a>(
     evidence: &'a Evidence,
     pod: &'a Value,
@@ -311,6 +342,6 @@ fn neighbours<'a>(
 }
 
 fn spread(pod: &Value) -> Option<String> {
-    let told = crate::condition(pod, "PodScheduled")?.text(&["message"]);
-    told.contains("topology spread").then(|| "its topology spread constraints would be broken there".to_owned())
+    let observed = crate::condition(pod, "PodScheduled")?.text(&["message"]);
+    observed.contains("topology spread").then(|| "it would violate the pod's topology spread constraints".to_owned())
 }
