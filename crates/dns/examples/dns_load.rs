@@ -1,5 +1,5 @@
-//! The DNS server with a made-up cluster behind it, to be measured with dnsperf:
-//! `dns_load ADDRESS SERVICES [QUERIES-FILE]` writes queries for dnsperf and serves until it is ended. One service in a
+//! The DNS server with a synthetic cluster, for measurements with dnsperf:
+//! `dns_load ADDRESS SERVICES [QUERIES-FILE]` writes queries for dnsperf and serves until it is stopped. One Service in a
 //! hundred changes every second.
 
 use std::convert::Infallible;
@@ -30,7 +30,7 @@ async fn main() {
     }
     let client = Client::new(
         tower::service_fn(
-            move |request: http::Request<Body>| async move { Ok::<_, Infallible>(answer(&request, count)) },
+            move |request: http::Request<Body>| async move { Ok::<_, Infallible>(response(&request, count)) },
         ),
         "default",
     );
@@ -50,7 +50,7 @@ fn service(index: u32, version: u32) -> Value {
         "spec": {"clusterIP": address, "clusterIPs": [address], "ports": [{"name": "http", "port": 80 + version % 2}]}})
 }
 
-fn answer(
+fn response(
     request: &http::Request<Body>,
     count: u32,
 ) -> http::Response<http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>> {

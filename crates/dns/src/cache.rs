@@ -1,4 +1,4 @@
-//! What upstream resolvers said, for as long as they said it holds.
+//! Cache of upstream responses, for their TTL.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,106 +10,106 @@ use crate::message::{HEADER, kind, read_name, read_number, read_record};
 use crate::name::Name;
 
 const CAPACITY: usize = 10_000;
-const LONGEST: Duration = Duration::from_secs(3600);
-const LONGEST_DENIAL: Duration = Duration::from_secs(30);
+const MAX_TTL: Duration = Duration::from_secs(3600);
+const MAX_NEGATIVE_TTL: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Asked {
+pub struct CacheKey {
     pub name: Name,
     pub kind: u16,
     pub class: u16,
-    /// Signed and unsigned answers differ.
+    /// Signed and unsigned responses differ.
     pub wants_signatures: bool,
     pub checking_disabled: bool,
 }
 
-struct Remembered {
-    answer: Arc<[u8]>,
+struct CacheEntry {
+    response: Arc<[u8]>,
     since: Instant,
     until: Instant,
 }
 
 #[derive(Default)]
 pub struct Cache {
-    entries: Mutex<HashMap<Asked, Remembered>>,
+    entries: Mutex<HashMap<CacheKey, CacheEntry>>,
 }
 
 impl Cache {
-    /// An answer that still holds, with what is left of its records' lives. Its id is the old one.
-    pub fn find(&self, asked: &Asked, now: Instant) -> Option<Vec<u8>> {
-        let (answer, age) = {
+    /// A response that has not expired, with the remaining TTL in its records. Its id is that of the original response.
+    pub fn find(&self, key: &CacheKey, now: Instant) -> Option<Vec<u8>> {
+        let (response, age) = {
             let entries = self.entries.lock();
-            let entry = entries.get(asked).filter(|entry| entry.until > now)?;
-            (Arc::clone(&entry.answer), now.saturating_duration_since(entry.since))
+            let entry = entries.get(key).filter(|entry| entry.until > now)?;
+            (Arc::clone(&entry.response), now.saturating_duration_since(entry.since))
         };
-        let mut answer = answer.to_vec();
-        age_records(&mut answer, u32::try_from(age.as_secs()).unwrap_or(u32::MAX));
-        Some(answer)
+        let mut response = response.to_vec();
+        age_records(&mut response, u32::try_from(age.as_secs()).unwrap_or(u32::MAX));
+        Some(response)
     }
 
-    pub fn keep(&self, asked: Asked, answer: &[u8], now: Instant) {
-        let Some(life) = lifetime(answer).filter(|life| !life.is_zero()) else { return };
+    pub fn keep(&self, key: CacheKey, response: &[u8], now: Instant) {
+        let Some(life) = lifetime(response).filter(|life| !life.is_zero()) else { return };
         let mut entries = self.entries.lock();
         if entries.len() >= CAPACITY {
             entries.retain(|_, entry| entry.until > now);
         }
         if entries.len() >= CAPACITY {
-            // All still hold: any tenth makes room, which costs those names one question more.
+            // Nothing has expired: evicting any tenth makes room and costs those names one more query.
             let mut index = 0usize;
             entries.retain(|_, _| {
                 index += 1;
                 !index.is_multiple_of(10)
             });
         }
-        entries.insert(asked, Remembered { answer: answer.into(), since: now, until: now + life });
+        entries.insert(key, CacheEntry { response: response.into(), since: now, until: now + life });
     }
 }
 
-/// How long an answer holds: as long as its shortest record; a denial as long as its SOA says.
-fn lifetime(answer: &[u8]) -> Option<Duration> {
-    let code = answer.get(3)? & 0x0f;
-    let is_cut = answer.get(2)? & 2 != 0;
+/// The TTL of a response: that of its shortest-lived record; for a negative response, that of its SOA record.
+fn lifetime(response: &[u8]) -> Option<Duration> {
+    let code = response.get(3)? & 0x0f;
+    let is_cut = response.get(2)? & 2 != 0;
     if is_cut || !matches!(code, 0 | 3) {
         return None;
     }
     let mut shortest: Option<u32> = None;
-    let is_denial = code == 3 || read_number(answer, 6)? == 0;
+    let is_denial = code == 3 || read_number(response, 6)? == 0;
     let mut denial = None;
-    each_record(answer, |answer, record| {
-        let life = u32::from_be_bytes(answer[record.time_to_live_at..][..4].try_into().unwrap_or_default());
+    each_record(response, |response, record| {
+        let life = u32::from_be_bytes(response[record.time_to_live_at..][..4].try_into().unwrap_or_default());
         shortest = Some(shortest.map_or(life, |shortest: u32| shortest.min(life)));
         if record.kind == kind::SOA && record.data.len() >= 20 {
-            let minimum = answer[record.data.end - 4..record.data.end].try_into().unwrap_or_default();
+            let minimum = response[record.data.end - 4..record.data.end].try_into().unwrap_or_default();
             denial = Some(u32::from_be_bytes(minimum).min(life));
         }
     })?;
     if is_denial {
-        return denial.map(|seconds| Duration::from_secs(seconds.into()).min(LONGEST_DENIAL));
+        return denial.map(|seconds| Duration::from_secs(seconds.into()).min(MAX_NEGATIVE_TTL));
     }
-    shortest.map(|seconds| Duration::from_secs(seconds.into()).min(LONGEST))
+    shortest.map(|seconds| Duration::from_secs(seconds.into()).min(MAX_TTL))
 }
 
-fn age_records(answer: &mut [u8], age: u32) {
+fn age_records(response: &mut [u8], age: u32) {
     let mut places = Vec::new();
-    let _ = each_record(answer, |_, record| places.push(record.time_to_live_at));
+    let _ = each_record(response, |_, record| places.push(record.time_to_live_at));
     for at in places {
-        let Some(life) = answer.get_mut(at..at + 4) else { continue };
+        let Some(life) = response.get_mut(at..at + 4) else { continue };
         let left = u32::from_be_bytes([life[0], life[1], life[2], life[3]]).saturating_sub(age);
         life.copy_from_slice(&left.to_be_bytes());
     }
 }
 
-/// Visits all records but the OPT one. `None` when the message is broken.
-fn each_record(answer: &[u8], mut visit: impl FnMut(&[u8], &crate::message::Place)) -> Option<()> {
+/// Visits all records except OPT. `None` if the message is malformed.
+fn each_record(response: &[u8], mut visit: impl FnMut(&[u8], &crate::message::RecordPosition)) -> Option<()> {
     let mut at = HEADER;
-    for _ in 0..read_number(answer, 4)? {
-        at = read_name(answer, at)?.1 + 4;
+    for _ in 0..read_number(response, 4)? {
+        at = read_name(response, at)?.1 + 4;
     }
-    let count: usize = [6, 8, 10].into_iter().map(|at| read_number(answer, at).map_or(0, usize::from)).sum();
+    let count: usize = [6, 8, 10].into_iter().map(|at| read_number(response, at).map_or(0, usize::from)).sum();
     for _ in 0..count {
-        let record = read_record(answer, at)?;
+        let record = read_record(response, at)?;
         if record.kind != kind::OPT {
-            visit(answer, &record);
+            visit(response, &record);
         }
         at = record.data.end;
     }
@@ -122,7 +122,7 @@ mod tests {
     use crate::message::tests::query;
     use crate::message::{Code, Data, Query, Record, Sections, write};
 
-    fn answer(code: Code, seconds: &[u32], minimum: Option<u32>) -> Vec<u8> {
+    fn response(code: Code, seconds: &[u32], minimum: Option<u32>) -> Vec<u8> {
         let request = query("a.example", kind::A, None);
         let record = |seconds: &u32| Record { owner: None, time_to_live: *seconds, data: Data::A([1, 2, 3, 4].into()) };
         let name = Name::from_text("example").unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_hold_as_long_as_they_say() {
+    fn responses_live_for_their_ttl() {
         for (code, seconds, minimum, expected) in [
             (Code::NoError, &[300, 60][..], None, Some(60)),
             (Code::NoError, &[100_000], None, Some(3600)),
@@ -151,19 +151,19 @@ mod tests {
             (Code::NoError, &[], None, None),
             (Code::ServerFailure, &[], Some(10), None),
         ] {
-            assert_eq!(lifetime(&answer(code, seconds, minimum)), expected.map(Duration::from_secs));
+            assert_eq!(lifetime(&response(code, seconds, minimum)), expected.map(Duration::from_secs));
         }
     }
 
     #[test]
-    fn remembered_answers_grow_old() {
+    fn cached_responses_age() {
         let cache = Cache::default();
         let name = Name::from_text("a.example").unwrap();
-        let asked = Asked { name, kind: kind::A, class: 1, wants_signatures: false, checking_disabled: false };
+        let key = CacheKey { name, kind: kind::A, class: 1, wants_signatures: false, checking_disabled: false };
         let start = Instant::now();
-        cache.keep(asked.clone(), &answer(Code::NoError, &[60], None), start);
-        let later = cache.find(&asked, start + Duration::from_secs(20)).unwrap();
-        assert_eq!(later, answer(Code::NoError, &[40], None));
-        assert!(cache.find(&asked, start + Duration::from_secs(60)).is_none());
+        cache.keep(key.clone(), &response(Code::NoError, &[60], None), start);
+        let later = cache.find(&key, start + Duration::from_secs(20)).unwrap();
+        assert_eq!(later, response(Code::NoError, &[40], None));
+        assert!(cache.find(&key, start + Duration::from_secs(60)).is_none());
     }
 }

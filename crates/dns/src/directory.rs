@@ -1,4 +1,4 @@
-//! What is known of services, by name and by address.
+//! The known Services, indexed by name and by address.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -11,18 +11,18 @@ use crate::name::Name;
 
 #[derive(Default)]
 pub struct Directory {
-    known: RwLock<Known>,
-    /// Grows with each change.
+    known: RwLock<Index>,
+    /// Incremented by each change.
     serial: AtomicU32,
 }
 
 #[derive(Default)]
-struct Known {
-    /// Namespace → service → what it offers.
+struct Index {
+    /// Namespace → Service name → Service.
     services: HashMap<String, HashMap<String, Arc<Service>>>,
-    /// Those without services are names as well.
+    /// Namespaces without Services exist as names, too.
     namespaces: HashSet<String>,
-    /// Which services an address leads back to: its own, or those it is an endpoint of.
+    /// The Services that own an address: as their cluster IP, or as an endpoint.
     owners: HashMap<IpAddr, Vec<Arc<Key>>>,
 }
 
@@ -32,12 +32,12 @@ struct Key {
     service: String,
 }
 
-/// What an address is called.
+/// The name of an address, for PTR records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub namespace: String,
     pub service: String,
-    /// The endpoint's own label, unless the address is the service's.
+    /// The endpoint's label; `None` for the address of the Service itself.
     pub endpoint: Option<String>,
 }
 
@@ -55,7 +55,7 @@ pub enum Kind {
     External(Name),
 }
 
-/// As SRV records name it: `_http._tcp`.
+/// A port as in SRV records: `_http._tcp`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     pub name: String,
@@ -90,12 +90,12 @@ impl Directory {
         self.serial.fetch_add(u32::from(is_changed), Ordering::Relaxed);
     }
 
-    /// Tells states of the directory apart.
+    /// Version of the directory, used as the zone's serial.
     pub fn serial(&self) -> u32 {
         self.serial.load(Ordering::Relaxed)
     }
 
-    /// Whose address this is: the service's alone, or else every endpoint's that has it.
+    /// The owners of an address: its Service, or else every endpoint that has it.
     pub fn owners(&self, address: IpAddr) -> Vec<Owner> {
         let known = self.known.read();
         let mut found = Vec::new();
@@ -121,7 +121,7 @@ impl Directory {
         found
     }
 
-    /// Puts what a service offers in place of what was known, or forgets it.
+    /// Replaces or removes the entry of a Service.
     pub fn set(&self, namespace: &str, name: &str, service: Option<Service>) {
         let mut known = self.known.write();
         let old = known.services.get(namespace).and_then(|services| services.get(name)).cloned();
@@ -160,7 +160,7 @@ impl Directory {
     }
 }
 
-/// Addresses that lead back to a service's name.
+/// Addresses that resolve back to the name of a Service.
 fn owned(service: &Service) -> impl Iterator<Item = IpAddr> {
     let own = match &service.kind {
         Kind::Addresses(addresses) => addresses.as_slice(),

@@ -1,5 +1,5 @@
-//! Questions to upstream resolvers that are under way: equal ones are asked once, as each further one would give a forger one
-//! more chance to guess right.
+//! Upstream queries in flight. Equal ones are sent once: each duplicate would give an attacker one more chance to guess the
+//! id and port of a forged response.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,50 +7,50 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::cache::Asked;
+use crate::cache::CacheKey;
 
-type Answer = Option<Arc<[u8]>>;
+type Response = Option<Arc<[u8]>>;
 
 #[derive(Default)]
-pub struct InFlight(Mutex<HashMap<Asked, watch::Receiver<Answer>>>);
+pub struct InFlight(Mutex<HashMap<CacheKey, watch::Receiver<Response>>>);
 
 impl InFlight {
-    /// The answer to a question: from `ask`, or from whoever asks the same already.
-    pub async fn share<F: Future<Output = Option<Vec<u8>>>>(&self, asked: &Asked, ask: F) -> Option<Vec<u8>> {
+    /// The response to a query: from `ask`, or from an equal query that is already in flight.
+    pub async fn share<F: Future<Output = Option<Vec<u8>>>>(&self, key: &CacheKey, ask: F) -> Option<Vec<u8>> {
         let (sender, mut receiver) = {
             let mut all = self.0.lock();
-            match all.get(asked) {
+            match all.get(key) {
                 Some(receiver) => (None, receiver.clone()),
                 None => {
                     let (sender, receiver) = watch::channel(None);
-                    all.insert(asked.clone(), receiver.clone());
+                    all.insert(key.clone(), receiver.clone());
                     (Some(sender), receiver)
                 }
             }
         };
         let Some(sender) = sender else {
-            // An error says that whoever asked is gone without an answer.
-            let answer = receiver.wait_for(Option::is_some).await.ok()?;
-            return answer.as_deref().map(<[u8]>::to_vec);
+            // An error means that the query in flight ended without a response.
+            let response = receiver.wait_for(Option::is_some).await.ok()?;
+            return response.as_deref().map(<[u8]>::to_vec);
         };
-        let _under_way = UnderWay { all: self, asked };
-        let answer = ask.await;
-        if let Some(answer) = &answer {
-            sender.send_replace(Some(answer.as_slice().into()));
+        let _entry = InFlightEntry { all: self, key };
+        let response = ask.await;
+        if let Some(response) = &response {
+            sender.send_replace(Some(response.as_slice().into()));
         }
-        answer
+        response
     }
 }
 
-/// Takes a question off the list, also when nobody waits for its answer any more.
-struct UnderWay<'a> {
+/// Removes a query from the map on drop, also when its future is cancelled.
+struct InFlightEntry<'a> {
     all: &'a InFlight,
-    asked: &'a Asked,
+    key: &'a CacheKey,
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightEntry<'_> {
     fn drop(&mut self) {
-        self.all.0.lock().remove(self.asked);
+        self.all.0.lock().remove(self.key);
     }
 }
 
@@ -61,25 +61,25 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test]
-    async fn equal_questions_are_asked_once() {
+    async fn equal_queries_are_sent_once() {
         let (all, count) = (InFlight::default(), AtomicUsize::new(0));
-        let asked = |name: &str| Asked {
+        let key = |name: &str| CacheKey {
             name: Name::from_text(name).unwrap(),
             kind: 1,
             class: 1,
             wants_signatures: false,
             checking_disabled: false,
         };
-        let (one, other) = (asked("a.example"), asked("b.example"));
-        let ask = |asked| {
-            all.share(asked, async {
+        let (one, other) = (key("a.example"), key("b.example"));
+        let ask = |key| {
+            all.share(key, async {
                 count.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
                 Some(vec![7])
             })
         };
         let answers = futures::future::join_all((0..1000).map(|_| ask(&one)).chain([ask(&other)])).await;
-        assert!(answers.iter().all(|answer| answer.as_deref() == Some(&[7])));
+        assert!(answers.iter().all(|response| response.as_deref() == Some(&[7])));
         assert_eq!(count.load(Ordering::Relaxed), 2);
         assert!(all.0.lock().is_empty());
     }

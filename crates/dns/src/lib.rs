@@ -1,17 +1,16 @@
-//! The cluster's DNS, in every node's own process.
+//! The cluster DNS server, which runs inside the process of every node.
 //!
-//! In: services and endpoint slices from the API, and queries over UDP and TCP. Out: answers to the Kubernetes DNS
-//! specification 1.1 for names of the cluster; everything else is asked of upstream resolvers and remembered for as long
-//! as they say.
+//! Input: Services and EndpointSlices from the API, and queries over UDP and TCP. Output: responses according to the
+//! Kubernetes DNS specification 1.1 for names in the cluster domain. All other queries are forwarded to upstream resolvers,
+//! and their responses are cached for their TTL.
 //!
-//! `follow` keeps `directory` true to the API; `zone` answers from it (pure); `message` speaks the wire format;
-//! `forward`, `in_flight` and `cache` deal with the world outside; `server` moves packets for as many `clients` as it can;
-//! `upstream` names resolvers; `service` makes DNS findable in the API.
+//! `watcher` keeps `directory` in sync with the API; `zone` resolves names from it (pure); `message` reads and writes the
+//! wire format; `forward`, `in_flight` and `cache` handle upstream queries; `server` owns the sockets and `clients` limits
+//! connections; `upstream` parses resolver addresses; `service` creates the `kube-dns` Service.
 
 mod cache;
 mod clients;
 mod directory;
-mod follow;
 mod forward;
 mod in_flight;
 mod message;
@@ -20,6 +19,7 @@ mod resolver;
 mod server;
 mod service;
 mod upstream;
+mod watcher;
 mod zone;
 
 use std::net::{IpAddr, SocketAddr};
@@ -30,18 +30,18 @@ use knarr_client::Informers;
 
 use resolver::Resolver;
 
-pub use service::keep_service;
+pub use service::ensure_service;
 pub use upstream::{StubDomain, Upstream, UpstreamError};
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Addresses to answer on, over UDP and TCP.
+    /// Addresses to listen on, over UDP and TCP.
     pub listen: Vec<SocketAddr>,
     /// The cluster's domain, such as `cluster.local`.
     pub domain: String,
-    /// Resolvers for names outside the cluster; those of `/etc/resolv.conf` when empty.
+    /// Resolvers for names outside the cluster; those in `/etc/resolv.conf` if empty.
     pub forwarders: Vec<Upstream>,
-    /// Domains that have resolvers of their own.
+    /// Domains that have their own resolvers.
     pub stub_domains: Vec<StubDomain>,
 }
 
@@ -53,27 +53,27 @@ pub enum DnsError {
     Listen(SocketAddr, #[source] std::io::Error),
 }
 
-/// Answers until dropped. Returns an error when an address cannot be listened on.
+/// Serves DNS until dropped. Returns an error if it cannot listen on an address.
 pub async fn run(informers: Informers, settings: Settings) -> Result<(), DnsError> {
     let directory = Arc::new(directory::Directory::default());
-    let synced = follow::start(&informers, Arc::clone(&directory));
+    let synced = watcher::start(&informers, Arc::clone(&directory));
     let sockets = server::bind(&settings.listen)?;
     let mut forwarders: Vec<SocketAddr> = settings.forwarders.iter().map(|upstream| upstream.0).collect();
     if forwarders.is_empty() {
         forwarders = system_resolvers(Path::new("/etc/resolv.conf"));
     }
-    // Asking ourselves would go round in circles.
+    // Forwarding to our own address would loop.
     forwarders.retain(|forwarder| !settings.listen.contains(forwarder));
     let resolver =
         Resolver::new(directory, &settings.domain, settings.listen.clone(), forwarders, &settings.stub_domains)?;
-    // Before all services are known, a name that is not known yet would be denied.
+    // Until all Services are known, a name that is merely not synced yet would get NXDOMAIN.
     synced.await;
-    tracing::info!(listen = ?settings.listen, domain = settings.domain, "DNS answers");
+    tracing::info!(listen = ?settings.listen, domain = settings.domain, "serving DNS");
     server::serve(sockets, Arc::new(resolver)).await;
     Ok(())
 }
 
-/// The resolvers that a resolv.conf names.
+/// The name servers in a resolv.conf file.
 fn system_resolvers(path: &Path) -> Vec<SocketAddr> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let mut found = Vec::new();
@@ -88,21 +88,21 @@ fn system_resolvers(path: &Path) -> Vec<SocketAddr> {
     found
 }
 
-/// The readers of messages, for fuzzing.
+/// Entry points for fuzzing the message parsers.
 #[doc(hidden)]
 pub mod fuzzing {
-    use crate::cache::{Asked, Cache};
+    use crate::cache::{Cache, CacheKey};
     use crate::message::Query;
 
-    /// Reads bytes as a question, and as an answer that is kept and grows old.
+    /// Parses bytes as a query, and as a response that is cached and aged.
     pub fn message(bytes: &[u8]) {
         if let Ok(query) = Query::read(bytes) {
-            let _ = (query.is_internet(), query.largest_answer());
+            let _ = (query.is_internet(), query.max_response_size());
         }
         let Some((name, _)) = crate::message::read_name(bytes, 0) else { return };
-        let asked = Asked { name, kind: 1, class: 1, wants_signatures: false, checking_disabled: false };
+        let key = CacheKey { name, kind: 1, class: 1, wants_signatures: false, checking_disabled: false };
         let (cache, now) = (Cache::default(), std::time::Instant::now());
-        cache.keep(asked.clone(), bytes, now);
-        drop(cache.find(&asked, now));
+        cache.keep(key.clone(), bytes, now);
+        drop(cache.find(&key, now));
     }
 }

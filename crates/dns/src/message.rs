@@ -1,8 +1,8 @@
-//! The wire format: reading a query, and writing an answer to it.
+//! The DNS wire format: parsing queries and writing responses.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::name::{LONGEST, Name};
+use crate::name::{MAX_NAME_LENGTH, Name};
 
 pub mod kind {
     pub const A: u16 = 1;
@@ -31,9 +31,9 @@ pub enum Code {
 
 pub const HEADER: usize = 12;
 const INTERNET: u16 = 1;
-const SMALLEST_UDP: u16 = 512;
-/// What we take and send over UDP at most; clients on the same node lose nothing by it.
-pub const LARGEST_UDP: u16 = 4096;
+const MIN_UDP_SIZE: u16 = 512;
+/// Maximum UDP message size that we accept and send; clients on the same node need no fragmentation.
+pub const MAX_UDP_SIZE: u16 = 4096;
 
 #[derive(Clone, Debug)]
 pub struct Query {
@@ -43,12 +43,12 @@ pub struct Query {
     pub name: Name,
     pub kind: u16,
     pub class: u16,
-    /// Where the question ends in the request.
+    /// End of the question in the request.
     pub question_end: usize,
     pub extension: Option<Extension>,
 }
 
-/// What the client's OPT record says.
+/// The client's OPT record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension {
     pub size: u16,
@@ -56,28 +56,28 @@ pub struct Extension {
     pub wants_signatures: bool,
 }
 
-/// Why a request gets no proper answer.
+/// Why a request cannot be resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unanswerable {
-    /// Not a request at all: saying anything could make two servers talk forever.
+pub enum QueryError {
+    /// Not a query: replying could make two servers send to each other forever.
     Silence,
     Error(Code),
 }
 
 impl Query {
-    pub fn read(request: &[u8]) -> Result<Self, Unanswerable> {
-        let Some(header) = request.first_chunk::<HEADER>() else { return Err(Unanswerable::Silence) };
+    pub fn read(request: &[u8]) -> Result<Self, QueryError> {
+        let Some(header) = request.first_chunk::<HEADER>() else { return Err(QueryError::Silence) };
         if header[2] & 0x80 != 0 {
-            return Err(Unanswerable::Silence);
+            return Err(QueryError::Silence);
         }
         if header[2] & 0x78 != 0 {
-            return Err(Unanswerable::Error(Code::NotImplemented));
+            return Err(QueryError::Error(Code::NotImplemented));
         }
         let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         if number(4) != 1 {
-            return Err(Unanswerable::Error(Code::FormatError));
+            return Err(QueryError::Error(Code::FormatError));
         }
-        let broken = Unanswerable::Error(Code::FormatError);
+        let broken = QueryError::Error(Code::FormatError);
         let (name, at) = read_name(request, HEADER).ok_or(broken)?;
         let (kind, class) = (read_number(request, at).ok_or(broken)?, read_number(request, at + 2).ok_or(broken)?);
         let question_end = at + 4;
@@ -98,14 +98,14 @@ impl Query {
         matches!(self.class, INTERNET | 255)
     }
 
-    /// How much the client takes over UDP.
-    pub fn largest_answer(&self) -> usize {
-        let size = self.extension.map_or(SMALLEST_UDP, |extension| extension.size);
-        usize::from(size.clamp(SMALLEST_UDP, LARGEST_UDP))
+    /// The maximum response size that the client accepts over UDP.
+    pub fn max_response_size(&self) -> usize {
+        let size = self.extension.map_or(MIN_UDP_SIZE, |extension| extension.size);
+        usize::from(size.clamp(MIN_UDP_SIZE, MAX_UDP_SIZE))
     }
 }
 
-/// The name at a place, following pointers, and where it ends there.
+/// The name at a position, with pointers resolved, and the position after it.
 pub fn read_name(message: &[u8], start: usize) -> Option<(Name, usize)> {
     let mut wire = Vec::with_capacity(64);
     let (mut at, mut end) = (start, None);
@@ -125,7 +125,7 @@ pub fn read_name(message: &[u8], start: usize) -> Option<(Name, usize)> {
             0xc0..=0xff => {
                 let target = usize::from(u16::from_be_bytes([length & 0x3f, *message.get(at + 1)?]));
                 end.get_or_insert(at + 2);
-                // Pointers lead backwards only, so that following them ends.
+                // Pointers may only point backwards, so that resolving them terminates.
                 if target >= at {
                     return None;
                 }
@@ -133,7 +133,7 @@ pub fn read_name(message: &[u8], start: usize) -> Option<(Name, usize)> {
             }
             _ => return None,
         }
-        if wire.len() >= LONGEST {
+        if wire.len() >= MAX_NAME_LENGTH {
             return None;
         }
     }
@@ -143,21 +143,26 @@ pub fn read_number(message: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*message.get(at)?, *message.get(at + 1)?]))
 }
 
-/// A record's place in a message.
-pub struct Place {
+/// A record's position in a message.
+pub struct RecordPosition {
     pub kind: u16,
     pub class: u16,
     pub time_to_live_at: usize,
     pub data: std::ops::Range<usize>,
 }
 
-/// Steps over the record at a place.
-pub fn read_record(message: &[u8], start: usize) -> Option<Place> {
+/// Skips the record at a position.
+pub fn read_record(message: &[u8], start: usize) -> Option<RecordPosition> {
     let (_, at) = read_name(message, start)?;
     let length = usize::from(read_number(message, at + 8)?);
     let data = at + 10..at + 10 + length;
     message.get(data.clone())?;
-    Some(Place { kind: read_number(message, at)?, class: read_number(message, at + 2)?, time_to_live_at: at + 4, data })
+    Some(RecordPosition {
+        kind: read_number(message, at)?,
+        class: read_number(message, at + 2)?,
+        time_to_live_at: at + 4,
+        data,
+    })
 }
 
 #[allow(clippy::option_option)]
@@ -179,7 +184,7 @@ fn read_extension(request: &[u8], mut at: usize, records: usize) -> Option<Optio
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// `None` for the name that was asked for.
+    /// `None` for the queried name.
     pub owner: Option<Name>,
     pub time_to_live: u32,
     pub data: Data,
@@ -205,7 +210,7 @@ pub enum Data {
         serial: u32,
         minimum: u32,
     },
-    /// Data as an upstream resolver gave it, without pointers.
+    /// Data from an upstream resolver, without pointers.
     Raw {
         kind: u16,
         bytes: Vec<u8>,
@@ -219,7 +224,7 @@ pub struct Sections {
     pub additional: Vec<Record>,
 }
 
-/// Writes an answer over `out`. What does not fit into `limit` is left out, and the answer says so.
+/// Writes a response to `out`. Records that do not fit into `limit` are left out and the response is marked truncated.
 pub fn write(
     out: &mut Vec<u8>,
     request: &[u8],
@@ -248,7 +253,7 @@ pub fn write(
             write_record(out, record, &mut known);
             if out.len() > room {
                 out.truncate(before);
-                // Without additional records an answer is still whole.
+                // A response without its additional records is still complete.
                 is_cut = section < 2;
                 break 'all;
             }
@@ -261,7 +266,7 @@ pub fn write(
         let signatures = if extension.wants_signatures { 0x80 } else { 0 };
         out.push(0);
         out.extend_from_slice(&kind::OPT.to_be_bytes());
-        out.extend_from_slice(&LARGEST_UDP.to_be_bytes());
+        out.extend_from_slice(&MAX_UDP_SIZE.to_be_bytes());
         out.extend_from_slice(&[bad_version, 0, signatures, 0, 0, 0]);
     }
     for (section, count) in counts.into_iter().enumerate() {
@@ -272,7 +277,7 @@ pub fn write(
     }
 }
 
-/// A bare answer with an error, for requests that could not be read to their end.
+/// Writes an error without records, for requests that could not be parsed completely.
 pub fn write_error(out: &mut Vec<u8>, request: &[u8], code: Code) {
     out.clear();
     let Some(header) = request.first_chunk::<HEADER>() else { return };
@@ -314,7 +319,7 @@ fn write_record(out: &mut Vec<u8>, record: &Record, known: &mut Vec<(Vec<u8>, u1
             for number in [priority, weight, port] {
                 out.extend_from_slice(&number.to_be_bytes());
             }
-            // A target is written whole, but later owners may point to it.
+            // The target itself is not compressed, but later owners may point to it.
             remember(known, target, out.len());
             out.extend_from_slice(target.wire());
         }
@@ -368,15 +373,15 @@ pub mod tests {
     #[test]
     fn queries_are_read() {
         let read = Query::read(&query("a.b", kind::A, Some(1232))).unwrap();
-        assert_eq!((read.name.to_string().as_str(), read.kind, read.largest_answer()), ("a.b.", kind::A, 1232));
+        assert_eq!((read.name.to_string().as_str(), read.kind, read.max_response_size()), ("a.b.", kind::A, 1232));
         assert!(read.recursion_desired);
-        assert_eq!(Query::read(&query("a.b", kind::A, None)).unwrap().largest_answer(), 512);
-        let mut answer = query("a", kind::A, None);
-        answer[2] |= 0x80;
-        assert_eq!(Query::read(&answer).unwrap_err(), Unanswerable::Silence);
+        assert_eq!(Query::read(&query("a.b", kind::A, None)).unwrap().max_response_size(), 512);
+        let mut response = query("a", kind::A, None);
+        response[2] |= 0x80;
+        assert_eq!(Query::read(&response).unwrap_err(), QueryError::Silence);
         let mut update = query("a", kind::A, None);
         update[2] = 5 << 3;
-        assert_eq!(Query::read(&update).unwrap_err(), Unanswerable::Error(Code::NotImplemented));
+        assert_eq!(Query::read(&update).unwrap_err(), QueryError::Error(Code::NotImplemented));
         let whole = query("some.name", kind::A, Some(512));
         for length in HEADER..whole.len() {
             assert!(Query::read(&whole[..length]).is_err(), "cut at {length}");

@@ -1,15 +1,15 @@
-//! Domain names in the wire format: each label behind its length, the root's empty label last, all in lower case.
+//! Domain names in wire format: each label prefixed by its length, then the empty root label, all in lower case.
 
 use std::fmt;
 
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Vec<u8>);
 
-pub const LONGEST: usize = 255;
-const LONGEST_LABEL: usize = 63;
+pub const MAX_NAME_LENGTH: usize = 255;
+const MAX_LABEL_LENGTH: usize = 63;
 
 impl Name {
-    /// From text with dots; a dot at the end changes nothing. `None` for what cannot be a name.
+    /// Parses dotted text; a trailing dot is optional. `None` if it is not a valid name.
     pub fn from_text(text: &str) -> Option<Self> {
         let text = text.strip_suffix('.').unwrap_or(text);
         let mut wire = Vec::with_capacity(text.len() + 2);
@@ -19,29 +19,29 @@ impl Name {
             }
         }
         wire.push(0);
-        (wire.len() <= LONGEST).then_some(Self(wire))
+        (wire.len() <= MAX_NAME_LENGTH).then_some(Self(wire))
     }
 
-    /// From bytes that are a name already.
+    /// From bytes that are already a name in wire format.
     pub fn from_wire(wire: Vec<u8>) -> Self {
         Self(wire)
     }
 
-    /// Labels put before a name. `None` when one is no label.
+    /// Prepends labels to a name. `None` if a label is invalid.
     pub fn under(labels: &[&str], rest: &Name) -> Option<Self> {
         let mut wire = Vec::with_capacity(rest.0.len() + labels.iter().map(|label| label.len() + 1).sum::<usize>());
         for label in labels {
             push(&mut wire, label.as_bytes())?;
         }
         wire.extend_from_slice(&rest.0);
-        (wire.len() <= LONGEST).then_some(Self(wire))
+        (wire.len() <= MAX_NAME_LENGTH).then_some(Self(wire))
     }
 
     pub fn wire(&self) -> &[u8] {
         &self.0
     }
 
-    /// Labels from the first to the last, without the root's.
+    /// Labels from first to last, without the root label.
     pub fn labels(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = self.0.as_slice();
         std::iter::from_fn(move || {
@@ -55,7 +55,7 @@ impl Name {
         })
     }
 
-    /// The labels before `suffix`, if the name is at or below it.
+    /// The labels before `suffix`, if the name equals it or is below it.
     pub fn before<'a>(&'a self, suffix: &Name) -> Option<Vec<&'a str>> {
         if !self.is_under(suffix) {
             return None;
@@ -69,7 +69,7 @@ impl Name {
         if self.0[start..] != suffix.0 {
             return false;
         }
-        // The suffix must begin where a label does.
+        // The suffix must start at a label boundary.
         let mut at = 0;
         while at < start {
             at += usize::from(self.0[at]) + 1;
@@ -79,7 +79,7 @@ impl Name {
 }
 
 fn push(wire: &mut Vec<u8>, label: &[u8]) -> Option<()> {
-    if label.is_empty() || label.len() > LONGEST_LABEL {
+    if label.is_empty() || label.len() > MAX_LABEL_LENGTH {
         return None;
     }
     wire.push(u8::try_from(label.len()).ok()?);

@@ -1,22 +1,22 @@
-//! One request, one answer: from the zone at once, or from upstream after a while.
+//! Resolves one request: from the zone or cache immediately, or from upstream resolvers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crate::cache::{Asked, Cache};
+use crate::cache::{Cache, CacheKey};
 use crate::directory::Directory;
 use crate::in_flight::InFlight;
 use crate::message::{
-    self, Code, Data, Query, Record, Sections, Unanswerable, kind, read_name, read_number, read_record,
+    self, Code, Data, Query, QueryError, Record, Sections, kind, read_name, read_number, read_record,
 };
 use crate::name::Name;
 use crate::zone::{Outcome, Zone};
 use crate::{DnsError, StubDomain, forward};
 
-/// Aliases that lead to aliases are followed this far.
-const LONGEST_CHAIN: usize = 8;
+/// Maximum length of a chain of aliases.
+const MAX_ALIAS_CHAIN: usize = 8;
 
 pub struct Resolver {
     directory: Arc<Directory>,
@@ -28,20 +28,20 @@ pub struct Resolver {
     turn: AtomicUsize,
 }
 
-/// What became of a request.
+/// The result of handling a request without upstream resolvers.
 pub enum Handled {
-    /// The answer is written.
+    /// The response is written.
     Answered,
-    /// There is nothing to say.
+    /// No response must be sent.
     Nothing,
-    /// Others must be asked, with `Resolver::ask_others`.
+    /// Upstream resolvers must be queried, with `Resolver::resolve_upstream`.
     Later(Box<Pending>),
 }
 
-/// A request that the zone cannot answer alone.
+/// A request that needs upstream resolvers.
 pub struct Pending {
     query: Query,
-    /// Where its name leads, if it is one of the cluster's.
+    /// The alias target, if the name is in the cluster domain.
     alias: Option<Name>,
 }
 
@@ -63,7 +63,7 @@ impl Resolver {
                 None => stubs.push((name, vec![stub.server.0])),
             }
         }
-        // The nearest domain decides.
+        // The longest matching domain wins.
         stubs.sort_by_key(|(name, _)| std::cmp::Reverse(name.wire().len()));
         Ok(Self {
             directory,
@@ -76,23 +76,23 @@ impl Resolver {
         })
     }
 
-    /// Writes the answer if it is known here.
-    pub fn answer(&self, request: &[u8], limit: Option<usize>, out: &mut Vec<u8>) -> Handled {
+    /// Writes the response if it is known locally.
+    pub fn handle(&self, request: &[u8], limit: Option<usize>, out: &mut Vec<u8>) -> Handled {
         let query = match Query::read(request) {
             Ok(query) => query,
-            Err(Unanswerable::Silence) => return Handled::Nothing,
-            Err(Unanswerable::Error(code)) => {
+            Err(QueryError::Silence) => return Handled::Nothing,
+            Err(QueryError::Error(code)) => {
                 message::write_error(out, request, code);
                 return Handled::Answered;
             }
         };
-        let limit = limit.unwrap_or_else(|| query.largest_answer());
+        let limit = limit.unwrap_or_else(|| query.max_response_size());
         let nothing = Sections::default();
         if query.extension.is_some_and(|extension| extension.version > 0) {
             message::write(out, request, &query, Code::NoError, false, &nothing, limit);
             return Handled::Answered;
         }
-        // Nobody needs a copy of a zone, neither of ours nor by way of us.
+        // Zone transfers are refused, of our zone as well as through us.
         if !query.is_internet() || matches!(query.kind, kind::IXFR | kind::AXFR) {
             message::write(out, request, &query, Code::Refused, false, &nothing, limit);
             return Handled::Answered;
@@ -100,15 +100,15 @@ impl Resolver {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let denied =
             || Sections { authority: vec![self.zone.start_of_authority(&self.directory)], ..Sections::default() };
-        let (code, sections) = match self.zone.answer(&self.directory, &query.name, query.kind, turn) {
+        let (code, sections) = match self.zone.resolve(&self.directory, &query.name, query.kind, turn) {
             Outcome::Found(sections) => (Code::NoError, sections),
             Outcome::NoData => (Code::NoError, denied()),
             Outcome::NoSuchName => (Code::NoSuchName, denied()),
             Outcome::Alias(target) if matches!(query.kind, kind::CNAME) => (Code::NoError, alias(&[target])),
             Outcome::Alias(target) => return Handled::Later(Box::new(Pending { query, alias: Some(target) })),
             Outcome::Elsewhere => {
-                if let Some(answer) = self.cache.find(&asked(&query), Instant::now()) {
-                    repeat(out, &answer, request, &query, limit);
+                if let Some(response) = self.cache.find(&cache_key(&query), Instant::now()) {
+                    write_upstream_response(out, &response, request, &query, limit);
                     return Handled::Answered;
                 }
                 return Handled::Later(Box::new(Pending { query, alias: None }));
@@ -118,33 +118,33 @@ impl Resolver {
         Handled::Answered
     }
 
-    /// Answers a request that the zone could not answer alone. The zone is not asked again: it may know more by now, and what
-    /// others are asked must not depend on that.
-    pub async fn ask_others(
+    /// Resolves a request that needs upstream resolvers. Does not consult the zone again: it may have changed since, and
+    /// what is sent upstream must not depend on that.
+    pub async fn resolve_upstream(
         &self,
         request: &[u8],
         Pending { query, alias }: &Pending,
         limit: Option<usize>,
     ) -> Vec<u8> {
-        let limit = limit.unwrap_or_else(|| query.largest_answer());
+        let limit = limit.unwrap_or_else(|| query.max_response_size());
         let mut out = Vec::new();
         if let Some(target) = alias {
-            let (code, sections) = self.follow(target.clone(), query).await;
+            let (code, sections) = self.resolve_alias(target.clone(), query).await;
             message::write(&mut out, request, query, code, true, &sections, limit);
             return out;
         }
-        match self.upstream(&query.name, request, &asked(query)).await {
-            Some(answer) => repeat(&mut out, &answer, request, query, limit),
+        match self.upstream(&query.name, request, &cache_key(query)).await {
+            Some(response) => write_upstream_response(&mut out, &response, request, query, limit),
             None => message::write(&mut out, request, query, Code::ServerFailure, false, &Sections::default(), limit),
         }
         out
     }
 
-    /// An alias with what it leads to, so that clients that cannot follow it themselves find an address.
-    async fn follow(&self, target: Name, query: &Query) -> (Code, Sections) {
+    /// Resolves an alias together with its target, for clients that do not resolve CNAMEs themselves.
+    async fn resolve_alias(&self, target: Name, query: &Query) -> (Code, Sections) {
         let mut chain = vec![target];
-        while let Some(last) = chain.last().filter(|_| chain.len() < LONGEST_CHAIN) {
-            match self.zone.answer(&self.directory, last, query.kind, 0) {
+        while let Some(last) = chain.last().filter(|_| chain.len() < MAX_ALIAS_CHAIN) {
+            match self.zone.resolve(&self.directory, last, query.kind, 0) {
                 Outcome::Alias(next) => chain.push(next),
                 Outcome::Found(found) => {
                     let owner = last.clone();
@@ -157,16 +157,16 @@ impl Resolver {
                 Outcome::NoSuchName => return (Code::NoSuchName, alias(&chain)),
                 Outcome::Elsewhere => {
                     let question = question(last, query.kind);
-                    let asked = Asked { name: last.clone(), ..asked(query) };
-                    let answer = match self.cache.find(&asked, Instant::now()) {
-                        Some(answer) => Some(answer),
-                        None => self.upstream(last, &question, &asked).await,
+                    let key = CacheKey { name: last.clone(), ..cache_key(query) };
+                    let response = match self.cache.find(&key, Instant::now()) {
+                        Some(response) => Some(response),
+                        None => self.upstream(last, &question, &key).await,
                     };
                     let mut sections = alias(&chain);
-                    return match answer.as_deref() {
-                        Some(answer) => {
-                            sections.answers.extend(records(answer).unwrap_or_default());
-                            let is_denied = answer.get(3).is_some_and(|flags| flags & 0x0f == 3);
+                    return match response.as_deref() {
+                        Some(response) => {
+                            sections.answers.extend(records(response).unwrap_or_default());
+                            let is_denied = response.get(3).is_some_and(|flags| flags & 0x0f == 3);
                             (if is_denied { Code::NoSuchName } else { Code::NoError }, sections)
                         }
                         None => (Code::ServerFailure, sections),
@@ -177,20 +177,20 @@ impl Resolver {
         (Code::ServerFailure, Sections::default())
     }
 
-    async fn upstream(&self, name: &Name, request: &[u8], asked: &Asked) -> Option<Vec<u8>> {
+    async fn upstream(&self, name: &Name, request: &[u8], key: &CacheKey) -> Option<Vec<u8>> {
         let stub = self.stub_domains.iter().find(|(domain, _)| name.is_under(domain));
         let servers = stub.map_or(&self.forwarders, |(_, servers)| servers);
         let ask = async {
-            let answer = forward::ask(servers, request).await?;
-            self.cache.keep(asked.clone(), &answer, Instant::now());
-            Some(answer)
+            let response = forward::query(servers, request).await?;
+            self.cache.keep(key.clone(), &response, Instant::now());
+            Some(response)
         };
-        self.in_flight.share(asked, ask).await
+        self.in_flight.share(key, ask).await
     }
 }
 
-fn asked(query: &Query) -> Asked {
-    Asked {
+fn cache_key(query: &Query) -> CacheKey {
+    CacheKey {
         name: query.name.clone(),
         kind: query.kind,
         class: query.class,
@@ -199,23 +199,23 @@ fn asked(query: &Query) -> Asked {
     }
 }
 
-/// An upstream answer under the id and with the spelling of this request; only its head when it is too long.
-fn repeat(out: &mut Vec<u8>, answer: &[u8], request: &[u8], query: &Query, limit: usize) {
+/// Writes an upstream response with the id and spelling of this request; truncated if it is too long.
+fn write_upstream_response(out: &mut Vec<u8>, response: &[u8], request: &[u8], query: &Query, limit: usize) {
     out.clear();
-    if answer.len() > limit {
+    if response.len() > limit {
         message::write(out, request, query, Code::NoError, false, &Sections::default(), limit);
         out[2] |= 2;
         return;
     }
-    out.extend_from_slice(answer);
+    out.extend_from_slice(response);
     out[..2].copy_from_slice(&query.id.to_be_bytes());
     let question = message::HEADER..query.question_end;
-    if let (Some(own), Some(asked)) = (out.get_mut(question.clone()), request.get(question)) {
-        own.copy_from_slice(asked);
+    if let (Some(own), Some(original)) = (out.get_mut(question.clone()), request.get(question)) {
+        own.copy_from_slice(original);
     }
 }
 
-/// The chain of aliases from the name that was asked for.
+/// The CNAME records from the queried name along the chain.
 fn alias(chain: &[Name]) -> Sections {
     let mut answers = Vec::new();
     let mut owner = None;
@@ -237,23 +237,23 @@ fn question(name: &Name, kind: u16) -> Vec<u8> {
     bytes
 }
 
-/// Records of an answer, free of pointers into it.
-fn records(answer: &[u8]) -> Option<Vec<Record>> {
+/// The records of a response, without compression pointers.
+fn records(response: &[u8]) -> Option<Vec<Record>> {
     let mut at = message::HEADER;
-    for _ in 0..read_number(answer, 4)? {
-        at = read_name(answer, at)?.1 + 4;
+    for _ in 0..read_number(response, 4)? {
+        at = read_name(response, at)?.1 + 4;
     }
     let mut found = Vec::new();
-    for _ in 0..read_number(answer, 6)? {
-        let (owner, _) = read_name(answer, at)?;
-        let place = read_record(answer, at)?;
-        let life = answer.get(place.time_to_live_at..place.time_to_live_at + 4)?;
+    for _ in 0..read_number(response, 6)? {
+        let (owner, _) = read_name(response, at)?;
+        let place = read_record(response, at)?;
+        let life = response.get(place.time_to_live_at..place.time_to_live_at + 4)?;
         let time_to_live = u32::from_be_bytes(life.try_into().ok()?);
         let data = match place.kind {
-            kind::CNAME => Data::Cname(read_name(answer, place.data.start)?.0),
-            other => Data::Raw { kind: other, bytes: answer.get(place.data.clone())?.to_vec() },
+            kind::CNAME => Data::Cname(read_name(response, place.data.start)?.0),
+            other => Data::Raw { kind: other, bytes: response.get(place.data.clone())?.to_vec() },
         };
-        // Other kinds may hold pointers; what a client of an alias wants are addresses.
+        // Other types may contain pointers; clients of an alias need addresses only.
         if matches!(place.kind, kind::CNAME | kind::A | kind::AAAA | kind::TXT) {
             found.push(Record { owner: Some(owner), time_to_live, data });
         }

@@ -1,4 +1,4 @@
-//! Moving packets: several UDP sockets on each address share its load, and TCP takes what is too long for them.
+//! UDP and TCP sockets: several UDP sockets per address share the load, and TCP serves responses that do not fit.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::DnsError;
 use crate::clients::{self, Clients};
 use crate::resolver::{Handled, Resolver};
 
-/// Questions to upstream resolvers under way at once; more are not worth waiting for.
-const MOST_FORWARDED: usize = 2000;
-/// A client has to take an answer within this time.
-const TAKING: Duration = Duration::from_secs(5);
-/// Answers given before others get their turn on the thread.
+/// Maximum number of upstream queries in flight; further queries are dropped.
+const MAX_FORWARDED: usize = 2000;
+/// A client must read a response within this time.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Responses sent before the task yields its thread.
 const BURST: usize = 64;
 const RECEIVE_BUFFER: usize = 4 << 20;
 
@@ -43,7 +43,7 @@ pub fn bind(listen: &[SocketAddr]) -> Result<Sockets, DnsError> {
 fn bind_datagrams(address: SocketAddr) -> std::io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_reuse_port(true)?;
-    // Only a wish: the kernel may grant less.
+    // Best effort: the kernel may grant less.
     let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER);
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -61,12 +61,12 @@ fn bind_stream(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// Serves until dropped.
 pub async fn serve(sockets: Sockets, resolver: Arc<Resolver>) {
-    let forwarded = Arc::new(Semaphore::new(MOST_FORWARDED));
+    let forwarded = Arc::new(Semaphore::new(MAX_FORWARDED));
     let mut tasks = JoinSet::new();
     for socket in sockets.datagrams {
         tasks.spawn(serve_datagrams(Arc::new(socket), Arc::clone(&resolver), Arc::clone(&forwarded)));
     }
-    let streams = Arc::new(Semaphore::new(clients::MOST));
+    let streams = Arc::new(Semaphore::new(clients::MAX_CONNECTIONS));
     let clients = Arc::new(Clients::default());
     for listener in sockets.streams {
         tasks.spawn(serve_streams(listener, Arc::clone(&resolver), Arc::clone(&streams), Arc::clone(&clients)));
@@ -76,26 +76,26 @@ pub async fn serve(sockets: Sockets, resolver: Arc<Resolver>) {
 
 async fn serve_datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, forwarded: Arc<Semaphore>) {
     let mut request = vec![0; 4096];
-    let mut answer = Vec::with_capacity(4096);
+    let mut response = Vec::with_capacity(4096);
     loop {
         if socket.readable().await.is_err() {
             return;
         }
         for _ in 0..BURST {
             let Ok((length, client)) = socket.try_recv_from(&mut request) else { break };
-            match resolver.answer(&request[..length], None, &mut answer) {
+            match resolver.handle(&request[..length], None, &mut response) {
                 Handled::Nothing => {}
                 Handled::Answered => {
-                    // A full send buffer loses an answer, as any network may; the client asks again.
-                    let _ = socket.try_send_to(&answer, client);
+                    // A full send buffer drops a response, as any network may; the client retries.
+                    let _ = socket.try_send_to(&response, client);
                 }
                 Handled::Later(pending) => {
                     let Ok(permit) = Arc::clone(&forwarded).try_acquire_owned() else { continue };
                     let (socket, resolver) = (Arc::clone(&socket), Arc::clone(&resolver));
                     let request = request[..length].to_vec();
                     tokio::spawn(async move {
-                        let answer = resolver.ask_others(&request, &pending, None).await;
-                        let _ = socket.send_to(&answer, client).await;
+                        let response = resolver.resolve_upstream(&request, &pending, None).await;
+                        let _ = socket.send_to(&response, client).await;
                         drop(permit);
                     });
                 }
@@ -110,19 +110,19 @@ async fn serve_streams(listener: TcpListener, resolver: Arc<Resolver>, room: Arc
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, client)) => {
-                // Who holds too many loses the new one.
-                let Some(held) = clients.hold(client.ip()) else { continue };
+                // A client over its limit loses the new connection.
+                let Some(held) = clients.acquire(client.ip()) else { continue };
                 let (resolver, room) = (Arc::clone(&resolver), Arc::clone(&room));
                 tokio::spawn(async move {
                     if let Err(error) = serve_stream(stream, &resolver, &room).await {
-                        tracing::trace!(%error, "a DNS client's stream ended");
+                        tracing::trace!(%error, "a DNS client's connection closed");
                     }
                     drop((held, permit));
                 });
             }
             Err(error) => {
-                // Out of files, most likely: others must end first.
-                tracing::warn!(%error, "a DNS client could not be accepted");
+                // Probably out of file descriptors: other connections must close first.
+                tracing::warn!(%error, "cannot accept a DNS connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -130,29 +130,31 @@ async fn serve_streams(listener: TcpListener, resolver: Arc<Resolver>, room: Arc
 }
 
 async fn serve_stream(mut stream: TcpStream, resolver: &Resolver, room: &Semaphore) -> std::io::Result<()> {
-    const LARGEST: usize = 65_535;
-    let mut answer = Vec::new();
+    const MAX_MESSAGE: usize = 65_535;
+    let mut response = Vec::new();
     loop {
         let whole = async {
             let length = stream.read_u16().await?;
-            // What is announced takes memory only as it comes.
+            // Memory grows with the bytes received, not with the announced length.
             let mut request = Vec::new();
             (&mut stream).take(u64::from(length)).read_to_end(&mut request).await?;
             let is_whole = request.len() == usize::from(length);
             is_whole.then_some(request).ok_or(std::io::Error::from(std::io::ErrorKind::UnexpectedEof))
         };
-        let idle = clients::idle_limit(room.available_permits());
+        let idle = clients::idle_timeout(room.available_permits());
         let Ok(request) = tokio::time::timeout(idle, whole).await else { return Ok(()) };
         let request = request?;
-        match resolver.answer(&request, Some(LARGEST), &mut answer) {
+        match resolver.handle(&request, Some(MAX_MESSAGE), &mut response) {
             Handled::Nothing => return Ok(()),
             Handled::Answered => {}
-            Handled::Later(pending) => answer = resolver.ask_others(&request, &pending, Some(LARGEST)).await,
+            Handled::Later(pending) => {
+                response = resolver.resolve_upstream(&request, &pending, Some(MAX_MESSAGE)).await
+            }
         }
-        let length = u16::try_from(answer.len()).unwrap_or(u16::MAX);
-        let mut framed = Vec::with_capacity(answer.len() + 2);
+        let length = u16::try_from(response.len()).unwrap_or(u16::MAX);
+        let mut framed = Vec::with_capacity(response.len() + 2);
         framed.extend_from_slice(&length.to_be_bytes());
-        framed.extend_from_slice(&answer);
-        tokio::time::timeout(TAKING, stream.write_all(&framed)).await??;
+        framed.extend_from_slice(&response);
+        tokio::time::timeout(WRITE_TIMEOUT, stream.write_all(&framed)).await??;
     }
 }

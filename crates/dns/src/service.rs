@@ -1,6 +1,5 @@
-//! The service by which the cluster's DNS is found, as in every Kubernetes cluster: `kube-dns` in `kube-system`. It holds the
-//! DNS address, so that no other service gets it. Its proxy name tells service proxies to leave the address alone: every node
-//! answers on it by itself.
+//! Creates the Service `kube-dns` in `kube-system`, by which the cluster DNS is found. It reserves the DNS address, so that no
+//! other Service gets it. Its service-proxy-name label makes service proxies ignore the address: every node serves it itself.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,8 +13,8 @@ const NAMESPACE: &str = "kube-system";
 const NAME: &str = "kube-dns";
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Makes the service if there is none. One that somebody else made, for a DNS of their own, stays as it is.
-pub async fn keep_service(client: Client, addresses: Vec<IpAddr>) {
+/// Creates the Service if it does not exist. An existing one, for another DNS server, is left as it is.
+pub async fn ensure_service(client: Client, addresses: Vec<IpAddr>) {
     if addresses.is_empty() {
         return;
     }
@@ -23,7 +22,7 @@ pub async fn keep_service(client: Client, addresses: Vec<IpAddr>) {
     loop {
         match ensure(&api, &addresses).await {
             Ok(()) => return,
-            Err(error) => tracing::warn!(%error, "the DNS service could not be made"),
+            Err(error) => tracing::warn!(%error, "cannot create the DNS Service"),
         }
         tokio::time::sleep(RETRY).await;
     }
@@ -33,8 +32,8 @@ async fn ensure(api: &Api<Service>, addresses: &[IpAddr]) -> Result<(), kube::Er
     if api.get_opt(NAME).await?.is_some() {
         return Ok(());
     }
-    let wanted = serde_json::from_value(service(addresses)).map_err(kube::Error::SerdeError)?;
-    match api.create(&PostParams::default(), &wanted).await {
+    let desired = serde_json::from_value(service(addresses)).map_err(kube::Error::SerdeError)?;
+    match api.create(&PostParams::default(), &desired).await {
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         result => result.map(drop),
     }

@@ -1,5 +1,4 @@
-//! Resolvers outside the cluster, as settings name them: `10.0.0.1` or `10.0.0.1:5353`, and for one domain alone
-//! `corp.example=10.0.0.1`.
+//! Parses upstream resolvers from settings: `10.0.0.1` or `10.0.0.1:5353`, and for a single domain `corp.example=10.0.0.1`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +11,7 @@ const PORT: u16 = 53;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upstream(pub SocketAddr);
 
-/// A resolver for a domain and all below it. Several of the same domain are asked in turn.
+/// A resolver for a domain and its subdomains. Several resolvers of one domain are queried in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StubDomain {
     pub domain: String,
@@ -21,7 +20,7 @@ pub struct StubDomain {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
-    #[error("{0:?} is no address of a resolver, such as 10.0.0.1 or 10.0.0.1:5353")]
+    #[error("{0:?} is not the address of a resolver, such as 10.0.0.1 or 10.0.0.1:5353")]
     Address(String),
     #[error("{0:?} does not name a domain and a resolver, such as corp.example=10.0.0.1")]
     StubDomain(String),

@@ -1,4 +1,4 @@
-//! Answers for names of the cluster, from the directory. Pure but for the directory's lock.
+//! Resolves names in the cluster domain from the directory. Pure except for the directory's lock.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,9 +6,9 @@ use crate::directory::{Directory, Endpoint, Kind, Owner, Port, Service};
 use crate::message::{Data, Record, Sections, kind};
 use crate::name::Name;
 
-/// The version of the DNS specification that is kept to.
+/// The implemented version of the DNS specification.
 const SPECIFICATION: &str = "1.1.0";
-/// How long answers may be remembered; names change with every rollout.
+/// TTL of responses; names change with every rollout.
 const TIME_TO_LIVE: u32 = 5;
 /// The version never changes while the server runs.
 const VERSION_TIME_TO_LIVE: u32 = 28_800;
@@ -18,19 +18,19 @@ pub struct Zone {
     apex: Name,
     server: Name,
     mailbox: Name,
-    /// Where the server itself answers.
+    /// Addresses of this DNS server.
     own_addresses: Vec<IpAddr>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     Found(Sections),
-    /// The name leads to another one.
+    /// The name is an alias.
     Alias(Name),
-    /// The name is there but has no such records.
+    /// The name exists but has no such records.
     NoData,
     NoSuchName,
-    /// Not a name of the cluster.
+    /// Not in the cluster domain.
     Elsewhere,
 }
 
@@ -41,7 +41,7 @@ impl Zone {
         Some(Self { apex, server, mailbox, own_addresses })
     }
 
-    pub fn answer(&self, directory: &Directory, name: &Name, kind: u16, turn: usize) -> Outcome {
+    pub fn resolve(&self, directory: &Directory, name: &Name, kind: u16, turn: usize) -> Outcome {
         if let Some(labels) = name.before(&self.apex) {
             return self.within(directory, &labels, kind, turn);
         }
@@ -54,7 +54,7 @@ impl Zone {
         }
     }
 
-    /// What a denial carries: how long it may be remembered.
+    /// The SOA record of a negative response, which carries its TTL.
     pub fn start_of_authority(&self, directory: &Directory) -> Record {
         let (server, mailbox) = (self.server.clone(), self.mailbox.clone());
         let data = Data::Soa { server, mailbox, serial: directory.serial(), minimum: TIME_TO_LIVE };
@@ -99,25 +99,25 @@ impl Zone {
             [] if kind == kind::SRV => self.service_records(service, name, |_| true, turn),
             [] => match &service.kind {
                 Kind::Addresses(own) => addresses(own.iter().copied(), kind, turn),
-                // A headless service that nobody stands behind is not there, just as in other clusters' DNS.
+                // A headless Service without endpoints does not exist, as in other DNS servers of Kubernetes.
                 _ if service.endpoints.is_empty() => Outcome::NoSuchName,
                 _ => own_addresses(service, |_| true, kind, turn),
             },
             [protocol] if protocol.starts_with('_') => {
-                let wanted = &protocol[1..];
-                existing(service.ports.iter().any(|port| port.protocol == wanted && !port.name.is_empty()))
+                let queried = &protocol[1..];
+                existing(service.ports.iter().any(|port| port.protocol == queried && !port.name.is_empty()))
             }
             [port, protocol] if port.starts_with('_') && protocol.starts_with('_') => {
                 let (port, protocol) = (&port[1..], &protocol[1..]);
-                let is_wanted = |other: &Port| other.name == port && other.protocol == protocol;
-                if !service.ports.iter().any(is_wanted)
-                    && !service.endpoints.iter().any(|endpoint| endpoint.ports.iter().any(is_wanted))
+                let is_match = |other: &Port| other.name == port && other.protocol == protocol;
+                if !service.ports.iter().any(is_match)
+                    && !service.endpoints.iter().any(|endpoint| endpoint.ports.iter().any(is_match))
                 {
                     return Outcome::NoSuchName;
                 }
                 match kind {
-                    kind::SRV => self.service_records(service, name, is_wanted, turn),
-                    _ => own_addresses(service, is_wanted, kind, turn),
+                    kind::SRV => self.service_records(service, name, is_match, turn),
+                    _ => own_addresses(service, is_match, kind, turn),
                 }
             }
             [label] => {
@@ -145,20 +145,20 @@ impl Zone {
         })
     }
 
-    /// SRV records of a service: one for each of its ports, or, behind a headless one, for each port of each endpoint.
+    /// SRV records of a Service: one per port, or for a headless Service one per port and endpoint.
     fn service_records(
         &self,
         service: &Service,
         [name, namespace]: [&str; 2],
-        is_wanted: impl Fn(&Port) -> bool,
+        is_match: impl Fn(&Port) -> bool,
         turn: usize,
     ) -> Outcome {
         let Kind::Addresses(own) = &service.kind else {
-            return self.endpoint_records(service, [name, namespace], is_wanted, |_| true, turn);
+            return self.endpoint_records(service, [name, namespace], is_match, |_| true, turn);
         };
         let mut records = ServiceRecords::default();
         if let Some(target) = Name::under(&[name, namespace, "svc"], &self.apex) {
-            for port in service.ports.iter().filter(|port| is_wanted(port)) {
+            for port in service.ports.iter().filter(|port| is_match(port)) {
                 records.add(port, &target, own);
             }
         }
@@ -169,14 +169,14 @@ impl Zone {
         &self,
         service: &Service,
         [name, namespace]: [&str; 2],
-        is_wanted: impl Fn(&Port) -> bool,
+        is_match: impl Fn(&Port) -> bool,
         is_own: impl Fn(&Endpoint) -> bool,
         turn: usize,
     ) -> Outcome {
         let mut records = ServiceRecords::default();
         for endpoint in service.endpoints.iter().filter(|endpoint| is_own(endpoint)) {
             let Some(target) = Name::under(&[&endpoint.label, name, namespace, "svc"], &self.apex) else { continue };
-            for port in endpoint.ports.iter().filter(|port| is_wanted(port)) {
+            for port in endpoint.ports.iter().filter(|port| is_match(port)) {
                 records.add(port, &target, &[endpoint.address]);
             }
         }
@@ -196,7 +196,7 @@ impl Zone {
     }
 }
 
-/// SRV records and the addresses of their targets, none of them twice.
+/// SRV records and the addresses of their targets, without duplicates.
 #[derive(Default)]
 struct ServiceRecords(Sections);
 
@@ -216,7 +216,7 @@ impl ServiceRecords {
             return Outcome::NoData;
         }
         rotate(&mut sections.answers, turn);
-        // Targets weigh the same, and together as much as one service.
+        // All targets have the same weight; the sum is constant.
         let weight = u16::try_from(100 / sections.answers.len().clamp(1, 100)).unwrap_or(1).max(1);
         for record in &mut sections.answers {
             if let Data::Srv { weight: own, .. } = &mut record.data {
@@ -233,17 +233,17 @@ fn push_new(records: &mut Vec<Record>, new: Record) {
     }
 }
 
-/// Addresses at which a service's port is reached.
-fn own_addresses(service: &Service, is_wanted: impl Fn(&Port) -> bool, kind: u16, turn: usize) -> Outcome {
+/// Addresses at which a Service's port is reachable.
+fn own_addresses(service: &Service, is_match: impl Fn(&Port) -> bool, kind: u16, turn: usize) -> Outcome {
     match &service.kind {
         Kind::Addresses(own) => addresses(own.iter().copied(), kind, turn),
         _ => {
-            // Endpoints are sorted by address, so that the same ones stand together.
-            let wanted = service
+            // Endpoints are sorted by address, so equal ones are adjacent.
+            let matching = service
                 .endpoints
                 .iter()
-                .filter(|endpoint| endpoint.ports.is_empty() || endpoint.ports.iter().any(&is_wanted));
-            let mut all: Vec<IpAddr> = wanted.map(|endpoint| endpoint.address).collect();
+                .filter(|endpoint| endpoint.ports.is_empty() || endpoint.ports.iter().any(&is_match));
+            let mut all: Vec<IpAddr> = matching.map(|endpoint| endpoint.address).collect();
             all.dedup();
             addresses(all, kind, turn)
         }
@@ -269,15 +269,16 @@ fn address_data(address: IpAddr) -> Data {
     }
 }
 
-/// Addresses of the kind that is asked for, each time another one first.
+/// Addresses of the queried type, rotated by `turn`.
 fn addresses(all: impl IntoIterator<Item = IpAddr>, kind: u16, turn: usize) -> Outcome {
-    let wanted = |address: &IpAddr| match kind {
+    let is_queried_type = |address: &IpAddr| match kind {
         kind::A => address.is_ipv4(),
         kind::AAAA => address.is_ipv6(),
         kind::ANY => true,
         _ => false,
     };
-    let mut answers: Vec<Record> = all.into_iter().filter(wanted).map(|one| record(address_data(one))).collect();
+    let mut answers: Vec<Record> =
+        all.into_iter().filter(is_queried_type).map(|one| record(address_data(one))).collect();
     if answers.is_empty() {
         return Outcome::NoData;
     }
@@ -297,7 +298,7 @@ fn undashed(label: &str) -> Option<IpAddr> {
     version_4.or_else(|_| label.replace('-', ":").parse::<Ipv6Addr>().map(IpAddr::V6)).ok()
 }
 
-/// The address that a name under `in-addr.arpa` or `ip6.arpa` asks about.
+/// The address of a name under `in-addr.arpa` or `ip6.arpa`.
 fn reversed(name: &Name) -> Option<IpAddr> {
     let labels: Vec<&str> = name.labels().map(std::str::from_utf8).collect::<Result<_, _>>().ok()?;
     match labels.as_slice() {
@@ -347,9 +348,9 @@ mod tests {
 
     fn ask(name: &str, kind: u16) -> String {
         let zone = Zone::new("cluster.local", vec![[10, 96, 0, 10].into()]).unwrap();
-        match zone.answer(&directory(), &Name::from_text(name).unwrap(), kind, 0) {
+        match zone.resolve(&directory(), &Name::from_text(name).unwrap(), kind, 0) {
             Outcome::Found(sections) => {
-                let shown = sections.answers.iter().map(|record| match &record.data {
+                let rendered = sections.answers.iter().map(|record| match &record.data {
                     Data::A(address) => address.to_string(),
                     Data::Aaaa(address) => address.to_string(),
                     Data::Ptr(name) | Data::Ns(name) => name.to_string(),
@@ -357,7 +358,7 @@ mod tests {
                     Data::Txt(text) => text.clone(),
                     other => format!("{other:?}"),
                 });
-                shown.collect::<Vec<_>>().join(", ")
+                rendered.collect::<Vec<_>>().join(", ")
             }
             other => format!("{other:?}"),
         }
@@ -415,7 +416,7 @@ mod tests {
     fn answers_take_turns() {
         let zone = Zone::new("cluster.local", vec![]).unwrap();
         let name = Name::from_text("db.shop.svc.cluster.local").unwrap();
-        let first = |turn| match zone.answer(&directory(), &name, kind::A, turn) {
+        let first = |turn| match zone.resolve(&directory(), &name, kind::A, turn) {
             Outcome::Found(sections) => sections.answers[0].data.clone(),
             other => panic!("{other:?}"),
         };

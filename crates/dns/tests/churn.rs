@@ -1,7 +1,7 @@
-//! Names while services and endpoints come, change and go: every answer must be one that was true between the moment the
-//! server had heard of it and the moment the answer came.
+//! Resolves names while Services and endpoints are created, changed and deleted: every response must match a state that was
+//! current between the server's last known update and the arrival of the response.
 
-// The stand-in for the API is the network's; not all of it is needed here.
+// The fake API belongs to the network crate; not all of it is used here.
 #[allow(dead_code)]
 #[path = "../../network/tests/kernel/api.rs"]
 mod api;
@@ -23,10 +23,10 @@ use serde_json::{Value, json};
 use api::{Api, NAMESPACES, SERVICES, SLICES};
 use common::{A, free_address, query, upstream};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const ROUND: &str = "round";
 const ROUNDS: usize = 2000;
-/// Changes that may be under way at once.
+/// Changes that may be in flight at once.
 const AHEAD: usize = 3;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,11 +36,11 @@ enum Truth {
     NoData,
 }
 
-/// What is true of a name, state by state.
+/// The states of a name, in order.
 struct Subject {
     name: &'static str,
     states: Mutex<Vec<Truth>>,
-    /// The last state that the server has heard of.
+    /// The last state that the server has received.
     heard: AtomicUsize,
 }
 
@@ -49,14 +49,14 @@ impl Subject {
         Self { name, states: Mutex::new(vec![first]), heard: AtomicUsize::new(0) }
     }
 
-    /// Says what will be true, and waits while too much is under way. Gives the state's number.
+    /// Records the next state, and waits while too many are in flight. Returns its index.
     fn announce(&self, truth: Truth) -> usize {
         let number = {
             let mut states = self.states.lock().unwrap();
             states.push(truth);
             states.len() - 1
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while self.heard.load(Ordering::SeqCst) + AHEAD < number {
             assert!(Instant::now() < deadline, "{} is at state {number}, and nobody hears of it", self.name);
             std::thread::yield_now();
@@ -64,23 +64,23 @@ impl Subject {
         number
     }
 
-    fn check(&self, asker: &mut Asker) {
+    fn check(&self, client: &mut Client) {
         let from = self.heard.load(Ordering::SeqCst);
-        let answer = read_answer(&asker.ask(&query(&format!("{}.n.svc.cluster.local", self.name), A)));
+        let response = read_response(&client.ask(&query(&format!("{}.n.svc.cluster.local", self.name), A)));
         let states = self.states.lock().unwrap();
         let possible = &states[from..];
-        assert!(possible.contains(&answer), "{} is said to be {answer:?}, but may be {possible:?}", self.name);
+        assert!(possible.contains(&response), "{} is said to be {response:?}, but may be {possible:?}", self.name);
     }
 }
 
 struct Subjects {
-    /// Comes, moves and goes.
+    /// Created, moved and deleted.
     fleeting: Subject,
-    /// Headless: its endpoints change.
+    /// Headless; its endpoints change.
     headless: Subject,
-    /// Leads elsewhere and back.
+    /// Alternates between an external name and a cluster IP.
     turning: Subject,
-    /// Stays as it is, while its endpoints change.
+    /// Constant, while its endpoints change.
     steady: Subject,
 }
 
@@ -89,7 +89,7 @@ impl Subjects {
         [&self.fleeting, &self.headless, &self.turning, &self.steady]
     }
 
-    fn hear(&self, name: &str, meta: &ObjectMeta, is_gone: bool) {
+    fn receive(&self, name: &str, meta: &ObjectMeta, is_gone: bool) {
         let round = meta.annotations.as_ref().and_then(|annotations| annotations.get(ROUND));
         let round: Option<usize> = round.and_then(|text| text.parse().ok());
         if let (Some(round), Some(subject)) = (round, self.all().into_iter().find(|subject| subject.name == name)) {
@@ -120,12 +120,12 @@ fn slice(service: &str, addresses: &BTreeSet<Ipv4Addr>, round: Option<usize>) ->
     json!({"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "http", "port": 80}]})
 }
 
-/// Some addresses of four, none of them at times.
+/// A subset of four addresses, sometimes empty.
 fn some(round: usize) -> BTreeSet<Ipv4Addr> {
     (0..4).filter(|bit| round >> bit & 1 == 1).map(|bit| Ipv4Addr::new(10, 244, 0, bit)).collect()
 }
 
-/// Changes what the subjects are, on threads of their own, until all rounds are over.
+/// Changes the subjects on separate threads until all rounds are over.
 fn churn(api: &Api, subjects: &Subjects) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -150,7 +150,7 @@ fn churn(api: &Api, subjects: &Subjects) {
                 };
                 let number = subject.announce(truth);
                 api.put(SLICES, slice(subject.name, &addresses, Some(number)));
-                // The service itself changes as well, in ways that no name shows.
+                // The Service itself changes as well, without an effect on its name.
                 api.put(SERVICES, service(subject.name, "None", None));
             }
         });
@@ -181,50 +181,50 @@ fn churn(api: &Api, subjects: &Subjects) {
     });
 }
 
-struct Asker {
+struct Client {
     server: SocketAddr,
     datagrams: UdpSocket,
-    /// Every so often the question goes by a stream.
+    /// Some queries are sent over TCP.
     count: usize,
 }
 
-impl Asker {
+impl Client {
     fn new(server: SocketAddr) -> Self {
         let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
-        datagrams.set_read_timeout(Some(PATIENCE)).unwrap();
+        datagrams.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self { server, datagrams, count: 0 }
     }
 
     fn ask(&mut self, question: &[u8]) -> Vec<u8> {
         self.count += 1;
         if self.count.is_multiple_of(50) {
-            return self.ask_by_stream(question).unwrap();
+            return self.query_over_tcp(question).unwrap();
         }
-        let mut answer = [0; 4096];
+        let mut response = [0; 4096];
         self.datagrams.send_to(question, self.server).unwrap();
-        let length = self.datagrams.recv(&mut answer).expect("an answer");
-        answer[..length].to_vec()
+        let length = self.datagrams.recv(&mut response).expect("an response");
+        response[..length].to_vec()
     }
 
-    fn ask_by_stream(&self, question: &[u8]) -> std::io::Result<Vec<u8>> {
+    fn query_over_tcp(&self, question: &[u8]) -> std::io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect(self.server)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let framed = [&u16::try_from(question.len()).unwrap().to_be_bytes(), question].concat();
         stream.write_all(&framed)?;
         let mut length = [0; 2];
         stream.read_exact(&mut length)?;
-        let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
-        stream.read_exact(&mut answer)?;
-        Ok(answer)
+        let mut response = vec![0; usize::from(u16::from_be_bytes(length))];
+        stream.read_exact(&mut response)?;
+        Ok(response)
     }
 }
 
-/// What an answer says of addresses. One that fails is no answer.
-fn read_answer(bytes: &[u8]) -> Truth {
+/// The addresses in a response. Panics on an error code.
+fn read_response(bytes: &[u8]) -> Truth {
     match bytes[3] & 15 {
         0 => {}
         3 => return Truth::NoSuchName,
-        code => panic!("an answer with code {code}"),
+        code => panic!("an response with code {code}"),
     }
     let number = |at: usize| usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]));
     let after_name = |mut at: usize| loop {
@@ -272,46 +272,46 @@ async fn names_are_right_while_services_churn() {
     let informers = api.informers();
     tokio::spawn(knarr_dns::run(informers.clone(), settings));
     let work = tokio::task::spawn_blocking(move || {
-        let deadline = Instant::now() + PATIENCE;
-        let mut first = Asker::new(listen);
-        while first.ask_by_stream(&query("steady.n.svc.cluster.local", A)).is_err() {
-            assert!(Instant::now() < deadline, "no answer");
+        let deadline = Instant::now() + TIMEOUT;
+        let mut first = Client::new(listen);
+        while first.query_over_tcp(&query("steady.n.svc.cluster.local", A)).is_err() {
+            assert!(Instant::now() < deadline, "no response");
         }
-        // Whoever comes later is told later: what these hear of, the server knows already.
+        // Handlers run in order of subscription: what these receive, the server has received already.
         let (services, slices) = (informers.of::<Service>(), informers.of::<EndpointSlice>());
-        let told = Arc::clone(&subjects);
+        let handler = Arc::clone(&subjects);
         services.on_change(move |change| {
             let meta = &change.latest().metadata;
-            told.hear(meta.name.as_deref().unwrap_or_default(), meta, matches!(change, Change::Deleted(_)));
+            handler.receive(meta.name.as_deref().unwrap_or_default(), meta, matches!(change, Change::Deleted(_)));
         });
-        let told = Arc::clone(&subjects);
-        slices.on_change(move |change| told.hear("headless", &change.latest().metadata, false));
+        let handler = Arc::clone(&subjects);
+        slices.on_change(move |change| handler.receive("headless", &change.latest().metadata, false));
         let is_over = AtomicBool::new(false);
         let count = std::thread::scope(|scope| {
             let askers: Vec<_> = (0..2)
                 .map(|_| {
                     scope.spawn(|| {
-                        let mut asker = Asker::new(listen);
+                        let mut client = Client::new(listen);
                         while !is_over.load(Ordering::Relaxed) {
-                            subjects.all().into_iter().for_each(|subject| subject.check(&mut asker));
-                            let nobody = read_answer(&asker.ask(&query("nobody.n.svc.cluster.local", A)));
+                            subjects.all().into_iter().for_each(|subject| subject.check(&mut client));
+                            let nobody = read_response(&client.ask(&query("nobody.n.svc.cluster.local", A)));
                             assert_eq!(nobody, Truth::NoSuchName);
-                            assert_eq!(read_answer(&asker.ask(&query("n.svc.cluster.local", A))), Truth::NoData);
+                            assert_eq!(read_response(&client.ask(&query("n.svc.cluster.local", A))), Truth::NoData);
                         }
-                        asker.count
+                        client.count
                     })
                 })
                 .collect();
             let churned = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| churn(&api, &subjects)));
             is_over.store(true, Ordering::Relaxed);
-            let count: usize = askers.into_iter().map(|asker| asker.join().unwrap()).sum();
+            let count: usize = askers.into_iter().map(|client| client.join().unwrap()).sum();
             churned.unwrap();
             count
         });
-        // When nothing is under way any more, only the last state is right.
+        // Once nothing is in flight, only the last state is right.
         for subject in subjects.all() {
             let last = subject.states.lock().unwrap().len() - 1;
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             while subject.heard.load(Ordering::SeqCst) < last {
                 assert!(Instant::now() < deadline, "the last change is never heard of");
                 std::thread::yield_now();

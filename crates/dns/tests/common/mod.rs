@@ -1,4 +1,4 @@
-//! Questions to the server, and a resolver for it to ask.
+//! DNS queries, and an upstream resolver for tests.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -18,7 +18,7 @@ pub fn query(name: &str, kind: u16) -> Vec<u8> {
     bytes
 }
 
-/// Answers every A query with 192.0.2.1 and keeps what it was asked.
+/// Responds to every A query with 192.0.2.1 and records the queries.
 pub fn upstream() -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (address, asked) = (socket.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
@@ -37,8 +37,7 @@ pub fn upstream() -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
     (address, asked)
 }
 
-/// An address that nobody else takes before the server does: this process' number is in it, and connections begin at
-/// higher ports.
+/// An unused address: the port is derived from the process id and below the ephemeral range.
 pub fn free_address() -> SocketAddr {
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let [_, first, second, third] = std::process::id().to_be_bytes();

@@ -140,7 +140,7 @@ pub fn start_central(
     if !network.ingress.disable_ingress {
         tasks.spawn(knarr_ingress::run_central(informers, client.clone(), node_network::GROUP.to_owned()));
     }
-    tasks.spawn(knarr_dns::keep_service(client.clone(), node.cluster_dns.clone()));
+    tasks.spawn(knarr_dns::ensure_service(client.clone(), node.cluster_dns.clone()));
 }
 
 /// Every node answers the cluster's DNS itself, on the address that all pods ask.

@@ -1,4 +1,4 @@
-//! Keeping the directory true to the API. A change is worked out for its own service alone.
+//! Keeps the directory in sync with the API. A change recomputes only its own Service.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,38 +14,38 @@ use crate::name::Name;
 
 const BY_SERVICE: &str = "service";
 
-/// Starts to follow. What is returned ends when all services are known.
+/// Starts watching. The returned future completes once all Services are known.
 pub fn start(informers: &Informers, directory: Arc<Directory>) -> impl Future<Output = ()> + Send + 'static {
     let namespaces = informers.of::<v1::Namespace>();
     let services = informers.of::<v1::Service>();
     let slices = informers.of::<EndpointSlice>();
-    let told = Arc::clone(&directory);
+    let names = Arc::clone(&directory);
     namespaces.on_change(move |change| {
         let name = change.latest().metadata.name.as_deref().unwrap_or_default();
-        told.set_namespace(name, !matches!(change, Change::Deleted(_)));
+        names.set_namespace(name, !matches!(change, Change::Deleted(_)));
     });
     slices.add_index(BY_SERVICE, services_of_slice);
-    let sources = Arc::new(Sources {
+    let sync = Arc::new(DirectorySync {
         services: Arc::downgrade(&services),
         slices: Arc::downgrade(&slices),
         directory,
-        looking: Mutex::default(),
+        sync_lock: Mutex::default(),
     });
-    let told = Arc::clone(&sources);
+    let service_sync = Arc::clone(&sync);
     services.on_change(move |change| {
         let meta = &change.latest().metadata;
-        told.look(&key(meta.namespace.as_deref(), meta.name.as_deref()));
+        service_sync.sync(&key(meta.namespace.as_deref(), meta.name.as_deref()));
     });
     slices.on_change(move |change| {
         let mut keys: BTreeSet<String> = services_of_slice(change.latest()).into_iter().collect();
         keys.extend(change.previous().map(|slice| services_of_slice(slice)).unwrap_or_default());
-        keys.iter().for_each(|key| sources.look(key));
+        keys.iter().for_each(|key| sync.sync(key));
     });
     async move {
         namespaces.synced().await;
         services.synced().await;
         slices.synced().await;
-        // The informers are held by everyone who follows them; these live on with the process.
+        // Every subscriber holds the informers, so these live as long as the process.
         drop((namespaces, services, slices));
     }
 }
@@ -61,27 +61,27 @@ fn services_of_slice(slice: &EndpointSlice) -> Vec<String> {
     names.map(|name| format!("{namespace}/{name}")).collect()
 }
 
-/// Where the directory's entries come from.
-struct Sources {
+/// The informers from which directory entries are computed.
+struct DirectorySync {
     services: Weak<Informer<v1::Service>>,
     slices: Weak<Informer<EndpointSlice>>,
     directory: Arc<Directory>,
-    /// Both informers tell of changes at the same time. Whoever read first must also write first: what is older would
-    /// otherwise stay.
-    looking: Mutex<()>,
+    /// Both informers report changes concurrently. Read and write happen under one lock, so that an older state cannot
+    /// overwrite a newer one.
+    sync_lock: Mutex<()>,
 }
 
-impl Sources {
-    /// Works out anew what is known of one service.
-    fn look(&self, key: &str) {
+impl DirectorySync {
+    /// Recomputes the directory entry of one Service.
+    fn sync(&self, key: &str) {
         let (Some(services), Some(slices)) = (self.services.upgrade(), self.slices.upgrade()) else { return };
         let (namespace, name) = key.split_once('/').unwrap_or_default();
         let is_known = {
-            let _looking = self.looking.lock();
+            let _guard = self.sync_lock.lock();
             let service = services.get(namespace, name);
-            let offered = service.and_then(|service| offered(&service, &slices.by_index(BY_SERVICE, key)));
-            let is_known = offered.is_some();
-            self.directory.set(namespace, name, offered);
+            let dns_entry = service.and_then(|service| dns_entry(&service, &slices.by_index(BY_SERVICE, key)));
+            let is_known = dns_entry.is_some();
+            self.directory.set(namespace, name, dns_entry);
             is_known
         };
         if is_known {
@@ -91,8 +91,8 @@ impl Sources {
     }
 }
 
-/// What a service offers to DNS; nothing when its names cannot be said.
-fn offered(service: &v1::Service, slices: &[Arc<EndpointSlice>]) -> Option<Service> {
+/// The DNS entry of a Service; `None` if its name is not a valid DNS name.
+fn dns_entry(service: &v1::Service, slices: &[Arc<EndpointSlice>]) -> Option<Service> {
     let spec = service.spec.as_ref()?;
     let ports = spec.ports.iter().flatten().filter_map(|port| {
         Some(Port {
@@ -103,7 +103,7 @@ fn offered(service: &v1::Service, slices: &[Arc<EndpointSlice>]) -> Option<Servi
     });
     let ports = ports.collect();
     if spec.type_.as_deref() == Some("ExternalName") {
-        // An address is no name that another could lead to.
+        // An IP address cannot be the target of an alias.
         let target = spec.external_name.as_deref().filter(|text| text.parse::<IpAddr>().is_err())?;
         let target = Name::from_text(target)?;
         return Some(Service { kind: Kind::External(target), ports, endpoints: Vec::new() });
@@ -119,7 +119,7 @@ fn offered(service: &v1::Service, slices: &[Arc<EndpointSlice>]) -> Option<Servi
     Some(Service { kind, ports, endpoints: endpoints(slices) })
 }
 
-/// Endpoints that are ready, or published before they are (their slices then call them ready).
+/// Endpoints that are ready, or published before they are (their slices then mark them as ready).
 fn endpoints(slices: &[Arc<EndpointSlice>]) -> Vec<Endpoint> {
     let mut found: Vec<Endpoint> = Vec::new();
     for slice in slices {
@@ -173,11 +173,11 @@ mod tests {
         let service = serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": spec})).unwrap();
         let slice = json!({"metadata": {}, "addressType": "IPv4", "endpoints": endpoints,
             "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}]});
-        offered(&service, &[Arc::new(serde_json::from_value(slice).unwrap())])
+        dns_entry(&service, &[Arc::new(serde_json::from_value(slice).unwrap())])
     }
 
     #[test]
-    fn kinds_of_services_are_told_apart() {
+    fn kinds_of_services_are_distinguished() {
         let none = json!([]);
         let address: IpAddr = [10, 96, 0, 1].into();
         for (spec, expected) in [
