@@ -137,6 +137,9 @@ async fn start(client: kube::Client, settings: Settings) -> Result<tokio::task::
         synced.await;
         pods::clear_leftovers(&sweeping, &names);
         sweeping.forget_gone_grants();
+        // An informer that is dropped ends its watch: this one lives as long as the node runs.
+        let _bound = bound;
+        std::future::pending::<()>().await;
     });
     Ok(tasks)
 }
