@@ -1,5 +1,5 @@
-//! The ingress controller with made-up pods behind it, to be measured with wrk: `ingress_load HTTP HTTPS POD...` routes
-//! everything to the pods until it is ended. With `--churn` before the addresses, pods become unready by turns.
+//! The ingress controller with synthetic pods, for measurements with wrk: `ingress_load HTTP HTTPS POD...` routes everything to
+//! the pods until it is stopped. With `--churn` before the addresses, pods become unready in turns.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,12 +24,12 @@ async fn main() {
     let [http, https, pods @ ..] = addresses.as_slice() else { panic!("HTTP HTTPS POD...") };
     let pods: &'static [SocketAddr] = Box::leak(pods.to_vec().into_boxed_slice());
     let service =
-        move |request: http::Request<Body>| async move { Ok::<_, Infallible>(answer(&request, pods, churns)) };
+        move |request: http::Request<Body>| async move { Ok::<_, Infallible>(response(&request, pods, churns)) };
     let client = Client::new(tower::service_fn(service), "default");
     let addresses = knarr_ingress::Addresses { http: vec![*http], https: vec![*https] };
     let listeners = addresses.bind().expect("addresses that are free");
     let (informers, timeouts) = (Informers::new(client.clone()), knarr_ingress::Timeouts::default());
-    // Pods and clients of a measurement are on this machine.
+    // The pods and clients of a measurement are on this host.
     let limits =
         knarr_ingress::Limits { connections_of_client: 16_384, allows_loopback_pods: true, ..Default::default() };
     knarr_ingress::run(informers, client, "here".into(), listeners, timeouts, limits).await.expect("a certificate");
@@ -46,7 +46,7 @@ fn slice(pods: &[SocketAddr], unready: Option<usize>, version: usize) -> Value {
         "ports": [{"name": "http", "port": pods.first().map_or(80, SocketAddr::port)}]})
 }
 
-fn answer(
+fn response(
     request: &http::Request<Body>,
     pods: &'static [SocketAddr],
     churns: bool,
@@ -55,10 +55,10 @@ fn answer(
     let body = if request.uri().query().is_some_and(|query| query.contains("watch=true")) {
         let events = futures::stream::unfold(2, move |version: usize| async move {
             tokio::time::sleep(Duration::from_millis(50)).await;
-            let is_told = is_slices && churns;
+            let is_changed = is_slices && churns;
             let object = slice(pods, Some(version % pods.len().max(1)), version);
             let text =
-                if is_told { format!("{}\n", json!({"type": "MODIFIED", "object": object})) } else { String::new() };
+                if is_changed { format!("{}\n", json!({"type": "MODIFIED", "object": object})) } else { String::new() };
             Some((Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(text))), version + 1))
         });
         StreamBody::new(events.boxed()).boxed_unsync()

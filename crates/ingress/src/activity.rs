@@ -1,28 +1,28 @@
-//! Whether anything happens on a connection that carries many requests, so that one on which nothing does can be closed.
+//! Counts requests in flight on a multiplexed connection, so that idle connections can be closed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// How many requests are under way.
+/// The number of requests in flight.
 #[derive(Clone)]
 pub struct Activity(Arc<watch::Sender<usize>>);
 
-/// One request, under way until dropped.
-pub struct UnderWay(Activity);
+/// A request in flight, until dropped.
+pub struct InFlight(Activity);
 
 impl Activity {
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(0)))
     }
 
-    pub fn begin(&self) -> UnderWay {
+    pub fn start_request(&self) -> InFlight {
         self.0.send_modify(|count| *count += 1);
-        UnderWay(self.clone())
+        InFlight(self.clone())
     }
 
-    /// Ends once nothing has been under way for so long.
+    /// Completes once no request has been in flight for `limit`.
     pub async fn idle_for(&self, limit: Duration) {
         let mut count = self.0.subscribe();
         loop {
@@ -35,7 +35,7 @@ impl Activity {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| *count -= 1);
     }
@@ -47,15 +47,15 @@ mod tests {
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
-    async fn requests_under_way_keep_a_connection() {
+    async fn requests_in_flight_keep_a_connection_open() {
         let activity = Activity::new();
-        let begun = Instant::now();
-        let request = activity.begin();
+        let started = Instant::now();
+        let request = activity.start_request();
         let ends = async {
             tokio::time::sleep(Duration::from_secs(100)).await;
             drop(request);
         };
         tokio::join!(ends, activity.idle_for(Duration::from_secs(10)));
-        assert_eq!(begun.elapsed().as_secs(), 110);
+        assert_eq!(started.elapsed().as_secs(), 110);
     }
 }

@@ -1,4 +1,4 @@
-//! Which nodes serve ingresses: each says so itself, in an annotation of its Node.
+//! Marks the nodes that serve Ingresses, with an annotation that each node sets on its own Node object.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ const ANNOTATION: &str = "knarr.dev/ingress";
 const SERVES: &str = "true";
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Keeps the Node's word true until dropped.
+/// Keeps the node's annotation up to date until dropped.
 pub async fn run(informers: Informers, client: Client, node_name: String, is_serving: bool) {
     let nodes = informers.of::<Node>();
     let changed = Arc::new(Notify::new());
-    let (told, own) = (Arc::clone(&changed), node_name.clone());
+    let (handler, own) = (Arc::clone(&changed), node_name.clone());
     nodes.on_change(move |change| {
         if change.latest().metadata.name.as_deref() == Some(&own) {
-            told.notify_one();
+            handler.notify_one();
         }
     });
     let value = is_serving.then_some(SERVES);
@@ -32,17 +32,17 @@ pub async fn run(informers: Informers, client: Client, node_name: String, is_ser
         changed.notified().await;
         while nodes.get("", &node_name).is_some_and(|node| serves(&node) != is_serving) {
             if let Err(error) = api.patch(&node_name, &PatchParams::default(), &patch).await {
-                tracing::warn!(%error, "cannot tell that this node serves ingresses; will try again");
+                tracing::warn!(%error, "cannot set the ingress annotation of this node; retrying");
                 tokio::time::sleep(RETRY).await;
                 continue;
             }
-            // The change comes back by the watch.
+            // The change arrives through the watch.
             changed.notified().await;
         }
     }
 }
 
-/// The addresses at which ready nodes serve ingresses, each node's outer address if it has one.
+/// The addresses of ready nodes that serve Ingresses: the external address if a node has one.
 pub fn addresses(nodes: &[Arc<Node>]) -> Vec<IpAddr> {
     let serving = nodes.iter().filter(|node| serves(node) && is_ready(node));
     let mut addresses: Vec<IpAddr> = serving.filter_map(|node| address(node)).collect();

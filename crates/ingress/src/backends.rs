@@ -1,6 +1,6 @@
-//! The pods behind a target, and connections to them.
+//! The pods behind a target, and pools of connections to them.
 //!
-//! A pod that is no longer ready gets no new request; requests under way end as they would have.
+//! A pod that is no longer ready gets no new requests; requests in flight are not interrupted.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -16,23 +16,23 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
-use crate::line::Line;
+use crate::fast_path::RawConnection;
+use crate::pod_connection::PodConnection;
 use crate::proxy::Payload;
-use crate::quick::Wire;
 use crate::routes::{Port, Target};
 use crate::worker;
 
-/// Idle connections kept to one pod.
-const MOST_IDLE: usize = 256;
+/// Maximum number of idle connections per pod.
+const MAX_IDLE: usize = 256;
 
-/// All targets that some ingress names.
+/// All targets that Ingresses reference.
 pub struct Backends {
     by_target: Mutex<HashMap<Target, Arc<Backend>>>,
     connect: Duration,
     allows_loopback: bool,
 }
 
-/// One target.
+/// The pods of one target, used in turn.
 pub struct Backend {
     pub target: Target,
     pods: ArcSwap<Vec<Arc<Pod>>>,
@@ -43,27 +43,27 @@ pub struct Pod {
     pub address: SocketAddr,
     pub speaks_http2: bool,
     connect: Duration,
-    /// By worker: a connection stays with the thread that watches over it.
+    /// One pool per worker: a connection stays on the thread whose runtime drives it.
     idle: Box<[Mutex<Idle>]>,
     shared: tokio::sync::Mutex<Option<http2::SendRequest<Payload>>>,
 }
 
-/// Connections that wait for a request, the oldest first.
+/// Idle connections, the oldest first.
 #[derive(Default)]
 struct Idle {
-    lines: VecDeque<Line>,
-    wires: VecDeque<Wire>,
+    lines: VecDeque<PodConnection>,
+    wires: VecDeque<RawConnection>,
 }
 
 /// A connection that is ready for one request.
 pub enum Connection {
-    One(Line),
+    One(PodConnection),
     Shared(http2::SendRequest<Payload>),
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("the pod does not answer in time")]
+    #[error("the pod does not respond in time")]
     Timeout,
     #[error("the pod cannot be reached")]
     Connect(#[from] std::io::Error),
@@ -76,19 +76,19 @@ impl Backends {
         Self { by_target: Mutex::default(), connect, allows_loopback }
     }
 
-    /// The backend of a target, empty when it is new.
+    /// The backend of a target; created without pods if it does not exist.
     pub fn of(&self, target: Target) -> Arc<Backend> {
         let mut by_target = self.by_target.lock();
         let new = || Arc::new(Backend { target: target.clone(), pods: ArcSwap::default(), next: AtomicUsize::new(0) });
         Arc::clone(by_target.entry(target.clone()).or_insert_with(new))
     }
 
-    /// Forgets targets that no table names any more.
+    /// Removes targets that no routing table references any more.
     pub fn retain_used(&self) {
         self.by_target.lock().retain(|_, backend| Arc::strong_count(backend) > 1);
     }
 
-    /// Gives all backends of a service their pods.
+    /// Updates the pods of all backends of a Service.
     pub fn set_service(&self, namespace: &str, name: &str, service: Option<&Service>, slices: &[Arc<EndpointSlice>]) {
         let by_target = self.by_target.lock();
         let own = by_target
@@ -97,14 +97,14 @@ impl Backends {
         for backend in own {
             let found = service.map(|service| find(&backend.target, service, slices)).unwrap_or_default();
             let found: Vec<Found> =
-                found.into_iter().filter(|one| is_pod_s(one.address.ip(), self.allows_loopback)).collect();
+                found.into_iter().filter(|one| is_pod_address(one.address.ip(), self.allows_loopback)).collect();
             backend.set(&found, self.connect);
         }
     }
 }
 
 impl Backend {
-    /// The pod whose turn it is.
+    /// The next pod, round robin.
     pub fn next(&self) -> Option<Arc<Pod>> {
         let pods = self.pods.load();
         match pods.len() {
@@ -114,7 +114,7 @@ impl Backend {
         }
     }
 
-    /// Another pod than this one, if there is one.
+    /// A pod other than this one, if there is one.
     pub fn other_than(&self, pod: &Arc<Pod>) -> Option<Arc<Pod>> {
         let next = self.next()?;
         if next.address == pod.address { self.next() } else { Some(next) }
@@ -139,7 +139,7 @@ impl Backend {
 }
 
 impl Pod {
-    /// An idle connection, or a new one, for requests of all kinds. `fresh` passes idle ones by: the pod may have closed them all.
+    /// An idle or new connection for the general proxy. `fresh` skips idle ones: the pod may have closed them all.
     pub async fn connection(&self, fresh: bool) -> Result<Connection, ConnectError> {
         if self.speaks_http2 {
             return self.shared_connection().await.map(Connection::Shared);
@@ -149,37 +149,37 @@ impl Pod {
                 return Ok(Connection::One(line));
             }
         }
-        Ok(Connection::One(Line::new(self.open().await?).await?))
+        Ok(Connection::One(PodConnection::new(self.open().await?).await?))
     }
 
-    /// Keeps a connection for the next request.
-    pub fn keep(&self, line: Line) {
+    /// Returns a connection to the pool.
+    pub fn keep(&self, line: PodConnection) {
         let mut idle = self.own_idle().lock();
-        // The last one is used first, so the first one rests longest.
+        // The most recent one is used first, so the front is idle for longest.
         if idle.lines.front_mut().is_some_and(|first| !first.is_open()) {
             idle.lines.pop_front();
         }
-        if idle.lines.len() < MOST_IDLE {
+        if idle.lines.len() < MAX_IDLE {
             idle.lines.push_back(line);
         }
     }
 
-    /// The same for the quick way.
-    pub async fn wire(&self, fresh: bool) -> Result<Wire, ConnectError> {
+    /// An idle or new connection for the fast path.
+    pub async fn wire(&self, fresh: bool) -> Result<RawConnection, ConnectError> {
         while let Some(wire) = (!fresh).then(|| self.own_idle().lock().wires.pop_back()).flatten() {
             if wire.is_open() {
                 return Ok(wire);
             }
         }
-        Ok(Wire::new(self.open().await?))
+        Ok(RawConnection::new(self.open().await?))
     }
 
-    pub fn keep_wire(&self, wire: Wire) {
+    pub fn keep_raw(&self, wire: RawConnection) {
         let mut idle = self.own_idle().lock();
         if idle.wires.front().is_some_and(|first| !first.is_open()) {
             idle.wires.pop_front();
         }
-        if idle.wires.len() < MOST_IDLE {
+        if idle.wires.len() < MAX_IDLE {
             idle.wires.push_back(wire);
         }
     }
@@ -197,7 +197,7 @@ impl Pod {
         let (sender, connection) = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::trace!(%error, "a connection to a pod ended");
+                tracing::trace!(%error, "a connection to a pod closed");
             }
         });
         *shared = Some(sender.clone());
@@ -218,9 +218,9 @@ struct Found {
     speaks_http2: bool,
 }
 
-/// Whether a pod can be at an address. Slices are written by users, too: what they name must not be the node's own services
-/// or those of its link, such as a cloud's metadata.
-fn is_pod_s(address: IpAddr, allows_loopback: bool) -> bool {
+/// Whether an address can be a pod's. Users can write EndpointSlices, too: these must not reach services of the node itself
+/// or of its link, such as a cloud's metadata service.
+fn is_pod_address(address: IpAddr, allows_loopback: bool) -> bool {
     let address = address.to_canonical();
     let is_link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast() || v4.octets()[0] == 0,
@@ -233,13 +233,13 @@ fn is_pod_s(address: IpAddr, allows_loopback: bool) -> bool {
 /// The ready endpoints of a target's port.
 fn find(target: &Target, service: &Service, slices: &[Arc<EndpointSlice>]) -> Vec<Found> {
     let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_ref()).into_iter().flatten();
-    let wanted = ports.into_iter().find(|port| match &target.port {
+    let service_port = ports.into_iter().find(|port| match &target.port {
         Port::Name(name) => port.name.as_deref() == Some(name),
         Port::Number(number) => port.port == i32::from(*number),
     });
-    let Some(wanted) = wanted else { return Vec::new() };
-    let speaks_http2 = matches!(wanted.app_protocol.as_deref(), Some("kubernetes.io/h2c" | "grpc" | "h2c"));
-    let name = wanted.name.as_deref().unwrap_or_default();
+    let Some(service_port) = service_port else { return Vec::new() };
+    let speaks_http2 = matches!(service_port.app_protocol.as_deref(), Some("kubernetes.io/h2c" | "grpc" | "h2c"));
+    let name = service_port.name.as_deref().unwrap_or_default();
     let mut found = Vec::new();
     for slice in slices.iter().filter(|slice| slice.address_type != "FQDN") {
         let port = slice.ports.iter().flatten().find(|port| port.name.as_deref().unwrap_or_default() == name);
@@ -254,7 +254,7 @@ fn find(target: &Target, service: &Service, slices: &[Arc<EndpointSlice>]) -> Ve
     }
     found.sort();
     found.dedup();
-    // A pod with addresses of both families would get twice the requests of one with a single one.
+    // A dual-stack pod would otherwise get twice the requests of a single-stack one.
     if found.iter().any(|found| found.address.is_ipv4()) {
         found.retain(|found| found.address.is_ipv4());
     }
@@ -267,7 +267,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn pods_are_machines_on_a_network() {
+    fn only_network_addresses_are_accepted_as_pods() {
         for (address, expected) in [
             ("10.0.0.1", true),
             ("fd00::1", true),
@@ -281,7 +281,7 @@ mod tests {
             ("224.0.0.1", false),
             ("ff02::1", false),
         ] {
-            assert_eq!(is_pod_s(address.parse().unwrap(), false), expected, "{address}");
+            assert_eq!(is_pod_address(address.parse().unwrap(), false), expected, "{address}");
         }
     }
 

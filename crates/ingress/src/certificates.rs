@@ -1,4 +1,4 @@
-//! TLS certificates by the name a client asks for, from secrets that may change at any time.
+//! TLS certificates by server name, from Secrets that may change at any time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::IngressError;
 #[derive(Debug)]
 pub struct Certificates {
     by_name: ArcSwap<HashMap<String, Arc<CertifiedKey>>>,
-    /// For names that no secret covers.
+    /// For names that no Secret covers.
     default: Arc<CertifiedKey>,
 }
 
@@ -26,7 +26,7 @@ pub struct Certificates {
 pub enum CertificateError {
     #[error("{0} is missing")]
     Missing(&'static str),
-    #[error("the certificate or key cannot be read: {0}")]
+    #[error("cannot parse the certificate or key: {0}")]
     Unreadable(String),
 }
 
@@ -42,14 +42,14 @@ impl Certificates {
         Ok(Self { by_name: ArcSwap::default(), default })
     }
 
-    /// Takes the certificates of all ingresses in place of those before.
+    /// Replaces the certificates of all Ingresses.
     pub fn set(&self, by_name: HashMap<String, Arc<CertifiedKey>>) {
         self.by_name.store(Arc::new(by_name));
     }
 
     pub fn server_config(self: &Arc<Self>) -> Result<ServerConfig, rustls::Error> {
         let mut provider = aws_lc_rs::default_provider();
-        // The smaller keys and hashes first: as safe, and a handshake costs half as much.
+        // Smaller keys and hashes first: as secure, and a handshake costs half as much.
         provider.cipher_suites.sort_by_key(|suite| {
             use rustls::CipherSuite::{
                 TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
@@ -66,7 +66,7 @@ impl Certificates {
         let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
         let mut config = builder.with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
         config.ignore_client_order = true;
-        // Clients that come back go on where they were, with nothing kept here for them.
+        // Clients resume their session by a ticket, without state on the server.
         config.ticketer = aws_lc_rs::Ticketer::new()?;
         config.send_tls13_tickets = 1;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -86,7 +86,7 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
-/// Namespace and name of the secrets that an ingress names.
+/// Namespace and name of the Secrets that an Ingress references.
 pub fn secrets_of(ingress: &Ingress) -> Vec<(String, String)> {
     let namespace = ingress.metadata.namespace.as_deref().unwrap_or_default();
     let listed = ingress.spec.iter().flat_map(|spec| spec.tls.iter().flatten());
@@ -94,7 +94,7 @@ pub fn secrets_of(ingress: &Ingress) -> Vec<(String, String)> {
     names.map(|name| (namespace.to_owned(), name.to_owned())).collect()
 }
 
-/// What the ingresses say about TLS: names, each with its certificate. Secrets that cannot be used are told and left out.
+/// Certificates by name, from the TLS sections of the Ingresses. Secrets that cannot be used are logged and skipped.
 pub fn of_ingresses(
     ingresses: &[Arc<Ingress>],
     secret_of: impl Fn(&str, &str) -> Option<Arc<Secret>>,
@@ -115,7 +115,7 @@ pub fn of_ingresses(
             };
             let rules = spec.rules.iter().flatten().filter_map(|rule| rule.host.as_ref());
             let listed: Vec<&String> = tls.hosts.iter().flatten().collect();
-            // Without names of its own, a certificate is for all hosts of the ingress.
+            // A TLS section without hosts applies to all hosts of the Ingress.
             let hosts = if listed.is_empty() { rules.collect() } else { listed };
             for host in hosts {
                 by_name.entry(host.to_ascii_lowercase()).or_insert_with(|| Arc::clone(&key));

@@ -1,4 +1,4 @@
-//! How many connections clients hold, so that one of them, or all together, cannot use up what this machine has.
+//! Limits the number of client connections, in total and per client, so that they cannot exhaust the node.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ struct State {
     by_client: HashMap<IpAddr, usize>,
 }
 
-/// One connection's place, free again when dropped.
-pub struct Held {
+/// Permit for one connection, released on drop.
+pub struct ConnectionPermit {
     connections: Arc<Connections>,
     client: IpAddr,
 }
@@ -30,8 +30,8 @@ impl Connections {
         Arc::new(Self { limits, state: Mutex::default() })
     }
 
-    /// A place for one more connection of a client, unless it or all have too many.
-    pub fn hold(self: &Arc<Self>, client: IpAddr) -> Option<Held> {
+    /// Acquires a permit, unless the client or the total is at its limit.
+    pub fn acquire(self: &Arc<Self>, client: IpAddr) -> Option<ConnectionPermit> {
         let client = client.to_canonical();
         let mut state = self.state.lock();
         let of_client = state.by_client.get(&client).copied().unwrap_or(0);
@@ -40,11 +40,11 @@ impl Connections {
         }
         state.total += 1;
         state.by_client.insert(client, of_client + 1);
-        Some(Held { connections: Arc::clone(self), client })
+        Some(ConnectionPermit { connections: Arc::clone(self), client })
     }
 }
 
-impl Drop for Held {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut state = self.connections.state.lock();
         state.total -= 1;
@@ -62,14 +62,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_client_takes_the_place_of_others() {
+    fn a_client_cannot_exceed_its_limit_at_the_expense_of_others() {
         let limits = Limits { connections: 5, connections_of_client: 2, ..Limits::default() };
         let connections = Connections::new(limits);
-        let hold = |last: u8| connections.hold([10, 0, 0, last].into());
-        let held: Vec<Held> = [1, 1, 2, 2].map(|last| hold(last).unwrap()).into();
-        assert!(hold(1).is_none() && hold(2).is_none(), "too many of one");
-        let fifth = hold(3);
-        assert!(fifth.is_some() && hold(4).is_none(), "too many of all");
+        let acquire = |last: u8| connections.acquire([10, 0, 0, last].into());
+        let held: Vec<ConnectionPermit> = [1, 1, 2, 2].map(|last| acquire(last).unwrap()).into();
+        assert!(acquire(1).is_none() && acquire(2).is_none(), "too many of one");
+        let fifth = acquire(3);
+        assert!(fifth.is_some() && acquire(4).is_none(), "too many of all");
         drop((held, fifth));
         let state = connections.state.lock();
         assert!(state.total == 0 && state.by_client.is_empty());

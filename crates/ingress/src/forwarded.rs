@@ -1,4 +1,4 @@
-//! What changes in a request's and an answer's head on the way through.
+//! Changes to request and response headers on their way through the proxy.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -13,15 +13,15 @@ const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Whence the requests of a connection come, in the words that pods are told.
+/// The origin of a connection's requests, as reported to pods in X-Forwarded headers.
 #[derive(Clone, Debug)]
 pub struct Origin {
     client: IpAddr,
     is_secure: bool,
     port: u16,
-    /// All of it as lines of a head.
+    /// All headers as lines of a request head.
     lines: String,
-    /// The same as values, for those who need them.
+    /// The same as header values, built on first use.
     values: OnceLock<Values>,
 }
 
@@ -42,7 +42,7 @@ impl Origin {
         Self { client, is_secure, port, lines, values: OnceLock::new() }
     }
 
-    /// Writes all but the host's name into a head.
+    /// Writes all headers except the host into a request head.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.lines.as_bytes());
     }
@@ -57,7 +57,7 @@ impl Origin {
 
     fn values(&self) -> &Values {
         self.values.get_or_init(|| Values {
-            // An address is always a valid value.
+            // An address is always a valid header value.
             client: HeaderValue::from_str(&self.client.to_string()).unwrap_or(HeaderValue::from_static("unknown")),
             protocol: HeaderValue::from_static(protocol(self.is_secure)),
             port: HeaderValue::from(self.port),
@@ -69,8 +69,8 @@ fn protocol(is_secure: bool) -> &'static str {
     if is_secure { "https" } else { "http" }
 }
 
-/// Whether a field says who asked and how, which pods are told by us alone. Some read `_` as `-`.
-pub fn is_claim(name: &str) -> bool {
+/// Whether only the proxy may set this header, which tells pods the origin of a request. Some servers read `_` as `-`.
+pub fn is_origin_header(name: &str) -> bool {
     const PREFIX: &[u8] = b"x-forwarded-";
     let like = |text: &[u8], other: &[u8]| {
         let plain = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
@@ -82,9 +82,9 @@ pub fn is_claim(name: &str) -> bool {
         || like(name, b"x-real-ip")
 }
 
-/// Says who asked. What the client claims of itself is not passed on: pods trust these fields.
+/// Sets the origin headers. Those sent by the client are removed: pods trust these headers.
 pub fn set(headers: &mut HeaderMap, origin: &Origin, host: Option<HeaderValue>) {
-    let claims: Vec<HeaderName> = headers.keys().filter(|name| is_claim(name.as_str())).cloned().collect();
+    let claims: Vec<HeaderName> = headers.keys().filter(|name| is_origin_header(name.as_str())).cloned().collect();
     for name in claims {
         headers.remove(name);
     }
@@ -99,8 +99,8 @@ pub fn set(headers: &mut HeaderMap, origin: &Origin, host: Option<HeaderValue>) 
     };
 }
 
-/// Takes out what is between two neighbours only. `keep_upgrade` leaves what a WebSocket needs.
-pub fn remove_neighbourly(headers: &mut HeaderMap, keep_upgrade: bool) {
+/// Removes hop-by-hop headers. `keep_upgrade` keeps those that a WebSocket needs.
+pub fn remove_hop_by_hop(headers: &mut HeaderMap, keep_upgrade: bool) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -126,7 +126,7 @@ pub fn remove_neighbourly(headers: &mut HeaderMap, keep_upgrade: bool) {
         headers.remove(name);
     }
     if trailers {
-        // gRPC needs to know that trailers come through.
+        // gRPC needs to know that trailers are forwarded.
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
     if let Some(upgrade) = upgrade {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_fields_do_not_pass() {
+    fn hop_by_hop_headers_are_removed() {
         let all = [
             ("connection", "close, x-hop"),
             ("x-hop", "1"),
@@ -153,15 +153,15 @@ mod tests {
             ("accept", "*/*"),
         ];
         let mut passed = headers(&all);
-        remove_neighbourly(&mut passed, false);
+        remove_hop_by_hop(&mut passed, false);
         assert_eq!(passed, headers(&[("te", "trailers"), ("accept", "*/*")]));
         let mut socket = headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "websocket")]);
-        remove_neighbourly(&mut socket, true);
+        remove_hop_by_hop(&mut socket, true);
         assert_eq!(socket, headers(&[("connection", "upgrade"), ("upgrade", "websocket")]));
     }
 
     #[test]
-    fn a_client_cannot_claim_to_be_another() {
+    fn a_client_cannot_forge_its_origin() {
         let mut claimed = headers(&[
             ("x-forwarded-for", "1.2.3.4"),
             ("x-forwarded-host", "evil"),

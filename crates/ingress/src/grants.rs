@@ -1,5 +1,5 @@
-//! Who may read the TLS secrets of ingresses. Nodes may read few secrets; of those they need to serve ingresses they get
-//! exactly the ones that ingresses name: a role in each namespace lists them.
+//! Grants nodes read access to the TLS Secrets of Ingresses. A Role in each namespace lists exactly the Secrets that Ingresses
+//! reference; nodes can read no others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 use crate::certificates::secrets_of;
 use crate::routes::is_ours;
 
-/// The role and its binding in every namespace with such an ingress.
+/// Name of the Role and RoleBinding in every namespace with such an Ingress.
 const NAME: &str = "knarr:ingress";
 const MANAGER: &str = "knarr-ingress";
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Keeps the roles true until dropped; `readers` is the group that nodes are in.
+/// Keeps the Roles in sync until dropped; `readers` is the user group of the nodes.
 pub async fn run(informers: Informers, client: Client, readers: String) {
     let own = format!("metadata.name={NAME}");
-    let followed = Arc::new(Followed {
+    let sources = Arc::new(Sources {
         ingresses: informers.of(),
         classes: informers.of(),
         roles: informers.selected(&own, ""),
@@ -30,32 +30,32 @@ pub async fn run(informers: Informers, client: Client, readers: String) {
     });
     let queue = WorkQueue::<String>::new();
     let add = Arc::clone(&queue);
-    followed.ingresses.on_change(move |change| {
+    sources.ingresses.on_change(move |change| {
         add.add(change.latest().metadata.namespace.clone().unwrap_or_default());
     });
-    let (add, all) = (Arc::clone(&queue), Arc::downgrade(&followed));
-    followed.classes.on_change(move |_| {
+    let (add, all) = (Arc::clone(&queue), Arc::downgrade(&sources));
+    sources.classes.on_change(move |_| {
         if let Some(all) = all.upgrade() {
             all.ingresses.for_each(|ingress| add.add(ingress.metadata.namespace.clone().unwrap_or_default()));
         }
     });
     let add = Arc::clone(&queue);
-    followed.roles.on_change(move |change| add.add(change.latest().metadata.namespace.clone().unwrap_or_default()));
+    sources.roles.on_change(move |change| add.add(change.latest().metadata.namespace.clone().unwrap_or_default()));
     let add = Arc::clone(&queue);
-    followed.bindings.on_change(move |change| add.add(change.latest().metadata.namespace.clone().unwrap_or_default()));
-    followed.ingresses.synced().await;
-    followed.classes.synced().await;
-    followed.roles.synced().await;
-    followed.bindings.synced().await;
+    sources.bindings.on_change(move |change| add.add(change.latest().metadata.namespace.clone().unwrap_or_default()));
+    sources.ingresses.synced().await;
+    sources.classes.synced().await;
+    sources.roles.synced().await;
+    sources.bindings.synced().await;
     run_workers(queue, 1, move |namespace| {
-        let plan = followed.plan(&namespace, &readers);
+        let plan = sources.plan(&namespace, &readers);
         let (client, readers) = (client.clone(), readers.clone());
         async move { carry_out(client, &namespace, &readers, plan).await }
     })
     .await;
 }
 
-struct Followed {
+struct Sources {
     ingresses: Arc<Informer<Ingress>>,
     classes: Arc<Informer<IngressClass>>,
     roles: Arc<Informer<Role>>,
@@ -69,19 +69,19 @@ enum Plan {
     Revoke,
 }
 
-impl Followed {
+impl Sources {
     fn plan(&self, namespace: &str, readers: &str) -> Plan {
         let classes = self.classes.list();
         let ingresses = self.ingresses.in_namespace(namespace);
         let ours = ingresses.iter().filter(|ingress| is_ours(ingress, &classes));
-        let wanted: BTreeSet<String> = ours.flat_map(|ingress| secrets_of(ingress)).map(|(_, name)| name).collect();
+        let desired: BTreeSet<String> = ours.flat_map(|ingress| secrets_of(ingress)).map(|(_, name)| name).collect();
         let role = self.roles.get(namespace, NAME);
         let binding = self.bindings.get(namespace, NAME);
-        plan(wanted, role.as_deref(), binding.map(|binding| binds(&binding, readers)))
+        plan(desired, role.as_deref(), binding.map(|binding| binds(&binding, readers)))
     }
 }
 
-/// Whether the role is given to exactly these readers: an earlier version gave it to others.
+/// Whether the binding's subjects are exactly these readers: an earlier version bound another group.
 fn binds(binding: &RoleBinding, readers: &str) -> bool {
     match binding.subjects.as_deref() {
         Some([subject]) => subject.kind == "Group" && subject.name == readers,
@@ -89,17 +89,17 @@ fn binds(binding: &RoleBinding, readers: &str) -> bool {
     }
 }
 
-/// `bound` says of a binding that is there whether it is as it should be.
-fn plan(wanted: BTreeSet<String>, role: Option<&Role>, bound: Option<bool>) -> Plan {
+/// `bound`: whether an existing binding is correct; `None` if there is none.
+fn plan(desired: BTreeSet<String>, role: Option<&Role>, bound: Option<bool>) -> Plan {
     let granted = role.map(|role| {
         let rules = role.rules.iter().flatten();
         rules.flat_map(|rule| rule.resource_names.iter().flatten().cloned()).collect::<BTreeSet<String>>()
     });
     match granted {
-        None if wanted.is_empty() && bound.is_none() => Plan::Nothing,
-        Some(granted) if granted == wanted && bound == Some(true) => Plan::Nothing,
-        _ if wanted.is_empty() => Plan::Revoke,
-        _ => Plan::Grant(wanted),
+        None if desired.is_empty() && bound.is_none() => Plan::Nothing,
+        Some(granted) if granted == desired && bound == Some(true) => Plan::Nothing,
+        _ if desired.is_empty() => Plan::Revoke,
+        _ => Plan::Grant(desired),
     }
 }
 
@@ -120,7 +120,7 @@ async fn carry_out(client: Client, namespace: &str, readers: &str, plan: Plan) -
     }
 }
 
-/// What is gone, or goes with its namespace, needs nothing.
+/// Ignores errors about objects that are gone or in a terminating namespace.
 fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
         Err(kube::Error::Api(status)) if status.code == 404 || is_terminating(&status.message) => Ok(()),
@@ -152,14 +152,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_may_read_what_ingresses_name_and_no_more() {
+    fn nodes_can_read_exactly_the_secrets_that_ingresses_reference() {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<String>>();
-        let granting = |wanted: &[&str]| serde_json::from_value::<Role>(role(&names(wanted))).unwrap();
+        let granting = |desired: &[&str]| serde_json::from_value::<Role>(role(&names(desired))).unwrap();
         let (one, two) = (granting(&["a"]), granting(&["a", "b"]));
         let given: RoleBinding = serde_json::from_value(binding("network")).unwrap();
         let (right, wrong) = (Some(binds(&given, "network")), Some(binds(&given, "nodes")));
         assert_eq!((right, wrong), (Some(true), Some(false)));
-        for (wanted, role, bound, expected) in [
+        for (desired, role, bound, expected) in [
             (vec![], None, None, Plan::Nothing),
             (vec!["a"], None, None, Plan::Grant(names(&["a"]))),
             (vec!["a"], Some(&one), right, Plan::Nothing),
@@ -169,7 +169,7 @@ mod tests {
             (vec![], Some(&one), right, Plan::Revoke),
             (vec![], None, right, Plan::Revoke),
         ] {
-            assert_eq!(plan(names(&wanted), role, bound), expected, "{wanted:?}");
+            assert_eq!(plan(names(&desired), role, bound), expected, "{desired:?}");
         }
     }
 }

@@ -1,32 +1,33 @@
-//! The ingress controller: HTTP and HTTPS from outside the cluster reach pods by host and path.
+//! The ingress controller: routes HTTP and HTTPS from outside the cluster to pods by host and path.
 //!
-//! In: ingresses, their classes, services, endpoint slices and TLS secrets from the API, and connections of clients.
-//! Out: requests to pods, and the addresses under which an ingress is reached in its status.
+//! Input: Ingresses, IngressClasses, Services, EndpointSlices and TLS Secrets from the API, and client connections.
+//! Output: requests to pods, and the load balancer addresses in the status of each Ingress.
 //!
-//! Every node serves ([`run`]): `routes` says which backend a request is for (pure); `backends` knows the pods behind it
-//! and keeps connections to them; `line` carries a request; `certificates` chooses by server name from `secrets`; `follow`
-//! keeps these true to the API; `quick` serves plain requests and `proxy` all others; `server` accepts connections on the
-//! threads of `worker`, no more than `connections` allows, and closes those on which there is no `activity`; `announce` says that this node does so. In one place of the cluster ([`run_central`]), `status` tells where ingresses
-//! are reached, and `grants` lets nodes read the secrets that they need.
+//! Every node serves ([`run`]): `routes` selects the backend of a request (pure); `backends` holds its pods and pools
+//! connections to them; `pod_connection` carries a request; `certificates` selects by server name from `secrets`; `watcher`
+//! keeps these in sync with the API; `fast_path` serves simple requests and `proxy` all others; `server` accepts connections
+//! on the threads of `worker`, within the limits of `connections`, and closes those without `activity`; `announce` marks
+//! this node as serving. Once per cluster ([`run_central`]), `status` publishes the addresses of Ingresses and `grants`
+//! lets nodes read the Secrets that they need.
 
 mod activity;
-mod again;
 mod announce;
 mod backends;
 mod certificates;
 mod connections;
-mod counted;
-mod follow;
+mod counted_body;
+mod fast_path;
 mod forwarded;
 mod grants;
-mod line;
 mod metrics;
+mod pod_connection;
 mod proxy;
-mod quick;
+mod replay;
 mod routes;
 mod secrets;
 mod server;
 mod status;
+mod watcher;
 mod worker;
 
 use std::net::SocketAddr;
@@ -37,17 +38,17 @@ use knarr_client::Informers;
 use knarr_client::kube::Client;
 use tokio::sync::watch;
 
-pub use metrics::render as metrics;
 #[doc(hidden)]
-pub use quick::fuzzing;
+pub use fast_path::fuzzing;
+pub use metrics::render as metrics;
 pub use server::Listeners;
 
-/// The controller name by which an IngressClass asks for us.
+/// The controller name in the spec of our IngressClass.
 pub const CONTROLLER: &str = "knarr.dev/ingress";
-/// The class that is made for us.
+/// The IngressClass that is created for this controller.
 pub const CLASS: &str = "knarr";
 
-/// Where clients come in.
+/// Addresses to listen on.
 #[derive(Clone, Debug)]
 pub struct Addresses {
     pub http: Vec<SocketAddr>,
@@ -55,8 +56,8 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Listens on all of them. Connections wait from then on until [`run`] serves them, so this is best done as soon as
-    /// a process starts.
+    /// Listens on all addresses. Connections queue until [`run`] serves them, so call this as early as possible in a
+    /// process.
     pub fn bind(&self) -> Result<Listeners, IngressError> {
         Listeners::bind(self)
     }
@@ -65,11 +66,11 @@ impl Addresses {
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     pub connect: Duration,
-    /// Until a pod begins to answer.
-    pub answer: Duration,
-    /// Until a client has sent its request's head, once it has begun.
+    /// Until a pod sends the head of its response.
+    pub response: Duration,
+    /// Until a client has sent the rest of a request's head after its first byte.
     pub head: Duration,
-    /// Until a client asks again, or takes more of its answer.
+    /// Until a client sends its next request, or reads more of a response.
     pub idle: Duration,
 }
 
@@ -77,20 +78,20 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),
-            answer: Duration::from_secs(60),
+            response: Duration::from_secs(60),
             head: Duration::from_secs(30),
             idle: Duration::from_secs(75),
         }
     }
 }
 
-/// What clients and Services can claim of this machine.
+/// Limits on the node's resources that clients and Services can use.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections of all clients, and of one.
+    /// Connections of all clients together, and of one client.
     pub connections: usize,
     pub connections_of_client: usize,
-    /// Whether pods may be at loopback addresses, as they are in tests. On a node these are the node's own services.
+    /// Whether pods may have loopback addresses, as in tests. On a node these are the node's own services.
     pub allows_loopback_pods: bool,
 }
 
@@ -104,7 +105,7 @@ impl Default for Limits {
 pub enum IngressError {
     #[error("ingress cannot listen on {0}")]
     Listen(SocketAddr, #[source] std::io::Error),
-    #[error("the certificate for unknown names cannot be made: {0}")]
+    #[error("cannot create the default certificate: {0}")]
     Certificate(String),
 }
 
@@ -119,16 +120,16 @@ pub async fn run(
 ) -> Result<(), IngressError> {
     let certificates = Arc::new(certificates::Certificates::new()?);
     let backends = Arc::new(backends::Backends::new(timeouts.connect, limits.allows_loopback_pods));
-    let followed = follow::start(&informers, &backends, &certificates).await;
-    let proxy = Arc::new(proxy::Proxy { routes: followed.routes(), timeouts });
-    // Plain requests need not wait for certificates.
+    let watcher = watcher::start(&informers, &backends, &certificates).await;
+    let proxy = Arc::new(proxy::Proxy { routes: watcher.routes(), timeouts });
+    // SimpleRequest HTTP need not wait for certificates.
     let (sender, is_secure) = watch::channel(false);
-    tracing::info!("ingress serves");
+    tracing::info!("serving ingresses");
     tokio::join!(
         server::serve(listeners, proxy, certificates, is_secure, connections::Connections::new(limits)),
-        followed.run(),
+        watcher.run(),
         async {
-            followed.certificates_known().await;
+            watcher.certificates_known().await;
             sender.send_replace(true);
         },
         announce::run(informers, client, node_name, true),
@@ -136,13 +137,13 @@ pub async fn run(
     Ok(())
 }
 
-/// What a node does that serves no ingresses: it takes back what it may have said before.
+/// Runs on a node that serves no Ingresses: removes the annotation of an earlier configuration.
 pub async fn withdraw(informers: Informers, client: Client, node_name: String) {
     announce::run(informers, client, node_name, false).await;
 }
 
-/// What is done in one place of the cluster: ingresses' status, the class, and the right of `nodes`, a group of users, to
-/// read TLS secrets that ingresses name.
+/// Runs once per cluster: Ingress status, the IngressClass, and the permission of the user group `nodes` to read the TLS
+/// Secrets that Ingresses reference.
 pub async fn run_central(informers: Informers, client: Client, nodes: String) {
     tokio::join!(status::run(informers.clone(), client.clone()), grants::run(informers, client, nodes));
 }

@@ -1,4 +1,4 @@
-//! Counts of what passed through, in the Prometheus text format.
+//! Request metrics of the ingress controller, in the Prometheus text format.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,13 +8,13 @@ use crate::worker;
 
 const BOUNDS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 
-/// One worker's share, on cache lines of its own: workers that count must not wait for one another.
+/// The counters of one worker, on separate cache lines: workers must not contend for them.
 #[repr(align(128))]
 struct Counts {
     by_class: [AtomicU64; 5],
     retries: AtomicU64,
     upgrades: AtomicU64,
-    under_way: AtomicU64,
+    in_flight: AtomicU64,
     buckets: [AtomicU64; BOUNDS.len()],
     microseconds: AtomicU64,
 }
@@ -25,35 +25,35 @@ impl Counts {
             by_class: [const { AtomicU64::new(0) }; 5],
             retries: AtomicU64::new(0),
             upgrades: AtomicU64::new(0),
-            under_way: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
             buckets: [const { AtomicU64::new(0) }; BOUNDS.len()],
             microseconds: AtomicU64::new(0),
         }
     }
 }
 
-static COUNTS: [Counts; worker::MOST] = [const { Counts::none() }; worker::MOST];
+static COUNTS: [Counts; worker::MAX_WORKERS] = [const { Counts::none() }; worker::MAX_WORKERS];
 
 fn own() -> &'static Counts {
-    &COUNTS[worker::current() % worker::MOST]
+    &COUNTS[worker::current() % worker::MAX_WORKERS]
 }
 
-/// Counts a request as under way until dropped.
-pub struct UnderWay(&'static Counts);
+/// Counts a request as in flight until dropped.
+pub struct InFlight(&'static Counts);
 
-pub fn begun() -> UnderWay {
+pub fn request_started() -> InFlight {
     let counts = own();
-    counts.under_way.fetch_add(1, Ordering::Relaxed);
-    UnderWay(counts)
+    counts.in_flight.fetch_add(1, Ordering::Relaxed);
+    InFlight(counts)
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-pub fn answered(status: u16, took: Duration) {
+pub fn record_response(status: u16, took: Duration) {
     let class = usize::from(status / 100).clamp(1, 5) - 1;
     let counts = own();
     counts.by_class[class].fetch_add(1, Ordering::Relaxed);
@@ -71,7 +71,7 @@ pub fn upgraded() {
     own().upgrades.fetch_add(1, Ordering::Relaxed);
 }
 
-/// All counts as text.
+/// All metrics as text.
 pub fn render() -> String {
     let mut text = String::new();
     let read = |of: &dyn Fn(&'static Counts) -> &'static AtomicU64| -> u64 {
@@ -85,7 +85,7 @@ pub fn render() -> String {
     for (name, kind, count) in [
         ("knarr_ingress_retries_total", "counter", read(&|counts| &counts.retries)),
         ("knarr_ingress_upgrades_total", "counter", read(&|counts| &counts.upgrades)),
-        ("knarr_ingress_requests_in_flight", "gauge", read(&|counts| &counts.under_way)),
+        ("knarr_ingress_requests_in_flight", "gauge", read(&|counts| &counts.in_flight)),
     ] {
         let _ = writeln!(text, "# TYPE {name} {kind}\n{name} {count}");
     }

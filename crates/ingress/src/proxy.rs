@@ -1,4 +1,4 @@
-//! One request on its way to a pod and back.
+//! Proxies one request to a pod and its response back, for everything that the fast path does not serve.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,16 +17,16 @@ use hyper_util::rt::TokioIo;
 use crate::Timeouts;
 use crate::backends::{Backend, Connection, Pod};
 use crate::forwarded::{self, Origin};
-use crate::line::Through;
 use crate::metrics;
+use crate::pod_connection::ForwardedBody;
 use crate::routes::Table;
 
-/// What is sent to a pod: a client's body, or nothing.
+/// Request body: the client's, or empty.
 pub type Payload = Either<Incoming, Full<Bytes>>;
-/// What a client gets: a pod's body, or one of our own.
-pub type Answer = Either<Through, Full<Bytes>>;
+/// Response body: the pod's, or an error of our own.
+pub type ResponseBody = Either<ForwardedBody, Full<Bytes>>;
 
-/// Pods that are tried for one request.
+/// Maximum number of attempts per request.
 pub const ATTEMPTS: usize = 3;
 
 pub struct Proxy {
@@ -35,18 +35,22 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    pub async fn handle(&self, request: Request<Incoming>, origin: &Origin) -> Response<Answer> {
+    pub async fn handle(&self, request: Request<Incoming>, origin: &Origin) -> Response<ResponseBody> {
         let started = Instant::now();
-        let _under_way = metrics::begun();
-        let answer = match self.forward(request, origin).await {
-            Ok(answer) => answer,
-            Err(problem) => problem.answer(),
+        let _under_way = metrics::request_started();
+        let response = match self.forward(request, origin).await {
+            Ok(response) => response,
+            Err(problem) => problem.response(),
         };
-        metrics::answered(answer.status().as_u16(), started.elapsed());
-        answer
+        metrics::record_response(response.status().as_u16(), started.elapsed());
+        response
     }
 
-    async fn forward(&self, mut request: Request<Incoming>, origin: &Origin) -> Result<Response<Answer>, Problem> {
+    async fn forward(
+        &self,
+        mut request: Request<Incoming>,
+        origin: &Origin,
+    ) -> Result<Response<ResponseBody>, Problem> {
         let host = host_of(&request).ok_or(Problem::NoHost)?;
         let backend = {
             let routes = self.routes.load();
@@ -54,20 +58,20 @@ impl Proxy {
             Arc::clone(routes.find(name, request.uri().path()).ok_or(Problem::NoRule)?)
         };
         let upgrade = wants_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
-        forwarded::remove_neighbourly(request.headers_mut(), upgrade.is_some());
+        forwarded::remove_hop_by_hop(request.headers_mut(), upgrade.is_some());
         forwarded::set(request.headers_mut(), origin, Some(host.clone()));
-        let answer = self.send(&backend, request.map(Either::Left), &host).await?;
-        Ok(finish(answer, upgrade))
+        let response = self.send(&backend, request.map(Either::Left), &host).await?;
+        Ok(finish(response, upgrade))
     }
 
-    /// Sends to one pod after another until one answers. What a pod may have begun to work on is sent again only when
-    /// that does no harm.
+    /// Sends to one pod after another until one responds. A request that a pod may have started to process is repeated
+    /// only if that is safe.
     async fn send(
         &self,
         backend: &Backend,
         mut request: Request<Payload>,
         host: &HeaderValue,
-    ) -> Result<Response<Through>, Problem> {
+    ) -> Result<Response<ForwardedBody>, Problem> {
         let spare = is_repeatable(&request).then(|| head_of(&request));
         let mut pod = backend.next().ok_or(Problem::NoPods)?;
         for attempt in 1..=ATTEMPTS {
@@ -75,9 +79,9 @@ impl Proxy {
                 Ok(connection) => {
                     address_to(&mut request, &connection, host);
                     let exchange = exchange(connection, request, &pod);
-                    let failed = match tokio::time::timeout(self.timeouts.answer, exchange).await {
+                    let failed = match tokio::time::timeout(self.timeouts.response, exchange).await {
                         Err(_) => return Err(Problem::TooSlow),
-                        Ok(Ok(answer)) => return Ok(answer),
+                        Ok(Ok(response)) => return Ok(response),
                         Ok(Err(failed)) => failed,
                     };
                     request = match (failed.unsent, &spare) {
@@ -89,7 +93,7 @@ impl Proxy {
                 }
                 Err(error) => error.to_string(),
             };
-            tracing::debug!(pod = %pod.address, error, attempt, "a pod did not answer");
+            tracing::debug!(pod = %pod.address, error, attempt, "a pod did not respond");
             metrics::retried();
             pod = backend.other_than(&pod).ok_or(Problem::NoPods)?;
         }
@@ -97,7 +101,7 @@ impl Proxy {
     }
 }
 
-/// Why there is no answer from a pod.
+/// Why there is no response from a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
     NoHost,
@@ -121,24 +125,24 @@ impl Problem {
     pub fn text(self) -> &'static str {
         match self {
             Problem::NoHost => "the request names no host\n",
-            Problem::NoRule => "no ingress leads from here\n",
+            Problem::NoRule => "no ingress rule matches this request\n",
             Problem::NoPods => "no pod is ready behind this address\n",
-            Problem::Unreachable => "the pod behind this address does not answer\n",
+            Problem::Unreachable => "the pod behind this address does not respond\n",
             Problem::TooSlow => "the pod behind this address takes too long\n",
         }
     }
 
-    fn answer(self) -> Response<Answer> {
-        let mut answer = Response::new(Either::Right(Full::new(Bytes::from_static(self.text().as_bytes()))));
-        *answer.status_mut() = self.status();
-        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        answer
+    fn response(self) -> Response<ResponseBody> {
+        let mut response = Response::new(Either::Right(Full::new(Bytes::from_static(self.text().as_bytes()))));
+        *response.status_mut() = self.status();
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        response
     }
 }
 
 struct Failed {
     error: hyper::Error,
-    /// The request, if nothing of it was sent.
+    /// The request, if none of it was sent.
     unsent: Option<Request<Payload>>,
 }
 
@@ -146,43 +150,43 @@ async fn exchange(
     connection: Connection,
     request: Request<Payload>,
     pod: &Arc<Pod>,
-) -> Result<Response<Through>, Failed> {
+) -> Result<Response<ForwardedBody>, Failed> {
     let sent = match connection {
         Connection::One(line) => line.exchange(request).await,
-        Connection::Shared(mut sender) => sender.try_send_request(request).await.map(|answer| (answer, None)),
+        Connection::Shared(mut sender) => sender.try_send_request(request).await.map(|response| (response, None)),
     };
     match sent {
-        Ok((answer, line)) => {
+        Ok((response, line)) => {
             // After an upgrade the connection is no longer HTTP.
             let line = match line {
-                Some(line) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    line.let_go();
+                Some(line) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                    line.detach();
                     None
                 }
                 line => line.map(|line| (line, Arc::clone(pod))),
             };
-            Ok(answer.map(|body| Through::new(body, line)))
+            Ok(response.map(|body| ForwardedBody::new(body, line)))
         }
         Err(mut error) => Err(Failed { unsent: error.take_message(), error: error.into_error() }),
     }
 }
 
-/// Makes the answer ready for the client; after an upgrade on both sides, bytes flow freely.
-fn finish(mut answer: Response<Through>, upgrade: Option<OnUpgrade>) -> Response<Answer> {
-    let is_upgrade = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
+/// Prepares the response for the client; after an upgrade on both sides, copies bytes in both directions.
+fn finish(mut response: Response<ForwardedBody>, upgrade: Option<OnUpgrade>) -> Response<ResponseBody> {
+    let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if is_upgrade && let Some(client) = upgrade {
-        let pod = hyper::upgrade::on(&mut answer);
+        let pod = hyper::upgrade::on(&mut response);
         metrics::upgraded();
         tokio::spawn(async move {
             if let (Ok(client), Ok(pod)) = tokio::join!(client, pod) {
-                // Either side may end whenever it likes.
+                // Either side may close at any time.
                 let _ = knarr_relay::relay(TokioIo::new(client), TokioIo::new(pod)).await;
             }
         });
     }
-    forwarded::remove_neighbourly(answer.headers_mut(), is_upgrade);
-    *answer.version_mut() = Version::HTTP_11;
-    answer.map(Either::Left)
+    forwarded::remove_hop_by_hop(response.headers_mut(), is_upgrade);
+    *response.version_mut() = Version::HTTP_11;
+    response.map(Either::Left)
 }
 
 fn host_of<T>(request: &Request<T>) -> Option<HeaderValue> {
@@ -207,7 +211,7 @@ fn wants_upgrade<T>(request: &Request<T>) -> bool {
         })
 }
 
-/// Whether asking twice is as good as asking once, and nothing of the body can be lost.
+/// Whether the request is safe to repeat, and no part of its body can be lost.
 fn is_repeatable(request: &Request<Payload>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
         && request.body().is_end_stream()
@@ -223,7 +227,7 @@ fn head_of(request: &Request<Payload>) -> Request<Payload> {
     head
 }
 
-/// HTTP/1 wants the path alone and a Host field, HTTP/2 the whole address.
+/// Sets the request target: HTTP/1 needs the path and a Host header, HTTP/2 the full URI.
 fn address_to(request: &mut Request<Payload>, connection: &Connection, host: &HeaderValue) {
     let path = request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     match connection {
@@ -251,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_no_part_of_a_name() {
+    fn ports_are_removed_from_host_names() {
         for (host, name) in [("a.b:80", "a.b"), ("a.b", "a.b"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]")] {
             assert_eq!(without_port(host), name);
         }

@@ -1,4 +1,4 @@
-//! Which backend a request is for. Pure: a table is built from ingresses, and asked with a host and a path.
+//! The routing table: built from Ingresses, queried by host and path. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use k8s_openapi::api::networking::v1::{HTTPIngressPath, Ingress, IngressBackend,
 
 use crate::{CLASS, CONTROLLER};
 
-/// A service's port that requests go to.
+/// The port of a Service that requests go to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     pub namespace: String,
@@ -21,7 +21,7 @@ pub enum Port {
     Number(u16),
 }
 
-/// `T` stands for what serves a target.
+/// `T` is the backend that serves a target.
 pub struct Table<T> {
     hosts: HashMap<String, Vec<Rule<T>>>,
     /// Without the star: `.example.org`.
@@ -43,7 +43,7 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// The rules of all ingresses; of two for the same path the older ingress decides.
+    /// Builds the rules of all Ingresses; for equal paths the older Ingress wins.
     pub fn build(ingresses: &[Arc<Ingress>], mut backend_of: impl FnMut(Target) -> Arc<T>) -> Self {
         let mut ingresses: Vec<&Arc<Ingress>> = ingresses.iter().collect();
         let age = |ingress: &Ingress| {
@@ -77,14 +77,14 @@ impl<T> Table<T> {
         }
         let lists = table.hosts.values_mut().chain(table.wildcards.values_mut()).chain([&mut table.anywhere]);
         for rules in lists {
-            // The longest path first, exact ones before prefixes; the sort is stable, so older rules stay before newer.
+            // The longest path first, exact before prefix; the sort is stable, so older rules stay before newer.
             rules.sort_by_key(|rule| (std::cmp::Reverse(rule.path.len()), !rule.is_exact));
         }
         table
     }
 
-    /// What is said for the host itself comes first, then for its wildcard, then for all hosts: a rule without a host is for all
-    /// traffic, whatever others say of a host.
+    /// Rules for the exact host come first, then for its wildcard, then for all hosts: a rule without a host applies to all
+    /// traffic, whatever other rules say about a host.
     pub fn find(&self, host: &str, path: &str) -> Option<&Arc<T>> {
         let lower;
         let host = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
@@ -93,7 +93,7 @@ impl<T> Table<T> {
         } else {
             host
         };
-        // A star stands for one label.
+        // A wildcard stands for one label.
         let wildcard = host.find('.').and_then(|dot| self.wildcards.get(&host[dot..]));
         let lists = [self.hosts.get(host), wildcard, Some(&self.anywhere)];
         let rule = lists.into_iter().flatten().find_map(|rules| rules.iter().find(|rule| rule.matches(path)));
@@ -106,7 +106,7 @@ impl<T> Rule<T> {
         if self.is_exact {
             return path == self.path;
         }
-        // A prefix ends where an element of the path does.
+        // A prefix matches whole path elements.
         let prefix = self.path.trim_end_matches('/');
         path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
@@ -129,7 +129,7 @@ fn target(namespace: &str, backend: &IngressBackend) -> Option<Target> {
     Some(Target { namespace: namespace.to_owned(), service: service.name.clone(), port })
 }
 
-/// Whether an ingress asks for this controller.
+/// Whether an Ingress belongs to this controller.
 pub fn is_ours(ingress: &Ingress, classes: &[Arc<IngressClass>]) -> bool {
     let named = ingress.spec.as_ref().and_then(|spec| spec.ingress_class_name.as_deref());
     let annotations = ingress.metadata.annotations.as_ref();

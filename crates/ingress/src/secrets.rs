@@ -1,4 +1,4 @@
-//! The TLS secrets that ingresses name, each followed by itself: a node may read these and no others.
+//! Watches the TLS Secrets that Ingresses reference, each by name: a node may read these and no others.
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
@@ -16,84 +16,85 @@ use tokio::task::AbortHandle;
 /// Namespace and name.
 pub type Key = (String, String);
 
-/// The right to read a secret may come a moment after the ingress that names it.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Backoff: the permission to read a Secret may be granted shortly after the Ingress that references it.
+const MIN_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 pub struct Secrets {
     client: Client,
-    followed: Mutex<HashMap<Key, Followed>>,
+    watched: Mutex<HashMap<Key, SecretWatch>>,
     on_change: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// What is known of a secret: nothing yet, that there is none, or the secret.
-type Known = Option<Option<Arc<Secret>>>;
+/// The state of a Secret: unknown, absent, or the Secret.
+type SecretState = Option<Option<Arc<Secret>>>;
 
-struct Followed {
-    known: watch::Receiver<Known>,
+struct SecretWatch {
+    known: watch::Receiver<SecretState>,
     task: AbortHandle,
 }
 
-impl Drop for Followed {
+impl Drop for SecretWatch {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 impl Secrets {
-    /// `on_change` is called after each change of a secret that is followed.
+    /// `on_change` is called after each change of a watched Secret.
     pub fn new(client: Client, on_change: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { client, followed: Mutex::default(), on_change: Arc::new(on_change) }
+        Self { client, watched: Mutex::default(), on_change: Arc::new(on_change) }
     }
 
-    /// Follows these and no others.
-    pub fn follow(&self, wanted: &BTreeSet<Key>) {
-        let mut followed = self.followed.lock();
-        followed.retain(|key, _| wanted.contains(key));
-        for key in wanted {
-            if !followed.contains_key(key) {
-                followed.insert(key.clone(), self.start(key));
+    /// Watches exactly these Secrets.
+    pub fn watch_only(&self, desired: &BTreeSet<Key>) {
+        let mut watched = self.watched.lock();
+        watched.retain(|key, _| desired.contains(key));
+        for key in desired {
+            if !watched.contains_key(key) {
+                watched.insert(key.clone(), self.start(key));
             }
         }
     }
 
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Secret>> {
-        let followed = self.followed.lock();
-        let found = followed.get(&(namespace.to_owned(), name.to_owned()))?;
+        let watched = self.watched.lock();
+        let found = watched.get(&(namespace.to_owned(), name.to_owned()))?;
         found.known.borrow().clone().flatten()
     }
 
-    /// Waits until of each secret that is followed it is known whether there is one.
+    /// Waits until it is known of each watched Secret whether it exists.
     pub async fn known(&self) {
-        let all: Vec<watch::Receiver<Known>> = self.followed.lock().values().map(|one| one.known.clone()).collect();
+        let all: Vec<watch::Receiver<SecretState>> =
+            self.watched.lock().values().map(|one| one.known.clone()).collect();
         for mut one in all {
-            // Nobody follows it any more: there is nothing to wait for.
+            // An error means that it is no longer watched: there is nothing to wait for.
             let _ = one.wait_for(Option::is_some).await;
         }
     }
 
-    fn start(&self, (namespace, name): &Key) -> Followed {
-        let (told, known) = watch::channel(None);
+    fn start(&self, (namespace, name): &Key) -> SecretWatch {
+        let (sender, known) = watch::channel(None);
         let (api, name) = (Api::<Secret>::namespaced(self.client.clone(), namespace), name.clone());
         let on_change = Arc::clone(&self.on_change);
         let task = tokio::spawn(async move {
             let mut states = pin!(watch_object(api, &name));
-            let mut pause = SHORTEST_PAUSE;
+            let mut pause = MIN_BACKOFF;
             while let Some(state) = states.next().await {
                 match state {
                     Ok(secret) => {
-                        told.send_replace(Some(secret.map(Arc::new)));
+                        sender.send_replace(Some(secret.map(Arc::new)));
                         on_change();
-                        pause = SHORTEST_PAUSE;
+                        pause = MIN_BACKOFF;
                     }
                     Err(error) => {
-                        tracing::debug!(secret = name, %error, "a TLS secret cannot be read; will try again");
+                        tracing::debug!(secret = name, %error, "cannot read a TLS Secret; retrying");
                         tokio::time::sleep(pause).await;
-                        pause = (pause * 2).min(LONGEST_PAUSE);
+                        pause = (pause * 2).min(MAX_BACKOFF);
                     }
                 }
             }
         });
-        Followed { known, task: task.abort_handle() }
+        SecretWatch { known, task: task.abort_handle() }
     }
 }

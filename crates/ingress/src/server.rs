@@ -1,4 +1,4 @@
-//! Accepting connections, plain and secure, HTTP/1 and HTTP/2.
+//! Accepts client connections: HTTP/1 and HTTP/2, with and without TLS.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -16,32 +16,32 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::activity::Activity;
-use crate::again::Again;
 use crate::certificates::Certificates;
 use crate::connections::Connections;
-use crate::counted::Counted;
+use crate::counted_body::CountedBody;
 use crate::forwarded::Origin;
 use crate::proxy::Proxy;
-use crate::{Addresses, IngressError, Timeouts, quick, worker};
+use crate::replay::Replay;
+use crate::{Addresses, IngressError, Timeouts, fast_path, worker};
 
 const BACKLOG: i32 = 4096;
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long an idle client that was told to go may take.
-const GOODBYE: Duration = Duration::from_secs(5);
-const LONGEST_HEAD: usize = 64 * 1024;
-const LONGEST_HEAD_LIST: u32 = 64 * 1024;
-/// Requests that one HTTP/2 connection may have under way.
-const MOST_STREAMS: u32 = 128;
-/// Streams that a client may open and reset at once before it is sent away.
-const MOST_RESETS: usize = 20;
-const MOST_BROKEN_STREAMS: usize = 128;
-/// What waits on one stream for a client that does not read.
-const MOST_UNSENT: usize = 256 * 1024;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an idle client may take to close after a graceful shutdown started.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_HEAD: usize = 64 * 1024;
+const MAX_HEADER_LIST: u32 = 64 * 1024;
+/// Concurrent requests per HTTP/2 connection.
+const MAX_STREAMS: u32 = 128;
+/// Streams that a client may open and reset before its connection is closed.
+const MAX_RESETS: usize = 20;
+const MAX_BROKEN_STREAMS: usize = 128;
+/// Maximum bytes buffered per stream for a client that does not read.
+const MAX_UNSENT: usize = 256 * 1024;
 
-/// All addresses, once for each worker: the kernel spreads connections over them.
+/// Listeners on all addresses, one set per worker: the kernel distributes connections over them.
 pub struct Listeners(Vec<Share>);
 
-/// One worker's share of all addresses.
+/// The listeners of one worker.
 struct Share {
     http: Vec<std::net::TcpListener>,
     https: Vec<std::net::TcpListener>,
@@ -63,17 +63,17 @@ impl Listeners {
 fn bind_one(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
-    // Workers listen on the same address, and so may a new process before the old one is gone.
+    // Workers listen on the same address, and so may a new process before the old one exits.
     socket.set_reuse_port(true)?;
     socket.set_nonblocking(true)?;
-    // Connections have it from their listener.
+    // Accepted connections inherit this from their listener.
     socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Serves until dropped; secure connections wait until `is_secure` tells that certificates are known.
+/// Serves until dropped; TLS connections wait until `is_secure` signals that certificates are known.
 pub async fn serve(
     workers: Listeners,
     proxy: Arc<Proxy>,
@@ -85,11 +85,11 @@ pub async fn serve(
     let acceptor = match certificates.server_config() {
         Ok(config) => Some(TlsAcceptor::from(Arc::new(config))),
         Err(error) => {
-            tracing::error!(%error, "ingress cannot speak TLS");
+            tracing::error!(%error, "cannot configure TLS for ingress");
             None
         }
     };
-    // Workers end when this end of the channel is gone.
+    // Workers stop when this end of the channel is dropped.
     let (_serving, ended) = watch::channel(());
     for (number, listeners) in workers.0.into_iter().enumerate() {
         let (proxy, acceptor, mut ended) = (Arc::clone(&proxy), acceptor.clone(), ended.clone());
@@ -98,7 +98,7 @@ pub async fn serve(
             worker::become_worker(number);
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
-                Err(error) => return tracing::error!(%error, "an ingress worker cannot start"),
+                Err(error) => return tracing::error!(%error, "cannot start an ingress worker"),
             };
             runtime.block_on(async {
                 tokio::select! {
@@ -108,7 +108,7 @@ pub async fn serve(
             });
         };
         if let Err(error) = std::thread::Builder::new().name(format!("ingress-{number}")).spawn(work) {
-            tracing::error!(%error, "an ingress worker cannot start");
+            tracing::error!(%error, "cannot start an ingress worker");
         }
     }
     std::future::pending::<()>().await;
@@ -155,20 +155,20 @@ async fn accept(
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
-                let Some(held) = connections.hold(client.ip()) else {
-                    tracing::debug!(client = %client.ip(), "a client has too many connections, or all have");
+                let Some(permit) = connections.acquire(client.ip()) else {
+                    tracing::debug!(client = %client.ip(), "connection limit reached");
                     continue;
                 };
                 let origin = Origin::new(client.ip(), acceptor.is_some(), port);
                 let serving = connection(stream, acceptor.clone(), Arc::new(origin), Arc::clone(&proxy), timeouts);
                 tokio::spawn(async move {
                     serving.await;
-                    drop(held);
+                    drop(permit);
                 });
             }
             Err(error) => {
-                // Out of files, most likely: others must end first.
-                tracing::warn!(%error, "a connection could not be accepted");
+                // Probably out of file descriptors: other connections must close first.
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -184,11 +184,11 @@ async fn connection(
 ) {
     let ended = match acceptor {
         None => serve_stream(stream, &origin, &proxy, timeouts).await,
-        // A plain connection need not be as large as a secure one.
+        // Boxed, so that plain connections do not pay for the size of TLS ones.
         Some(acceptor) => Box::pin(serve_secure(stream, acceptor, &origin, &proxy, timeouts)).await,
     };
     if let Err(error) = ended {
-        tracing::trace!(client = %origin.client(), error, "a client's connection ended");
+        tracing::trace!(client = %origin.client(), error, "a client connection closed");
     }
 }
 
@@ -199,27 +199,27 @@ async fn serve_secure(
     proxy: &Arc<Proxy>,
     timeouts: Timeouts,
 ) -> Result<(), String> {
-    let accepted = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await;
-    let stream = accepted.map_err(|_| "the handshake takes too long")?.map_err(|error| error.to_string())?;
+    let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+    let stream = accepted.map_err(|_| "the TLS handshake timed out")?.map_err(|error| error.to_string())?;
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         return Box::pin(serve_http(stream, origin, proxy, timeouts)).await;
     }
     serve_stream(stream, origin, proxy, timeouts).await
 }
 
-/// The quick way while requests are plain, then the way for all.
+/// Serves requests on the fast path while they are simple, then with hyper.
 async fn serve_stream<S>(stream: S, origin: &Arc<Origin>, proxy: &Arc<Proxy>, timeouts: Timeouts) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    match quick::serve(stream, proxy, origin).await {
+    match fast_path::serve(stream, proxy, origin).await {
         None => Ok(()),
-        // Few connections need it, so it takes memory only where it is needed.
-        Some(left) => Box::pin(serve_http(Again::new(left.read, left.stream), origin, proxy, timeouts)).await,
+        // Boxed, as few connections need it.
+        Some(left) => Box::pin(serve_http(Replay::new(left.read, left.stream), origin, proxy, timeouts)).await,
     }
 }
 
-/// HTTP/1 or HTTP/2, whatever the client begins with.
+/// Serves HTTP/1 or HTTP/2 with hyper, whichever the client starts with.
 async fn serve_http<S>(stream: S, origin: &Arc<Origin>, proxy: &Arc<Proxy>, timeouts: Timeouts) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -228,25 +228,25 @@ where
     let activity = Activity::new();
     let counted = activity.clone();
     let service = service_fn(move |request| {
-        let (proxy, origin, under_way) = (Arc::clone(&proxy), Arc::clone(&origin), counted.begin());
+        let (proxy, origin, in_flight) = (Arc::clone(&proxy), Arc::clone(&origin), counted.start_request());
         async move {
-            let answer = proxy.handle(request, &origin).await;
-            Ok::<_, Infallible>(answer.map(|body| Counted::new(body, under_way)))
+            let response = proxy.handle(request, &origin).await;
+            Ok::<_, Infallible>(response.map(|body| CountedBody::new(body, in_flight)))
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // Its `pipeline_flush` would hold back the refusal of a request that cannot be read.
+    // `pipeline_flush` would delay the error response to a request that cannot be parsed.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(timeouts.head);
-    builder.http1().max_buf_size(LONGEST_HEAD);
+    builder.http1().max_buf_size(MAX_HEAD);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(MOST_STREAMS)
-        .max_header_list_size(LONGEST_HEAD_LIST)
-        .max_pending_accept_reset_streams(MOST_RESETS)
-        .max_local_error_reset_streams(MOST_BROKEN_STREAMS)
-        .max_send_buf_size(MOST_UNSENT)
-        // A client that is gone without a word does not answer.
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_LIST)
+        .max_pending_accept_reset_streams(MAX_RESETS)
+        .max_local_error_reset_streams(MAX_BROKEN_STREAMS)
+        .max_send_buf_size(MAX_UNSENT)
+        // Detects clients that are gone without closing.
         .keep_alive_interval(timeouts.idle)
         .keep_alive_timeout(timeouts.head);
     let mut served = std::pin::pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
@@ -254,8 +254,8 @@ where
         ended = served.as_mut() => return ended.map_err(|error| error.to_string()),
         () = activity.idle_for(timeouts.idle) => {
             served.as_mut().graceful_shutdown();
-            tokio::time::timeout(GOODBYE, served.as_mut()).await
+            tokio::time::timeout(SHUTDOWN_TIMEOUT, served.as_mut()).await
         }
     };
-    ended.map_err(|_| "idle, and does not go")?.map_err(|error| error.to_string())
+    ended.map_err(|_| "idle, and did not close in time")?.map_err(|error| error.to_string())
 }

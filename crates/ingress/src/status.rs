@@ -1,4 +1,4 @@
-//! Telling the API where ingresses are reached, and that our class exists.
+//! Publishes the addresses of Ingresses in their status, and creates our IngressClass.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::{CLASS, CONTROLLER};
 
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Keeps statuses true until dropped.
+/// Keeps Ingress statuses in sync until dropped.
 pub async fn run(informers: Informers, client: Client) {
     let classes = informers.of::<IngressClass>();
     let ingresses = informers.of::<Ingress>();
     let nodes = informers.of::<Node>();
     classes.synced().await;
     while let Err(error) = ensure_class(&client, &classes.list()).await {
-        tracing::warn!(%error, "the ingress class could not be made");
+        tracing::warn!(%error, "cannot create the IngressClass");
         tokio::time::sleep(RETRY).await;
     }
     nodes.synced().await;
@@ -56,12 +56,12 @@ pub async fn run(informers: Informers, client: Client) {
         }
     });
     run_workers(queue, 2, move |(namespace, name)| {
-        let (client, wanted) = (client.clone(), points(&published.lock()));
+        let (client, desired) = (client.clone(), points(&published.lock()));
         let ingress = ingresses.get(&namespace, &name);
         let is_ours = ingress.as_ref().is_some_and(|ingress| is_ours(ingress, &classes.list()));
         async move {
-            match ingress.filter(|ingress| is_ours && told(ingress) != wanted) {
-                Some(_) => tell(client, &namespace, &name, &wanted).await,
+            match ingress.filter(|ingress| is_ours && published_points(ingress) != desired) {
+                Some(_) => update_status(client, &namespace, &name, &desired).await,
                 None => Ok(()),
             }
         }
@@ -69,8 +69,8 @@ pub async fn run(informers: Informers, client: Client) {
     .await;
 }
 
-async fn tell(client: Client, namespace: &str, name: &str, wanted: &Value) -> Result<(), kube::Error> {
-    let patch = json!({"status": {"loadBalancer": {"ingress": wanted}}});
+async fn update_status(client: Client, namespace: &str, name: &str, desired: &Value) -> Result<(), kube::Error> {
+    let patch = json!({"status": {"loadBalancer": {"ingress": desired}}});
     let api = Api::<Ingress>::namespaced(client, namespace);
     match api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -78,7 +78,7 @@ async fn tell(client: Client, namespace: &str, name: &str, wanted: &Value) -> Re
     }
 }
 
-/// Our class, for all ingresses without a class unless another class is.
+/// Creates our IngressClass, as the default class unless there is another default.
 async fn ensure_class(client: &Client, classes: &[Arc<IngressClass>]) -> Result<(), kube::Error> {
     if classes.iter().any(|class| class.metadata.name.as_deref() == Some(CLASS)) {
         return Ok(());
@@ -106,7 +106,7 @@ fn points(addresses: &[IpAddr]) -> Value {
     addresses.iter().map(|address| json!({"ip": address})).collect()
 }
 
-fn told(ingress: &Ingress) -> Value {
+fn published_points(ingress: &Ingress) -> Value {
     let balancer = ingress.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let points = balancer.and_then(|balancer| balancer.ingress.as_ref()).into_iter().flatten();
     let one = |point: &k8s_openapi::api::networking::v1::IngressLoadBalancerIngress| match (&point.ip, &point.hostname)

@@ -1,4 +1,4 @@
-//! Requests through the ingress controller to pods, all on loopback, with a stand-in for the API.
+//! Requests through the ingress controller to pods, all on loopback, with a fake API.
 
 use std::convert::Infallible;
 use std::io::{Read, Write};
@@ -15,9 +15,9 @@ use knarr_client::kube::Client;
 use knarr_client::kube::client::Body;
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A pod that says its name and the whole head of each request, and echoes after an upgrade.
+/// A pod that returns its name and the whole head of each request, and echoes after an upgrade.
 fn pod(name: &'static str) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -57,7 +57,7 @@ fn serve(mut stream: TcpStream, name: &str) {
 
 static WAS_SHY: Mutex<bool> = Mutex::new(false);
 
-/// A pod that answers in the form that the path asks for.
+/// A pod that responds in the form that the path selects.
 fn shape_shifter() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -90,12 +90,12 @@ fn answer_in_shape(mut stream: TcpStream) -> Option<()> {
             body.extend_from_slice(&part[..length]);
         }
         let path = head.split(' ').nth(1).unwrap_or_default();
-        let answer = match path {
-            // Goes without a word, but only once.
+        let response = match path {
+            // Closes without a response, but only once.
             "/shape/shy" if !std::mem::replace(&mut *WAS_SHY.lock().unwrap(), true) => return None,
             "/shape/gone" => return None,
             "/shape/slow" => {
-                // Until whoever asked has lost patience.
+                // Until the proxy has timed out.
                 let _ = stream.read(&mut part);
                 return None;
             }
@@ -113,23 +113,23 @@ fn answer_in_shape(mut stream: TcpStream) -> Option<()> {
             "/shape/broken" => "nonsense\r\n\r\n".into(),
             _ => format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{}", body.len(), String::from_utf8_lossy(&body)),
         };
-        stream.write_all(answer.as_bytes()).ok()?;
+        stream.write_all(response.as_bytes()).ok()?;
         if matches!(path, "/shape/last" | "/shape/close") {
             return None;
         }
     }
 }
 
-/// A pod that speaks HTTP/2 alone: it sends the request's body back, then how it went, as gRPC does.
+/// A pod that speaks HTTP/2 only: it echoes the request's body, then sends trailers as gRPC does.
 async fn streaming_pod() -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let service = hyper::service::service_fn(|request: http::Request<hyper::body::Incoming>| async move {
-                let takes_trailers = request.headers().get("te").is_some_and(|value| value == "trailers");
+                let accepts_trailers = request.headers().get("te").is_some_and(|value| value == "trailers");
                 let mut ending = http::HeaderMap::new();
-                ending.insert("grpc-status", http::HeaderValue::from_static(if takes_trailers { "0" } else { "13" }));
+                ending.insert("grpc-status", http::HeaderValue::from_static(if accepts_trailers { "0" } else { "13" }));
                 let body = request.into_body().with_trailers(std::future::ready(Some(Ok(ending))));
                 Ok::<_, Infallible>(
                     http::Response::builder().header("content-type", "application/grpc").body(body).unwrap(),
@@ -142,16 +142,15 @@ async fn streaming_pod() -> SocketAddr {
     address
 }
 
-/// An address where nobody listens, and where nobody will unless the test does: this process' number is in it, and
-/// connections begin at higher ports.
-fn nobody() -> SocketAddr {
+/// An unused address: the port is derived from the process id and below the ephemeral range.
+fn unused_address() -> SocketAddr {
     static PORT: AtomicU16 = AtomicU16::new(20_000);
     let [_, first, second, third] = std::process::id().to_be_bytes();
     (Ipv4Addr::new(127, 64 | first, second, third), PORT.fetch_add(1, Ordering::Relaxed)).into()
 }
 
 fn slice(service: &str, pods: &[SocketAddr]) -> Vec<Value> {
-    // Pods of one machine differ in their port, so each has a slice of its own.
+    // Pods on one host differ in their port, so each has its own slice.
     let one = |(index, pod): (usize, &SocketAddr)| {
         json!({"metadata": {"name": format!("{service}-{index}"), "namespace": "n", "uid": format!("{service}{index}"),
             "labels": {"kubernetes.io/service-name": service}}, "addressType": "IPv4",
@@ -170,7 +169,7 @@ async fn start() -> Cluster {
     start_with(knarr_ingress::Timeouts::default()).await
 }
 
-/// The controller with its services: `web` has a pod that is gone and one that lives, `empty` none, others one.
+/// The controller with its Services: `web` has one dead and one live pod, `empty` none, the others one.
 async fn start_with(timeouts: knarr_ingress::Timeouts) -> Cluster {
     let made = rcgen::generate_simple_self_signed(["shop.example".to_owned()]).unwrap();
     let path = |path: &str, service: &str| json!({"path": path, "pathType": "Prefix", "backend": {"service": {"name": service, "port": {"number": 80}}}});
@@ -183,7 +182,7 @@ async fn start_with(timeouts: knarr_ingress::Timeouts) -> Cluster {
             path("/grpc", "grpc")]}}],
         "tls": [{"hosts": ["shop.example"], "secretName": "tls"}]}});
     let class = json!({"metadata": {"name": "knarr", "uid": "c"}, "spec": {"controller": knarr_ingress::CONTROLLER}});
-    let mut slices = slice("web", &[nobody(), pod("web")]);
+    let mut slices = slice("web", &[unused_address(), pod("web")]);
     slices.extend(slice("api", &[pod("api")]));
     slices.extend(slice("shape", &[shape_shifter()]));
     slices.extend(slice("grpc", &[streaming_pod().await]));
@@ -191,7 +190,7 @@ async fn start_with(timeouts: knarr_ingress::Timeouts) -> Cluster {
     streaming["spec"]["ports"][0]["appProtocol"] = json!("kubernetes.io/h2c");
     let objects = Arc::new(json!({"nodes": [], "ingresses": [ingress], "ingressclasses": [class], "secrets": [secret],
         "services": [service("web"), service("api"), service("empty"), service("shape"), streaming], "endpointslices": slices}));
-    let answer = move |request: http::Request<Body>| {
+    let response = move |request: http::Request<Body>| {
         let objects = Arc::clone(&objects);
         async move {
             let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
@@ -204,8 +203,8 @@ async fn start_with(timeouts: knarr_ingress::Timeouts) -> Cluster {
             Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from(list.to_string()))))
         }
     };
-    let client = Client::new(tower::service_fn(answer), "default");
-    let (http, https) = (nobody(), nobody());
+    let client = Client::new(tower::service_fn(response), "default");
+    let (http, https) = (unused_address(), unused_address());
     let listeners = knarr_ingress::Addresses { http: vec![http], https: vec![https] }.bind().unwrap();
     let informers = Informers::new(client.clone());
     let limits = knarr_ingress::Limits { connections_of_client: 100, allows_loopback_pods: true, ..Default::default() };
@@ -216,11 +215,11 @@ async fn start_with(timeouts: knarr_ingress::Timeouts) -> Cluster {
 async fn ask(address: SocketAddr, request: String) -> String {
     tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
     })
     .await
     .unwrap()
@@ -230,7 +229,7 @@ fn get(host: &str, path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: 9.9.9.9\r\nConnection: close\r\n\r\n")
 }
 
-/// Requests that two readers may read in two ways reach no pod, whichever way they are served.
+/// Requests that two parsers may read differently reach no pod, on either path.
 #[tokio::test(flavor = "multi_thread")]
 async fn ambiguous_requests_are_refused() {
     let cluster = start().await;
@@ -247,32 +246,32 @@ async fn ambiguous_requests_are_refused() {
         "Host: other.example\r\n",
     ] {
         let request = format!("POST /api HTTP/1.1\r\nHost: shop.example\r\n{head}\r\n0\r\n\r\n{hidden}");
-        let answer = ask(cluster.http, request).await;
-        assert!(answer.starts_with("HTTP/1.1 400"), "{head:?}: {answer}");
-        assert!(!answer.contains("hidden"), "{head:?} hides a request: {answer}");
+        let response = ask(cluster.http, request).await;
+        assert!(response.starts_with("HTTP/1.1 400"), "{head:?}: {response}");
+        assert!(!response.contains("hidden"), "{head:?} hides a request: {response}");
     }
     let claim = "GET /api HTTP/1.1\r\nHost: shop.example\r\nForwarded: for=9.9.9.9\r\nConnection: close\r\n";
     for way in ["", "TE: trailers\r\n"] {
-        let answer = ask(cluster.http, format!("{claim}{way}\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 200") && !answer.contains("9.9.9.9"), "{way:?}: {answer}");
+        let response = ask(cluster.http, format!("{claim}{way}\r\n")).await;
+        assert!(response.starts_with("HTTP/1.1 200") && !response.contains("9.9.9.9"), "{way:?}: {response}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_clients_are_let_go() {
+async fn silent_clients_are_disconnected() {
     let short = Duration::from_millis(300);
     let timeouts = knarr_ingress::Timeouts { head: short, idle: short, ..knarr_ingress::Timeouts::default() };
     let cluster = start_with(timeouts).await;
-    for begun in ["", "GET / HTTP/1.1\r\nHost: sh", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0"] {
+    for started in ["", "GET / HTTP/1.1\r\nHost: sh", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0"] {
         let address = cluster.http;
         tokio::task::spawn_blocking(move || {
             let mut stream = TcpStream::connect(address).unwrap();
-            stream.set_read_timeout(Some(PATIENCE * 2)).unwrap();
-            stream.write_all(begun.as_bytes()).unwrap();
+            stream.set_read_timeout(Some(TIMEOUT * 2)).unwrap();
+            stream.write_all(started.as_bytes()).unwrap();
             let mut rest = Vec::new();
-            // Closed in whatever way, and not by our own patience.
+            // Closed in any way, but not by the test's own timeout.
             if let Err(error) = stream.read_to_end(&mut rest) {
-                assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "{begun:?} holds its connection");
+                assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "{started:?} holds its connection");
             }
         })
         .await
@@ -292,7 +291,7 @@ async fn one_client_cannot_hold_all_connections() {
             let read = (&*stream).read(&mut [0]);
             !matches!(&read, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
         };
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + TIMEOUT;
         loop {
             let closed = held.iter().rev().take(60).filter(|stream| is_closed(stream)).count();
             if closed >= 50 || std::time::Instant::now() > deadline {
@@ -303,15 +302,15 @@ async fn one_client_cannot_hold_all_connections() {
     assert!(refused.await.unwrap() >= 50, "connections beyond the limit are closed");
 }
 
-/// A flood of requests that are taken back at once ends the connection, and others are served (CVE-2023-44487).
+/// A flood of requests that are reset at once closes the connection, and other clients are served (CVE-2023-44487).
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_are_taken_back_at_once_end_the_connection() {
+async fn a_flood_of_resets_closes_the_connection() {
     let cluster = start().await;
     let address = cluster.http;
     let is_ended = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
         let mut reading = stream.try_clone().unwrap();
         let heard = std::thread::spawn(move || {
@@ -331,7 +330,7 @@ async fn requests_that_are_taken_back_at_once_end_the_connection() {
             flood.extend_from_slice(&[0, 0, 0, 8]);
         }
         let sent = stream.write_all(&flood);
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + TIMEOUT;
         while !heard.is_finished() && std::time::Instant::now() < deadline {
             std::thread::yield_now();
         }
@@ -350,27 +349,27 @@ async fn requests_reach_their_pods() {
         ("shop.example", "/empty", "503", "no pod"),
         ("other.example", "/", "404", "no ingress"),
     ] {
-        // Twice, so that both the living pod and the one that is gone have their turn first.
+        // Twice, so that both the live and the dead pod come first once.
         for _ in 0..2 {
-            let answer = ask(cluster.http, get(host, path)).await;
+            let response = ask(cluster.http, get(host, path)).await;
             assert!(
-                answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.contains(pod),
-                "{host}{path}: {answer}"
+                response.starts_with(&format!("HTTP/1.1 {status}")) && response.contains(pod),
+                "{host}{path}: {response}"
             );
         }
     }
-    let answer = ask(cluster.http, get("shop.example", "/api/y?z=1")).await;
+    let response = ask(cluster.http, get("shop.example", "/api/y?z=1")).await;
     for expected in
         ["get /api/y?z=1 http/1.1", "host: shop.example", "x-forwarded-for: 127.0.0.1", "x-forwarded-proto: http"]
     {
-        assert!(answer.contains(expected), "{expected} in {answer}");
+        assert!(response.contains(expected), "{expected} in {response}");
     }
-    assert!(!answer.contains("9.9.9.9"));
+    assert!(!response.contains("9.9.9.9"));
     assert!(knarr_ingress::metrics().contains("knarr_ingress_requests_total{code=\"2xx\"}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_of_all_forms_pass_on_one_connection() {
+async fn responses_of_all_forms_pass_on_one_connection() {
     let cluster = start().await;
     let stream = tokio::net::TcpStream::connect(cluster.http).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -382,20 +381,20 @@ async fn answers_of_all_forms_pass_on_one_connection() {
         ("GET", "/shape/none", "", 204, ""),
         ("HEAD", "/shape/head", "", 200, ""),
         ("POST", "/shape/echo", "a body", 200, "a body"),
-        ("GET", "/shape/broken", "", 502, "the pod behind this address does not answer\n"),
+        ("GET", "/shape/broken", "", 502, "the pod behind this address does not respond\n"),
         ("GET", "/shape/last", "", 200, "last"),
         ("GET", "/shape/long", "", 200, &"x".repeat(3_000_000)),
         ("GET", "/nowhere", "", 200, ""),
-        // Too long for the quick way: from here on, hyper serves.
+        // Too long for the fast path: from here on, hyper serves.
         ("POST", "/shape/echo", &long_body, 200, &long_body),
         ("GET", "/shape/chunked", "", 200, "hello"),
         ("HEAD", "/shape/head", "", 200, ""),
     ] {
         let request = http::Request::builder().method(method).uri(path).header("host", "shop.example");
         let request = request.body(Full::new(Bytes::from(body.to_owned()))).unwrap();
-        let answer = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
-        assert_eq!(answer.status(), status, "{method} {path}");
-        let text = tokio::time::timeout(PATIENCE, answer.into_body().collect()).await.unwrap().unwrap().to_bytes();
+        let response = tokio::time::timeout(TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
+        assert_eq!(response.status(), status, "{method} {path}");
+        let text = tokio::time::timeout(TIMEOUT, response.into_body().collect()).await.unwrap().unwrap().to_bytes();
         if path != "/nowhere" {
             assert!(text == expected.as_bytes(), "{method} {path}: {} bytes", text.len());
         }
@@ -419,7 +418,7 @@ async fn web_sockets_flow_both_ways() {
     let cluster = start().await;
     let echoed = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect(cluster.http).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
             .write_all(b"GET /api HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
             .unwrap();
@@ -459,40 +458,41 @@ async fn connect(cluster: &Cluster) -> hyper::client::conn::http2::SendRequest<F
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http_2_over_tls_finds_its_certificate() {
+async fn http_2_over_tls_selects_the_certificate() {
     let mut sender = connect(&start().await).await;
     let request = http::Request::get("https://shop.example/api/two").body(Full::<Bytes>::default()).unwrap();
-    let answer = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
-    assert_eq!(answer.status(), 200);
-    let text = answer.into_body().collect().await.unwrap().to_bytes();
+    let response = tokio::time::timeout(TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
+    assert_eq!(response.status(), 200);
+    let text = response.into_body().collect().await.unwrap().to_bytes();
     let text = String::from_utf8_lossy(&text);
     assert!(text.contains("get /api/two http/1.1") && text.contains("x-forwarded-proto: https"), "{text}");
     assert!(text.contains("host: shop.example"), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_grpc_pass_with_their_trailers() {
+async fn grpc_calls_pass_with_their_trailers() {
     let cluster = start().await;
     let mut sender = connect(&cluster).await;
     let request = http::Request::post("https://shop.example/grpc/call").header("te", "trailers");
     let request = request.header("content-type", "application/grpc").body(Full::from("a message")).unwrap();
-    let answer = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
+    let response = tokio::time::timeout(TIMEOUT, sender.send_request(request)).await.unwrap().unwrap();
     assert_eq!(
-        (answer.status().as_u16(), answer.headers()["content-type"].as_bytes()),
+        (response.status().as_u16(), response.headers()["content-type"].as_bytes()),
         (200, &b"application/grpc"[..])
     );
-    let body = tokio::time::timeout(PATIENCE, answer.into_body().collect()).await.unwrap().unwrap();
+    let body = tokio::time::timeout(TIMEOUT, response.into_body().collect()).await.unwrap().unwrap();
     assert_eq!(body.trailers().unwrap()["grpc-status"], "0");
     assert_eq!(body.to_bytes(), "a message");
-    // Clients that speak HTTP/1 reach such pods, too.
-    let answer = ask(cluster.http, get("shop.example", "/grpc")).await;
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // HTTP/1 clients reach such pods, too.
+    let response = ask(cluster.http, get("shop.example", "/grpc")).await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_safe_requests_are_asked_again_and_slow_pods_are_given_up() {
-    let patience = knarr_ingress::Timeouts { answer: Duration::from_millis(300), ..knarr_ingress::Timeouts::default() };
-    let cluster = start_with(patience).await;
+async fn only_safe_requests_are_retried_and_slow_pods_time_out() {
+    let timeout =
+        knarr_ingress::Timeouts { response: Duration::from_millis(300), ..knarr_ingress::Timeouts::default() };
+    let cluster = start_with(timeout).await;
     let post = |path: &str| {
         format!("POST {path} HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx")
     };
@@ -503,10 +503,10 @@ async fn only_safe_requests_are_asked_again_and_slow_pods_are_given_up() {
         (get("shop.example", "/shape/slow"), "504"),
         (post("/shape/slow"), "504"),
     ] {
-        let answer = ask(cluster.http, request.clone()).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
+        let response = ask(cluster.http, request.clone()).await;
+        assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {response}");
     }
     *WAS_SHY.lock().unwrap() = false;
-    let answer = ask(cluster.http, post("/shape/shy")).await;
-    assert!(answer.starts_with("HTTP/1.1 502"), "the pod may have done what it was asked: {answer}");
+    let response = ask(cluster.http, post("/shape/shy")).await;
+    assert!(response.starts_with("HTTP/1.1 502"), "the pod may have done what it was asked: {response}");
 }

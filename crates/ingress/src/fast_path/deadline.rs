@@ -1,4 +1,4 @@
-//! A clock that may be set for every request and yet is wound only when it rings: setting it later costs nothing.
+//! A timer that can be reset for every request at no cost: the runtime's timer is only touched when it fires.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use tokio::time::{Instant, Sleep};
 
 pub struct Deadline {
     at: Instant,
-    /// Rings at `at` or before it.
+    /// Fires at `at` or before it.
     sleep: Pin<Box<Sleep>>,
 }
 
@@ -46,16 +46,16 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_rings_when_it_was_last_set_for() {
-        let begun = Instant::now();
+    async fn it_fires_at_the_last_deadline() {
+        let started = Instant::now();
         let mut deadline = Deadline::new(Duration::from_secs(10));
         tokio::time::sleep(Duration::from_secs(5)).await;
         deadline.set(Duration::from_secs(10));
         deadline.passed().await;
-        assert_eq!(begun.elapsed().as_secs(), 15);
+        assert_eq!(started.elapsed().as_secs(), 15);
         deadline.set(Duration::from_secs(10));
         deadline.set(Duration::from_secs(1));
         deadline.passed().await;
-        assert_eq!(begun.elapsed().as_secs(), 16);
+        assert_eq!(started.elapsed().as_secs(), 16);
     }
 }

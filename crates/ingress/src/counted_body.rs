@@ -1,24 +1,24 @@
-//! An answer's body that counts as under way until it has been sent.
+//! A response body that counts as a request in flight until it has been sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use http_body::{Body, Frame, SizeHint};
 
-use crate::activity::UnderWay;
+use crate::activity::InFlight;
 
-pub struct Counted<B> {
+pub struct CountedBody<B> {
     body: B,
-    _under_way: UnderWay,
+    _under_way: InFlight,
 }
 
-impl<B> Counted<B> {
-    pub fn new(body: B, under_way: UnderWay) -> Self {
-        Self { body, _under_way: under_way }
+impl<B> CountedBody<B> {
+    pub fn new(body: B, in_flight: InFlight) -> Self {
+        Self { body, _under_way: in_flight }
     }
 }
 
-impl<B: Body + Unpin> Body for Counted<B> {
+impl<B: Body + Unpin> Body for CountedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

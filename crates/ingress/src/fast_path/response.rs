@@ -1,23 +1,23 @@
-//! A pod's answer, read and written anew for the client.
+//! Parses a pod's response head and rewrites it for the client.
 
 use http::StatusCode;
 
 use super::field::{Field, length, words};
 use super::request::write_field;
 
-const MOST_FIELDS: usize = 100;
+const MAX_FIELDS: usize = 100;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ResponseHead {
     pub status: u16,
-    /// The head's length.
+    /// Length of the head.
     pub head: usize,
     pub body: Body,
-    /// The pod takes further requests on the connection.
+    /// Whether the pod accepts further requests on the connection.
     pub keeps_alive: bool,
 }
 
-/// Where the body ends.
+/// How the end of the body is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     Length(u64),
@@ -27,19 +27,19 @@ pub enum Body {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    Whole(Answer),
-    /// One that only says that the real one will come. Its length.
+    Whole(ResponseHead),
+    /// An interim (1xx) response, with its length.
     Interim(usize),
     Partial,
     Broken,
 }
 
-/// Reads the answer that begins here. The head of a whole one is also written to `out` as the client is to get it.
+/// Parses the response at the start of `bytes`. The head of a final response is also written to `out` for the client.
 pub fn read(bytes: &[u8], to_head: bool, keeps_alive: bool, out: &mut Vec<u8>) -> Read {
     if bytes.is_empty() {
         return Read::Partial;
     }
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut head = httparse::Response::new(&mut fields);
     let head_length = match head.parse(bytes) {
         Ok(httparse::Status::Complete(length)) => length,
@@ -48,75 +48,75 @@ pub fn read(bytes: &[u8], to_head: bool, keeps_alive: bool, out: &mut Vec<u8>) -
     };
     let (Some(status), Some(version)) = (head.code, head.version) else { return Read::Broken };
     match status {
-        // Nobody asked for another protocol.
+        // We did not request another protocol.
         101 => return Read::Broken,
         100..200 => return Read::Interim(head_length),
         _ => {}
     }
-    let Some(noted) = note(head.headers, version) else { return Read::Broken };
+    let Some(parsed) = interpret(head.headers, version) else { return Read::Broken };
     let has_no_body = to_head || matches!(status, 204 | 304);
-    let body = match (noted.is_chunked, noted.length) {
+    let body = match (parsed.is_chunked, parsed.length) {
         _ if has_no_body => Body::Length(0),
         (true, _) => Body::Chunked,
         (false, Some(length)) => Body::Length(length),
         (false, None) => Body::UntilClose,
     };
     out.clear();
-    write(out, status, head.reason.unwrap_or_default(), head.headers, &noted.dropped);
-    if noted.is_chunked && status != 204 {
+    write(out, status, head.reason.unwrap_or_default(), head.headers, &parsed.dropped);
+    if parsed.is_chunked && status != 204 {
         write_field(out, "transfer-encoding", b"chunked");
-    } else if let Some(length) = noted.length {
+    } else if let Some(length) = parsed.length {
         write_field(out, "content-length", length.to_string().as_bytes());
     }
     if !keeps_alive || body == Body::UntilClose {
         write_field(out, "connection", b"close");
     }
     out.extend_from_slice(b"\r\n");
-    Read::Whole(Answer { status, head: head_length, body, keeps_alive: noted.keeps_alive })
+    Read::Whole(ResponseHead { status, head: head_length, body, keeps_alive: parsed.keeps_alive })
 }
 
-struct Noted<'a> {
+struct Fields<'a> {
     length: Option<u64>,
     is_chunked: bool,
     keeps_alive: bool,
-    /// Fields that are between the pod and us.
+    /// Hop-by-hop headers between the pod and us.
     dropped: Vec<&'a str>,
 }
 
-/// What the fields say of the answer; nothing when they contradict each other.
-fn note<'a>(fields: &[httparse::Header<'a>], version: u8) -> Option<Noted<'a>> {
-    let mut noted = Noted { length: None, is_chunked: false, keeps_alive: version == 1, dropped: Vec::new() };
+/// Interprets the headers; `None` if they contradict each other.
+fn interpret<'a>(fields: &[httparse::Header<'a>], version: u8) -> Option<Fields<'a>> {
+    let mut parsed = Fields { length: None, is_chunked: false, keeps_alive: version == 1, dropped: Vec::new() };
     for field in fields {
         match Field::of(field.name) {
             Field::ContentLength => {
                 let new = length(field.value)?;
-                if noted.length.is_some_and(|known| known != new) {
+                if parsed.length.is_some_and(|known| known != new) {
                     return None;
                 }
-                noted.length = Some(new);
+                parsed.length = Some(new);
             }
             // Other encodings end with the connection, and no pod uses them.
-            Field::TransferEncoding if !noted.is_chunked && field.value.eq_ignore_ascii_case(b"chunked") => {
-                noted.is_chunked = true;
+            Field::TransferEncoding if !parsed.is_chunked && field.value.eq_ignore_ascii_case(b"chunked") => {
+                parsed.is_chunked = true;
             }
             Field::TransferEncoding => return None,
             Field::Connection => {
                 for word in words(field.value) {
                     match word {
                         _ if word.eq_ignore_ascii_case("keep-alive") => {}
-                        _ if word.eq_ignore_ascii_case("close") => noted.keeps_alive = false,
-                        _ => noted.dropped.push(word),
+                        _ if word.eq_ignore_ascii_case("close") => parsed.keeps_alive = false,
+                        _ => parsed.dropped.push(word),
                     }
                 }
             }
             _ => {}
         }
     }
-    // A length beside chunks means nothing, and whoever believes it reads the rest as another answer.
-    if noted.is_chunked && noted.length.take().is_some() {
-        noted.keeps_alive = false;
+    // A length beside chunks is meaningless, and a client that believed it would misread the next response.
+    if parsed.is_chunked && parsed.length.take().is_some() {
+        parsed.keeps_alive = false;
     }
-    Some(noted)
+    Some(parsed)
 }
 
 fn write(out: &mut Vec<u8>, status: u16, reason: &str, fields: &[httparse::Header], dropped: &[&str]) {
@@ -132,12 +132,10 @@ fn write(out: &mut Vec<u8>, status: u16, reason: &str, fields: &[httparse::Heade
     out.extend_from_slice(b"\r\n");
     for field in fields {
         let is_passed = match Field::of(field.name) {
-            Field::Passed | Field::Host | Field::Special | Field::Claim => true,
-            Field::Neighbourly
-            | Field::Connection
-            | Field::ContentLength
-            | Field::TransferEncoding
-            | Field::Upgrade => false,
+            Field::EndToEnd | Field::Host | Field::Special | Field::Origin => true,
+            Field::HopByHop | Field::Connection | Field::ContentLength | Field::TransferEncoding | Field::Upgrade => {
+                false
+            }
         };
         if is_passed && !dropped.iter().any(|name| name.eq_ignore_ascii_case(field.name)) {
             write_field(out, field.name, field.value);
@@ -145,7 +143,7 @@ fn write(out: &mut Vec<u8>, status: u16, reason: &str, fields: &[httparse::Heade
     }
 }
 
-/// An answer of our own.
+/// Writes a response of our own.
 pub fn write_own(status: StatusCode, text: &str, to_head: bool, keeps_alive: bool, out: &mut Vec<u8>) {
     write(out, status.as_u16(), status.canonical_reason().unwrap_or_default(), &[], &[]);
     write_field(out, "content-type", b"text/plain; charset=utf-8");
@@ -170,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_bodies_are_known() {
+    fn body_ends_are_determined() {
         let whole = |body: Body, keeps_alive: bool| Some((body, keeps_alive));
         for (text, to_head, expected) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", false, whole(Body::Length(5), true)),
@@ -190,7 +188,7 @@ mod tests {
             ("nonsense\r\n\r\n", false, None),
         ] {
             let read = match read_text(text, to_head, true).0 {
-                Read::Whole(answer) => Some((answer.body, answer.keeps_alive)),
+                Read::Whole(response) => Some((response.body, response.keeps_alive)),
                 _ => None,
             };
             assert_eq!(read, expected, "{text:?}");

@@ -1,41 +1,41 @@
-//! A plain request, read and written anew for a pod.
+//! Parses a simple request and rewrites it for a pod.
 
 use std::ops::Range;
 
 use super::field::{Field, length, words};
 use crate::forwarded::Origin;
 
-const MOST_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 64;
 
-/// What must be known of a request to route it and to go on after it. Places are those in what was read.
+/// The parts of a request needed to route it and to find its end. Ranges are positions in the parsed bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plain {
+pub struct SimpleRequest {
     pub host: Range<usize>,
     pub path: Range<usize>,
     /// Head and body together.
     pub length: usize,
     pub is_head: bool,
-    /// Asking twice is as good as asking once.
+    /// Whether the request is safe to repeat.
     pub is_safe: bool,
     pub keeps_alive: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
-    Whole(Plain),
-    /// More is needed.
+    Whole(SimpleRequest),
+    /// More bytes are needed.
     Partial,
-    Unplain,
-    /// Others may take it for more than one request, or for another one.
+    NotSimple,
+    /// Other servers may read it as several requests, or as a different one.
     Ambiguous,
 }
 
-/// Reads the request that begins here. A whole one is also written to `out` as the pod is to get it.
+/// Parses the request at the start of `bytes`. A whole one is also written to `out` as sent to the pod.
 pub fn read(bytes: &[u8], origin: &Origin, out: &mut Vec<u8>) -> Read {
     if bytes.is_empty() {
         return Read::Partial;
     }
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut head = httparse::Request::new(&mut fields);
     let head_length = match head.parse(bytes) {
         Ok(httparse::Status::Complete(length)) if is_ambiguous(&bytes[..length], head.headers) => {
@@ -43,17 +43,17 @@ pub fn read(bytes: &[u8], origin: &Origin, out: &mut Vec<u8>) -> Read {
         }
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Read::Partial,
-        Err(_) => return Read::Unplain,
+        Err(_) => return Read::NotSimple,
     };
-    let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else { return Read::Unplain };
+    let (Some(method), Some(target), Some(1)) = (head.method, head.path, head.version) else { return Read::NotSimple };
     if !target.starts_with('/') || target.contains('#') || method == "CONNECT" {
-        return Read::Unplain;
+        return Read::NotSimple;
     }
-    let Some(noted) = note(head.headers) else { return Read::Unplain };
-    let Some(host) = noted.host else { return Read::Unplain };
-    let Some(whole) = head_length.checked_add(noted.length) else { return Read::Unplain };
-    if whole > super::MOST_HELD {
-        return Read::Unplain;
+    let Some(parsed) = interpret(head.headers) else { return Read::NotSimple };
+    let Some(host) = parsed.host else { return Read::NotSimple };
+    let Some(whole) = head_length.checked_add(parsed.length) else { return Read::NotSimple };
+    if whole > super::MAX_REQUEST {
+        return Read::NotSimple;
     }
     let Some(body) = bytes.get(head_length..whole) else { return Read::Partial };
     write(out, method, target, head.headers, origin, host);
@@ -63,21 +63,21 @@ pub fn read(bytes: &[u8], origin: &Origin, out: &mut Vec<u8>) -> Read {
         start..start + part.len()
     };
     let path = target.split('?').next().unwrap_or_default();
-    Read::Whole(Plain {
+    Read::Whole(SimpleRequest {
         host: place(host),
         path: place(path.as_bytes()),
         length: whole,
         is_head: method == "HEAD",
         is_safe: matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE"),
-        keeps_alive: noted.keeps_alive,
+        keeps_alive: parsed.keeps_alive,
     })
 }
 
-/// Whether a head leaves open where its request ends or for whom it is (RFC 9112, sections 2.2, 3.2 and 6.3): lines that end
-/// without a return, a length beside an encoding, an encoding that is not chunked alone, several lengths or hosts.
+/// Whether a head is ambiguous about the request's end or host (RFC 9112, sections 2.2, 3.2 and 6.3): lines that end without
+/// CR, a length beside an encoding, an encoding other than chunked, several lengths or hosts.
 fn is_ambiguous(head: &[u8], fields: &[httparse::Header]) -> bool {
     let ends_bare = head.iter().enumerate().any(|(at, byte)| *byte == b'\n' && (at == 0 || head[at - 1] != b'\r'));
-    let of = |wanted: Field| fields.iter().filter(move |field| Field::of(field.name) == wanted);
+    let of = |kind: Field| fields.iter().filter(move |field| Field::of(field.name) == kind);
     let (lengths, encodings) = (of(Field::ContentLength).count(), of(Field::TransferEncoding).count());
     let is_odd = |field: &httparse::Header| !field.value.eq_ignore_ascii_case(b"chunked");
     ends_bare
@@ -88,39 +88,39 @@ fn is_ambiguous(head: &[u8], fields: &[httparse::Header]) -> bool {
         || of(Field::Host).count() > 1
 }
 
-struct Noted<'a> {
+struct Fields<'a> {
     host: Option<&'a [u8]>,
     length: usize,
     keeps_alive: bool,
 }
 
-/// What the fields say of the request; nothing when it is not plain.
-fn note<'a>(fields: &[httparse::Header<'a>]) -> Option<Noted<'a>> {
-    let mut noted = Noted { host: None, length: 0, keeps_alive: true };
+/// Interprets the header fields; `None` if the request is not simple.
+fn interpret<'a>(fields: &[httparse::Header<'a>]) -> Option<Fields<'a>> {
+    let mut parsed = Fields { host: None, length: 0, keeps_alive: true };
     let mut has_length = false;
     for field in fields {
         match Field::of(field.name) {
-            Field::Host if noted.host.is_none() && !field.value.is_empty() => noted.host = Some(field.value),
+            Field::Host if parsed.host.is_none() && !field.value.is_empty() => parsed.host = Some(field.value),
             Field::ContentLength if !has_length => {
                 has_length = true;
-                noted.length = usize::try_from(length(field.value)?).ok()?;
+                parsed.length = usize::try_from(length(field.value)?).ok()?;
             }
             Field::Connection => {
                 for word in words(field.value) {
                     match word {
                         _ if word.eq_ignore_ascii_case("keep-alive") => {}
-                        _ if word.eq_ignore_ascii_case("close") => noted.keeps_alive = false,
+                        _ if word.eq_ignore_ascii_case("close") => parsed.keeps_alive = false,
                         _ => return None,
                     }
                 }
             }
-            Field::Passed | Field::Neighbourly | Field::Claim => {}
+            Field::EndToEnd | Field::HopByHop | Field::Origin => {}
             Field::Host | Field::ContentLength | Field::Special | Field::TransferEncoding | Field::Upgrade => {
                 return None;
             }
         }
     }
-    Some(noted)
+    Some(parsed)
 }
 
 fn write(out: &mut Vec<u8>, method: &str, target: &str, fields: &[httparse::Header], origin: &Origin, host: &[u8]) {
@@ -129,7 +129,7 @@ fn write(out: &mut Vec<u8>, method: &str, target: &str, fields: &[httparse::Head
         out.extend_from_slice(part.as_bytes());
     }
     for field in fields {
-        if matches!(Field::of(field.name), Field::Passed | Field::Host | Field::ContentLength) {
+        if matches!(Field::of(field.name), Field::EndToEnd | Field::Host | Field::ContentLength) {
             write_field(out, field.name, field.value);
         }
     }
@@ -179,31 +179,31 @@ mod tests {
             ("".to_owned(), Read::Partial),
             ("GET / HTTP/1.1\r\nHost:".to_owned(), Read::Partial),
             (format!("POST / HTTP/1.1\r\n{host}Content-Length: 5\r\n\r\nhell"), Read::Partial),
-            ("GET / HTTP/1.0\r\nHost: a\r\n\r\n".to_owned(), Read::Unplain),
-            ("GET / HTTP/1.1\r\n\r\n".to_owned(), Read::Unplain),
+            ("GET / HTTP/1.0\r\nHost: a\r\n\r\n".to_owned(), Read::NotSimple),
+            ("GET / HTTP/1.1\r\n\r\n".to_owned(), Read::NotSimple),
             ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".to_owned(), Read::Ambiguous),
             ("GET / HTTP/1.1\nHost: a\n\n".to_owned(), Read::Ambiguous),
             ("GET / HTTP/1.1\r\nHost: a\nX: y\r\n\r\n".to_owned(), Read::Ambiguous),
-            ("GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n".to_owned(), Read::Unplain),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n".to_owned(), Read::NotSimple),
             (
                 format!("POST / HTTP/1.1\r\n{host}Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\nx"),
                 Read::Ambiguous,
             ),
             (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: gzip, chunked\r\n\r\n"), Read::Ambiguous),
             (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: xchunked\r\n\r\n"), Read::Ambiguous),
-            ("GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), Read::Unplain),
-            ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), Read::Unplain),
-            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), Read::Unplain),
-            ("what is this\r\n\r\n".to_owned(), Read::Unplain),
-            (format!("GET / HTTP/1.1\r\n{host}Upgrade: websocket\r\nConnection: upgrade\r\n\r\n"), Read::Unplain),
-            (format!("GET / HTTP/1.1\r\n{host}Connection: x-hop\r\n\r\n"), Read::Unplain),
-            (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: chunked\r\n\r\n"), Read::Unplain),
+            ("GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), Read::NotSimple),
+            ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), Read::NotSimple),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), Read::NotSimple),
+            ("what is this\r\n\r\n".to_owned(), Read::NotSimple),
+            (format!("GET / HTTP/1.1\r\n{host}Upgrade: websocket\r\nConnection: upgrade\r\n\r\n"), Read::NotSimple),
+            (format!("GET / HTTP/1.1\r\n{host}Connection: x-hop\r\n\r\n"), Read::NotSimple),
+            (format!("POST / HTTP/1.1\r\n{host}Transfer-Encoding: chunked\r\n\r\n"), Read::NotSimple),
             (format!("POST / HTTP/1.1\r\n{host}Content-Length: 1\r\nContent-Length: 1\r\n\r\nx"), Read::Ambiguous),
-            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 1, 1\r\n\r\nx"), Read::Unplain),
-            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 999999\r\n\r\n"), Read::Unplain),
-            (format!("POST / HTTP/1.1\r\n{host}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n"), Read::Unplain),
-            (format!("POST / HTTP/1.1\r\n{host}Content-Length : 1\r\n\r\nx"), Read::Unplain),
-            (format!("GET / HTTP/1.1\r\n{host}TE: trailers\r\n\r\n"), Read::Unplain),
+            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 1, 1\r\n\r\nx"), Read::NotSimple),
+            (format!("POST / HTTP/1.1\r\n{host}Content-Length: 999999\r\n\r\n"), Read::NotSimple),
+            (format!("POST / HTTP/1.1\r\n{host}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n"), Read::NotSimple),
+            (format!("POST / HTTP/1.1\r\n{host}Content-Length : 1\r\n\r\nx"), Read::NotSimple),
+            (format!("GET / HTTP/1.1\r\n{host}TE: trailers\r\n\r\n"), Read::NotSimple),
         ] {
             assert_eq!(read_text(&text).0, expected, "{text:?}");
         }

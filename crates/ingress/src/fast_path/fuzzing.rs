@@ -1,15 +1,15 @@
-//! The readers of what comes from outside, for fuzzing: each keeps its promises whatever it reads.
+//! Fuzzing entry points of the parsers of outside input: their invariants must hold for any bytes.
 
-use super::answer::{self, Body};
 use super::chunks::Chunks;
 use super::field::{Field, length};
 use super::request;
+use super::response::{self, Body};
 use crate::forwarded::Origin;
 
-/// More than either reader takes, with room for what is added.
+/// More fields than either parser accepts, plus those that are added.
 const FIELDS: usize = 128;
 
-/// Reads a client's request. What a pod gets is one whole request and nothing behind it.
+/// Parses a client's request. The pod must get exactly one complete request.
 pub fn request(bytes: &[u8]) {
     let mut out = Vec::new();
     let read = |bytes: &[u8], out: &mut Vec<u8>| {
@@ -33,24 +33,24 @@ pub fn request(bytes: &[u8]) {
     assert_eq!(read(&bytes[..plain.length - 1], &mut again), request::Read::Partial);
 }
 
-/// Reads a pod's answer. What a client gets ends where the body ends.
-pub fn answer(bytes: &[u8]) {
+/// Parses a pod's response. What the client gets must end where the body ends.
+pub fn response(bytes: &[u8]) {
     let Some((choice, bytes)) = bytes.split_first() else { return };
     let (to_head, keeps_alive) = (choice & 1 != 0, choice & 2 != 0);
     let mut out = Vec::new();
-    let answer = match answer::read(bytes, to_head, keeps_alive, &mut out) {
-        answer::Read::Whole(answer) => answer,
-        answer::Read::Interim(length) => return assert!(0 < length && length <= bytes.len()),
-        answer::Read::Partial | answer::Read::Broken => return,
+    let response = match response::read(bytes, to_head, keeps_alive, &mut out) {
+        response::Read::Whole(response) => response,
+        response::Read::Interim(length) => return assert!(0 < length && length <= bytes.len()),
+        response::Read::Partial | response::Read::Broken => return,
     };
-    assert!(answer.head <= bytes.len());
+    assert!(response.head <= bytes.len());
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut head = httparse::Response::new(&mut fields);
     assert_eq!(head.parse(&out).expect("what is sent can be read").unwrap(), out.len(), "a head is sent");
     let is_chunked = head.headers.iter().any(|field| Field::of(field.name) == Field::TransferEncoding);
     let closes = head.headers.iter().any(|field| Field::of(field.name) == Field::Connection);
-    match answer.body {
-        _ if to_head || matches!(answer.status, 204 | 304) => {}
+    match response.body {
+        _ if to_head || matches!(response.status, 204 | 304) => {}
         Body::Length(expected) => assert!(!is_chunked && length_of(head.headers) == Some(expected)),
         Body::Chunked => assert!(is_chunked && length_of(head.headers).is_none()),
         Body::UntilClose => assert!(closes && !is_chunked && length_of(head.headers).is_none()),
@@ -58,7 +58,7 @@ pub fn answer(bytes: &[u8]) {
     assert!(closes || keeps_alive, "a client that wants no more is told so");
 }
 
-/// Reads a chunked body. It ends at the same byte in whatever pieces it comes.
+/// Parses a chunked body. It must end at the same byte however it is split.
 pub fn chunks(bytes: &[u8]) {
     let Some((piece, body)) = bytes.split_first() else { return };
     let whole = Chunks::default().pass(body);

@@ -1,7 +1,6 @@
 //! An HTTP/1 connection to a pod, for one request at a time.
 //!
-//! The task that serves the client also drives the connection to the pod: a request then needs no other task to be woken,
-//! neither for what goes there nor for what comes back.
+//! The task that serves the client also drives this connection: a request then wakes no other task, in either direction.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -20,61 +19,61 @@ use tokio::net::TcpStream;
 use crate::backends::Pod;
 use crate::proxy::Payload;
 
-pub struct Line {
+pub struct PodConnection {
     sender: http1::SendRequest<Payload>,
-    /// Moves bytes in both directions when polled; ends when the pod or hyper closes.
+    /// Moves bytes in both directions when polled; completes when the pod or hyper closes.
     connection: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
 }
 
-impl Line {
+impl PodConnection {
     pub async fn new(stream: TcpStream) -> hyper::Result<Self> {
         let (sender, connection) = http1::Builder::new().handshake(TokioIo::new(stream)).await?;
         Ok(Self { sender, connection: Box::pin(connection.with_upgrades()) })
     }
 
-    /// Whether the pod still listens, as far as is known without asking it.
+    /// Whether the connection is open, as far as is known without sending.
     pub fn is_open(&mut self) -> bool {
         let mut nobody = Context::from_waker(Waker::noop());
         self.connection.as_mut().poll(&mut nobody).is_pending() && self.sender.is_ready()
     }
 
-    /// Sends a request and waits for the head of its answer. The line is given back unless it has ended.
+    /// Sends a request and waits for the head of its response. Returns the connection unless it closed.
     pub async fn exchange(
         mut self,
         request: Request<Payload>,
-    ) -> Result<(Response<Incoming>, Option<Line>), TrySendError<Request<Payload>>> {
+    ) -> Result<(Response<Incoming>, Option<PodConnection>), TrySendError<Request<Payload>>> {
         let mut is_ended = false;
-        let answer = {
-            let mut answer = pin!(self.sender.try_send_request(request));
+        let response = {
+            let mut response = pin!(self.sender.try_send_request(request));
             let connection = &mut self.connection;
             poll_fn(|context| {
                 is_ended = is_ended || connection.as_mut().poll(context).is_ready();
-                // Only what was just done can have brought the answer, so it need not wake anybody.
-                answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+                // Only the poll above can have produced the response, so no waker is needed.
+                response.as_mut().poll(&mut Context::from_waker(Waker::noop()))
             })
             .await?
         };
-        Ok((answer, (!is_ended).then_some(self)))
+        Ok((response, (!is_ended).then_some(self)))
     }
 
-    /// Goes on by itself, once it no longer speaks HTTP.
-    pub fn let_go(self) {
+    /// Drives the connection in its own task, once it no longer speaks HTTP.
+    pub fn detach(self) {
         tokio::spawn(async move {
             if let Err(error) = self.connection.await {
-                tracing::trace!(%error, "a connection to a pod ended");
+                tracing::trace!(%error, "a connection to a pod closed");
             }
         });
     }
 }
 
-/// An answer's body on its way through. When it has passed, the line is free for the next request.
-pub struct Through {
+/// A response body that is forwarded. At its end, the connection returns to the pool.
+pub struct ForwardedBody {
     body: Incoming,
-    line: Option<(Line, Arc<Pod>)>,
+    line: Option<(PodConnection, Arc<Pod>)>,
 }
 
-impl Through {
-    pub fn new(body: Incoming, line: Option<(Line, Arc<Pod>)>) -> Self {
+impl ForwardedBody {
+    pub fn new(body: Incoming, line: Option<(PodConnection, Arc<Pod>)>) -> Self {
         let mut through = Self { body, line };
         if through.body.is_end_stream() {
             through.give_back();
@@ -91,7 +90,7 @@ impl Through {
     }
 }
 
-impl Body for Through {
+impl Body for ForwardedBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -103,7 +102,7 @@ impl Body for Through {
         let frame = match &mut through.line {
             None => Pin::new(&mut through.body).poll_frame(context),
             Some((line, _)) => {
-                // Only the line brings more, and it is driven right here.
+                // Only this connection produces data, and it is driven right here.
                 let mut nobody = Context::from_waker(Waker::noop());
                 let mut frame = Pin::new(&mut through.body).poll_frame(&mut nobody);
                 if frame.is_pending() {

@@ -1,4 +1,4 @@
-//! Keeping routes, backends and certificates true to the API.
+//! Keeps routes, backends and certificates in sync with the API.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::routes::{Table, is_ours};
 use crate::secrets::Secrets;
 
 const BY_SERVICE: &str = "service";
-/// How long the first secure connections wait for certificates, which may not be there or not be ours to read.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the first TLS connections wait for certificates, which may be missing or not yet readable for this node.
+const CERTIFICATES_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub struct Followed {
+pub struct Watcher {
     routes: Arc<ArcSwap<Table<Backend>>>,
     backends: Arc<Backends>,
     certificates: Arc<Certificates>,
@@ -31,134 +31,134 @@ pub struct Followed {
     secrets: Secrets,
     services: Arc<Informer<Service>>,
     slices: Arc<Informer<EndpointSlice>>,
-    changed: Arc<Changed>,
+    changed: Arc<Changes>,
 }
 
-/// What has to be looked at again.
+/// Pending changes and their notification.
 #[derive(Default)]
-struct Changed {
-    what: Mutex<What>,
+struct Changes {
+    pending: Mutex<PendingChanges>,
     notify: Notify,
 }
 
 #[derive(Default)]
-struct What {
+struct PendingChanges {
     routes: bool,
     certificates: bool,
     services: BTreeSet<(String, String)>,
 }
 
-/// Starts to follow, and waits until all but certificates is known.
-pub async fn start(informers: &Informers, backends: &Arc<Backends>, certificates: &Arc<Certificates>) -> Followed {
-    let changed = Arc::<Changed>::default();
-    let told = Arc::clone(&changed);
-    let followed = Followed {
+/// Starts watching, and waits until everything except certificates is synced.
+pub async fn start(informers: &Informers, backends: &Arc<Backends>, certificates: &Arc<Certificates>) -> Watcher {
+    let changed = Arc::<Changes>::default();
+    let changes = Arc::clone(&changed);
+    let watcher = Watcher {
         routes: Arc::default(),
         backends: Arc::clone(backends),
         certificates: Arc::clone(certificates),
         ingresses: informers.of(),
         classes: informers.of(),
-        secrets: Secrets::new(informers.client().clone(), move || told.certificates()),
+        secrets: Secrets::new(informers.client().clone(), move || changes.certificates()),
         services: informers.of(),
         slices: informers.of(),
         changed,
     };
-    followed.slices.add_index(BY_SERVICE, services_of_slice);
-    let changed = || Arc::clone(&followed.changed);
-    let told = changed();
-    followed.ingresses.on_change(move |_| told.routes());
-    let told = changed();
-    followed.classes.on_change(move |_| told.routes());
-    let told = changed();
-    followed.services.on_change(move |change| told.service(key(&change.latest().metadata)));
-    let told = changed();
-    followed.slices.on_change(move |change| {
+    watcher.slices.add_index(BY_SERVICE, services_of_slice);
+    let changed = || Arc::clone(&watcher.changed);
+    let changes = changed();
+    watcher.ingresses.on_change(move |_| changes.routes());
+    let changes = changed();
+    watcher.classes.on_change(move |_| changes.routes());
+    let changes = changed();
+    watcher.services.on_change(move |change| changes.service(key(&change.latest().metadata)));
+    let changes = changed();
+    watcher.slices.on_change(move |change| {
         let before = change.previous().map(|slice| services_of_slice(slice)).unwrap_or_default();
         for text in services_of_slice(change.latest()).into_iter().chain(before) {
             if let Some((namespace, name)) = text.split_once('/') {
-                told.service((namespace.to_owned(), name.to_owned()));
+                changes.service((namespace.to_owned(), name.to_owned()));
             }
         }
     });
-    followed.ingresses.synced().await;
-    followed.classes.synced().await;
-    followed.services.synced().await;
-    followed.slices.synced().await;
-    followed.look();
-    followed
+    watcher.ingresses.synced().await;
+    watcher.classes.synced().await;
+    watcher.services.synced().await;
+    watcher.slices.synced().await;
+    watcher.sync();
+    watcher
 }
 
-impl Changed {
+impl Changes {
     fn routes(&self) {
-        self.what.lock().routes = true;
+        self.pending.lock().routes = true;
         self.notify.notify_one();
     }
 
     fn certificates(&self) {
-        self.what.lock().certificates = true;
+        self.pending.lock().certificates = true;
         self.notify.notify_one();
     }
 
     fn service(&self, key: (String, String)) {
-        self.what.lock().services.insert(key);
+        self.pending.lock().services.insert(key);
         self.notify.notify_one();
     }
 }
 
-impl Followed {
+impl Watcher {
     pub fn routes(&self) -> Arc<ArcSwap<Table<Backend>>> {
         Arc::clone(&self.routes)
     }
 
-    /// Waits until certificates are known as well: another one would be wrong.
+    /// Waits until certificates are synced as well: serving the default one instead would be wrong.
     pub async fn certificates_known(&self) {
-        let _ = tokio::time::timeout(PATIENCE, self.secrets.known()).await;
-        self.look();
+        let _ = tokio::time::timeout(CERTIFICATES_TIMEOUT, self.secrets.known()).await;
+        self.sync();
     }
 
     pub async fn run(&self) {
         loop {
             self.changed.notify.notified().await;
-            self.look();
+            self.sync();
         }
     }
 
-    fn look(&self) {
-        let what = std::mem::take(&mut *self.changed.what.lock());
-        for (namespace, name) in &what.services {
-            self.look_at_service(namespace, name);
+    fn sync(&self) {
+        let pending = std::mem::take(&mut *self.changed.pending.lock());
+        for (namespace, name) in &pending.services {
+            self.sync_service(namespace, name);
         }
-        if what.routes || what.certificates {
+        if pending.routes || pending.certificates {
             let classes = self.classes.list();
             let mut ours = self.ingresses.list();
             ours.retain(|ingress| is_ours(ingress, &classes));
-            if what.routes {
-                self.look_at_routes(&ours);
+            if pending.routes {
+                self.sync_routes(&ours);
             }
-            self.look_at_certificates(&ours);
+            self.sync_certificates(&ours);
         }
     }
 
-    fn look_at_routes(&self, ours: &[Arc<Ingress>]) {
+    fn sync_routes(&self, ours: &[Arc<Ingress>]) {
         let mut named = BTreeSet::new();
         let table = Table::build(ours, |target| {
             named.insert((target.namespace.clone(), target.service.clone()));
             self.backends.of(target)
         });
-        // Backends get their pods before requests can find them.
+        // Backends get their pods before requests are routed to them.
         for (namespace, name) in &named {
-            self.look_at_service(namespace, name);
+            self.sync_service(namespace, name);
         }
         self.routes.store(Arc::new(table));
         self.backends.retain_used();
     }
 
-    fn look_at_certificates(&self, ours: &[Arc<Ingress>]) {
-        self.secrets.follow(&ours.iter().flat_map(|ingress| secrets_of(ingress)).collect());
+    fn sync_certificates(&self, ours: &[Arc<Ingress>]) {
+        self.secrets.watch_only(&ours.iter().flat_map(|ingress| secrets_of(ingress)).collect());
         self.certificates.set(certificates::of_ingresses(ours, |namespace, name| self.secrets.get(namespace, name)));
     }
 
-    fn look_at_service(&self, namespace: &str, name: &str) {
+    fn sync_service(&self, namespace: &str, name: &str) {
         let service = self.services.get(namespace, name);
         let slices = self.slices.by_index(BY_SERVICE, &format!("{namespace}/{name}"));
         self.backends.set_service(namespace, name, service.as_deref(), &slices);

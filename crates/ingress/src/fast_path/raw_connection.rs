@@ -1,4 +1,4 @@
-//! A connection to a pod that carries one request after another.
+//! A connection to a pod for the fast path, which carries one request after another.
 
 use std::io;
 
@@ -7,24 +7,24 @@ use tokio::net::TcpStream;
 
 use super::{read_piece, read_some};
 
-pub struct Wire {
+pub struct RawConnection {
     stream: TcpStream,
     read: Vec<u8>,
-    /// How much of that has been taken.
-    taken: usize,
+    /// How much of `read` has been consumed.
+    consumed: usize,
 }
 
-impl Wire {
+impl RawConnection {
     pub fn new(stream: TcpStream) -> Self {
-        Self { stream, read: Vec::new(), taken: 0 }
+        Self { stream, read: Vec::new(), consumed: 0 }
     }
 
-    /// Whether the pod still listens, as far as is known without asking it.
+    /// Whether the connection is open, as far as is known without sending.
     pub fn is_open(&self) -> bool {
         matches!(self.stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Nothing has come that nobody asked for.
+    /// Whether no unsolicited bytes have arrived.
     pub fn is_clean(&self) -> bool {
         self.read().is_empty()
     }
@@ -33,16 +33,16 @@ impl Wire {
         self.stream.write_all(request).await
     }
 
-    /// What has come and has not been taken.
+    /// Bytes that have arrived and are not consumed.
     pub fn read(&self) -> &[u8] {
-        self.read.get(self.taken..).unwrap_or_default()
+        self.read.get(self.consumed..).unwrap_or_default()
     }
 
-    pub fn take(&mut self, count: usize) {
-        self.taken += count;
-        if self.taken >= self.read.len() {
+    pub fn consume(&mut self, count: usize) {
+        self.consumed += count;
+        if self.consumed >= self.read.len() {
             self.read.clear();
-            self.taken = 0;
+            self.consumed = 0;
         }
     }
 
@@ -50,13 +50,13 @@ impl Wire {
         read_some(&mut self.stream, &mut self.read).await
     }
 
-    /// The same with room for much.
+    /// Reads more, into `room` bytes of spare capacity.
     pub async fn read_piece(&mut self, room: usize) -> io::Result<usize> {
         read_piece(&mut self.stream, &mut self.read, room).await
     }
 
-    /// Gives memory back that only a long answer needed.
-    pub fn rest(&mut self) {
+    /// Releases memory that only a long response needed.
+    pub fn shrink(&mut self) {
         if self.read.is_empty() && self.read.capacity() > 4096 {
             self.read = Vec::new();
         }

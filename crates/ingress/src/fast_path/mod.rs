@@ -1,19 +1,19 @@
-//! The quick way for plain requests: HTTP/1.1 from client to pod as bytes, with nothing made of them but what routing needs.
+//! The fast path for simple requests: forwards HTTP/1.1 between client and pod as bytes, parsing only what routing needs.
 //!
-//! Plain is a request that is whole in memory and asks for nothing special. At the first one that is not (HTTP/2, upgrades,
-//! long or chunked bodies, anything that looks odd) the connection is left to hyper, with all bytes that were read and not
-//! served. Answers may be of any form.
+//! A simple request fits into memory and needs nothing special. At the first one that is not simple (HTTP/2, upgrades, long
+//! or chunked bodies, anything unusual) the connection is handed over to hyper, with all bytes that were read but not
+//! served. Responses may have any form.
 //!
-//! `request` and `answer` read heads and write them anew, `chunks` finds the end of a chunked body (all pure); `wire` is a
-//! connection to a pod; `deadline` is a clock that costs nothing while it does not ring; this file moves the bytes.
+//! `request` and `response` parse and rewrite heads, `chunks` finds the end of a chunked body (all pure); `raw_connection` is
+//! a connection to a pod; `deadline` is a cheap timer; this file moves the bytes.
 
-mod answer;
 mod chunks;
 mod deadline;
 mod field;
 pub mod fuzzing;
+mod raw_connection;
 mod request;
-mod wire;
+mod response;
 
 use std::future::poll_fn;
 use std::io;
@@ -28,28 +28,28 @@ use crate::backends::{Backend, Pod};
 use crate::forwarded::Origin;
 use crate::metrics;
 use crate::proxy::{ATTEMPTS, Problem, Proxy, without_port};
-use answer::Body;
 use chunks::Chunks;
 use deadline::Deadline;
-use request::{Plain, Read};
+use request::{Read, SimpleRequest};
+use response::Body;
 
-pub use wire::Wire;
+pub use raw_connection::RawConnection;
 
-/// A request with its body must fit; an answer's head, too.
-const MOST_HELD: usize = 64 * 1024;
-/// Memory that a connection keeps from one request to the next.
-const MOST_KEPT: usize = 4096;
-/// How much of an answer is moved at a time.
+/// Maximum size of a request with its body, and of a response's head.
+const MAX_REQUEST: usize = 64 * 1024;
+/// Maximum buffer size that an idle connection keeps.
+const MAX_IDLE_BUFFER: usize = 4096;
+/// Bytes of a response that are read at a time.
 const PIECE: usize = 32 * 1024;
 
-/// A connection that the quick way cannot serve on, and what was read of it.
-pub struct Left<S> {
+/// A connection that the fast path hands over, with the bytes read so far.
+pub struct Handover<S> {
     pub stream: S,
     pub read: Vec<u8>,
 }
 
-/// Serves a client until it goes, or until it asks for something that is not plain.
-pub async fn serve<S>(stream: S, proxy: &Proxy, origin: &Origin) -> Option<Left<S>>
+/// Serves a client until it closes, or until a request is not simple.
+pub async fn serve<S>(stream: S, proxy: &Proxy, origin: &Origin) -> Option<Handover<S>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -57,8 +57,8 @@ where
     loop {
         client.deadline.set(proxy.timeouts.idle);
         let plain = match client.next_request(origin).await {
-            Next::Plain(plain) => plain,
-            Next::Unplain => return Some(Left { stream: client.stream, read: client.read }),
+            Next::SimpleRequest(plain) => plain,
+            Next::NotSimple => return Some(Handover { stream: client.stream, read: client.read }),
             Next::Gone => return None,
             Next::Ambiguous => {
                 client.refuse_ambiguous().await;
@@ -66,52 +66,52 @@ where
             }
         };
         let started = Instant::now();
-        let under_way = metrics::begun();
+        let in_flight = metrics::request_started();
         let (status, goes_on) = match client.forward(&plain, proxy).await {
             Ok(done) => done,
             Err(Failed::Problem(problem)) => (problem.status().as_u16(), client.refuse(problem, &plain).await),
             Err(Failed::Client) => (499, false),
-            Err(Failed::Unplain) => return Some(Left { stream: client.stream, read: client.read }),
+            Err(Failed::NotSimple) => return Some(Handover { stream: client.stream, read: client.read }),
         };
-        drop(under_way);
-        metrics::answered(status, started.elapsed());
+        drop(in_flight);
+        metrics::record_response(status, started.elapsed());
         if !goes_on || !plain.keeps_alive {
-            // Closing says goodbye, but for TLS, where it must be said.
+            // A plain connection is closed by drop; TLS needs a close notification.
             if origin.is_secure() {
                 let _ = client.stream.shutdown().await;
             }
             return None;
         }
-        client.take(plain.length);
+        client.remove_request(plain.length);
     }
 }
 
 struct Client<S> {
     stream: S,
-    /// What came from the client and has not been served.
+    /// Bytes from the client that are not served yet.
     read: Vec<u8>,
-    /// The request as it goes to the pod.
+    /// The request as sent to the pod.
     request: Vec<u8>,
-    /// What goes to the client next.
+    /// Bytes to send to the client next.
     out: Vec<u8>,
     deadline: Deadline,
     timeouts: Timeouts,
 }
 
 enum Next {
-    Plain(Plain),
-    Unplain,
+    SimpleRequest(SimpleRequest),
+    NotSimple,
     Gone,
     Ambiguous,
 }
 
-/// Why a client does not get a pod's answer.
+/// Why a client does not get a pod's response.
 enum Failed {
     Problem(Problem),
-    /// Nobody is there to be answered, or the answer broke off.
+    /// The client is gone, or the response broke off.
     Client,
-    /// The pod speaks something else.
-    Unplain,
+    /// The pod's response is not valid HTTP.
+    NotSimple,
 }
 
 impl<S> Client<S>
@@ -125,18 +125,18 @@ where
 
     /// Reads a whole request, and writes it to `request`.
     async fn next_request(&mut self, origin: &Origin) -> Next {
-        let mut has_begun = false;
+        let mut has_started = false;
         loop {
-            if !has_begun && !self.read.is_empty() {
-                has_begun = true;
+            if !has_started && !self.read.is_empty() {
+                has_started = true;
                 self.deadline.set(self.timeouts.head);
             }
             self.request.clear();
             match request::read(&self.read, origin, &mut self.request) {
-                Read::Whole(plain) => return Next::Plain(plain),
-                Read::Unplain => return Next::Unplain,
+                Read::Whole(plain) => return Next::SimpleRequest(plain),
+                Read::NotSimple => return Next::NotSimple,
                 Read::Ambiguous => return Next::Ambiguous,
-                Read::Partial if self.read.len() >= MOST_HELD => return Next::Unplain,
+                Read::Partial if self.read.len() >= MAX_REQUEST => return Next::NotSimple,
                 Read::Partial => {}
             }
             let came = tokio::select! {
@@ -150,23 +150,23 @@ where
         }
     }
 
-    /// Sends the request to one pod after another until one answers, and passes the answer on. Tells the answer's
-    /// code and whether the connection can go on.
-    async fn forward(&mut self, plain: &Plain, proxy: &Proxy) -> Result<(u16, bool), Failed> {
+    /// Sends the request to one pod after another until one responds, and forwards the response. Returns the status code
+    /// and whether the connection stays open.
+    async fn forward(&mut self, plain: &SimpleRequest, proxy: &Proxy) -> Result<(u16, bool), Failed> {
         let backend = self.backend(plain, proxy)?;
         let mut pod = backend.next().ok_or(Failed::Problem(Problem::NoPods))?;
         if pod.speaks_http2 {
-            return Err(Failed::Unplain);
+            return Err(Failed::NotSimple);
         }
-        self.deadline.set(proxy.timeouts.answer);
+        self.deadline.set(proxy.timeouts.response);
         for attempt in 1..=ATTEMPTS {
             let attempted = self.attempt(&pod, plain, attempt > 1).await;
             let (error, may_be_repeated) = match attempted {
-                Ok((wire, answer)) => return self.pass(pod, wire, &answer).await,
+                Ok((wire, response)) => return self.pass(pod, wire, &response).await,
                 Err(Attempt::Failed(failed)) => return Err(failed),
                 Err(Attempt::Unreachable { error, was_sent }) => (error, !was_sent || plain.is_safe),
             };
-            tracing::debug!(pod = %pod.address, error, attempt, "a pod did not answer");
+            tracing::debug!(pod = %pod.address, error, attempt, "a pod did not respond");
             if !may_be_repeated {
                 return Err(Failed::Problem(Problem::Unreachable));
             }
@@ -176,7 +176,7 @@ where
         Err(Failed::Problem(Problem::Unreachable))
     }
 
-    fn backend(&self, plain: &Plain, proxy: &Proxy) -> Result<Arc<Backend>, Failed> {
+    fn backend(&self, plain: &SimpleRequest, proxy: &Proxy) -> Result<Arc<Backend>, Failed> {
         let text =
             |range: &std::ops::Range<usize>| std::str::from_utf8(self.read.get(range.clone()).unwrap_or_default());
         let host = text(&plain.host).map_err(|_| Failed::Problem(Problem::NoHost))?;
@@ -186,24 +186,29 @@ where
         Ok(Arc::clone(found))
     }
 
-    /// Asks a pod once. The head of its answer is written to `out`.
-    async fn attempt(&mut self, pod: &Pod, plain: &Plain, fresh: bool) -> Result<(Wire, answer::Answer), Attempt> {
+    /// Sends the request to a pod once. The head of the response is written to `out`.
+    async fn attempt(
+        &mut self,
+        pod: &Pod,
+        plain: &SimpleRequest,
+        fresh: bool,
+    ) -> Result<(RawConnection, response::ResponseHead), Attempt> {
         let unsent = |error: String| Attempt::Unreachable { error, was_sent: false };
         let mut wire = pod.wire(fresh).await.map_err(|error| unsent(error.to_string()))?;
         let sent = |error: io::Error| Attempt::Unreachable { error: error.to_string(), was_sent: true };
         wire.send(&self.request).await.map_err(sent)?;
         loop {
-            match answer::read(wire.read(), plain.is_head, plain.keeps_alive, &mut self.out) {
-                answer::Read::Whole(answer) => {
-                    wire.take(answer.head);
-                    return Ok((wire, answer));
+            match response::read(wire.read(), plain.is_head, plain.keeps_alive, &mut self.out) {
+                response::Read::Whole(response) => {
+                    wire.consume(response.head);
+                    return Ok((wire, response));
                 }
-                answer::Read::Interim(length) => {
-                    wire.take(length);
+                response::Read::Interim(length) => {
+                    wire.consume(length);
                     continue;
                 }
-                answer::Read::Partial if wire.read().len() < MOST_HELD => {}
-                answer::Read::Partial | answer::Read::Broken => {
+                response::Read::Partial if wire.read().len() < MAX_REQUEST => {}
+                response::Read::Partial | response::Read::Broken => {
                     return Err(Attempt::Failed(Failed::Problem(Problem::Unreachable)));
                 }
             }
@@ -214,8 +219,8 @@ where
                     Ok(_) => {}
                     Err(error) => return Err(sent(error)),
                 },
-                came = read_some(&mut self.stream, &mut self.read), if self.read.len() < MOST_HELD => {
-                    // More requests may come before the answer to this one; a client that goes needs none.
+                came = read_some(&mut self.stream, &mut self.read), if self.read.len() < MAX_REQUEST => {
+                    // The client may pipeline more requests meanwhile; if it closes, no response is needed.
                     if !matches!(came, Ok(1..)) {
                         return Err(Attempt::Failed(Failed::Client));
                     }
@@ -225,61 +230,60 @@ where
         }
     }
 
-    /// Passes an answer on whose head is in `out`.
-    async fn pass(&mut self, pod: Arc<Pod>, mut wire: Wire, answer: &answer::Answer) -> Result<(u16, bool), Failed> {
-        let mut body = Passing::new(&answer.body);
-        // What has come of the body goes with the head.
+    /// Forwards a response whose head is in `out`.
+    async fn pass(
+        &mut self,
+        pod: Arc<Pod>,
+        mut wire: RawConnection,
+        response: &response::ResponseHead,
+    ) -> Result<(u16, bool), Failed> {
+        let mut body = BodyProgress::new(&response.body);
+        // Body bytes that have arrived are sent together with the head.
         let (count, mut is_over) = body.pass(wire.read()).map_err(|chunks::Broken| Failed::Client)?;
         self.out.extend_from_slice(&wire.read()[..count]);
-        wire.take(count);
+        wire.consume(count);
         write_out(&mut self.stream, &self.out, self.timeouts.idle).await?;
         while !is_over {
             match wire.read_piece(PIECE).await {
-                Ok(0) if answer.body == Body::UntilClose => break,
+                Ok(0) if response.body == Body::UntilClose => break,
                 Ok(1..) => {}
                 _ => return Err(Failed::Client),
             }
             let passed = body.pass(wire.read()).map_err(|chunks::Broken| Failed::Client)?;
             write_out(&mut self.stream, &wire.read()[..passed.0], self.timeouts.idle).await?;
-            wire.take(passed.0);
+            wire.consume(passed.0);
             is_over = passed.1;
         }
-        if answer.keeps_alive && wire.is_clean() {
-            wire.rest();
-            pod.keep_wire(wire);
+        if response.keeps_alive && wire.is_clean() {
+            wire.shrink();
+            pod.keep_raw(wire);
         }
-        Ok((answer.status, !matches!(answer.body, Body::UntilClose)))
+        Ok((response.status, !matches!(response.body, Body::UntilClose)))
     }
 
-    /// Answers in place of a pod. Tells whether the connection can go on.
-    async fn refuse(&mut self, problem: Problem, plain: &Plain) -> bool {
+    /// Responds in place of a pod. Returns whether the connection stays open.
+    async fn refuse(&mut self, problem: Problem, plain: &SimpleRequest) -> bool {
         self.out.clear();
-        answer::write_own(problem.status(), problem.text(), plain.is_head, plain.keeps_alive, &mut self.out);
+        response::write_own(problem.status(), problem.text(), plain.is_head, plain.keeps_alive, &mut self.out);
         write_out(&mut self.stream, &self.out, self.timeouts.idle).await.is_ok()
     }
 
-    /// Answers a request that cannot be trusted to be one. Nothing behind it is read.
+    /// Rejects an ambiguous request. Bytes after it are not read.
     async fn refuse_ambiguous(&mut self) {
         self.out.clear();
-        answer::write_own(
-            StatusCode::BAD_REQUEST,
-            "the request can be read in two ways\n",
-            false,
-            false,
-            &mut self.out,
-        );
-        // Who sends such things need not hear of it.
+        response::write_own(StatusCode::BAD_REQUEST, "the request is ambiguous\n", false, false, &mut self.out);
+        // Best effort: the client of such a request may be hostile.
         let _ = write_out(&mut self.stream, &self.out, self.timeouts.idle).await;
         let _ = self.stream.shutdown().await;
     }
 
-    /// Forgets a request that has been served. A client that rests holds little memory.
-    fn take(&mut self, length: usize) {
+    /// Removes a request that has been served. An idle connection keeps little memory.
+    fn remove_request(&mut self, length: usize) {
         self.read.drain(..length);
         self.request.clear();
         self.out.clear();
         for buffer in [&mut self.read, &mut self.request, &mut self.out] {
-            if buffer.is_empty() && buffer.capacity() > MOST_KEPT {
+            if buffer.is_empty() && buffer.capacity() > MAX_IDLE_BUFFER {
                 *buffer = Vec::new();
             }
         }
@@ -291,50 +295,50 @@ enum Attempt {
     Unreachable { error: String, was_sent: bool },
 }
 
-/// How far an answer's body has passed.
-enum Passing {
+/// Progress within a response's body.
+enum BodyProgress {
     Length(u64),
     Chunked(Chunks),
     UntilClose,
 }
 
-impl Passing {
+impl BodyProgress {
     fn new(body: &Body) -> Self {
         match body {
-            Body::Length(length) => Passing::Length(*length),
-            Body::Chunked => Passing::Chunked(Chunks::default()),
-            Body::UntilClose => Passing::UntilClose,
+            Body::Length(length) => BodyProgress::Length(*length),
+            Body::Chunked => BodyProgress::Chunked(Chunks::default()),
+            Body::UntilClose => BodyProgress::UntilClose,
         }
     }
 
-    /// How many of these bytes are the body's, and whether it ends with them.
+    /// How many of these bytes belong to the body, and whether it ends there.
     fn pass(&mut self, read: &[u8]) -> Result<(usize, bool), chunks::Broken> {
         match self {
-            Passing::Length(left) => {
+            BodyProgress::Length(left) => {
                 let count = usize::try_from(*left).unwrap_or(usize::MAX).min(read.len());
                 *left -= count as u64;
                 Ok((count, *left == 0))
             }
-            Passing::Chunked(chunks) => chunks.pass(read),
-            Passing::UntilClose => Ok((read.len(), false)),
+            BodyProgress::Chunked(chunks) => chunks.pass(read),
+            BodyProgress::UntilClose => Ok((read.len(), false)),
         }
     }
 }
 
-/// Sends bytes to a client, which has to take some of them every now and then.
-async fn write_out<S: AsyncWrite + Unpin>(stream: &mut S, mut bytes: &[u8], patience: Duration) -> Result<(), Failed> {
+/// Sends bytes to a client, which has to read some within each timeout.
+async fn write_out<S: AsyncWrite + Unpin>(stream: &mut S, mut bytes: &[u8], timeout: Duration) -> Result<(), Failed> {
     while !bytes.is_empty() {
-        match tokio::time::timeout(patience, stream.write(bytes)).await {
+        match tokio::time::timeout(timeout, stream.write(bytes)).await {
             Ok(Ok(count @ 1..)) => bytes = bytes.get(count..).unwrap_or_default(),
             _ => return Err(Failed::Client),
         }
     }
-    // Bytes may wait in a stream that encrypts them.
-    let flushed = tokio::time::timeout(patience, stream.flush()).await;
+    // A TLS stream may buffer bytes.
+    let flushed = tokio::time::timeout(timeout, stream.flush()).await;
     flushed.ok().and_then(Result::ok).ok_or(Failed::Client)
 }
 
-/// Reads what is there, by way of memory that all connections of a thread share: one that waits needs none of its own.
+/// Reads what is available through a buffer that all connections of a thread share: an idle connection needs none.
 async fn read_some<S: AsyncRead + Unpin>(stream: &mut S, into: &mut Vec<u8>) -> io::Result<usize> {
     use std::cell::RefCell;
     use std::pin::Pin;
@@ -359,7 +363,7 @@ async fn read_some<S: AsyncRead + Unpin>(stream: &mut S, into: &mut Vec<u8>) -> 
     .await
 }
 
-/// Reads into a buffer's own room.
+/// Reads directly into the buffer's spare capacity.
 async fn read_piece<S: AsyncRead + Unpin>(stream: &mut S, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
     into.reserve(room);
     stream.read_buf(into).await

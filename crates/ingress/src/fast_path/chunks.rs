@@ -1,20 +1,20 @@
-//! Finding the end of a chunked body in bytes that are passed on as they are.
+//! Finds the end of a chunked body in bytes that are forwarded unchanged.
 
-/// What is expected next.
+/// Parser state: what is expected next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Expect {
-    /// The first digit of a chunk's length.
+    /// The first digit of a chunk size.
     #[default]
     Size,
     /// More digits, or the end of the line.
     MoreSize,
-    /// What follows the length on its line means nothing to us.
+    /// Chunk extensions, which are ignored.
     Extension,
     SizeEnd,
     Data,
     DataReturn,
     DataEnd,
-    /// The first byte of a line after the last chunk.
+    /// The first byte of a trailer line.
     Trailer,
     TrailerLine,
     TrailerEnd,
@@ -25,18 +25,18 @@ enum Expect {
 pub struct Chunks {
     expect: Expect,
     left: u64,
-    /// Bytes of lines, which must not grow without an end.
+    /// Bytes of chunk and trailer lines so far, which are limited.
     lines: usize,
 }
 
-/// What does not follow the format.
+/// The body violates the chunked format.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Broken;
 
-const LONGEST_LINES: usize = 16 * 1024;
+const MAX_LINE_BYTES: usize = 16 * 1024;
 
 impl Chunks {
-    /// How many of these bytes are the body's, and whether it ends with them.
+    /// How many of these bytes belong to the body, and whether it ends there.
     pub fn pass(&mut self, bytes: &[u8]) -> Result<(usize, bool), Broken> {
         let mut at = 0;
         while let Some(byte) = bytes.get(at).copied() {
@@ -57,10 +57,10 @@ impl Chunks {
         Ok((at, false))
     }
 
-    /// Takes a byte that is not data. Tells whether it was the last one.
+    /// Processes a byte that is not data. Returns whether it was the last one.
     fn step(&mut self, byte: u8) -> Result<bool, Broken> {
         self.lines += 1;
-        if self.lines > LONGEST_LINES {
+        if self.lines > MAX_LINE_BYTES {
             return Err(Broken);
         }
         self.expect = match (self.expect, byte) {

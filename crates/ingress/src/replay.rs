@@ -1,4 +1,4 @@
-//! A stream whose first bytes were read already, to be read again.
+//! A stream that first replays bytes that were read from it already.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -6,19 +6,19 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-pub struct Again<S> {
+pub struct Replay<S> {
     first: Vec<u8>,
     at: usize,
     stream: S,
 }
 
-impl<S> Again<S> {
+impl<S> Replay<S> {
     pub fn new(first: Vec<u8>, stream: S) -> Self {
         Self { first, at: 0, stream }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Again<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Replay<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -39,7 +39,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Again<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Again<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Replay<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
