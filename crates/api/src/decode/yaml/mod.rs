@@ -1,5 +1,6 @@
 //! YAML as Kubernetes reads it: YAML 1.1's words and numbers, turned into JSON.
 
+mod directives;
 mod events;
 mod scalar;
 
@@ -13,6 +14,9 @@ use std::collections::hash_map::Entry;
 
 /// Deeper documents are refused.
 const MAX_DEPTH: usize = super::scanner::MAX_VALUE_DEPTH;
+
+/// Ten times the size of the largest object that the server stores: no valid object repeats more text through aliases.
+const MAX_ALIASED_BYTES: usize = 16 * 1024 * 1024;
 
 /// Reads the first document of a text, and notes the keys that it gives twice.
 pub(super) fn read(bytes: &[u8]) -> Result<(Value, Option<StrictProblem>), DecodeError> {
@@ -53,6 +57,7 @@ enum Kind {
 }
 
 fn parse(text: &str) -> Result<Document, Failure> {
+    directives::check_count(text)?;
     let mut events = Events::new(text)?;
     let mut document = Document::default();
     let mut anchors: HashMap<String, usize> = HashMap::new();
@@ -103,6 +108,8 @@ struct Reader {
     within: Vec<usize>,
     read: usize,
     read_through_aliases: usize,
+    /// The length of all scalars that were read through an alias.
+    aliased_bytes: usize,
     depth: usize,
 }
 
@@ -111,7 +118,10 @@ impl Reader {
         self.count()?;
         let node = &document.nodes[at];
         match &node.kind {
-            Kind::Scalar(scalar) => scalar.resolve(),
+            Kind::Scalar(scalar) => {
+                self.count_aliased_bytes(scalar.text.len())?;
+                scalar.resolve()
+            }
             Kind::Alias(target, name) => self.through_alias(*target, name, |reader| reader.value(document, *target)),
             Kind::Sequence(children) => {
                 self.descend(|reader| children.iter().map(|child| reader.value(document, *child)).collect())
@@ -157,11 +167,15 @@ impl Reader {
 
     fn merge(&mut self, document: &Document, at: usize, found: &mut Fields) -> Result<(), Failure> {
         match &document.nodes[at].kind {
-            Kind::Mapping(children) => self.descend(|reader| reader.fields(document, children, found)),
+            Kind::Mapping(children) => {
+                self.count()?;
+                self.descend(|reader| reader.fields(document, children, found))
+            }
             Kind::Alias(target, name) => match &document.nodes[*target].kind {
-                Kind::Mapping(children) => self.through_alias(*target, name, |reader| {
-                    reader.descend(|reader| reader.fields(document, children, found))
-                }),
+                Kind::Mapping(_) => {
+                    self.count()?;
+                    self.through_alias(*target, name, |reader| reader.merge(document, *target, found))
+                }
                 _ => Err(not_mergeable()),
             },
             Kind::Sequence(children) => {
@@ -212,10 +226,22 @@ impl Reader {
         let read = self.read as f64;
         let allowed = 0.99 - 0.89 * ((read - SMALL) / (LARGE - SMALL)).clamp(0.0, 1.0);
         if self.read > 1_000 && self.read_through_aliases > 100 && self.read_through_aliases as f64 / read > allowed {
-            return Err(Failure("document contains excessive aliasing".to_owned()));
+            return Err(excessive_aliasing());
         }
         Ok(())
     }
+
+    /// Long texts that are repeated through many aliases are refused.
+    fn count_aliased_bytes(&mut self, length: usize) -> Result<(), Failure> {
+        if !self.within.is_empty() {
+            self.aliased_bytes += length;
+        }
+        if self.aliased_bytes > MAX_ALIASED_BYTES { Err(excessive_aliasing()) } else { Ok(()) }
+    }
+}
+
+fn excessive_aliasing() -> Failure {
+    Failure("document contains excessive aliasing".to_owned())
 }
 
 fn not_mergeable() -> Failure {
