@@ -30,5 +30,5 @@ pub mod storage;
 #[cfg(test)]
 mod testing;
 
-pub use kind::{Column, Context, Description, KindRules, Operation, Rank};
+pub use kind::{Column, ColumnPriority, Context, Description, KindRules};
 pub use registry::rules_of;

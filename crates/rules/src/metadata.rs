@@ -18,7 +18,7 @@ const SUBRESOURCE_LIMIT: usize = 256;
 pub fn validate_create(object: &Value, namespaced: bool, rules: &dyn KindRules) -> Errors {
     let mut errors = Errors::new();
     validate(&mut errors, object.at(&["metadata"]), namespaced, rules.name_check());
-    if rules.knows_finalizers() {
+    if rules.requires_known_finalizers() {
         standard_finalizers(&mut errors, object.at(&["metadata"]));
     }
     errors
@@ -33,16 +33,16 @@ pub fn validate_update(object: &Value, old: &Value, namespaced: bool, rules: &dy
     let mut errors = Errors::new();
     validate(&mut errors, new_metadata, namespaced, names::path_segment);
     validate_change(&mut errors, new_metadata, old_metadata);
-    let rounds = rules.metadata_rounds();
-    for _ in 0..rounds.as_change {
+    let rounds = rules.metadata_passes();
+    for _ in 0..rounds.as_update {
         validate_change(&mut errors, new_metadata, old_metadata);
-        if rules.knows_finalizers() {
+        if rules.requires_known_finalizers() {
             standard_finalizers(&mut errors, new_metadata);
         }
     }
-    for _ in 0..rounds.as_new {
+    for _ in 0..rounds.as_create {
         validate(&mut errors, new_metadata, namespaced, rules.name_check());
-        if rules.knows_finalizers() {
+        if rules.requires_known_finalizers() {
             standard_finalizers(&mut errors, new_metadata);
         }
     }
@@ -145,7 +145,7 @@ fn owners(errors: &mut Errors, references: &Value, path: &Path<'_>) {
             match &controller {
                 Some(first) => errors.invalid_shown(
                     path,
-                    references_shown(references),
+                    references_json(references),
                     format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                     ),
@@ -173,17 +173,17 @@ fn owner(errors: &mut Errors, reference: &Value, path: &Path<'_>) {
     }
     if (group, version, reference.text(&["kind"])) == ("", "v1", "Event") {
         let detail = "/v1, Kind=Event is disallowed from being an owner";
-        errors.invalid_shown(path, reference_shown(reference), detail);
+        errors.invalid_shown(path, reference_json(reference), detail);
     }
 }
 
 /// Owner references are shown as JSON with the fields in the order they are declared in.
-fn references_shown(references: &Value) -> String {
-    let each: Vec<String> = references.as_array().into_iter().flatten().map(reference_shown).collect();
+fn references_json(references: &Value) -> String {
+    let each: Vec<String> = references.as_array().into_iter().flatten().map(reference_json).collect();
     format!("[{}]", each.join(","))
 }
 
-fn reference_shown(reference: &Value) -> String {
+fn reference_json(reference: &Value) -> String {
     let mut fields = Vec::new();
     for name in ["apiVersion", "kind", "name", "uid"] {
         fields.push(format!("\"{name}\":{}", Value::from(reference.text(&[name]))));

@@ -7,11 +7,11 @@ use crate::{
     storage,
 };
 
-/// A kind with nothing special about it.
-struct Plain;
+/// The rules of a kind that has none of its own.
+struct DefaultRules;
 
-impl KindRules for Plain {
-    fn knows_finalizers(&self) -> bool {
+impl KindRules for DefaultRules {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 }
@@ -42,5 +42,5 @@ pub fn rules_of(group: &str, kind: &str) -> &'static dyn KindRules {
         "storage.k8s.io" => storage::rules_of(kind),
         _ => None,
     };
-    rules.unwrap_or(&Plain)
+    rules.unwrap_or(&DefaultRules)
 }

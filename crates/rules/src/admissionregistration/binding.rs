@@ -38,15 +38,15 @@ pub fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         columns::name(object),
         spec.text(&["policyName"]).into(),
-        shown_parameter(&spec["paramRef"]).into(),
+        display_parameter(&spec["paramRef"]).into(),
         columns::age(object, now),
     ]
 }
 
-fn shown_parameter(reference: &Value) -> String {
+fn display_parameter(reference: &Value) -> String {
     let (namespace, name) = (reference.text(&["namespace"]), reference.text(&["name"]));
     match (name, namespace) {
-        ("", _) if reference.has(&["selector"]) => shown_selector(&reference["selector"]),
+        ("", _) if reference.has(&["selector"]) => display_selector(&reference["selector"]),
         ("", _) => "<unset>".to_owned(),
         (name, "") => format!("*/{name}"),
         (name, namespace) => format!("{namespace}/{name}"),
@@ -54,7 +54,7 @@ fn shown_parameter(reference: &Value) -> String {
 }
 
 /// A selector in the debugging form that Kubernetes puts into this cell.
-fn shown_selector(selector: &Value) -> String {
+fn display_selector(selector: &Value) -> String {
     let labels = selector.fields(&["matchLabels"]).into_iter().flatten();
     let labels: String = labels.map(|(k, v)| format!("{k}: {},", v.as_str().unwrap_or_default())).collect();
     let expressions: String = selector

@@ -75,7 +75,7 @@ impl Scope {
     }
 
     /// Checks an expression that must come to one of some types; any will do where none are given.
-    pub fn validate(&self, errors: &mut Errors, path: &Path<'_>, expression: &str, wanted: &[Type]) -> Type {
+    pub fn validate(&self, errors: &mut Errors, path: &Path<'_>, expression: &str, expected: &[Type]) -> Type {
         match self.compile(expression) {
             Err(wrong) => {
                 errors.invalid(path, expression, format!("compilation failed: {wrong}"));
@@ -85,10 +85,10 @@ impl Scope {
                 let fits = |kind: &Type| match (kind, program.kind()) {
                     // A list without elements is a list of anything.
                     (Type::List(_), Type::List(element)) if **element == Type::Dyn => true,
-                    (wanted, found) => wanted == found,
+                    (expected, found) => expected == found,
                 };
-                if !wanted.is_empty() && !wanted.iter().any(fits) {
-                    errors.invalid(path, expression, mismatch(wanted, program.kind()));
+                if !expected.is_empty() && !expected.iter().any(fits) {
+                    errors.invalid(path, expression, mismatch(expected, program.kind()));
                 }
                 program.kind().clone()
             }
@@ -102,16 +102,16 @@ impl Scope {
     }
 }
 
-fn mismatch(wanted: &[Type], found: &Type) -> String {
-    let shown = |kind: &Type| match kind {
+fn mismatch(expected: &[Type], found: &Type) -> String {
+    let rendered = |kind: &Type| match kind {
         Type::Null => "null_type".to_owned(),
         kind => kind.to_string(),
     };
-    let found = shown(found);
-    match wanted {
-        [one] => format!("must evaluate to {} but got {found}", shown(one)),
+    let found = rendered(found);
+    match expected {
+        [one] => format!("must evaluate to {} but got {found}", rendered(one)),
         several => {
-            let names: Vec<String> = several.iter().map(shown).collect();
+            let names: Vec<String> = several.iter().map(rendered).collect();
             format!("must evaluate to one of [{}] but got {found}", names.join(" "))
         }
     }

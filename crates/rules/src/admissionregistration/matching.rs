@@ -12,7 +12,7 @@ use super::expressions::Scope;
 use super::rule;
 use crate::common::{checks, label_selector};
 
-const MOST_CONDITIONS: usize = 64;
+const MAX_CONDITIONS: usize = 64;
 const RULES: [&str; 2] = ["resourceRules", "excludeResourceRules"];
 const MUTATING_OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 
@@ -56,8 +56,8 @@ pub fn validate_mutating_operations(errors: &mut Errors, path: &Path<'_>, resour
 
 pub fn validate_conditions(errors: &mut Errors, path: &Path<'_>, conditions: &[Value], has_parameters: bool) {
     let scope = Scope::new(has_parameters);
-    if conditions.len() > MOST_CONDITIONS {
-        errors.too_many(path, conditions.len(), MOST_CONDITIONS);
+    if conditions.len() > MAX_CONDITIONS {
+        errors.too_many(path, conditions.len(), MAX_CONDITIONS);
     }
     let mut seen = BTreeSet::new();
     for (index, condition) in conditions.iter().enumerate() {
@@ -83,13 +83,13 @@ pub fn validate_parameter_kind(errors: &mut Errors, path: &Path<'_>, kind: &Valu
         _ if version.is_empty() => errors.required(&at, ""),
         0 | 1 => {
             let (group, number) = version.split_once('/').unwrap_or(("", version));
-            let told = |wrong: Vec<String>| (!wrong.is_empty()).then(|| wrong.join(","));
-            if let Some(wrong) = told(names::dns_subdomain(group)).filter(|_| !group.is_empty()) {
+            let detail = |wrong: Vec<String>| (!wrong.is_empty()).then(|| wrong.join(","));
+            if let Some(wrong) = detail(names::dns_subdomain(group)).filter(|_| !group.is_empty()) {
                 errors.invalid(&at, group, wrong);
             }
             if number.is_empty() {
                 errors.invalid(&at, version, "version must be specified");
-            } else if let Some(wrong) = told(names::dns_1035_label(number)) {
+            } else if let Some(wrong) = detail(names::dns_1035_label(number)) {
                 errors.invalid(&at, number, wrong);
             }
         }
@@ -100,8 +100,8 @@ pub fn validate_parameter_kind(errors: &mut Errors, path: &Path<'_>, kind: &Valu
     if name.is_empty() {
         errors.required(&path.child("kind"), "");
     } else if !wrong.is_empty() {
-        let told = format!("may have mixed case, but should otherwise match: {}", wrong.join(","));
-        errors.invalid(&path.child("kind"), name, told);
+        let detail = format!("may have mixed case, but should otherwise match: {}", wrong.join(","));
+        errors.invalid(&path.child("kind"), name, detail);
     }
 }
 
@@ -132,7 +132,7 @@ pub fn validate_parameter_reference(errors: &mut Errors, path: &Path<'_>, refere
 }
 
 /// The kind of parameters as tables show it.
-pub fn shown_parameter_kind(spec: &Value) -> String {
+pub fn display_parameter_kind(spec: &Value) -> String {
     match &spec["paramKind"] {
         Value::Null => "<unset>".to_owned(),
         kind => format!("{}/{}", kind.text(&["apiVersion"]), kind.text(&["kind"])),

@@ -10,12 +10,12 @@ use super::expressions::Scope;
 use super::{matching, name_warnings, policy};
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, text};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 pub struct MutatingAdmissionPolicy;
 
 impl KindRules for MutatingAdmissionPolicy {
-    fn knows_finalizers(&self) -> bool {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 
@@ -47,8 +47,8 @@ impl KindRules for MutatingAdmissionPolicy {
         name_warnings(object)
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 2 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 2 }
     }
 
     fn has_generation(&self) -> bool {
@@ -69,7 +69,7 @@ impl KindRules for MutatingAdmissionPolicy {
         vec![
             columns::name(object),
             object.items(&["spec", "mutations"]).len().into(),
-            matching::shown_parameter_kind(&object["spec"]).into(),
+            matching::display_parameter_kind(&object["spec"]).into(),
             columns::age(object, now),
         ]
     }
@@ -77,7 +77,7 @@ impl KindRules for MutatingAdmissionPolicy {
 
 fn validate_mutation(errors: &mut Errors, path: &Path<'_>, mutation: &Value, scope: &Scope) {
     let kind = mutation.text(&["patchType"]);
-    let (own, other, wanted) = match kind {
+    let (own, other, expected) = match kind {
         "JSONPatch" => ("jsonPatch", "applyConfiguration", Type::list(Type::Message("JSONPatch".into()))),
         "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", Type::Message("Object".into())),
         "" => {
@@ -93,11 +93,11 @@ fn validate_mutation(errors: &mut Errors, path: &Path<'_>, mutation: &Value, sco
     match mutation.text(&[own, "expression"]).trim() {
         _ if !mutation.has(&[own]) => errors.required(&at, format!("must be specified when patchType is {kind}")),
         "" => errors.required(&at.child("expression"), ""),
-        expression => drop(scope.validate(errors, &at.child("expression"), expression, &[wanted])),
+        expression => drop(scope.validate(errors, &at.child("expression"), expression, &[expected])),
     }
     if mutation.has(&[other]) {
-        let told = format!("must not be specified when patchType is {kind}");
-        errors.invalid(&path.child(other), format!("{{{other}}}"), told);
+        let detail = format!("must not be specified when patchType is {kind}");
+        errors.invalid(&path.child(other), format!("{{{other}}}"), detail);
     }
 }
 

@@ -6,12 +6,12 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::{binding, matching, name_warnings};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 pub struct MutatingAdmissionPolicyBinding;
 
 impl KindRules for MutatingAdmissionPolicyBinding {
-    fn knows_finalizers(&self) -> bool {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 
@@ -34,8 +34,8 @@ impl KindRules for MutatingAdmissionPolicyBinding {
         name_warnings(object)
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 2 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 2 }
     }
 
     fn has_generation(&self) -> bool {

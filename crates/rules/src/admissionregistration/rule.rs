@@ -55,8 +55,8 @@ fn validate_list(errors: &mut Errors, path: &Path<'_>, rule: &Value, field: &str
         errors.required(&path.child(field), "");
     }
     if items.len() > 1 && items.iter().any(|item| item == "*") {
-        let told = format!("if '*' is present, must not specify other {what}");
-        errors.invalid(&path.child(field), rule[field].clone(), told);
+        let detail = format!("if '*' is present, must not specify other {what}");
+        errors.invalid(&path.child(field), rule[field].clone(), detail);
     }
 }
 
@@ -92,12 +92,12 @@ fn validate_resources(errors: &mut Errors, path: &Path<'_>, rule: &Value) {
             of_all.insert(sub);
         }
     }
-    let shown = || rule["resources"].clone();
+    let rendered = || rule["resources"].clone();
     if resources.len() > 1 && resources.contains(&"*/*") {
-        errors.invalid(path, shown(), "if '*/*' is present, must not specify other resources");
+        errors.invalid(path, rendered(), "if '*/*' is present, must not specify other resources");
     }
     if resources.contains(&"*") && plain {
-        errors.invalid(path, shown(), "if '*' is present, must not specify other resources without subresources");
+        errors.invalid(path, rendered(), "if '*' is present, must not specify other resources without subresources");
     }
 }
 

@@ -13,19 +13,19 @@ use super::expressions::Scope;
 use super::{matching, name_warnings, policy};
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, conditions};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
-const MOST_ANNOTATIONS: usize = 20;
-const LONGEST_VALUE: usize = 5 * 1024;
+const MAX_ANNOTATIONS: usize = 20;
+const MAX_VALUE_LENGTH: usize = 5 * 1024;
 
 pub struct ValidatingAdmissionPolicy;
 
 impl KindRules for ValidatingAdmissionPolicy {
-    fn knows_finalizers(&self) -> bool {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 
-    fn status_keeps_metadata(&self) -> bool {
+    fn status_update_keeps_metadata(&self) -> bool {
         true
     }
 
@@ -49,8 +49,8 @@ impl KindRules for ValidatingAdmissionPolicy {
         name_warnings(object)
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 2 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 2 }
     }
 
     fn has_status(&self) -> bool {
@@ -75,7 +75,7 @@ impl KindRules for ValidatingAdmissionPolicy {
         vec![
             columns::name(object),
             object.items(&["spec", "validations"]).len().into(),
-            matching::shown_parameter_kind(&object["spec"]).into(),
+            matching::display_parameter_kind(&object["spec"]).into(),
             columns::age(object, now),
         ]
     }
@@ -93,9 +93,9 @@ fn validate_expressions(errors: &mut Errors, name: &str, spec: &Value, scope: &S
     for (index, validation) in validations.iter().enumerate() {
         validate_validation(errors, &path.item("validations", index), validation, scope);
     }
-    if annotations.len() > MOST_ANNOTATIONS {
-        let told = format!("must not have more than {MOST_ANNOTATIONS} auditAnnotations");
-        errors.invalid(&path.child("auditAnnotations"), spec["auditAnnotations"].clone(), told);
+    if annotations.len() > MAX_ANNOTATIONS {
+        let detail = format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations");
+        errors.invalid(&path.child("auditAnnotations"), spec["auditAnnotations"].clone(), detail);
     }
     let mut seen = BTreeSet::new();
     for (index, annotation) in annotations.iter().enumerate() {
@@ -141,8 +141,8 @@ fn validate_annotation(errors: &mut Errors, path: &Path<'_>, name: &str, annotat
     let value = annotation.text(&["valueExpression"]).trim();
     if value.is_empty() {
         errors.required(&path.child("valueExpression"), "valueExpression is not specified");
-    } else if value.len() > LONGEST_VALUE {
-        errors.required(&path.child("valueExpression"), format!("must not exceed {LONGEST_VALUE} bytes in length"));
+    } else if value.len() > MAX_VALUE_LENGTH {
+        errors.required(&path.child("valueExpression"), format!("must not exceed {MAX_VALUE_LENGTH} bytes in length"));
     } else {
         scope.validate(errors, &path.child("valueExpression"), value, &[Type::String, Type::Null]);
     }

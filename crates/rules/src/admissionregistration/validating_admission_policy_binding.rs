@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::{binding, name_warnings};
 use crate::common::checks;
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 pub struct ValidatingAdmissionPolicyBinding;
 
 impl KindRules for ValidatingAdmissionPolicyBinding {
-    fn knows_finalizers(&self) -> bool {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 
@@ -32,8 +32,8 @@ impl KindRules for ValidatingAdmissionPolicyBinding {
         name_warnings(object)
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 2 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 2 }
     }
 
     fn has_generation(&self) -> bool {
@@ -62,9 +62,9 @@ fn validate_actions(errors: &mut Errors, path: &Path<'_>, actions: &Value) {
         }
     }
     if list.contains(&"Deny") && list.contains(&"Warn") {
-        let told = "must not contain both Deny and Warn (repeating the same validation failure information in the API response \
+        let detail = "must not contain both Deny and Warn (repeating the same validation failure information in the API response \
                     and headers serves no purpose)";
-        errors.invalid(path, actions.clone(), told);
+        errors.invalid(path, actions.clone(), detail);
     }
     if list.is_empty() {
         errors.required(path, "at least one validation action is required");

@@ -5,12 +5,12 @@ use knarr_api::field::Errors;
 use serde_json::Value;
 
 use super::{name_warnings, webhooks};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 pub struct ValidatingWebhookConfiguration;
 
 impl KindRules for ValidatingWebhookConfiguration {
-    fn knows_finalizers(&self) -> bool {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 
@@ -28,15 +28,15 @@ impl KindRules for ValidatingWebhookConfiguration {
         name_warnings(object)
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 2 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 2 }
     }
 
     fn has_generation(&self) -> bool {
         true
     }
 
-    fn counts_change(&self, object: &Value, old: &Value) -> bool {
+    fn increments_generation(&self, object: &Value, old: &Value) -> bool {
         object["webhooks"] != old["webhooks"]
     }
 

@@ -112,8 +112,8 @@ fn validate_hook(errors: &mut Errors, path: &Path<'_>, hook: &Value, lax: &Lax, 
         Some(effect) => checks::one_of(errors, &path.child("sideEffects"), effect, effects),
     }
     if let Some(seconds) = hook.integer(&["timeoutSeconds"]).filter(|seconds| !(1..=30).contains(seconds)) {
-        let told = "the timeout value must be between 1 and 30 seconds";
-        errors.invalid(&path.child("timeoutSeconds"), seconds, told);
+        let detail = "the timeout value must be between 1 and 30 seconds";
+        errors.invalid(&path.child("timeoutSeconds"), seconds, detail);
     }
     for selector in SELECTORS {
         label_selector::validate(errors, &path.child(selector), &hook[selector], lax.selector_values);

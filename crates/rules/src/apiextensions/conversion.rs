@@ -29,12 +29,12 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, conversion: &Value, known_
         validate_reviews(errors, &reviews_at, reviews, known_reviews);
         return;
     }
-    let told = "should not be set when strategy is not set to Webhook";
+    let detail = "should not be set when strategy is not set to Webhook";
     if !config.is_null() {
-        errors.forbidden(&config_at, told);
+        errors.forbidden(&config_at, detail);
     }
     if !reviews.items(&[]).is_empty() {
-        errors.forbidden(&reviews_at, told);
+        errors.forbidden(&reviews_at, detail);
     }
 }
 

@@ -12,11 +12,11 @@ use super::hoisted::Hoisted;
 use super::schema::{self, Strictness};
 use super::{conversion, defaults, field_path, names, schema_fields, structural, versions};
 use crate::common::checks;
-use crate::kind::{self, Column, Context, Description, KindRules, OBJECT_META, Rank};
+use crate::kind::{self, Column, ColumnPriority, Context, Description, KindRules, OBJECT_META};
 
 const APPROVED: &str = "api-approved.kubernetes.io";
-const MOST_SELECTABLE: usize = 8;
-const LONGEST_WARNING: usize = 256;
+const MAX_SELECTABLE: usize = 8;
+const MAX_WARNING_LENGTH: usize = 256;
 const COLUMN_TYPES: &str = "boolean,date,integer,number,string";
 const COLUMN_FORMATS: &str = "byte,date,date-time,double,float,int32,int64,password";
 const STRING_FORMATS: [&str; 24] = [
@@ -49,7 +49,7 @@ const STRING_FORMATS: [&str; 24] = [
 pub struct CustomResourceDefinition;
 
 impl KindRules for CustomResourceDefinition {
-    fn knows_finalizers(&self) -> bool {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 
@@ -82,7 +82,7 @@ impl KindRules for CustomResourceDefinition {
         if context.subresource == "status" {
             kind::keep_all_but_status(object, old);
         } else {
-            kind::keep(object, old, "status");
+            kind::keep_field(object, old, "status");
             add_stored_version(object);
         }
     }
@@ -98,8 +98,8 @@ impl KindRules for CustomResourceDefinition {
             let required = format!("{}.{}", spec.text(&["names", "plural"]), spec.text(&["group"]));
             let name = object.text(&["metadata", "name"]);
             if name != required && !name.is_empty() {
-                let told = "must be spec.names.plural+\".\"+spec.group";
-                errors.invalid(&Path::root("metadata.name"), name, told);
+                let detail = "must be spec.names.plural+\".\"+spec.group";
+                errors.invalid(&Path::root("metadata.name"), name, detail);
             }
         }
         validate_spec(&mut errors, &object["spec"], old);
@@ -108,8 +108,8 @@ impl KindRules for CustomResourceDefinition {
         validate_approval(&mut errors, object, old);
         let keeps = |object: &Value| object.at(&["spec", "preserveUnknownFields"]) == &Value::Bool(true);
         if keeps(object) && !old.is_some_and(keeps) {
-            let told = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
-            errors.invalid(&Path::root("spec.preserveUnknownFields"), true, told);
+            let detail = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+            errors.invalid(&Path::root("spec.preserveUnknownFields"), true, detail);
         }
         errors
     }
@@ -148,14 +148,14 @@ impl KindRules for CustomResourceDefinition {
                     kind: "string",
                     format: "name",
                     description: Description::Field(OBJECT_META, "name"),
-                    rank: Rank::Always,
+                    priority: ColumnPriority::Always,
                 },
                 Column {
                     name: "Created At",
                     kind: "date",
                     format: "",
                     description: Description::Field(OBJECT_META, "creationTimestamp"),
-                    rank: Rank::Always,
+                    priority: ColumnPriority::Always,
                 },
             ]
         }
@@ -194,8 +194,8 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
         validate_has_schemas(errors, &hoisted, lacked_schemas);
     }
     if keeps_unknown && has_default(&hoisted) {
-        let told = "must be false in order to use defaults in the schema";
-        errors.invalid(&path.child("preserveUnknownFields"), true, told);
+        let detail = "must be false in order to use defaults in the schema";
+        errors.invalid(&path.child("preserveUnknownFields"), true, detail);
     }
     let strictness = strictness(&hoisted, old_hoisted.as_ref(), keeps_unknown);
     validate_versions(errors, &hoisted, strictness, old_hoisted.as_ref());
@@ -209,8 +209,8 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
     validate_common(errors, &hoisted, strictness, old_hoisted.as_ref());
     let strategy = spec.text(&["conversion", "strategy"]);
     if spec.has(&["conversion"]) && strategy != "None" && keeps_unknown {
-        let told = "must be None if spec.preserveUnknownFields is true";
-        errors.invalid(&path.child("conversion.strategy"), strategy, told);
+        let detail = "must be None if spec.preserveUnknownFields is true";
+        errors.invalid(&path.child("conversion.strategy"), strategy, detail);
     }
     let known_reviews = old_spec.is_none_or(|old| conversion::has_known_review(&old["conversion"]));
     conversion::validate(errors, &path.child("conversion"), &spec["conversion"], known_reviews);
@@ -249,7 +249,7 @@ fn lacks_schema(hoisted: &Hoisted<'_>) -> bool {
 
 /// Every version needs a schema. One that is not served may go on without, where some already did.
 fn validate_has_schemas(errors: &mut Errors, hoisted: &Hoisted<'_>, lacked_schemas: bool) {
-    let told = if lacked_schemas { "because otherwise all fields are pruned" } else { "" };
+    let detail = if lacked_schemas { "because otherwise all fields are pruned" } else { "" };
     if hoisted.common("schema").has(&["openAPIV3Schema"]) {
         return;
     }
@@ -258,7 +258,7 @@ fn validate_has_schemas(errors: &mut Errors, hoisted: &Hoisted<'_>, lacked_schem
         let matters = !lacked_schemas || version["served"] == true;
         if matters && !hoisted.own(version, "schema").has(&["openAPIV3Schema"]) {
             let version = path.item("versions", index);
-            errors.required(&version.child("schema.openAPIV3Schema"), told);
+            errors.required(&version.child("schema.openAPIV3Schema"), detail);
         }
     }
 }
@@ -324,8 +324,8 @@ fn validate_versions(errors: &mut Errors, hoisted: &Hoisted<'_>, strictness: Str
             let at = path.child("selectableFields");
             let schema = own("schema").at(&["openAPIV3Schema"]);
             if schema.is_null() {
-                let told = "may only be set when `version.schema.openAPIV3Schema` is not included";
-                errors.invalid(&at, "", told);
+                let detail = "may only be set when `version.schema.openAPIV3Schema` is not included";
+                errors.invalid(&at, "", detail);
             } else {
                 let before = old.and_then(|old| {
                     old.versions()
@@ -337,14 +337,14 @@ fn validate_versions(errors: &mut Errors, hoisted: &Hoisted<'_>, strictness: Str
             }
         }
     }
-    let shown = |errors: &mut Errors, told: &str| {
-        errors.invalid_shown(&path.child("versions"), checks::escaped(&versions::shown(hoisted)), told)
+    let invalid_versions = |errors: &mut Errors, detail: &str| {
+        errors.invalid_shown(&path.child("versions"), checks::escaped(&versions::to_json(hoisted)), detail)
     };
     if !unique {
-        shown(errors, "must contain unique version names");
+        invalid_versions(errors, "must contain unique version names");
     }
     if hoisted.versions().iter().filter(|version| version["storage"] == true).count() != 1 {
-        shown(errors, "must have exactly one version marked as storage version");
+        invalid_versions(errors, "must have exactly one version marked as storage version");
     }
     // The first version also counts as the version of the old form, which had only one.
     let first = hoisted.versions().first().map_or("", |version| version.text(&["name"]));
@@ -380,7 +380,7 @@ fn validate_deprecation(errors: &mut Errors, path: &Path<'_>, version: &Value) {
         errors.invalid(path, warning, "can only be set for deprecated versions");
         return;
     }
-    if warning.len() > LONGEST_WARNING {
+    if warning.len() > MAX_WARNING_LENGTH {
         errors.invalid(path, warning, "must be <= 256 characters long");
     }
     if warning.is_empty() {
@@ -388,8 +388,8 @@ fn validate_deprecation(errors: &mut Errors, path: &Path<'_>, version: &Value) {
     }
     let unprintable = |c: char| c.is_control() || (c.is_whitespace() && c != ' ');
     if let Some((index, _)) = warning.char_indices().find(|(_, c)| unprintable(*c)) {
-        let told = "must only contain printable UTF-8 characters; non-printable character found at index";
-        errors.invalid(path, warning, format!("{told} {index}"));
+        let detail = "must only contain printable UTF-8 characters; non-printable character found at index";
+        errors.invalid(path, warning, format!("{detail} {index}"));
     }
 }
 
@@ -434,11 +434,11 @@ fn validate_columns(errors: &mut Errors, path: &Path<'_>, columns: &Value) {
         if column.text(&["name"]).is_empty() {
             errors.required(&path.child("name"), "");
         }
-        let told = format!("must be one of {COLUMN_TYPES}");
+        let detail = format!("must be one of {COLUMN_TYPES}");
         match column.text(&["type"]) {
-            "" => errors.required(&path.child("type"), told),
+            "" => errors.required(&path.child("type"), detail),
             kind if COLUMN_TYPES.split(',').any(|known| known == kind) => {}
-            kind => errors.invalid(&path.child("type"), kind, told),
+            kind => errors.invalid(&path.child("type"), kind, detail),
         }
         let format = column.text(&["format"]);
         if !format.is_empty() && !COLUMN_FORMATS.split(',').any(|known| known == format) {
@@ -473,16 +473,16 @@ fn validate_selectable(errors: &mut Errors, path: &Path<'_>, fields: &Value, sch
         }
         let kind = found.map_or("", |schema| schema.text(&["type"]));
         if !matches!(kind, "string" | "boolean" | "integer") {
-            let told = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats \
+            let detail = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats \
                         are allowed.";
-            errors.invalid(&at, text, told);
+            errors.invalid(&at, text, detail);
         }
         if !seen.insert(steps) {
             errors.duplicate(&at, text);
         }
     }
-    if seen.len() > MOST_SELECTABLE && !unchanged {
-        errors.too_many(path, seen.len(), MOST_SELECTABLE);
+    if seen.len() > MAX_SELECTABLE && !unchanged {
+        errors.too_many(path, seen.len(), MAX_SELECTABLE);
     }
 }
 
@@ -503,11 +503,11 @@ fn validate_stored_versions(errors: &mut Errors, object: &Value) {
     }
     for (index, name) in names.iter().enumerate() {
         if !versions.iter().any(|version| version.text(&["name"]) == *name) {
-            let told = format!(
+            let detail = format!(
                 "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a \
                  storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
             );
-            errors.invalid(&path.index(index), *name, told);
+            errors.invalid(&path.index(index), *name, detail);
         }
     }
 }
@@ -548,8 +548,8 @@ fn validate_approval(errors: &mut Errors, object: &Value, old: Option<&Value>) {
     match state {
         Approval::Missing => errors.required(&path, format!("{needs}, {see}")),
         Approval::Invalid => {
-            let told = format!("{needs} with either a URL or a reason starting with \"unapproved\", {see}");
-            errors.invalid(&path, object.text(&["metadata", "annotations", APPROVED]), told);
+            let detail = format!("{needs} with either a URL or a reason starting with \"unapproved\", {see}");
+            errors.invalid(&path, object.text(&["metadata", "annotations", APPROVED]), detail);
         }
         Approval::Given | Approval::Bypassed => {}
     }
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_definitions_are_told() {
+    fn wrong_definitions_are_reported() {
         let mut elsewhere = definition(json!([version("v1", true)]));
         elsewhere["metadata"]["name"] = json!("boats.example.com");
         let mut approved = definition(json!([version("v1", true)]));

@@ -62,7 +62,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn unknown_fields_in_defaults_are_told() {
+    fn unknown_fields_in_defaults_are_reported() {
         let schema = json!({"type": "object", "properties": {"a": {"type": "object", "default": {"x": 1, "y": 2},
             "properties": {"x": {"type": "integer"}}}}});
         let mut errors = Errors::new();

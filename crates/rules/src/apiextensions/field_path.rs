@@ -12,19 +12,19 @@ pub fn resolve<'a>(path: &str, schema: &'a Value, brackets: bool) -> Result<(Vec
         let name = match token {
             "[" if !brackets => return Err("array notation is not allowed".to_owned()),
             "[" => {
-                let text = tokens.next().ok_or_else(ended)?;
+                let text = tokens.next().ok_or_else(unexpected_end)?;
                 if text.len() < 2 || !text.starts_with('\'') || !text.ends_with('\'') {
                     return Err(format!("expected single quoted string but got {text}"));
                 }
                 text[1..text.len() - 1].replace("\\'", "'").replace("\\\\", "\\")
             }
-            "." => tokens.next().ok_or_else(ended)?.to_owned(),
+            "." => tokens.next().ok_or_else(unexpected_end)?.to_owned(),
             other => return Err(format!("expected [ or . but got: {other}")),
         };
         at = step(at, &name)?;
         steps.push(name);
         if token == "[" {
-            match tokens.next().ok_or_else(ended)? {
+            match tokens.next().ok_or_else(unexpected_end)? {
                 "]" => {}
                 other => return Err(format!("expected ] but got {other}")),
             }
@@ -33,7 +33,7 @@ pub fn resolve<'a>(path: &str, schema: &'a Value, brackets: bool) -> Result<(Vec
     Ok((steps, at))
 }
 
-fn ended() -> String {
+fn unexpected_end() -> String {
     "unexpected end of JSON path".to_owned()
 }
 

@@ -87,17 +87,17 @@ fn validate_root_with_status(errors: &mut Errors, path: &Path<'_>, schema: &Valu
         if field == "Type" {
             let kind = schema.text(&["type"]);
             if kind != "object" {
-                let told = "only \"object\" is allowed as the type at the root of the schema if the status subresource is \
+                let detail = "only \"object\" is allowed as the type at the root of the schema if the status subresource is \
                             enabled";
-                errors.invalid(&path.child("type"), kind, told);
+                errors.invalid(&path.child("type"), kind, detail);
                 return;
             }
         } else if !ALLOWED_AT_ROOT.contains(&field) {
             let allowed = ALLOWED_AT_ROOT.join(" ");
-            let told = format!(
+            let detail = format!(
                 "only [{allowed}] fields are allowed at the root of the schema if the status subresource is enabled"
             );
-            errors.invalid_shown(path, checks::escaped(&schema_fields::shown(schema)), told);
+            errors.invalid_shown(path, checks::escaped(&schema_fields::to_json(schema)), detail);
             return;
         }
     }
@@ -125,8 +125,8 @@ fn validate_schema(errors: &mut Errors, path: &Path<'_>, schema: &Value, place: 
     }
     validate_supported(errors, path, schema, place, strictness);
     if schema["uniqueItems"] == true {
-        let told = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
-        errors.forbidden(&path.child("uniqueItems"), told);
+        let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+        errors.forbidden(&path.child("uniqueItems"), detail);
     }
     validate_properties(errors, path, schema, place, strictness);
     let below = place.below();
@@ -171,13 +171,13 @@ fn validate_supported(errors: &mut Errors, path: &Path<'_>, schema: &Value, plac
         errors.forbidden(&path.child("default"), format!("must not be set {reason}"));
     }
     for name in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
-        let said = match &schema[name] {
+        let specified = match &schema[name] {
             Value::Null => false,
             Value::String(text) => !text.is_empty() || name == "$ref",
             Value::Object(fields) => !fields.is_empty() || name == "additionalItems",
             _ => true,
         };
-        if said {
+        if specified {
             errors.forbidden(&path.child(name), format!("{name} is not supported"));
         }
     }
@@ -188,8 +188,8 @@ fn validate_supported(errors: &mut Errors, path: &Path<'_>, schema: &Value, plac
         errors.forbidden(&path.child("items"), "items must be a schema object and not an array");
     }
     if place.meta && schema["x-kubernetes-embedded-resource"] == true {
-        let told = "must not be used inside of resource meta";
-        errors.forbidden(&path.child("x-kubernetes-embedded-resource"), told);
+        let detail = "must not be used inside of resource meta";
+        errors.forbidden(&path.child("x-kubernetes-embedded-resource"), detail);
     }
 }
 
@@ -198,8 +198,8 @@ fn validate_properties(errors: &mut Errors, path: &Path<'_>, schema: &Value, pla
     let additional = &schema["additionalProperties"];
     if !additional.is_null() {
         if properties.is_some() && *additional != true {
-            let told = "additionalProperties and properties are mutual exclusive";
-            errors.forbidden(&path.child("additionalProperties"), told);
+            let detail = "additionalProperties and properties are mutual exclusive";
+            errors.forbidden(&path.child("additionalProperties"), detail);
         }
         let mut below = place.below();
         if place.meta {
@@ -227,11 +227,11 @@ fn validate_map_type(errors: &mut Errors, path: &Path<'_>, schema: &Value) {
     checks::one_of(errors, &path.child("x-kubernetes-map-type"), map_type, &["atomic", "granular"]);
 }
 
-fn must_have_type(errors: &mut Errors, path: &Path<'_>, schema: &Value, wanted: &str, told: &str) {
+fn must_have_type(errors: &mut Errors, path: &Path<'_>, schema: &Value, expected: &str, detail: &str) {
     match schema.text(&["type"]) {
-        kind if kind == wanted => {}
-        "" => errors.required(&path.child("type"), told),
-        kind => errors.invalid(&path.child("type"), kind, told),
+        kind if kind == expected => {}
+        "" => errors.required(&path.child("type"), detail),
+        kind => errors.invalid(&path.child("type"), kind, detail),
     }
 }
 
@@ -248,10 +248,10 @@ fn validate_list_type(errors: &mut Errors, path: &Path<'_>, schema: &Value, stri
         checks::one_of(errors, &at, list_type, &["atomic", "set", "map"]);
     }
     if !keys.is_empty() && list_type != Some("map") {
-        let told = "must be map if x-kubernetes-list-map-keys is non-empty";
+        let detail = "must be map if x-kubernetes-list-map-keys is non-empty";
         match list_type {
-            None => errors.required(&at, told),
-            Some(list_type) => errors.invalid(&at, list_type, told),
+            None => errors.required(&at, detail),
+            Some(list_type) => errors.invalid(&at, list_type, detail),
         }
     }
     if list_type == Some("map") {
@@ -272,14 +272,14 @@ pub fn has_non_atomic_set(schema: &Value) -> bool {
 }
 
 fn validate_set_items(errors: &mut Errors, path: &Path<'_>, items: &Value) {
-    let told = "must be atomic as item of a list with x-kubernetes-list-type=set";
+    let detail = "must be atomic as item of a list with x-kubernetes-list-type=set";
     let list_type = &items["x-kubernetes-list-type"];
     match items.text(&["type"]) {
         "array" if !list_type.is_null() && list_type != "atomic" => {
-            errors.invalid(&path.child("x-kubernetes-list-type"), list_type.clone(), told);
+            errors.invalid(&path.child("x-kubernetes-list-type"), list_type.clone(), detail);
         }
         "object" if items["x-kubernetes-map-type"] != "atomic" => {
-            errors.invalid(&path.child("x-kubernetes-map-type"), list_type.clone(), told);
+            errors.invalid(&path.child("x-kubernetes-map-type"), list_type.clone(), detail);
         }
         _ => {}
     }
@@ -302,25 +302,25 @@ fn validate_map_items(errors: &mut Errors, path: &Path<'_>, schema: &Value, keys
     }
     let kind = items.text(&["type"]);
     if kind != "object" {
-        let told = "must be object if parent array's x-kubernetes-list-type is map";
-        errors.invalid(&at.child("type"), kind, told);
+        let detail = "must be object if parent array's x-kubernetes-list-type is map";
+        errors.invalid(&at.child("type"), kind, detail);
         return;
     }
-    let shown = || schema["x-kubernetes-list-map-keys"].clone();
+    let rendered = || schema["x-kubernetes-list-map-keys"].clone();
     let mut seen = BTreeSet::new();
     for key in keys.iter().map(|key| key.as_str().unwrap_or_default()) {
         match items.at(&["properties", key]) {
-            Value::Null => errors.invalid(&keys_at, shown(), "entries must all be names of item properties"),
+            Value::Null => errors.invalid(&keys_at, rendered(), "entries must all be names of item properties"),
             property if matches!(property.text(&["type"]), "array" | "object") => {
                 let properties = at.child("properties");
                 let property = properties.key(key);
-                let told = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-                errors.invalid(&property.child("type"), kind, told);
+                let detail = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                errors.invalid(&property.child("type"), kind, detail);
             }
             _ => {}
         }
         if !seen.insert(key) {
-            errors.invalid(&keys_at, shown(), "must not contain duplicate entries");
+            errors.invalid(&keys_at, rendered(), "must not contain duplicate entries");
         }
     }
 }
@@ -337,8 +337,8 @@ pub fn validate_map_keys(errors: &mut Errors, path: &Path<'_>, schema: &Value) {
     }
     let at = path.child("items");
     if items["nullable"] == true {
-        let told = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
-        errors.forbidden(&at.child("nullable"), told);
+        let detail = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
+        errors.forbidden(&at.child("nullable"), detail);
     }
     if list_type != "map" {
         return;
@@ -352,13 +352,13 @@ pub fn validate_map_keys(errors: &mut Errors, path: &Path<'_>, schema: &Value) {
             continue;
         }
         if !required.contains(&key) && !property.has(&["default"]) {
-            let told =
+            let detail =
                 "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
-            errors.required(&at.child("default"), told);
+            errors.required(&at.child("default"), detail);
         }
         if property["nullable"] == true {
-            let told = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
-            errors.forbidden(&at.child("nullable"), told);
+            let detail = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
+            errors.forbidden(&at.child("nullable"), detail);
         }
     }
 }
@@ -419,7 +419,7 @@ mod tests {
     };
 
     #[test]
-    fn wrong_schemas_are_told() {
+    fn wrong_schemas_are_reported() {
         let list = |items: Value| json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": items});
         for (property, wrong) in [
             (json!({"type": "string", "default": "x"}), vec![]),

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// What a field holds, as far as showing it needs to know.
 #[derive(Clone, Copy, PartialEq)]
-enum Holds {
+enum FieldType {
     Text,
     Flag,
     /// Anything that may be absent, shown as it is.
@@ -19,66 +19,66 @@ enum Holds {
 }
 
 struct Field {
-    shown: &'static str,
+    go_name: &'static str,
     name: &'static str,
-    holds: Holds,
+    field_type: FieldType,
 }
 
-const fn field(shown: &'static str, name: &'static str, holds: Holds) -> Field {
-    Field { shown, name, holds }
+const fn field(go_name: &'static str, name: &'static str, field_type: FieldType) -> Field {
+    Field { go_name, name, field_type }
 }
 
 /// All fields in the order errors show them in.
 const FIELDS: [Field; 44] = [
-    field("ID", "id", Holds::Text),
-    field("Schema", "$schema", Holds::Text),
-    field("Ref", "$ref", Holds::Plain),
-    field("Description", "description", Holds::Text),
-    field("Type", "type", Holds::Text),
-    field("Nullable", "nullable", Holds::Flag),
-    field("Format", "format", Holds::Text),
-    field("Title", "title", Holds::Text),
-    field("Default", "default", Holds::Plain),
-    field("Maximum", "maximum", Holds::Plain),
-    field("ExclusiveMaximum", "exclusiveMaximum", Holds::Flag),
-    field("Minimum", "minimum", Holds::Plain),
-    field("ExclusiveMinimum", "exclusiveMinimum", Holds::Flag),
-    field("MaxLength", "maxLength", Holds::Plain),
-    field("MinLength", "minLength", Holds::Plain),
-    field("Pattern", "pattern", Holds::Text),
-    field("MaxItems", "maxItems", Holds::Plain),
-    field("MinItems", "minItems", Holds::Plain),
-    field("UniqueItems", "uniqueItems", Holds::Flag),
-    field("MultipleOf", "multipleOf", Holds::Plain),
-    field("Enum", "enum", Holds::Plain),
-    field("MaxProperties", "maxProperties", Holds::Plain),
-    field("MinProperties", "minProperties", Holds::Plain),
-    field("Required", "required", Holds::Plain),
-    field("Items", "items", Holds::SchemaOrList),
-    field("AllOf", "allOf", Holds::Schemas),
-    field("OneOf", "oneOf", Holds::Schemas),
-    field("AnyOf", "anyOf", Holds::Schemas),
-    field("Not", "not", Holds::Schema),
-    field("Properties", "properties", Holds::SchemaMap),
-    field("AdditionalProperties", "additionalProperties", Holds::SchemaOrFlag),
-    field("PatternProperties", "patternProperties", Holds::SchemaMap),
-    field("Dependencies", "dependencies", Holds::Plain),
-    field("AdditionalItems", "additionalItems", Holds::SchemaOrFlag),
-    field("Definitions", "definitions", Holds::SchemaMap),
-    field("ExternalDocs", "externalDocs", Holds::Plain),
-    field("Example", "example", Holds::Plain),
-    field("XPreserveUnknownFields", "x-kubernetes-preserve-unknown-fields", Holds::Plain),
-    field("XEmbeddedResource", "x-kubernetes-embedded-resource", Holds::Flag),
-    field("XIntOrString", "x-kubernetes-int-or-string", Holds::Flag),
-    field("XListMapKeys", "x-kubernetes-list-map-keys", Holds::Plain),
-    field("XListType", "x-kubernetes-list-type", Holds::Plain),
-    field("XMapType", "x-kubernetes-map-type", Holds::Plain),
-    field("XValidations", "x-kubernetes-validations", Holds::Rules),
+    field("ID", "id", FieldType::Text),
+    field("Schema", "$schema", FieldType::Text),
+    field("Ref", "$ref", FieldType::Plain),
+    field("Description", "description", FieldType::Text),
+    field("Type", "type", FieldType::Text),
+    field("Nullable", "nullable", FieldType::Flag),
+    field("Format", "format", FieldType::Text),
+    field("Title", "title", FieldType::Text),
+    field("Default", "default", FieldType::Plain),
+    field("Maximum", "maximum", FieldType::Plain),
+    field("ExclusiveMaximum", "exclusiveMaximum", FieldType::Flag),
+    field("Minimum", "minimum", FieldType::Plain),
+    field("ExclusiveMinimum", "exclusiveMinimum", FieldType::Flag),
+    field("MaxLength", "maxLength", FieldType::Plain),
+    field("MinLength", "minLength", FieldType::Plain),
+    field("Pattern", "pattern", FieldType::Text),
+    field("MaxItems", "maxItems", FieldType::Plain),
+    field("MinItems", "minItems", FieldType::Plain),
+    field("UniqueItems", "uniqueItems", FieldType::Flag),
+    field("MultipleOf", "multipleOf", FieldType::Plain),
+    field("Enum", "enum", FieldType::Plain),
+    field("MaxProperties", "maxProperties", FieldType::Plain),
+    field("MinProperties", "minProperties", FieldType::Plain),
+    field("Required", "required", FieldType::Plain),
+    field("Items", "items", FieldType::SchemaOrList),
+    field("AllOf", "allOf", FieldType::Schemas),
+    field("OneOf", "oneOf", FieldType::Schemas),
+    field("AnyOf", "anyOf", FieldType::Schemas),
+    field("Not", "not", FieldType::Schema),
+    field("Properties", "properties", FieldType::SchemaMap),
+    field("AdditionalProperties", "additionalProperties", FieldType::SchemaOrFlag),
+    field("PatternProperties", "patternProperties", FieldType::SchemaMap),
+    field("Dependencies", "dependencies", FieldType::Plain),
+    field("AdditionalItems", "additionalItems", FieldType::SchemaOrFlag),
+    field("Definitions", "definitions", FieldType::SchemaMap),
+    field("ExternalDocs", "externalDocs", FieldType::Plain),
+    field("Example", "example", FieldType::Plain),
+    field("XPreserveUnknownFields", "x-kubernetes-preserve-unknown-fields", FieldType::Plain),
+    field("XEmbeddedResource", "x-kubernetes-embedded-resource", FieldType::Flag),
+    field("XIntOrString", "x-kubernetes-int-or-string", FieldType::Flag),
+    field("XListMapKeys", "x-kubernetes-list-map-keys", FieldType::Plain),
+    field("XListType", "x-kubernetes-list-type", FieldType::Plain),
+    field("XMapType", "x-kubernetes-map-type", FieldType::Plain),
+    field("XValidations", "x-kubernetes-validations", FieldType::Rules),
 ];
 
 /// The fields that a schema has, by the names errors show, in their order.
 pub fn present(schema: &Value) -> impl Iterator<Item = &'static str> + '_ {
-    FIELDS.iter().filter(|field| !is_zero(&schema[field.name])).map(|field| field.shown)
+    FIELDS.iter().filter(|field| !is_zero(&schema[field.name])).map(|field| field.go_name)
 }
 
 fn is_zero(value: &Value) -> bool {
@@ -90,51 +90,51 @@ fn is_zero(value: &Value) -> bool {
 }
 
 /// A schema by its internal names, all fields of it.
-pub fn shown(schema: &Value) -> String {
+pub fn to_json(schema: &Value) -> String {
     if schema.is_null() {
         return "null".to_owned();
     }
     let parts: Vec<String> = FIELDS
         .iter()
-        .map(|field| format!("\"{}\":{}", field.shown, shown_field(&schema[field.name], field.holds)))
+        .map(|field| format!("\"{}\":{}", field.go_name, field_json(&schema[field.name], field.field_type)))
         .collect();
     format!("{{{}}}", parts.join(","))
 }
 
-fn shown_field(value: &Value, holds: Holds) -> String {
-    match (holds, value) {
-        (Holds::Text, Value::Null) => "\"\"".to_owned(),
-        (Holds::Flag, Value::Null) => "false".to_owned(),
+fn field_json(value: &Value, field_type: FieldType) -> String {
+    match (field_type, value) {
+        (FieldType::Text, Value::Null) => "\"\"".to_owned(),
+        (FieldType::Flag, Value::Null) => "false".to_owned(),
         (_, Value::Null) => "null".to_owned(),
-        (Holds::Text | Holds::Flag | Holds::Plain, value) => value.to_string(),
-        (Holds::Schema, schema) => shown(schema),
-        (Holds::Schemas, schemas) => shown_list(schemas.items(&[])),
-        (Holds::SchemaMap, schemas) => {
+        (FieldType::Text | FieldType::Flag | FieldType::Plain, value) => value.to_string(),
+        (FieldType::Schema, schema) => to_json(schema),
+        (FieldType::Schemas, schemas) => list_json(schemas.items(&[])),
+        (FieldType::SchemaMap, schemas) => {
             let fields = schemas.as_object().into_iter().flatten();
             let parts: Vec<String> =
-                fields.map(|(name, schema)| format!("{}:{}", Value::from(name.as_str()), shown(schema))).collect();
+                fields.map(|(name, schema)| format!("{}:{}", Value::from(name.as_str()), to_json(schema))).collect();
             format!("{{{}}}", parts.join(","))
         }
-        (Holds::SchemaOrList, Value::Array(list)) => {
-            format!("{{\"Schema\":null,\"JSONSchemas\":{}}}", shown_list(list))
+        (FieldType::SchemaOrList, Value::Array(list)) => {
+            format!("{{\"Schema\":null,\"JSONSchemas\":{}}}", list_json(list))
         }
-        (Holds::SchemaOrList, schema) => format!("{{\"Schema\":{},\"JSONSchemas\":null}}", shown(schema)),
-        (Holds::SchemaOrFlag, Value::Bool(allows)) => format!("{{\"Allows\":{allows},\"Schema\":null}}"),
-        (Holds::SchemaOrFlag, schema) => format!("{{\"Allows\":true,\"Schema\":{}}}", shown(schema)),
-        (Holds::Rules, rules) => {
-            let parts: Vec<String> = rules.items(&[]).iter().map(shown_rule).collect();
+        (FieldType::SchemaOrList, schema) => format!("{{\"Schema\":{},\"JSONSchemas\":null}}", to_json(schema)),
+        (FieldType::SchemaOrFlag, Value::Bool(allows)) => format!("{{\"Allows\":{allows},\"Schema\":null}}"),
+        (FieldType::SchemaOrFlag, schema) => format!("{{\"Allows\":true,\"Schema\":{}}}", to_json(schema)),
+        (FieldType::Rules, rules) => {
+            let parts: Vec<String> = rules.items(&[]).iter().map(rule_json).collect();
             format!("[{}]", parts.join(","))
         }
     }
 }
 
-fn shown_list(schemas: &[Value]) -> String {
-    let parts: Vec<String> = schemas.iter().map(shown).collect();
+fn list_json(schemas: &[Value]) -> String {
+    let parts: Vec<String> = schemas.iter().map(to_json).collect();
     format!("[{}]", parts.join(","))
 }
 
 /// A validation rule by its internal names.
-pub fn shown_rule(rule: &Value) -> String {
+pub fn rule_json(rule: &Value) -> String {
     let text = |field: &str| Value::from(rule.text(&[field]));
     format!(
         "{{\"Rule\":{},\"Message\":{},\"MessageExpression\":{},\"Reason\":{},\"FieldPath\":{},\"OptionalOldSelf\":{}}}",
@@ -157,11 +157,11 @@ pub fn any(schema: &Value, ask: &mut dyn FnMut(&Value) -> bool) -> bool {
     }
     for field in &FIELDS {
         let value = &schema[field.name];
-        let found = match field.holds {
-            Holds::Schema => any(value, ask),
-            Holds::Schemas => value.items(&[]).iter().any(|schema| any(schema, ask)),
-            Holds::SchemaMap => value.as_object().into_iter().flatten().any(|(_, schema)| any(schema, ask)),
-            Holds::SchemaOrList | Holds::SchemaOrFlag => match value {
+        let found = match field.field_type {
+            FieldType::Schema => any(value, ask),
+            FieldType::Schemas => value.items(&[]).iter().any(|schema| any(schema, ask)),
+            FieldType::SchemaMap => value.as_object().into_iter().flatten().any(|(_, schema)| any(schema, ask)),
+            FieldType::SchemaOrList | FieldType::SchemaOrFlag => match value {
                 Value::Array(list) => list.iter().any(|schema| any(schema, ask)),
                 Value::Object(_) => any(value, ask),
                 _ => false,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn schemas_are_shown_whole() {
-        let text = shown(&json!({"type": "object", "properties": {"a": {"type": "string"}}}));
+        let text = to_json(&json!({"type": "object", "properties": {"a": {"type": "string"}}}));
         assert!(text.starts_with("{\"ID\":\"\",\"Schema\":\"\",\"Ref\":null,\"Description\":\"\",\"Type\":\"object\""));
         assert!(text.contains("\"Properties\":{\"a\":{\"ID\":\"\""));
         let read: Value = serde_json::from_str(&text).unwrap();

@@ -24,9 +24,9 @@ pub fn validate(path: &Path<'_>, schema: &Value) -> Errors {
 
 /// What makes a schema one that cannot be looked at as structural at all.
 pub fn unsupported(schema: &Value) -> Option<String> {
-    for (name, shown) in [("id", "id"), ("$schema", "schema"), ("$ref", "$ref")] {
+    for (name, rendered) in [("id", "id"), ("$schema", "schema"), ("$ref", "$ref")] {
         if !schema.text(&[name]).is_empty() {
-            return Some(format!("OpenAPIV3Schema '{shown}' is not supported"));
+            return Some(format!("OpenAPIV3Schema '{rendered}' is not supported"));
         }
     }
     for name in ["patternProperties", "dependencies", "additionalItems", "definitions"] {
@@ -80,9 +80,9 @@ fn validate_schema(errors: &mut Errors, schema: &Value, level: Level, path: &Pat
     let embedded = flag(schema, "x-kubernetes-embedded-resource");
     let no_properties = schema.fields(&["properties"]).is_none_or(|fields| fields.is_empty());
     if embedded && !flag(schema, "x-kubernetes-preserve-unknown-fields") && no_properties {
-        let told = "must not be empty if x-kubernetes-embedded-resource is true without \
+        let detail = "must not be empty if x-kubernetes-embedded-resource is true without \
                     x-kubernetes-preserve-unknown-fields";
-        errors.required(&properties, told);
+        errors.required(&properties, detail);
     }
 }
 
@@ -101,25 +101,25 @@ fn validate_type(errors: &mut Errors, schema: &Value, level: Level, path: &Path<
     let at = path.child("type");
     let embedded = flag(schema, "x-kubernetes-embedded-resource");
     if embedded && kind != "object" {
-        let told = "must be object if x-kubernetes-embedded-resource is true";
+        let detail = "must be object if x-kubernetes-embedded-resource is true";
         match kind {
-            "" => errors.required(&at, told),
-            kind => errors.invalid(&at, kind, told),
+            "" => errors.required(&at, detail),
+            kind => errors.invalid(&at, kind, detail),
         }
     } else if kind.is_empty()
         && !flag(schema, "x-kubernetes-int-or-string")
         && !flag(schema, "x-kubernetes-preserve-unknown-fields")
     {
-        let told = match level {
+        let detail = match level {
             Level::Root => "must not be empty at the root",
             Level::Item => "must not be empty for specified array items",
             Level::Field => "must not be empty for specified object fields",
         };
-        errors.required(&at, told);
+        errors.required(&at, detail);
     }
     if embedded && schema.has(&["additionalProperties"]) {
-        let told = "must not be used if x-kubernetes-embedded-resource is set";
-        errors.forbidden(&path.child("additionalProperties"), told);
+        let detail = "must not be used if x-kubernetes-embedded-resource is set";
+        errors.forbidden(&path.child("additionalProperties"), detail);
     }
     if level == Level::Root && !kind.is_empty() && kind != "object" {
         errors.invalid(&at, kind, "must be object at the root");
@@ -144,8 +144,8 @@ fn validate_meta(errors: &mut Errors, schema: &Value, level: Level, path: &Path<
         errors.invalid(&at.child("type"), kind, "must be object");
     }
     if level == Level::Root && !metadata.iter().all(|(field, value)| may_be_in_metadata(field, value)) {
-        let told = "must not specify anything other than name and generateName, but metadata is implicitly specified";
-        errors.forbidden(&at, told);
+        let detail = "must not specify anything other than name and generateName, but metadata is implicitly specified";
+        errors.forbidden(&at, detail);
     }
 }
 
@@ -193,8 +193,8 @@ fn validate_values(errors: &mut Errors, schema: &Value, skip_any: bool, skip_fir
     {
         let why = wrong.to_string();
         let why = why.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        let told = format!("must be a valid regular expression, but isn't: error parsing regexp: {why}");
-        errors.invalid(&path.child("pattern"), pattern, told);
+        let detail = format!("must be a valid regular expression, but isn't: error parsing regexp: {why}");
+        errors.invalid(&path.child("pattern"), pattern, detail);
     }
 }
 
@@ -210,7 +210,7 @@ fn validate_nested(errors: &mut Errors, schema: &Value, skip_any: bool, path: &P
     const EMPTY: &str = "must be empty to be structural";
     const UNDEFINED: &str = "must be undefined to be structural";
     const FALSE: &str = "must be false to be structural";
-    for (name, told) in [
+    for (name, detail) in [
         ("type", EMPTY),
         ("additionalProperties", UNDEFINED),
         ("default", UNDEFINED),
@@ -225,14 +225,14 @@ fn validate_nested(errors: &mut Errors, schema: &Value, skip_any: bool, path: &P
         ("x-kubernetes-map-type", UNDEFINED),
         ("x-kubernetes-validations", EMPTY),
     ] {
-        let said = match &schema[name] {
+        let specified = match &schema[name] {
             Value::Null | Value::Bool(false) => false,
-            Value::String(text) => !text.is_empty() || told == UNDEFINED,
+            Value::String(text) => !text.is_empty() || detail == UNDEFINED,
             Value::Array(items) => !items.is_empty(),
             _ => true,
         };
-        if said {
-            errors.forbidden(&path.child(name), told);
+        if specified {
+            errors.forbidden(&path.child(name), detail);
         }
     }
     if schema.has(&["properties", "metadata"]) {

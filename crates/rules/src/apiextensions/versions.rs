@@ -8,7 +8,7 @@ use super::schema_fields;
 use crate::common::checks;
 
 /// Versions by their internal names, as errors show them.
-pub fn shown(hoisted: &Hoisted<'_>) -> String {
+pub fn to_json(hoisted: &Hoisted<'_>) -> String {
     let versions: Vec<String> = hoisted
         .versions()
         .iter()
@@ -18,7 +18,7 @@ pub fn shown(hoisted: &Hoisted<'_>) -> String {
             let schema = if schema.is_null() {
                 "null".to_owned()
             } else {
-                format!("{{\"OpenAPIV3Schema\":{}}}", schema_fields::shown(&schema["openAPIV3Schema"]))
+                format!("{{\"OpenAPIV3Schema\":{}}}", schema_fields::to_json(&schema["openAPIV3Schema"]))
             };
             format!(
                 "{{\"Name\":{},\"Served\":{},\"Storage\":{},\"Deprecated\":{},\"DeprecationWarning\":{},\"Schema\":{schema},\
@@ -28,16 +28,16 @@ pub fn shown(hoisted: &Hoisted<'_>) -> String {
                 flag("storage"),
                 flag("deprecated"),
                 version["deprecationWarning"],
-                shown_subresources(hoisted.own(version, "subresources")),
-                shown_columns(hoisted.own(version, "additionalPrinterColumns")),
-                shown_selectable(hoisted.own(version, "selectableFields")),
+                subresources_json(hoisted.own(version, "subresources")),
+                columns_json(hoisted.own(version, "additionalPrinterColumns")),
+                selectable_json(hoisted.own(version, "selectableFields")),
             )
         })
         .collect();
     if versions.is_empty() { "null".to_owned() } else { format!("[{}]", versions.join(",")) }
 }
 
-fn shown_subresources(subresources: &Value) -> String {
+fn subresources_json(subresources: &Value) -> String {
     if subresources.is_null() {
         return "null".to_owned();
     }
@@ -46,7 +46,7 @@ fn shown_subresources(subresources: &Value) -> String {
     let scale = if scale.is_null() {
         "null".to_owned()
     } else {
-        checks::shown_struct(&[
+        checks::struct_json(&[
             ("SpecReplicasPath", scale.text(&["specReplicasPath"]).into()),
             ("StatusReplicasPath", scale.text(&["statusReplicasPath"]).into()),
             ("LabelSelectorPath", scale["labelSelectorPath"].clone()),
@@ -55,7 +55,7 @@ fn shown_subresources(subresources: &Value) -> String {
     format!("{{\"Status\":{status},\"Scale\":{scale}}}")
 }
 
-fn shown_columns(columns: &Value) -> String {
+fn columns_json(columns: &Value) -> String {
     if columns.is_null() {
         return "null".to_owned();
     }
@@ -64,7 +64,7 @@ fn shown_columns(columns: &Value) -> String {
         .iter()
         .map(|column| {
             let text = |field: &str| Value::from(column.text(&[field]));
-            checks::shown_struct(&[
+            checks::struct_json(&[
                 ("Name", text("name")),
                 ("Type", text("type")),
                 ("Format", text("format")),
@@ -77,11 +77,11 @@ fn shown_columns(columns: &Value) -> String {
     format!("[{}]", parts.join(","))
 }
 
-fn shown_selectable(fields: &Value) -> String {
+fn selectable_json(fields: &Value) -> String {
     if fields.is_null() {
         return "null".to_owned();
     }
-    let shown = |field: &Value| checks::shown_struct(&[("JSONPath", field.text(&["jsonPath"]).into())]);
-    let parts: Vec<String> = fields.items(&[]).iter().map(shown).collect();
+    let field_json = |field: &Value| checks::struct_json(&[("JSONPath", field.text(&["jsonPath"]).into())]);
+    let parts: Vec<String> = fields.items(&[]).iter().map(field_json).collect();
     format!("[{}]", parts.join(","))
 }

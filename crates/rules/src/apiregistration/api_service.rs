@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, formats};
-use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
+use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 
 pub struct ApiService;
 
 impl KindRules for ApiService {
-    fn knows_finalizers(&self) -> bool {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 
@@ -36,13 +36,13 @@ impl KindRules for ApiService {
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource != "status" {
-            kind::keep(object, old, "status");
+            kind::keep_field(object, old, "status");
             return;
         }
         kind::keep_all_but_status(object, old);
         if let Some(metadata) = object.get_mut("metadata") {
             for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
-                kind::keep(metadata, &old["metadata"], field);
+                kind::keep_field(metadata, &old["metadata"], field);
             }
         }
     }
@@ -66,8 +66,8 @@ impl KindRules for ApiService {
         names::path_segment
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn has_status(&self) -> bool {
@@ -107,8 +107,8 @@ fn validate_spec(errors: &mut Errors, object: &Value) {
     let required = format!("{version}.{group}");
     let name = object.text(&["metadata", "name"]);
     if name != required && names::path_segment(name).is_empty() && !name.is_empty() {
-        let told = format!("must be `spec.version+\".\"+spec.group`: {required:?}");
-        errors.invalid(&Path::root("metadata.name"), name, told);
+        let detail = format!("must be `spec.version+\".\"+spec.group`: {required:?}");
+        errors.invalid(&Path::root("metadata.name"), name, detail);
     }
     if group.is_empty() && version != "v1" {
         errors.required(&path.child("group"), "only v1 may have an empty group and it better be legacy kube");
@@ -117,10 +117,10 @@ fn validate_spec(errors: &mut Errors, object: &Value) {
         names::check(errors, &path.child("group"), group, names::dns_subdomain);
     }
     names::check(errors, &path.child("version"), version, names::dns_1035_label);
-    for (field, most) in [("groupPriorityMinimum", 20_000), ("versionPriority", 1000)] {
+    for (field, max) in [("groupPriorityMinimum", 20_000), ("versionPriority", 1000)] {
         let number = spec.integer(&[field]).unwrap_or(0);
-        if !(1..=most).contains(&number) {
-            errors.invalid(&path.child(field), number, format!("must be positive and less than {most}"));
+        if !(1..=max).contains(&number) {
+            errors.invalid(&path.child(field), number, format!("must be positive and less than {max}"));
         }
     }
     let bundle = spec.text(&["caBundle"]);
@@ -129,8 +129,8 @@ fn validate_spec(errors: &mut Errors, object: &Value) {
     let service = &spec["service"];
     if service.is_null() {
         if !bundle.is_empty() {
-            let shown = format!("{} bytes", decoded_length(bundle));
-            errors.invalid(&path.child("caBundle"), shown, "local APIServices may not have a caBundle");
+            let rendered = format!("{} bytes", decoded_length(bundle));
+            errors.invalid(&path.child("caBundle"), rendered, "local APIServices may not have a caBundle");
         }
         if insecure {
             errors.invalid(&insecure_at, true, "local APIServices may not have insecureSkipTLSVerify");

@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field, text};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 pub struct ControllerRevision;
 
 impl KindRules for ControllerRevision {
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {

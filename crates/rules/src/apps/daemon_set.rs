@@ -2,13 +2,14 @@
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
+use knarr_api::selector::LabelSelector;
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use super::workload;
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, wide};
-use crate::common::label_selector::{self, Selector};
-use crate::common::{checks, int_or_percent, workload as templates};
+use crate::common::label_selector;
+use crate::common::{checks, int_or_percent};
 use crate::core::pod_template;
 use crate::kind::{self, Column, Context, KindRules};
 
@@ -38,7 +39,7 @@ impl KindRules for DaemonSet {
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
-        templates::drop_disabled(object, None, &TEMPLATE);
+        pod_template::drop_disabled_at(object, None, &TEMPLATE);
         if template_generation(object) < 1 {
             set_template_generation(object, 1);
         }
@@ -51,8 +52,8 @@ impl KindRules for DaemonSet {
             set_template_generation(object, template_generation(old));
             return;
         }
-        kind::keep(object, old, "status");
-        templates::drop_disabled(object, Some(old), &TEMPLATE);
+        kind::keep_field(object, old, "status");
+        pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
         let changed = object.at(&["spec", "template"]) != old.at(&["spec", "template"]);
         set_template_generation(object, template_generation(old) + i64::from(changed));
     }
@@ -125,7 +126,7 @@ impl KindRules for DaemonSet {
         cells.push(columns::labels(nodes).into());
         cells.push(columns::age(object, now));
         cells.extend(columns::containers_and_images(object.at(&["spec", "template"])));
-        cells.push(label_selector::shown(object.at(&["spec", "selector"])).into());
+        cells.push(label_selector::display(object.at(&["spec", "selector"])).into());
         cells
     }
 }
@@ -145,14 +146,14 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
     let lax = old.is_some_and(|old| label_selector::has_invalid_value(&old["selector"]));
     label_selector::validate(errors, &at, selector, lax);
     let template = &spec["template"];
-    if let Some(read) = Selector::read(selector) {
+    if let Ok(read) = LabelSelector::from_object(selector) {
         workload::validate_template_labels(errors, &path.child("template"), template, &read);
     }
     if !selector.is_null() && label_selector::is_empty(selector) {
         label_selector::invalid(errors, &at, selector, "empty selector is invalid for daemonset");
     }
     pod_template::validate(errors, template, old.map(|old| &old["template"]), &path.child("template"));
-    workload::validate_runs_for_good(errors, &path.child("template"), template, "DaemonSet");
+    workload::validate_runs_forever(errors, &path.child("template"), template, "DaemonSet");
     checks::non_negative(errors, &path.child("minReadySeconds"), spec.integer(&["minReadySeconds"]));
     validate_strategy(errors, &path.child("updateStrategy"), &spec["updateStrategy"]);
     checks::non_negative(errors, &path.child("revisionHistoryLimit"), spec.integer(&["revisionHistoryLimit"]));
@@ -182,8 +183,8 @@ fn validate_strategy(errors: &mut Errors, path: &Path<'_>, strategy: &Value) {
         _ => {
             let settings =
                 [("MaxUnavailable", "maxUnavailable", Value::from(0)), ("MaxSurge", "maxSurge", Value::from(0))];
-            let shown = workload::shown_strategy(strategy, &settings);
-            checks::not_supported_shown(errors, path, shown, &["RollingUpdate", "OnDelete"]);
+            let rendered = workload::strategy_json(strategy, &settings);
+            checks::not_supported_struct(errors, path, rendered, &["RollingUpdate", "OnDelete"]);
         }
     }
 }

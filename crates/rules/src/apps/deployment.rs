@@ -2,13 +2,13 @@
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
+use knarr_api::selector::LabelSelector;
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use super::workload;
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, text, wide};
-use crate::common::label_selector::Selector;
-use crate::common::{checks, int_or_percent, label_selector, workload as templates};
+use crate::common::{checks, int_or_percent, label_selector};
 use crate::core::pod_template;
 use crate::kind::{self, Column, Context, KindRules};
 
@@ -36,18 +36,18 @@ impl KindRules for Deployment {
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
-        templates::drop_disabled(object, None, &TEMPLATE);
+        pod_template::drop_disabled_at(object, None, &TEMPLATE);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource != "status" {
-            kind::keep(object, old, "status");
-            templates::drop_disabled(object, Some(old), &TEMPLATE);
+            kind::keep_field(object, old, "status");
+            pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
             return;
         }
         kind::keep_all_but_status(object, old);
         if let Some(metadata) = object.get_mut("metadata") {
-            kind::keep(metadata, &old["metadata"], "labels");
+            kind::keep_field(metadata, &old["metadata"], "labels");
         }
     }
 
@@ -62,11 +62,11 @@ impl KindRules for Deployment {
 
     fn warnings(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Vec<String> {
         let mut warnings = Vec::new();
-        if context.subresource == "status" || old.is_some_and(|old| !self.counts_change(object, old)) {
+        if context.subresource == "status" || old.is_some_and(|old| !self.increments_generation(object, old)) {
             return warnings;
         }
         if old.is_none() {
-            warnings.extend(templates::name_warning(object));
+            warnings.extend(pod_template::name_warning(object));
         }
         warnings.extend(workload::template_warnings(object));
         warnings
@@ -80,7 +80,7 @@ impl KindRules for Deployment {
         true
     }
 
-    fn counts_change(&self, object: &Value, old: &Value) -> bool {
+    fn increments_generation(&self, object: &Value, old: &Value) -> bool {
         object["spec"] != old["spec"] || object.at(&["metadata", "annotations"]) != old.at(&["metadata", "annotations"])
     }
 
@@ -103,7 +103,7 @@ impl KindRules for Deployment {
         let ready = object.integer(&["status", "readyReplicas"]).unwrap_or(0);
         let desired = object.integer(&["spec", "replicas"]).unwrap_or(0);
         let [containers, images] = columns::containers_and_images(object.at(&["spec", "template"]));
-        let selector = Selector::read(object.at(&["spec", "selector"]));
+        let selector = LabelSelector::from_object(object.at(&["spec", "selector"]));
         vec![
             columns::name(object),
             format!("{ready}/{desired}").into(),
@@ -151,16 +151,16 @@ fn validate_strategy(errors: &mut Errors, path: &Path<'_>, strategy: &Value) {
             int_or_percent::validate(errors, &at.child("maxUnavailable"), unavailable);
             int_or_percent::validate(errors, &at.child("maxSurge"), surge);
             if int_or_percent::number(unavailable) == 0 && int_or_percent::number(surge) == 0 {
-                let told = "may not be 0 when `maxSurge` is 0";
-                errors.invalid(&at.child("maxUnavailable"), unavailable.clone(), told);
+                let detail = "may not be 0 when `maxSurge` is 0";
+                errors.invalid(&at.child("maxUnavailable"), unavailable.clone(), detail);
             }
             int_or_percent::at_most_all(errors, &at.child("maxUnavailable"), unavailable);
         }
         _ => {
             let settings =
                 [("MaxUnavailable", "maxUnavailable", Value::from(0)), ("MaxSurge", "maxSurge", Value::from(0))];
-            let shown = workload::shown_strategy(strategy, &settings);
-            checks::not_supported_shown(errors, path, shown, &["Recreate", "RollingUpdate"]);
+            let rendered = workload::strategy_json(strategy, &settings);
+            checks::not_supported_struct(errors, path, rendered, &["Recreate", "RollingUpdate"]);
         }
     }
 }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_specs_are_told() {
+    fn wrong_specs_are_reported() {
         for (spec, wrong) in [
             (json!({}), vec![]),
             (json!({"replicas": -1}), vec!["spec.replicas: Invalid value: -1: must be greater than or equal to 0"]),

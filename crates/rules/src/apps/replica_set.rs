@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::workload;
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, wide};
-use crate::common::{checks, label_selector, workload as templates};
+use crate::common::{checks, label_selector};
 use crate::core::pod_template;
 use crate::kind::{self, Column, Context, KindRules};
 
@@ -26,15 +26,15 @@ impl KindRules for ReplicaSet {
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
-        templates::drop_disabled(object, None, &TEMPLATE);
+        pod_template::drop_disabled_at(object, None, &TEMPLATE);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource == "status" {
             kind::keep_all_but_status(object, old);
         } else {
-            kind::keep(object, old, "status");
-            templates::drop_disabled(object, Some(old), &TEMPLATE);
+            kind::keep_field(object, old, "status");
+            pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
         }
     }
 
@@ -58,11 +58,11 @@ impl KindRules for ReplicaSet {
 
     fn warnings(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Vec<String> {
         let mut warnings = Vec::new();
-        if context.subresource == "status" || old.is_some_and(|old| !self.counts_change(object, old)) {
+        if context.subresource == "status" || old.is_some_and(|old| !self.increments_generation(object, old)) {
             return warnings;
         }
         if old.is_none() {
-            warnings.extend(templates::name_warning(object));
+            warnings.extend(pod_template::name_warning(object));
         }
         warnings.extend(workload::template_warnings(object));
         warnings
@@ -105,7 +105,7 @@ impl KindRules for ReplicaSet {
             columns::age(object, now),
             containers,
             images,
-            label_selector::shown(object.at(&["spec", "selector"])).into(),
+            label_selector::display(object.at(&["spec", "selector"])).into(),
         ]
     }
 }

@@ -4,14 +4,15 @@ use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names::{self, Check};
 use knarr_api::quantity::Quantity;
+use knarr_api::selector::LabelSelector;
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use super::workload;
-use crate::common::checks::{self, shown_struct};
+use crate::common::checks::{self, struct_json};
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, text};
-use crate::common::label_selector::{self, Selector};
-use crate::common::{int_or_percent, labels, workload as templates};
+use crate::common::label_selector;
+use crate::common::{int_or_percent, labels};
 use crate::core::persistent_volume_claim::{self, PersistentVolumeClaim};
 use crate::core::pod_template;
 use crate::kind::{self, Column, Context, KindRules};
@@ -66,7 +67,7 @@ impl KindRules for StatefulSet {
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
         object.remove(&MAX_UNAVAILABLE);
-        templates::drop_disabled(object, None, &TEMPLATE);
+        pod_template::drop_disabled_at(object, None, &TEMPLATE);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
@@ -74,11 +75,11 @@ impl KindRules for StatefulSet {
             kind::keep_all_but_status(object, old);
             return;
         }
-        kind::keep(object, old, "status");
+        kind::keep_field(object, old, "status");
         if !old.has(&MAX_UNAVAILABLE) {
             object.remove(&MAX_UNAVAILABLE);
         }
-        templates::drop_disabled(object, Some(old), &TEMPLATE);
+        pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {
@@ -108,7 +109,7 @@ impl KindRules for StatefulSet {
             return Vec::new();
         }
         let mut warnings = Vec::new();
-        if old.is_none_or(|old| self.counts_change(object, old)) {
+        if old.is_none_or(|old| self.increments_generation(object, old)) {
             warnings.extend(workload::template_warnings(object));
         }
         let below = if old.is_some() { ".Spec" } else { "" };
@@ -116,9 +117,9 @@ impl KindRules for StatefulSet {
             warnings.extend(claim_warnings(claim, &format!("spec.volumeClaimTemplates[{index}]{below}")));
         }
         if object.integer(&["spec", "revisionHistoryLimit"]).is_some_and(|limit| limit < 0) {
-            let told = "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is \
+            let detail = "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is \
                         recommended";
-            warnings.push(told.to_owned());
+            warnings.push(detail.to_owned());
         }
         warnings
     }
@@ -167,10 +168,10 @@ fn set_claim_defaults(claim: &mut Value) {
 fn claim_warnings(claim: &Value, path: &str) -> Vec<String> {
     let mut warnings = Vec::new();
     for list in ["requests", "limits"] {
-        let shown = claim.text(&["spec", "resources", list, "storage"]);
-        if Quantity::parse(shown).is_ok_and(|quantity| quantity.milli_value() % 1000 != 0) {
+        let rendered = claim.text(&["spec", "resources", list, "storage"]);
+        if Quantity::parse(rendered).is_ok_and(|quantity| quantity.milli_value() % 1000 != 0) {
             let at = format!("{path}.resources.{list}[storage]");
-            warnings.push(format!("{at}: fractional byte value {shown:?} is invalid, must be an integer"));
+            warnings.push(format!("{at}: fractional byte value {rendered:?} is invalid, must be an integer"));
         }
     }
     warnings
@@ -213,7 +214,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>, strictn
         names::check(errors, &path.child("serviceName"), service, names::dns_label);
     }
     validate_selector_and_template(errors, &path, spec, old, strictness);
-    workload::validate_runs_for_good(errors, &path.child("template"), &spec["template"], "StatefulSet");
+    workload::validate_runs_forever(errors, &path.child("template"), &spec["template"], "StatefulSet");
 }
 
 fn validate_strategy(errors: &mut Errors, path: &Path<'_>, strategy: &Value) {
@@ -224,8 +225,8 @@ fn validate_strategy(errors: &mut Errors, path: &Path<'_>, strategy: &Value) {
     match strategy.text(&["type"]) {
         "" => errors.required(path, ""),
         "OnDelete" if !rolling.is_null() => {
-            let fields = settings.map(|(shown, name, zero)| (shown, rolling.get(name).unwrap_or(&zero).clone()));
-            errors.invalid_shown(&at, shown_struct(&fields), "only allowed for updateStrategy 'RollingUpdate'");
+            let fields = settings.map(|(rendered, name, zero)| (rendered, rolling.get(name).unwrap_or(&zero).clone()));
+            errors.invalid_shown(&at, struct_json(&fields), "only allowed for updateStrategy 'RollingUpdate'");
         }
         "OnDelete" => {}
         "RollingUpdate" => {
@@ -240,8 +241,8 @@ fn validate_strategy(errors: &mut Errors, path: &Path<'_>, strategy: &Value) {
             }
         }
         _ => {
-            let shown = workload::shown_strategy(strategy, &settings);
-            errors.invalid_shown(path, shown, "must be 'RollingUpdate' or 'OnDelete'");
+            let rendered = workload::strategy_json(strategy, &settings);
+            errors.invalid_shown(path, rendered, "must be 'RollingUpdate' or 'OnDelete'");
         }
     }
 }
@@ -255,7 +256,7 @@ fn validate_selector_and_template(
 ) {
     let selector = &spec["selector"];
     workload::validate_selector(errors, &path.child("selector"), selector, "empty selector is invalid for statefulset");
-    let Some(read) = Selector::read(selector) else {
+    let Ok(read) = LabelSelector::from_object(selector) else {
         label_selector::invalid(errors, &path.child("selector"), selector, "");
         return;
     };
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_specs_are_told() {
+    fn wrong_specs_are_reported() {
         for (spec, wrong) in [
             (json!({}), vec![]),
             (

@@ -1,11 +1,12 @@
 //! What Deployments, ReplicaSets, StatefulSets and DaemonSets have in common.
 
 use knarr_api::field::{Errors, Path};
+use knarr_api::selector::LabelSelector;
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use crate::common::checks::{self, shown_struct};
-use crate::common::label_selector::{self, Selector};
+use crate::common::checks::{self, struct_json};
+use crate::common::label_selector;
 use crate::core::pod::warnings;
 use crate::core::pod_template;
 
@@ -16,7 +17,7 @@ pub fn validate_selector_and_template(errors: &mut Errors, path: &Path<'_>, spec
     let selector = &spec["selector"];
     let at = path.child("selector");
     validate_selector(errors, &at, selector, "empty selector is invalid for deployment");
-    let Some(read) = Selector::read(selector) else {
+    let Ok(read) = LabelSelector::from_object(selector) else {
         label_selector::invalid(errors, &at, selector, "invalid label selector");
         return;
     };
@@ -24,7 +25,7 @@ pub fn validate_selector_and_template(errors: &mut Errors, path: &Path<'_>, spec
     let at = path.child("template");
     validate_template_labels(errors, &at, template, &read);
     pod_template::validate(errors, template, old.map(|old| &old["template"]), &at);
-    validate_runs_for_good(errors, &at, template, "ReplicaSet");
+    validate_runs_forever(errors, &at, template, "ReplicaSet");
 }
 
 pub fn validate_selector(errors: &mut Errors, path: &Path<'_>, selector: &Value, when_empty: &str) {
@@ -39,20 +40,20 @@ pub fn validate_selector(errors: &mut Errors, path: &Path<'_>, selector: &Value,
 }
 
 /// The template's pods must be among those that the selector selects.
-pub fn validate_template_labels(errors: &mut Errors, path: &Path<'_>, template: &Value, selector: &Selector<'_>) {
+pub fn validate_template_labels(errors: &mut Errors, path: &Path<'_>, template: &Value, selector: &LabelSelector) {
     let labels = template.at(&["metadata", "labels"]);
-    if !selector.is_empty() && !selector.matches(labels.as_object()) {
+    if !selector.is_everything() && !selector.matches(labels.as_object()) {
         errors.invalid(&path.child("metadata.labels"), labels.clone(), DOES_NOT_MATCH);
     }
 }
 
 /// Pods of sets are restarted always and have no deadline.
-pub fn validate_runs_for_good(errors: &mut Errors, path: &Path<'_>, template: &Value, kind: &str) {
+pub fn validate_runs_forever(errors: &mut Errors, path: &Path<'_>, template: &Value, kind: &str) {
     let policy = template.text(&["spec", "restartPolicy"]);
     checks::one_of(errors, &path.child("spec.restartPolicy"), policy, &["Always"]);
     if template.has(&["spec", "activeDeadlineSeconds"]) {
-        let told = format!("activeDeadlineSeconds in {kind} is not Supported");
-        errors.forbidden(&path.child("spec.activeDeadlineSeconds"), told);
+        let detail = format!("activeDeadlineSeconds in {kind} is not Supported");
+        errors.forbidden(&path.child("spec.activeDeadlineSeconds"), detail);
     }
 }
 
@@ -64,12 +65,12 @@ pub fn validate_counters(errors: &mut Errors, status: &Value, counters: &[&str])
 }
 
 /// Counters that cannot be greater than another.
-pub fn validate_at_most(errors: &mut Errors, status: &Value, counters: &[&str], most: &str, told: &str) {
-    let most = status.integer(&[most]).unwrap_or(0);
+pub fn validate_at_most(errors: &mut Errors, status: &Value, counters: &[&str], max: &str, detail: &str) {
+    let max = status.integer(&[max]).unwrap_or(0);
     for counter in counters {
         let number = status.integer(&[counter]).unwrap_or(0);
-        if number > most {
-            errors.invalid(&Path::root("status").child(counter), number, told);
+        if number > max {
+            errors.invalid(&Path::root("status").child(counter), number, detail);
         }
     }
 }
@@ -83,14 +84,16 @@ pub fn validate_collisions(errors: &mut Errors, status: &Value, old: &Value) {
 }
 
 /// A strategy as errors show it: its type and its settings by their internal names.
-pub fn shown_strategy(strategy: &Value, settings: &[(&str, &str, Value)]) -> String {
+pub fn strategy_json(strategy: &Value, settings: &[(&str, &str, Value)]) -> String {
     let rolling = &strategy["rollingUpdate"];
     let rolling = if rolling.is_null() {
         "null".to_owned()
     } else {
-        let fields: Vec<(&str, Value)> =
-            settings.iter().map(|(shown, name, zero)| (*shown, rolling.get(name).unwrap_or(zero).clone())).collect();
-        shown_struct(&fields)
+        let fields: Vec<(&str, Value)> = settings
+            .iter()
+            .map(|(rendered, name, zero)| (*rendered, rolling.get(name).unwrap_or(zero).clone()))
+            .collect();
+        struct_json(&fields)
     };
     format!("{{\"Type\":{},\"RollingUpdate\":{rolling}}}", Value::from(strategy.text(&["type"])))
 }

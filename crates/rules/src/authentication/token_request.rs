@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::kind::{Context, KindRules};
 
 const HOUR: i64 = 3600;
-const SHORTEST: i64 = 600;
-const LONGEST: i64 = 1 << 32;
+const MIN_EXPIRATION_SECONDS: i64 = 600;
+const MAX_EXPIRATION_SECONDS: i64 = 1 << 32;
 
 pub struct TokenRequest;
 
@@ -21,10 +21,10 @@ impl KindRules for TokenRequest {
         let mut errors = Errors::new();
         let path = Path::root("spec.expirationSeconds");
         let seconds = object.integer(&["spec", "expirationSeconds"]).unwrap_or(0);
-        if seconds < SHORTEST {
+        if seconds < MIN_EXPIRATION_SECONDS {
             errors.invalid(&path, seconds, "may not specify a duration less than 10 minutes");
         }
-        if seconds > LONGEST {
+        if seconds > MAX_EXPIRATION_SECONDS {
             errors.invalid(&path, seconds, "may not specify a duration larger than 2^32 seconds");
         }
         errors

@@ -5,7 +5,7 @@ use knarr_api::names;
 use knarr_api::value::Read;
 use serde_json::Value;
 
-use crate::common::checks::shown_struct;
+use crate::common::checks::struct_json;
 use crate::kind::{Context, KindRules};
 
 pub struct SubjectAccessReview;
@@ -43,31 +43,31 @@ impl KindRules for LocalSubjectAccessReview {
         }
         if spec.has(&["nonResourceAttributes"]) {
             let path = Path::root("spec.nonResourceAttributes");
-            errors.invalid_shown(&path, shown_url_attributes(spec), "disallowed on this kind of request");
+            errors.invalid_shown(&path, url_attributes_json(spec), "disallowed on this kind of request");
         }
         errors
     }
 }
 
-fn shown_url_attributes(spec: &Value) -> String {
+fn url_attributes_json(spec: &Value) -> String {
     let attributes = &spec["nonResourceAttributes"];
     if attributes.is_null() {
         return "null".to_owned();
     }
     let part = |field: &str| Value::from(attributes.text(&[field]));
-    shown_struct(&[("Path", part("path")), ("Verb", part("verb"))])
+    struct_json(&[("Path", part("path")), ("Verb", part("verb"))])
 }
 
 fn validate_spec(errors: &mut Errors, spec: &Value, of_someone: bool) {
     let path = Path::root("spec");
     match (spec.has(&["resourceAttributes"]), spec.has(&["nonResourceAttributes"])) {
         (true, true) => {
-            let told = "cannot be specified in combination with resourceAttributes";
-            errors.invalid_shown(&path.child("nonResourceAttributes"), shown_url_attributes(spec), told);
+            let detail = "cannot be specified in combination with resourceAttributes";
+            errors.invalid_shown(&path.child("nonResourceAttributes"), url_attributes_json(spec), detail);
         }
         (false, false) => {
-            let told = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-            errors.invalid(&path.child("resourceAttributes"), Value::Null, told);
+            let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            errors.invalid(&path.child("resourceAttributes"), Value::Null, detail);
         }
         _ => {}
     }
@@ -90,8 +90,8 @@ fn validate_selector(errors: &mut Errors, path: &Path<'_>, selector: &Value, of_
         errors.invalid(&path.child("rawSelector"), raw, "may not specified at the same time as requirements");
     }
     if raw.is_empty() && requirements.is_empty() {
-        let told = format!("when {path} is specified, requirements or rawSelector is required");
-        errors.required(&path.child("requirements"), told);
+        let detail = format!("when {path} is specified, requirements or rawSelector is required");
+        errors.required(&path.child("requirements"), detail);
     }
     for (index, requirement) in requirements.iter().enumerate() {
         validate_requirement(errors, &path.item("requirements", index), requirement, of_labels);
@@ -123,13 +123,13 @@ fn validate_requirement(errors: &mut Errors, path: &Path<'_>, requirement: &Valu
     }
 }
 
-fn validate_metadata(errors: &mut Errors, metadata: &Value, allowed: &[&str], told: &str) {
+fn validate_metadata(errors: &mut Errors, metadata: &Value, allowed: &[&str], detail: &str) {
     let fields = metadata.as_object().into_iter().flatten();
-    let said = |(field, value): (&String, &Value)| {
+    let specified = |(field, value): (&String, &Value)| {
         field != "managedFields" && !allowed.contains(&field.as_str()) && !value.is_null()
     };
-    if fields.into_iter().any(said) {
-        errors.invalid(&Path::root("metadata"), metadata.clone(), told);
+    if fields.into_iter().any(specified) {
+        errors.invalid(&Path::root("metadata"), metadata.clone(), detail);
     }
 }
 

@@ -4,7 +4,7 @@
 use knarr_api::value::{Read, Write};
 use serde_json::{Map, Value, json};
 
-use crate::common::checks::shown_struct;
+use crate::common::checks::struct_json;
 
 pub const DEFAULT_CPU: i64 = 80;
 pub const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
@@ -177,9 +177,9 @@ fn source_to_v1(source: &Value, kind: &str, side: &str) -> String {
         }
     };
     if let Some(target) = fields.get_mut("target") {
-        let shown = ordered(target, &["kind", "name", "apiVersion"]);
+        let rendered = ordered(target, &["kind", "name", "apiVersion"]);
         let rest = ordered(&Value::Object(fields.clone()), &order[1..]);
-        return format!("{{\"target\":{shown},{}", &rest[1..]);
+        return format!("{{\"target\":{rendered},{}", &rest[1..]);
     }
     ordered(&Value::Object(fields), &order)
 }
@@ -247,7 +247,7 @@ fn behavior_to_internal(behavior: &Value) -> String {
             .items(&["policies"])
             .iter()
             .map(|policy| {
-                shown_struct(&[
+                struct_json(&[
                     ("Type", policy["type"].clone()),
                     ("Value", policy["value"].clone()),
                     ("PeriodSeconds", policy["periodSeconds"].clone()),

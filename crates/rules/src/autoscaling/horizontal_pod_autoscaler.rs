@@ -14,8 +14,8 @@ use crate::kind::{Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerSpec";
 const STATUS: &str = "io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerStatus";
-const LONGEST_WINDOW: i64 = 3600;
-const LONGEST_PERIOD: i64 = 1800;
+const MAX_WINDOW_SECONDS: i64 = 3600;
+const MAX_PERIOD_SECONDS: i64 = 1800;
 
 pub struct HorizontalPodAutoscaler;
 
@@ -90,13 +90,13 @@ impl KindRules for HorizontalPodAutoscaler {
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let object = &as_v2(object);
         let target = object.at(&["spec", "scaleTargetRef"]);
-        let least = object.integer(&["spec", "minReplicas"]).map_or("<unset>".to_owned(), |least| least.to_string());
-        let metrics = metrics::shown(object.items(&["spec", "metrics"]), object.items(&["status", "currentMetrics"]));
+        let min = object.integer(&["spec", "minReplicas"]).map_or("<unset>".to_owned(), |min| min.to_string());
+        let metrics = metrics::display(object.items(&["spec", "metrics"]), object.items(&["status", "currentMetrics"]));
         vec![
             columns::name(object),
             format!("{}/{}", target.text(&["kind"]), target.text(&["name"])).into(),
             metrics.into(),
-            least.into(),
+            min.into(),
             columns::count(object, &["spec", "maxReplicas"]),
             columns::count(object, &["status", "currentReplicas"]),
             columns::age(object, now),
@@ -123,20 +123,20 @@ fn as_v2(object: &Value) -> Value {
 
 fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
     let path = Path::root("spec");
-    let least = spec.integer(&["minReplicas"]);
-    let most = spec.integer(&["maxReplicas"]).unwrap_or(0);
+    let min = spec.integer(&["minReplicas"]);
+    let max = spec.integer(&["maxReplicas"]).unwrap_or(0);
     let bound = if old.is_some_and(|old| old.integer(&["minReplicas"]) == Some(0)) { 0 } else { 1 };
-    if let Some(least) = least.filter(|least| *least < bound) {
-        errors.invalid(&path.child("minReplicas"), least, format!("must be greater than or equal to {bound}"));
+    if let Some(min) = min.filter(|min| *min < bound) {
+        errors.invalid(&path.child("minReplicas"), min, format!("must be greater than or equal to {bound}"));
     }
     let at = path.child("maxReplicas");
-    if most == 0 {
+    if max == 0 {
         errors.required(&at, "must be set and greater than 0");
-    } else if most < 0 {
-        errors.invalid(&at, most, "must be greater than or equal to 1");
+    } else if max < 0 {
+        errors.invalid(&at, max, "must be greater than or equal to 1");
     }
-    if least.is_some_and(|least| most < least) {
-        errors.invalid(&at, most, "must be greater than or equal to `minReplicas`");
+    if min.is_some_and(|min| max < min) {
+        errors.invalid(&at, max, "must be greater than or equal to `minReplicas`");
     }
     let target = &spec["scaleTargetRef"];
     let same = |field: &str| old.is_some_and(|old| old.text(&["scaleTargetRef", field]) == target.text(&[field]));
@@ -170,8 +170,8 @@ fn validate_rules(errors: &mut Errors, path: &Path<'_>, rules: &Value) {
         if window < 0 {
             errors.invalid(&path, window, "must be greater than or equal to zero");
         }
-        if window > LONGEST_WINDOW {
-            errors.invalid(&path, window, format!("must be less than or equal to {LONGEST_WINDOW}"));
+        if window > MAX_WINDOW_SECONDS {
+            errors.invalid(&path, window, format!("must be less than or equal to {MAX_WINDOW_SECONDS}"));
         }
     }
     if let Some(policy) = rules["selectPolicy"].as_str() {
@@ -198,8 +198,8 @@ fn validate_policy(errors: &mut Errors, path: &Path<'_>, policy: &Value) {
         if number <= 0 {
             errors.invalid(&path.child(field), number, "must be greater than zero");
         }
-        if field == "periodSeconds" && number > LONGEST_PERIOD {
-            errors.invalid(&path.child(field), number, format!("must be less than or equal to {LONGEST_PERIOD}"));
+        if field == "periodSeconds" && number > MAX_PERIOD_SECONDS {
+            errors.invalid(&path.child(field), number, format!("must be less than or equal to {MAX_PERIOD_SECONDS}"));
         }
     }
 }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_specs_are_told() {
+    fn wrong_specs_are_reported() {
         for (spec, wrong) in [
             (json!({}), vec![]),
             (

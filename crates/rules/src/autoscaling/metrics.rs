@@ -33,8 +33,8 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value, rules: Versi
     }
     let from_outside = metrics.iter().any(|metric| matches!(metric.text(&["type"]), "Object" | "External"));
     if spec.integer(&["minReplicas"]) == Some(0) && !from_outside {
-        let told = "must specify at least one Object or External metric to support scaling to zero replicas";
-        errors.forbidden(path, told);
+        let detail = "must specify at least one Object or External metric to support scaling to zero replicas";
+        errors.forbidden(path, detail);
     }
 }
 
@@ -80,12 +80,12 @@ fn validate_source(errors: &mut Errors, path: &Path<'_>, field: &str, source: &V
             validate_identifier(errors, &path.child("metric"), &source["metric"]);
             validate_target(errors, &at, target);
             if !value && !average {
-                let told = "must set either a target value for metric or a per-pod target";
-                errors.required(&at.child("averageValue"), told);
+                let detail = "must set either a target value for metric or a per-pod target";
+                errors.required(&at.child("averageValue"), detail);
             }
             if value && average {
-                let told = "may not set both a target value for metric and a per-pod target";
-                errors.forbidden(&at.child("value"), told);
+                let detail = "may not set both a target value for metric and a per-pod target";
+                errors.forbidden(&at.child("value"), detail);
             }
         }
         "pods" => {
@@ -117,12 +117,12 @@ fn validate_resource(errors: &mut Errors, path: &Path<'_>, of_container: bool, s
     validate_target(errors, &at, target);
     match (target.has(&["averageUtilization"]), target.has(&["averageValue"])) {
         (false, false) => {
-            let told = "must set either a target raw value or a target utilization";
-            errors.required(&at.child("averageUtilization"), told);
+            let detail = "must set either a target raw value or a target utilization";
+            errors.required(&at.child("averageUtilization"), detail);
         }
         (true, true) => {
-            let told = "may not set both a target raw value and a target utilization";
-            errors.forbidden(&at.child("averageValue"), told);
+            let detail = "may not set both a target raw value and a target utilization";
+            errors.forbidden(&at.child("averageValue"), detail);
         }
         _ => {}
     }
@@ -178,8 +178,8 @@ pub fn version_fault(reference: &Value, rules: VersionRules) -> Option<String> {
 }
 
 /// The metrics as tables show them: current value and target of the first two.
-pub fn shown(specs: &[Value], statuses: &[Value]) -> String {
-    const MOST: usize = 2;
+pub fn display(specs: &[Value], statuses: &[Value]) -> String {
+    const MAX_DISPLAYED: usize = 2;
     if specs.is_empty() {
         return "<none>".to_owned();
     }
@@ -187,13 +187,13 @@ pub fn shown(specs: &[Value], statuses: &[Value]) -> String {
     let list: Vec<String> = specs
         .iter()
         .enumerate()
-        .map(|(index, spec)| shown_metric(spec, statuses.get(index).unwrap_or(&none)))
+        .map(|(index, spec)| display_metric(spec, statuses.get(index).unwrap_or(&none)))
         .collect();
-    let text = list[..list.len().min(MOST)].join(", ");
-    if list.len() > MOST { format!("{text} + {} more...", list.len() - MOST) } else { text }
+    let text = list[..list.len().min(MAX_DISPLAYED)].join(", ");
+    if list.len() > MAX_DISPLAYED { format!("{text} + {} more...", list.len() - MAX_DISPLAYED) } else { text }
 }
 
-fn shown_metric(spec: &Value, status: &Value) -> String {
+fn display_metric(spec: &Value, status: &Value) -> String {
     let Some((kind, field)) = SOURCES.iter().find(|(kind, _)| *kind == spec.text(&["type"])) else {
         return "<unknown type>".to_owned();
     };

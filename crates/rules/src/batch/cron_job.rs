@@ -8,14 +8,15 @@ use serde_json::{Value, json};
 use super::{job_spec, schedule, time_zone};
 use crate::common::checks;
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, wide};
-use crate::common::{label_selector, workload};
+use crate::common::label_selector;
+use crate::core::pod_template;
 use crate::kind::{self, Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.batch.v1.CronJobSpec";
 const STATUS: &str = "io.k8s.api.batch.v1.CronJobStatus";
 const JOB_SPEC: &str = "io.k8s.api.batch.v1.JobSpec";
 /// The names of its jobs add eleven characters and must still be labels.
-const LONGEST_NAME: usize = 52;
+const MAX_NAME_LENGTH: usize = 52;
 
 const TEMPLATE: [&str; 4] = ["spec", "jobTemplate", "spec", "template"];
 
@@ -35,15 +36,15 @@ impl KindRules for CronJob {
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], self.empty_status());
-        workload::drop_disabled(object, None, &TEMPLATE);
+        pod_template::drop_disabled_at(object, None, &TEMPLATE);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource == "status" {
             kind::keep_all_but_status(object, old);
         } else {
-            kind::keep(object, old, "status");
-            workload::drop_disabled(object, Some(old), &TEMPLATE);
+            kind::keep_field(object, old, "status");
+            pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
         }
     }
 
@@ -54,7 +55,7 @@ impl KindRules for CronJob {
         }
         validate_spec(&mut errors, &object["spec"], old.map(|old| &old["spec"]));
         let name = object.text(&["metadata", "name"]);
-        if old.is_none() && name.len() > LONGEST_NAME {
+        if old.is_none() && name.len() > MAX_NAME_LENGTH {
             errors.invalid(&Path::root("metadata.name"), name, "must be no more than 52 characters");
         }
         errors
@@ -66,16 +67,16 @@ impl KindRules for CronJob {
             return warnings;
         }
         if old.is_none() {
-            warnings.extend(workload::name_warning(object));
+            warnings.extend(pod_template::name_warning(object));
         }
-        if old.is_none_or(|old| self.counts_change(object, old)) {
+        if old.is_none_or(|old| self.increments_generation(object, old)) {
             let path = Path::root("spec.jobTemplate.spec");
             warnings.extend(job_spec::warnings(object.at(&["spec", "jobTemplate", "spec"]), &path));
         }
         if old.is_some() && object.text(&["spec", "schedule"]).contains("TZ") {
-            let told = "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see \
+            let detail = "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see \
                         https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details";
-            warnings.push(told.to_owned());
+            warnings.push(detail.to_owned());
         }
         warnings
     }
@@ -127,7 +128,7 @@ impl KindRules for CronJob {
             columns::age(object, now),
             containers,
             images,
-            label_selector::shown(&job["selector"]).into(),
+            label_selector::display(&job["selector"]).into(),
         ]
     }
 }
@@ -152,8 +153,8 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
     let at = path.child("jobTemplate.spec");
     job_spec::validate(errors, &at, template, old.map(|old| old.at(&["jobTemplate", "spec"])));
     if template.has(&["selector"]) {
-        let told = "`selector` will be auto-generated";
-        label_selector::invalid(errors, &at.child("selector"), &template["selector"], told);
+        let detail = "`selector` will be auto-generated";
+        label_selector::invalid(errors, &at.child("selector"), &template["selector"], detail);
     }
     if template.flag(&["manualSelector"]) == Some(true) {
         errors.not_supported(&at.child("manualSelector"), true, &["nil", "false"]);
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_specs_are_told() {
+    fn wrong_specs_are_reported() {
         for (spec, wrong) in [
             (json!({}), vec![]),
             (

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
+use knarr_api::selector::LabelSelector;
 use knarr_api::time;
 use knarr_api::value::{Read, Write};
 use serde_json::{Map, Value, json};
@@ -10,9 +11,9 @@ use serde_json::{Map, Value, json};
 use super::{job_spec, job_status};
 use crate::common::checks::{self, IMMUTABLE};
 use crate::common::columns::{self, AGE, CONTAINERS, IMAGES, NAME, field, text, wide};
-use crate::common::label_selector::{self, Selector};
-use crate::common::workload;
-use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
+use crate::common::label_selector;
+use crate::core::pod_template;
+use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 
 const SPEC: &str = "io.k8s.api.batch.v1.JobSpec";
 const STATUS: &str = "io.k8s.api.batch.v1.JobStatus";
@@ -20,7 +21,7 @@ const UID_LABEL: &str = "batch.kubernetes.io/controller-uid";
 const NAME_LABEL: &str = "batch.kubernetes.io/job-name";
 const OLD_UID_LABEL: &str = "controller-uid";
 const OLD_NAME_LABEL: &str = "job-name";
-const MOST_PER_INDEX: i64 = i32::MAX as i64;
+const MAX_PER_INDEX: i64 = i32::MAX as i64;
 
 const TEMPLATE: [&str; 2] = ["spec", "template"];
 
@@ -34,9 +35,9 @@ impl KindRules for Job {
             object.set(&["spec", "completions"], 1);
         }
         object.set_default(&["spec", "parallelism"], 1);
-        let retries = if object.has(&["spec", "backoffLimitPerIndex"]) { MOST_PER_INDEX } else { 6 };
+        let retries = if object.has(&["spec", "backoffLimitPerIndex"]) { MAX_PER_INDEX } else { 6 };
         object.set_default(&["spec", "backoffLimit"], retries);
-        take_template_labels(object);
+        copy_template_labels(object);
         object.set_default(&["spec", "completionMode"], "NonIndexed");
         object.set_default(&["spec", "suspend"], false);
         let replaced = if object.has(&["spec", "podFailurePolicy"]) { "Failed" } else { "TerminatingOrFailed" };
@@ -49,15 +50,15 @@ impl KindRules for Job {
         if object.flag(&["spec", "manualSelector"]) != Some(true) {
             generate_selector(object);
         }
-        workload::drop_disabled(object, None, &TEMPLATE);
+        pod_template::drop_disabled_at(object, None, &TEMPLATE);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource == "status" {
             kind::keep_all_but_status(object, old);
         } else {
-            kind::keep(object, old, "status");
-            workload::drop_disabled(object, Some(old), &TEMPLATE);
+            kind::keep_field(object, old, "status");
+            pod_template::drop_disabled_at(object, Some(old), &TEMPLATE);
         }
     }
 
@@ -77,18 +78,18 @@ impl KindRules for Job {
 
     fn warnings(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Vec<String> {
         let mut warnings = Vec::new();
-        if context.subresource == "status" || old.is_some_and(|old| !self.counts_change(object, old)) {
+        if context.subresource == "status" || old.is_some_and(|old| !self.increments_generation(object, old)) {
             return warnings;
         }
         if old.is_none() {
-            warnings.extend(workload::name_warning(object));
+            warnings.extend(pod_template::name_warning(object));
         }
         warnings.extend(job_spec::warnings(&object["spec"], &Path::root("spec")));
         warnings
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn has_status(&self) -> bool {
@@ -99,19 +100,15 @@ impl KindRules for Job {
         true
     }
 
-    fn orphans_by_default(&self) -> Option<&'static str> {
+    fn orphans_by_default(&self) -> bool {
+        true
+    }
+
+    fn orphan_warning(&self) -> Option<&'static str> {
         Some(
             "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or \
              set propagationPolicy=Orphan to suppress this warning",
         )
-    }
-
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &["status.successful"]
-    }
-
-    fn selectable_field(&self, object: &Value, _field: &str) -> String {
-        object.integer(&["status", "succeeded"]).unwrap_or(0).to_string()
     }
 
     fn columns(&self) -> &'static [Column] {
@@ -139,13 +136,13 @@ impl KindRules for Job {
             columns::age(object, now),
             containers,
             images,
-            label_selector::shown(object.at(&["spec", "selector"])).into(),
+            label_selector::display(object.at(&["spec", "selector"])).into(),
         ]
     }
 }
 
 /// A job without labels of its own takes its template's.
-fn take_template_labels(job: &mut Value) {
+fn copy_template_labels(job: &mut Value) {
     let of_template = job.at(&["spec", "template", "metadata", "labels"]);
     if !of_template.is_null() && job.fields(&["metadata", "labels"]).is_none_or(Map::is_empty) {
         let labels = of_template.clone();
@@ -179,8 +176,8 @@ fn validate_whole(errors: &mut Errors, job: &Value, old: Option<&Value>) {
         let name = job.text(&["metadata", "name"]);
         let last = format!("{name}-{}", completions - 1);
         if !names::dns_label(&last).is_empty() {
-            let told = format!("will not able to create pod with invalid DNS label: {last}");
-            errors.invalid(&Path::root("metadata.name"), name, told);
+            let detail = format!("will not able to create pod with invalid DNS label: {last}");
+            errors.invalid(&Path::root("metadata.name"), name, detail);
         }
     }
 }
@@ -214,7 +211,7 @@ fn validate_generated_selector(errors: &mut Errors, job: &Value, old: Option<&Va
         }
     }
     let expected: Map<String, Value> = expected.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
-    if Selector::read(selector).is_some_and(|read| !read.matches(Some(&expected))) {
+    if LabelSelector::from_object(selector).is_ok_and(|read| !read.matches(Some(&expected))) {
         label_selector::invalid(errors, &Path::root("spec.selector"), selector, "`selector` not auto-generated");
     }
 }
@@ -230,9 +227,9 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
         label_selector::validate(errors, &path.child("selector"), selector, lax);
     }
     let labels = spec.at(&["template", "metadata", "labels"]);
-    if Selector::read(selector).is_some_and(|read| !read.matches(labels.as_object())) {
-        let told = "`selector` does not match template `labels`";
-        errors.invalid(&path.child("template.metadata.labels"), labels.clone(), told);
+    if LabelSelector::from_object(selector).is_ok_and(|read| !read.matches(labels.as_object())) {
+        let detail = "`selector` does not match template `labels`";
+        errors.invalid(&path.child("template.metadata.labels"), labels.clone(), detail);
     }
 }
 
@@ -246,15 +243,15 @@ fn validate_change(errors: &mut Errors, job: &Value, old_job: &Value) {
     validate_template_change(errors, job, old_job);
     checks::immutable(errors, &path.child("completionMode"), &spec["completionMode"], &old["completionMode"]);
     if spec["podFailurePolicy"] != old["podFailurePolicy"] {
-        let shown = job_spec::shown_failure_policy(&spec["podFailurePolicy"]);
-        errors.invalid_shown(&path.child("podFailurePolicy"), shown, IMMUTABLE);
+        let rendered = job_spec::failure_policy_json(&spec["podFailurePolicy"]);
+        errors.invalid_shown(&path.child("podFailurePolicy"), rendered, IMMUTABLE);
     }
     for field in ["backoffLimitPerIndex", "managedBy"] {
         checks::immutable(errors, &path.child(field), &spec[field], &old[field]);
     }
     if spec["successPolicy"] != old["successPolicy"] {
-        let shown = job_spec::shown_success_policy(&spec["successPolicy"]);
-        errors.invalid_shown(&path.child("successPolicy"), shown, IMMUTABLE);
+        let rendered = job_spec::success_policy_json(&spec["successPolicy"]);
+        errors.invalid_shown(&path.child("successPolicy"), rendered, IMMUTABLE);
     }
 }
 
@@ -276,9 +273,9 @@ fn validate_template_change(errors: &mut Errors, job: &Value, old_job: &Value) {
     let idle = !status.has(&["startTime"]) || job_status::has(status, "Suspended", "True");
     let mutable = suspended && idle && status.integer(&["active"]).unwrap_or(0) == 0;
     if mutable {
-        take_scheduling(&mut old, template);
+        copy_scheduling(&mut old, template);
         for list in ["containers", "initContainers"] {
-            take_resources(&mut old, template, list);
+            copy_resources(&mut old, template, list);
         }
         let path = Path::root("spec.template.spec");
         checks::immutable_structure(errors, &path, "PodSpec", &template["spec"], &old["spec"]);
@@ -288,7 +285,7 @@ fn validate_template_change(errors: &mut Errors, job: &Value, old_job: &Value) {
 }
 
 /// Copies to the old template what may change of where its pods go.
-fn take_scheduling(old: &mut Value, template: &Value) {
+fn copy_scheduling(old: &mut Value, template: &Value) {
     match template.at(&["spec", "affinity", "nodeAffinity"]) {
         Value::Null => {
             old.remove(&["spec", "affinity", "nodeAffinity"]);
@@ -307,7 +304,7 @@ fn take_scheduling(old: &mut Value, template: &Value) {
     }
 }
 
-fn take_resources(old: &mut Value, template: &Value, list: &str) {
+fn copy_resources(old: &mut Value, template: &Value, list: &str) {
     let containers = template.items(&["spec", list]);
     let old_containers = old.items_mut(&["spec", list]);
     if containers.len() != old_containers.len() {
@@ -393,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_specs_are_told() {
+    fn wrong_specs_are_reported() {
         for (spec, wrong) in [
             (
                 json!({"parallelism": -1}),

@@ -10,18 +10,18 @@ use serde_json::Value;
 use super::indexes;
 use crate::common::checks;
 
-const MOST_RULES: usize = 20;
-const MOST_EXIT_CODES: usize = 255;
-const MOST_CONDITIONS: usize = 20;
-const MOST_INDEX_BYTES: usize = 64 * 1024;
+const MAX_RULES: usize = 20;
+const MAX_EXIT_CODES: usize = 255;
+const MAX_CONDITIONS: usize = 20;
+const MAX_INDEX_BYTES: usize = 64 * 1024;
 const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 const OPERATORS: [&str; 2] = ["In", "NotIn"];
 
 pub fn validate_failure_policy(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let rules = spec.items(&["podFailurePolicy", "rules"]);
-    if rules.len() > MOST_RULES {
-        errors.too_many(&path.child("rules"), rules.len(), MOST_RULES);
+    if rules.len() > MAX_RULES {
+        errors.too_many(&path.child("rules"), rules.len(), MAX_RULES);
     }
     let mut containers = BTreeSet::new();
     for list in ["containers", "initContainers"] {
@@ -75,15 +75,15 @@ fn validate_exit_codes(errors: &mut Errors, path: &Path<'_>, requirement: &Value
         value => checks::one_of(errors, &path.child("operator"), value, &OPERATORS),
     }
     if let Some(name) = requirement["containerName"].as_str().filter(|name| !containers.contains(name)) {
-        let told = "must be one of the container or initContainer names in the pod template";
-        errors.invalid(&path.child("containerName"), name, told);
+        let detail = "must be one of the container or initContainer names in the pod template";
+        errors.invalid(&path.child("containerName"), name, detail);
     }
     let values = requirement.items(&["values"]);
     let at = path.child("values");
     if values.is_empty() {
         errors.invalid(&at, requirement["values"].clone(), "at least one value is required");
-    } else if values.len() > MOST_EXIT_CODES {
-        errors.too_many(&at, values.len(), MOST_EXIT_CODES);
+    } else if values.len() > MAX_EXIT_CODES {
+        errors.too_many(&at, values.len(), MAX_EXIT_CODES);
     }
     let codes: Vec<i64> = values.iter().map(|value| value.as_i64().unwrap_or(0)).collect();
     let mut seen = BTreeSet::new();
@@ -101,8 +101,8 @@ fn validate_exit_codes(errors: &mut Errors, path: &Path<'_>, requirement: &Value
 }
 
 fn validate_conditions(errors: &mut Errors, path: &Path<'_>, patterns: &[Value]) {
-    if patterns.len() > MOST_CONDITIONS {
-        errors.too_many(path, patterns.len(), MOST_CONDITIONS);
+    if patterns.len() > MAX_CONDITIONS {
+        errors.too_many(path, patterns.len(), MAX_CONDITIONS);
     }
     for (index, pattern) in patterns.iter().enumerate() {
         let path = path.index(index);
@@ -120,8 +120,8 @@ pub fn validate_success_policy(errors: &mut Errors, path: &Path<'_>, spec: &Valu
     if rules.is_empty() {
         errors.required(&at, "at least one rules must be specified when the successPolicy is specified");
     }
-    if rules.len() > MOST_RULES {
-        errors.too_many(&at, rules.len(), MOST_RULES);
+    if rules.len() > MAX_RULES {
+        errors.too_many(&at, rules.len(), MAX_RULES);
     }
     let completions = spec.integer(&["completions"]).unwrap_or(0);
     for (index, rule) in rules.iter().enumerate() {
@@ -137,8 +137,8 @@ fn validate_success_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value, com
     let mut total = 0;
     if let Some(listed) = listed {
         let at = path.child("succeededIndexes");
-        if listed.len() > MOST_INDEX_BYTES {
-            errors.too_long(&at, MOST_INDEX_BYTES);
+        if listed.len() > MAX_INDEX_BYTES {
+            errors.too_long(&at, MAX_INDEX_BYTES);
         }
         match indexes::count(listed, completions) {
             Ok(number) => total = number,
@@ -149,8 +149,8 @@ fn validate_success_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value, com
     let at = path.child("succeededCount");
     checks::non_negative(errors, &at, Some(count));
     if count > completions {
-        let told = format!("must be less than or equal to {completions} (the number of specified completions)");
-        errors.invalid(&at, count, told);
+        let detail = format!("must be less than or equal to {completions} (the number of specified completions)");
+        errors.invalid(&at, count, detail);
     }
     if listed.is_some() && count > total {
         let of = "the number of indexes in the specified succeededIndexes field";

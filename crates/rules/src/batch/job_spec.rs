@@ -9,13 +9,13 @@ use crate::common::{checks, domain_path};
 use crate::core::pod::warnings;
 use crate::core::pod_template;
 
-const MOST_PARALLEL: i64 = 100_000;
-const MOST_FAILED: i64 = 100_000;
+const MAX_PARALLEL: i64 = 100_000;
+const MAX_FAILED: i64 = 100_000;
 /// Above these many completions, back-off per index is limited further.
 const MANY_COMPLETIONS: i64 = 100_000;
-const MOST_PARALLEL_OF_MANY: i64 = 10_000;
-const MOST_FAILED_OF_MANY: i64 = 10_000;
-const LONGEST_MANAGER: usize = 63;
+const MAX_PARALLEL_OF_MANY: i64 = 10_000;
+const MAX_FAILED_OF_MANY: i64 = 10_000;
+const MAX_MANAGER_LENGTH: usize = 63;
 
 /// Defaults of the template and the policies, which a CronJob's template has too.
 pub fn set_template_defaults(spec: &mut Value) {
@@ -59,7 +59,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: Option<
         } else {
             errors.invalid_shown(
                 &path,
-                shown_success_policy(&spec["successPolicy"]),
+                success_policy_json(&spec["successPolicy"]),
                 "requires indexed completion mode",
             );
         }
@@ -75,8 +75,8 @@ pub fn is_indexed(spec: &Value) -> bool {
 
 fn validate_manager(errors: &mut Errors, path: &Path<'_>, manager: &str) {
     domain_path::validate(errors, path, manager);
-    if manager.len() > LONGEST_MANAGER {
-        errors.too_long(path, LONGEST_MANAGER);
+    if manager.len() > MAX_MANAGER_LENGTH {
+        errors.too_long(path, MAX_MANAGER_LENGTH);
     }
 }
 
@@ -102,26 +102,26 @@ fn validate_indexed(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     if completions.is_none() {
         errors.required(&path.child("completions"), "when completion mode is Indexed");
     }
-    let at_most = |errors: &mut Errors, field: &str, number: Option<i64>, most: i64, when: &str| {
-        if let Some(number) = number.filter(|number| *number > most) {
-            errors.invalid(&path.child(field), number, format!("must be less than or equal to {most}{when}"));
+    let at_most = |errors: &mut Errors, field: &str, number: Option<i64>, max: i64, when: &str| {
+        if let Some(number) = number.filter(|number| *number > max) {
+            errors.invalid(&path.child(field), number, format!("must be less than or equal to {max}{when}"));
         }
     };
-    at_most(errors, "parallelism", parallelism, MOST_PARALLEL, " when completion mode is Indexed");
+    at_most(errors, "parallelism", parallelism, MAX_PARALLEL, " when completion mode is Indexed");
     if let (Some(failed), Some(completions)) = (failed, completions)
         && failed > completions
     {
         errors.invalid(&path.child("maxFailedIndexes"), failed, "must be less than or equal to completions");
     }
-    at_most(errors, "maxFailedIndexes", failed, MOST_FAILED, "");
+    at_most(errors, "maxFailedIndexes", failed, MAX_FAILED, "");
     if completions.is_some_and(|number| number > MANY_COMPLETIONS) && spec.has(&["backoffLimitPerIndex"]) {
         if failed.is_none() {
-            let told = format!("must be specified when completions is above {MANY_COMPLETIONS}");
-            errors.required(&path.child("maxFailedIndexes"), told);
+            let detail = format!("must be specified when completions is above {MANY_COMPLETIONS}");
+            errors.required(&path.child("maxFailedIndexes"), detail);
         }
         let when = format!(" when completions are above {MANY_COMPLETIONS} and used with backoff limit per index");
-        at_most(errors, "parallelism", parallelism, MOST_PARALLEL_OF_MANY, &when);
-        at_most(errors, "maxFailedIndexes", failed, MOST_FAILED_OF_MANY, &when);
+        at_most(errors, "parallelism", parallelism, MAX_PARALLEL_OF_MANY, &when);
+        at_most(errors, "maxFailedIndexes", failed, MAX_FAILED_OF_MANY, &when);
     }
 }
 
@@ -143,7 +143,7 @@ fn validate_restart_policy(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
 }
 
 /// A success policy by its internal names, as errors show it.
-pub fn shown_success_policy(policy: &Value) -> String {
+pub fn success_policy_json(policy: &Value) -> String {
     if policy.is_null() {
         return "null".to_owned();
     }
@@ -158,45 +158,45 @@ pub fn shown_success_policy(policy: &Value) -> String {
                 ("SucceededIndexes", rule["succeededIndexes"].clone()),
                 ("SucceededCount", rule["succeededCount"].clone()),
             ];
-            checks::shown_struct(&fields)
+            checks::struct_json(&fields)
         })
         .collect();
     format!("{{\"Rules\":[{}]}}", rules.join(","))
 }
 
 /// A failure policy by its internal names, as errors show it.
-pub fn shown_failure_policy(policy: &Value) -> String {
+pub fn failure_policy_json(policy: &Value) -> String {
     if policy.is_null() {
         return "null".to_owned();
     }
     if !policy.has(&["rules"]) {
         return "{\"Rules\":null}".to_owned();
     }
-    let rules: Vec<String> = policy.items(&["rules"]).iter().map(shown_failure_rule).collect();
+    let rules: Vec<String> = policy.items(&["rules"]).iter().map(failure_rule_json).collect();
     format!("{{\"Rules\":[{}]}}", rules.join(","))
 }
 
-fn shown_failure_rule(rule: &Value) -> String {
+fn failure_rule_json(rule: &Value) -> String {
     let codes = &rule["onExitCodes"];
     let codes = if codes.is_null() {
         "null".to_owned()
     } else {
-        checks::shown_struct(&[
+        checks::struct_json(&[
             ("ContainerName", codes["containerName"].clone()),
             ("Operator", codes.text(&["operator"]).into()),
             ("Values", codes["values"].clone()),
         ])
     };
     let conditions = if rule.has(&["onPodConditions"]) {
-        let shown: Vec<String> = rule
+        let rendered: Vec<String> = rule
             .items(&["onPodConditions"])
             .iter()
             .map(|pattern| {
                 let part = |field: &str| Value::from(pattern.text(&[field]));
-                checks::shown_struct(&[("Type", part("type")), ("Status", part("status"))])
+                checks::struct_json(&[("Type", part("type")), ("Status", part("status"))])
             })
             .collect();
-        format!("[{}]", shown.join(","))
+        format!("[{}]", rendered.join(","))
     } else {
         "null".to_owned()
     };
@@ -207,7 +207,7 @@ fn shown_failure_rule(rule: &Value) -> String {
 pub fn warnings(spec: &Value, path: &Path<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
     let many = spec.integer(&["completions"]).unwrap_or(0) > MANY_COMPLETIONS;
-    if is_indexed(spec) && many && spec.integer(&["parallelism"]).unwrap_or(0) > MOST_PARALLEL_OF_MANY {
+    if is_indexed(spec) && many && spec.integer(&["parallelism"]).unwrap_or(0) > MAX_PARALLEL_OF_MANY {
         warnings.push(format!(
             "{path}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, \
              Kubernetes might not be able to track completedIndexes when a big number of indexes fail"

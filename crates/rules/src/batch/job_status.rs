@@ -77,9 +77,9 @@ impl<'a> Writing<'a> {
 
     fn validate_conditions(&self, errors: &mut Errors) {
         let conditions = Path::root("status.conditions");
-        let mut refuse = |wrong: bool, told: &str| {
+        let mut refuse = |wrong: bool, detail: &str| {
             if wrong {
-                invalid_without_value(errors, &conditions, told);
+                invalid_without_value(errors, &conditions, detail);
             }
         };
         let (complete, failed, target) = (self.complete, self.failed, self.target);
@@ -92,9 +92,9 @@ impl<'a> Writing<'a> {
             "cannot set Complete=True and FailureTarget=true conditions",
         );
         self.validate_times(errors);
-        let mut refuse = |wrong: bool, told: &str| {
+        let mut refuse = |wrong: bool, detail: &str| {
             if wrong {
-                invalid_without_value(errors, &conditions, told);
+                invalid_without_value(errors, &conditions, detail);
             }
         };
         refuse(
@@ -112,8 +112,8 @@ impl<'a> Writing<'a> {
         let completion = &self.status["completionTime"];
         if self.complete.changed() || self.changed("completionTime") {
             if !completion.is_null() && !self.complete.now {
-                let told = "cannot set completionTime when there is no Complete=True condition";
-                errors.invalid(&path, completion.clone(), told);
+                let detail = "cannot set completionTime when there is no Complete=True condition";
+                errors.invalid(&path, completion.clone(), detail);
             }
             if completion.is_null() && self.complete.now {
                 errors.required(&path, "completionTime is required for Complete jobs");
@@ -145,11 +145,11 @@ impl<'a> Writing<'a> {
         let waiting = uncounted.items(&["failed"]).len() + uncounted.items(&["succeeded"]).len();
         let matters = self.finish_changed() || self.changed("uncountedTerminatedPods");
         if matters && self.finished() && waiting > 0 {
-            let shown = checks::shown_struct(&[
+            let rendered = checks::struct_json(&[
                 ("Succeeded", uncounted["succeeded"].clone()),
                 ("Failed", uncounted["failed"].clone()),
             ]);
-            errors.invalid_shown(&path.child("uncountedTerminatedPods"), shown, "must be empty for finished job");
+            errors.invalid_shown(&path.child("uncountedTerminatedPods"), rendered, "must be empty for finished job");
         }
     }
 
@@ -173,13 +173,13 @@ impl<'a> Writing<'a> {
             }
         }
         if completed_changed && !completed.is_empty() && !job_spec::is_indexed(self.spec) {
-            let told = "cannot set non-empty completedIndexes when non-indexed completion mode";
-            errors.invalid(&completed_at, completed, told);
+            let detail = "cannot set non-empty completedIndexes when non-indexed completion mode";
+            errors.invalid(&completed_at, completed, detail);
         }
         let Some(failed) = failed else { return };
         if failed_changed && !per_index {
-            let told = "cannot set non-null failedIndexes when backoffLimitPerIndex is null";
-            errors.invalid(&failed_at, failed, told);
+            let detail = "cannot set non-null failedIndexes when backoffLimitPerIndex is null";
+            errors.invalid(&failed_at, failed, detail);
         }
         if let Some(completions) = completions.filter(|_| failed_changed || completed_changed)
             && let Some(index) = indexes::overlap(completed, failed, completions)
@@ -206,7 +206,7 @@ impl<'a> Writing<'a> {
 
     fn validate_success_criteria(&self, errors: &mut Errors) {
         let path = Path::root("status.conditions");
-        for (wrong, told) in [
+        for (wrong, detail) in [
             (self.met.now && self.failed.now, "cannot set SuccessCriteriaMet=True and Failed=true conditions"),
             (self.met.now && self.target.now, "cannot set SuccessCriteriaMet=True and FailureTarget=true conditions"),
             (
@@ -215,7 +215,7 @@ impl<'a> Writing<'a> {
             ),
         ] {
             if wrong {
-                invalid_without_value(errors, &path, told);
+                invalid_without_value(errors, &path, detail);
             }
         }
     }
@@ -226,16 +226,16 @@ impl<'a> Writing<'a> {
         for (condition, name) in [(self.failed, "Failed"), (self.complete, "Complete"), (self.target, "FailureTarget")]
         {
             if condition.before && !condition.now {
-                let told = format!("cannot disable the terminal {name}=True condition");
-                invalid_without_value(errors, &conditions, &told);
+                let detail = format!("cannot disable the terminal {name}=True condition");
+                invalid_without_value(errors, &conditions, &detail);
             }
         }
         let elastic = job_spec::is_indexed(self.spec) && self.spec["completions"] == self.spec["parallelism"];
         for (counter, may_fall) in [("failed", false), ("succeeded", elastic)] {
             let count = |status: &Value| status.integer(&[counter]).unwrap_or(0);
             if !may_fall && count(self.status) < count(self.old) {
-                let told = format!("cannot decrease the {counter} counter");
-                errors.invalid(&path.child(counter), count(self.status), told);
+                let detail = format!("cannot decrease the {counter} counter");
+                errors.invalid(&path.child(counter), count(self.status), detail);
             }
         }
         let (end, old_end) = (&self.status["completionTime"], &self.old["completionTime"]);
@@ -245,15 +245,15 @@ impl<'a> Writing<'a> {
         let resuming = has(self.old, "Suspended", "True") && has(self.status, "Suspended", "False");
         let suspended = self.spec.flag(&["suspend"]).unwrap_or(false);
         if self.old.has(&["startTime"]) && self.changed("startTime") && !resuming && !suspended {
-            let told = "field is immutable for unsuspended job once set";
-            errors.invalid(&path.child("startTime"), self.status["startTime"].clone(), told);
+            let detail = "field is immutable for unsuspended job once set";
+            errors.invalid(&path.child("startTime"), self.status["startTime"].clone(), detail);
         }
         if self.met.before && !self.met.now {
             invalid_without_value(errors, &conditions, "cannot disable the SuccessCriteriaMet=True condition");
         }
         if self.complete.before && !self.met.before && self.met.now {
-            let told = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
-            invalid_without_value(errors, &conditions, told);
+            let detail = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
+            invalid_without_value(errors, &conditions, detail);
         }
     }
 }

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schedules_are_taken_or_refused() {
+    fn schedules_are_accepted_or_rejected() {
         for (schedule, wrong) in [
             ("*/5 * * * *", None),
             ("0 0 1,15 JAN-mar sun", None),

@@ -12,8 +12,8 @@ pub fn faults(name: &str) -> Vec<String> {
     }
     let mut faults = Vec::new();
     if name.eq_ignore_ascii_case("Local") {
-        let told = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
-        faults.push(told.to_owned());
+        let detail = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+        faults.push(detail.to_owned());
     }
     if !is_known(name) {
         faults.push(unknown(name));

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{pem, signer_name};
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field, text};
-use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
+use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 
 const SPEC: &str = "io.k8s.api.certificates.v1.CertificateSigningRequestSpec";
 /// What the column of signers is said to hold; unlike what the field itself is said to.
@@ -27,7 +27,7 @@ const SIGNER_NAME: &str = "Requested signer for the request. It is a qualified n
  3. Otherwise, it is assigned \"kubernetes.io/legacy-unknown\".
 Distribution of trust for signers happens out of band. You can select on this field using `spec.signerName`.";
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
-const SHORTEST: i64 = 600;
+const MIN_EXPIRATION_SECONDS: i64 = 600;
 /// Conditions that are there or not, but never false.
 const DECISIONS: [&str; 3] = ["Approved", "Denied", "Failed"];
 const USAGES: [&str; 23] = [
@@ -78,7 +78,7 @@ impl KindRules for CertificateSigningRequest {
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
-        kind::keep(object, old, "spec");
+        kind::keep_field(object, old, "spec");
         match context.subresource {
             "status" => {
                 for decision in ["Approved", "Denied"] {
@@ -89,13 +89,13 @@ impl KindRules for CertificateSigningRequest {
             "approval" => {
                 stamp_conditions(object, old, context.now);
                 let conditions = object.at(&["status", "conditions"]).clone();
-                kind::keep(object, old, "status");
+                kind::keep_field(object, old, "status");
                 match conditions {
                     Value::Null => drop(object.remove(&["status", "conditions"])),
                     conditions => object.set(&["status", "conditions"], conditions),
                 }
             }
-            _ => kind::keep(object, old, "status"),
+            _ => kind::keep_field(object, old, "status"),
         }
     }
 
@@ -110,8 +110,8 @@ impl KindRules for CertificateSigningRequest {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn name_check(&self) -> Check {
@@ -120,10 +120,6 @@ impl KindRules for CertificateSigningRequest {
 
     fn has_status(&self) -> bool {
         true
-    }
-
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &["spec.signerName"]
     }
 
     fn columns(&self) -> &'static [Column] {
@@ -202,9 +198,9 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
     } else {
         signer_name::validate(errors, &at, signer);
     }
-    if let Some(seconds) = spec.integer(&["expirationSeconds"]).filter(|seconds| *seconds < SHORTEST) {
-        let told = "may not specify a duration less than 600 seconds (10 minutes)";
-        errors.invalid(&path.child("expirationSeconds"), seconds, told);
+    if let Some(seconds) = spec.integer(&["expirationSeconds"]).filter(|seconds| *seconds < MIN_EXPIRATION_SECONDS) {
+        let detail = "may not specify a duration less than 600 seconds (10 minutes)";
+        errors.invalid(&path.child("expirationSeconds"), seconds, detail);
     }
 }
 
@@ -344,16 +340,16 @@ mod tests {
     }
 
     #[test]
-    fn wrong_requests_are_told() {
+    fn wrong_requests_are_reported() {
         let object =
             json!({"spec": {"request": "", "signerName": "s", "usages": ["x", "any", "any"], "expirationSeconds": 1}});
-        let told = messages(&CertificateSigningRequest, &object, None);
-        assert_eq!(told[0], NO_REQUEST);
+        let found = messages(&CertificateSigningRequest, &object, None);
+        assert_eq!(found[0], NO_REQUEST);
         assert!(
-            told[1].starts_with("spec.usages[0]: Unsupported value: \"x\": supported values: \"any\", \"cert sign\"")
+            found[1].starts_with("spec.usages[0]: Unsupported value: \"x\": supported values: \"any\", \"cert sign\"")
         );
         assert_eq!(
-            told[2..],
+            found[2..],
             [
                 "spec.usages[2]: Duplicate value: \"any\"",
                 "spec.signerName: Invalid value: \"s\": must be a fully qualified domain and path of the form \

@@ -3,8 +3,8 @@
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 
-const LONGEST_DOMAIN: usize = 253;
-const LONGEST: usize = LONGEST_DOMAIN + (253 + 63 + 1) + 1;
+const MAX_DOMAIN_LENGTH: usize = 253;
+const MAX_LENGTH: usize = MAX_DOMAIN_LENGTH + (253 + 63 + 1) + 1;
 
 pub fn validate(errors: &mut Errors, path: &Path<'_>, name: &str) {
     if name.is_empty() {
@@ -12,20 +12,20 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, name: &str) {
         return;
     }
     let [domain, rest] = name.split('/').collect::<Vec<_>>()[..] else {
-        let told = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-        errors.invalid(path, name, told);
+        let detail = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        errors.invalid(path, name, detail);
         return;
     };
-    if domain.len() > LONGEST_DOMAIN {
-        errors.too_long(path, LONGEST_DOMAIN);
+    if domain.len() > MAX_DOMAIN_LENGTH {
+        errors.too_long(path, MAX_DOMAIN_LENGTH);
     }
     validate_labels(errors, path, domain, names::dns_label);
     if !domain.contains('.') {
         errors.invalid(path, domain, "should be a domain with at least two segments separated by dots");
     }
     validate_labels(errors, path, rest, names::dns_subdomain);
-    if name.len() > LONGEST {
-        errors.too_long(path, LONGEST);
+    if name.len() > MAX_LENGTH {
+        errors.too_long(path, MAX_LENGTH);
     }
 }
 

@@ -4,7 +4,7 @@ use knarr_api::field::{Error, Errors, Fault, Path};
 use knarr_api::names::{self, Check};
 use serde_json::Value;
 
-use super::internal;
+use super::internal_types;
 
 pub const NEGATIVE: &str = "must be greater than or equal to 0";
 pub const NOT_POSITIVE: &str = "must be greater than 0";
@@ -26,7 +26,7 @@ pub fn immutable(errors: &mut Errors, path: &Path, new: &Value, old: &Value) {
 /// A structure that must stay as it was, shown as Kubernetes shows those of the type.
 pub fn immutable_structure(errors: &mut Errors, path: &Path, type_name: &str, new: &Value, old: &Value) {
     if new != old {
-        errors.invalid_shown(path, internal::shown(type_name, new), IMMUTABLE);
+        errors.invalid_shown(path, internal_types::to_json(type_name, new), IMMUTABLE);
     }
 }
 
@@ -38,10 +38,10 @@ pub fn one_of(errors: &mut Errors, path: &Path, value: &str, supported: &[&str])
 }
 
 /// An unsupported value that is shown just as given, for structures.
-pub fn not_supported_shown(errors: &mut Errors, path: &Path<'_>, shown: String, supported: &[&str]) {
+pub fn not_supported_struct(errors: &mut Errors, path: &Path<'_>, rendered: String, supported: &[&str]) {
     let names: Vec<String> = supported.iter().map(|name| format!("{name:?}")).collect();
     let detail = format!("supported values: {}", names.join(", "));
-    errors.push(Error { field: path.to_string(), fault: Fault::NotSupported, shown: Some(shown), detail });
+    errors.push(Error { field: path.to_string(), fault: Fault::NotSupported, shown: Some(rendered), detail });
 }
 
 /// A required name of a certain form.
@@ -75,7 +75,7 @@ pub fn escaped(json: &str) -> String {
 }
 
 /// Structures that Kubernetes shows in an error by its internal field names, all of them, in their order.
-pub fn shown_struct(fields: &[(&str, Value)]) -> String {
+pub fn struct_json(fields: &[(&str, Value)]) -> String {
     let parts: Vec<String> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
     escaped(&format!("{{{}}}", parts.join(",")))
 }
@@ -103,6 +103,6 @@ mod tests {
                 "spec.d: Required value",
             ]
         );
-        assert_eq!(shown_struct(&[("Kind", "Role".into()), ("N", 1.into())]), r#"{"Kind":"Role","N":1}"#);
+        assert_eq!(struct_json(&[("Kind", "Role".into()), ("N", 1.into())]), r#"{"Kind":"Role","N":1}"#);
     }
 }

@@ -5,7 +5,7 @@ use knarr_api::time;
 use knarr_api::value::Read;
 use serde_json::{Map, Value};
 
-use crate::kind::{Column, Description, OBJECT_META, Rank};
+use crate::kind::{Column, ColumnPriority, Description, OBJECT_META};
 
 pub const NAME: Column = Column { format: "name", ..field("Name", "string", OBJECT_META, "name") };
 pub const AGE: Column = field("Age", "string", OBJECT_META, "creationTimestamp");
@@ -14,17 +14,17 @@ pub const IMAGES: Column = wide(text("Images", "string", "Images referenced by e
 
 /// A column with a description of its own.
 pub const fn text(name: &'static str, kind: &'static str, description: &'static str) -> Column {
-    Column { name, kind, format: "", description: Description::Text(description), rank: Rank::Always }
+    Column { name, kind, format: "", description: Description::Text(description), priority: ColumnPriority::Always }
 }
 
 /// A column described by the documentation of a field.
 pub const fn field(name: &'static str, kind: &'static str, of: &'static str, field: &'static str) -> Column {
-    Column { name, kind, format: "", description: Description::Field(of, field), rank: Rank::Always }
+    Column { name, kind, format: "", description: Description::Field(of, field), priority: ColumnPriority::Always }
 }
 
 /// The same column, shown with `-o wide` only.
 pub const fn wide(column: Column) -> Column {
-    Column { rank: Rank::Wide, ..column }
+    Column { priority: ColumnPriority::Wide, ..column }
 }
 
 pub fn name(object: &Value) -> Value {
@@ -66,12 +66,12 @@ pub fn count(object: &Value, path: &[&str]) -> Value {
 }
 
 /// The first few of a list, and how many more there are.
-pub fn first_of(items: &[&str], most: usize, when_empty: &str) -> String {
+pub fn first_of(items: &[&str], max: usize, when_empty: &str) -> String {
     if items.is_empty() {
         return when_empty.to_owned();
     }
-    let shown = items[..items.len().min(most)].join(",");
-    if items.len() > most { format!("{shown} + {} more...", items.len() - most) } else { shown }
+    let rendered = items[..items.len().min(max)].join(",");
+    if items.len() > max { format!("{rendered} + {} more...", items.len() - max) } else { rendered }
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::checks;
 
-const LONGEST_REASON: usize = 1024;
-const LONGEST_MESSAGE: usize = 32 * 1024;
+const MAX_REASON_LENGTH: usize = 1024;
+const MAX_MESSAGE_LENGTH: usize = 32 * 1024;
 
 pub fn validate(errors: &mut Errors, path: &Path<'_>, conditions: &[Value]) {
     let mut seen = BTreeSet::new();
@@ -30,8 +30,8 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, conditions: &[Value]) {
             errors.required(&path.child("lastTransitionTime"), "");
         }
         validate_reason(errors, &path.child("reason"), condition.text(&["reason"]));
-        if condition.text(&["message"]).len() > LONGEST_MESSAGE {
-            errors.too_long(&path.child("message"), LONGEST_MESSAGE);
+        if condition.text(&["message"]).len() > MAX_MESSAGE_LENGTH {
+            errors.too_long(&path.child("message"), MAX_MESSAGE_LENGTH);
         }
     }
 }
@@ -46,14 +46,14 @@ fn validate_reason(errors: &mut Errors, path: &Path<'_>, reason: &str) {
     let inner = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b',' | b':');
     let ends_well = bytes.len() == 1 || last.is_ascii_alphanumeric() || last == b'_';
     if !bytes[0].is_ascii_alphabetic() || !bytes.iter().all(inner) || !ends_well {
-        let told = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric \
+        let detail = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric \
                     characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name',  or \
                     'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is \
                     '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
-        errors.invalid(path, reason, told);
+        errors.invalid(path, reason, detail);
     }
-    if reason.len() > LONGEST_REASON {
-        errors.too_long(path, LONGEST_REASON);
+    if reason.len() > MAX_REASON_LENGTH {
+        errors.too_long(path, MAX_REASON_LENGTH);
     }
 }
 

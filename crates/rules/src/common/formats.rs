@@ -163,8 +163,8 @@ mod tests {
     use knarr_api::names::Check;
 
     #[test]
-    fn forms_are_taken_or_refused() {
-        for (check, text, taken) in [
+    fn forms_are_accepted_or_rejected() {
+        for (check, text, accepted) in [
             (port_name as Check, "http", true),
             (port_name, "", false),
             (port_name, "80", false),
@@ -183,7 +183,7 @@ mod tests {
             (search_domain, "_tcp.example.com", true),
             (search_domain, "A", false),
         ] {
-            assert_eq!(check(text).is_empty(), taken, "{text}");
+            assert_eq!(check(text).is_empty(), accepted, "{text}");
         }
     }
 

@@ -9,9 +9,9 @@ use super::checks;
 pub fn validate(errors: &mut Errors, path: &Path<'_>, value: &Value) {
     match value {
         Value::String(text) if percent(text).is_none() => {
-            let told = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', \
+            let detail = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', \
                         regex used for validation is '[0-9]+%')";
-            errors.invalid(path, text.as_str(), told);
+            errors.invalid(path, text.as_str(), detail);
         }
         Value::String(_) => {}
         number => checks::non_negative(errors, path, number.as_i64()),
@@ -34,7 +34,7 @@ pub fn number(value: &Value) -> i64 {
 }
 
 /// As tables show it.
-pub fn shown(value: &Value) -> String {
+pub fn display(value: &Value) -> String {
     value.as_str().map_or_else(|| value.as_i64().unwrap_or(0).to_string(), str::to_owned)
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn numbers_and_percentages_are_told_apart() {
+    fn numbers_and_percentages_are_distinguished() {
         for (value, wrong, more, read) in [
             (json!(3), false, false, 3),
             (json!(-1), true, false, -1),

@@ -2,6 +2,7 @@
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names;
+use knarr_api::selector::LabelSelector;
 use knarr_api::value::Read;
 use serde_json::{Map, Value};
 
@@ -54,11 +55,11 @@ fn validate_requirement(errors: &mut Errors, path: &Path, requirement: &Value, l
 
 /// Tells an error about a whole selector.
 pub fn invalid(errors: &mut Errors, path: &Path<'_>, selector: &Value, detail: &str) {
-    errors.invalid_shown(path, shown_json(selector), detail);
+    errors.invalid_shown(path, to_json(selector), detail);
 }
 
 /// A selector as errors show it: its labels before its expressions.
-pub fn shown_json(selector: &Value) -> String {
+pub fn to_json(selector: &Value) -> String {
     if selector.is_null() {
         return "null".to_owned();
     }
@@ -94,111 +95,11 @@ pub fn is_empty(selector: &Value) -> bool {
     selector.fields(&["matchLabels"]).is_none_or(Map::is_empty) && selector.items(&["matchExpressions"]).is_empty()
 }
 
-/// A selector that can be evaluated.
-#[derive(Debug, PartialEq)]
-pub struct Selector<'a> {
-    /// `None` selects nothing, an empty list selects everything.
-    requirements: Option<Vec<Requirement<'a>>>,
-}
-
-#[derive(Debug, PartialEq)]
-struct Requirement<'a> {
-    key: &'a str,
-    operator: Operator,
-    values: Vec<&'a str>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Operator {
-    Equals,
-    In,
-    NotIn,
-    Exists,
-    DoesNotExist,
-}
-
-impl<'a> Selector<'a> {
-    /// Reads a LabelSelector; `None` when a requirement makes no sense.
-    pub fn read(selector: &'a Value) -> Option<Self> {
-        if selector.is_null() {
-            return Some(Selector { requirements: None });
-        }
-        let mut requirements = Vec::new();
-        for (key, value) in selector.fields(&["matchLabels"]).into_iter().flatten() {
-            requirements.push(Requirement::new(key, Operator::Equals, vec![value.as_str().unwrap_or_default()])?);
-        }
-        for expression in selector.items(&["matchExpressions"]) {
-            let operator = match expression.text(&["operator"]) {
-                "In" => Operator::In,
-                "NotIn" => Operator::NotIn,
-                "Exists" => Operator::Exists,
-                "DoesNotExist" => Operator::DoesNotExist,
-                _ => return None,
-            };
-            let values = expression.items(&["values"]).iter().filter_map(Value::as_str).collect();
-            requirements.push(Requirement::new(expression.text(&["key"]), operator, values)?);
-        }
-        requirements.sort_by_key(|requirement| requirement.key);
-        Some(Selector { requirements: Some(requirements) })
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.requirements.as_ref().is_some_and(Vec::is_empty)
-    }
-
-    pub fn matches(&self, labels: Option<&Map<String, Value>>) -> bool {
-        let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
-        self.requirements.as_ref().is_some_and(|all| all.iter().all(|requirement| requirement.matches(label)))
-    }
-}
-
-impl std::fmt::Display for Selector<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let parts: Vec<String> = self.requirements.iter().flatten().map(Requirement::shown).collect();
-        f.write_str(&parts.join(","))
-    }
-}
-
-impl<'a> Requirement<'a> {
-    fn new(key: &'a str, operator: Operator, values: Vec<&'a str>) -> Option<Self> {
-        let counts = match operator {
-            Operator::Equals => values.len() == 1,
-            Operator::In | Operator::NotIn => !values.is_empty(),
-            Operator::Exists | Operator::DoesNotExist => values.is_empty(),
-        };
-        let named = names::qualified_name(key).is_empty() && values.iter().all(|v| names::label_value(v).is_empty());
-        (counts && named).then_some(Requirement { key, operator, values })
-    }
-
-    fn matches<'l>(&self, label: impl Fn(&str) -> Option<&'l str>) -> bool {
-        let value = label(self.key);
-        match self.operator {
-            Operator::Equals | Operator::In => value.is_some_and(|value| self.values.contains(&value)),
-            Operator::NotIn => value.is_none_or(|value| !self.values.contains(&value)),
-            Operator::Exists => value.is_some(),
-            Operator::DoesNotExist => value.is_none(),
-        }
-    }
-
-    fn shown(&self) -> String {
-        let mut values = self.values.clone();
-        values.sort_unstable();
-        let key = self.key;
-        match self.operator {
-            Operator::Equals => format!("{key}={}", values.join(",")),
-            Operator::In => format!("{key} in ({})", values.join(",")),
-            Operator::NotIn => format!("{key} notin ({})", values.join(",")),
-            Operator::Exists => key.to_owned(),
-            Operator::DoesNotExist => format!("!{key}"),
-        }
-    }
-}
-
 /// A selector as tables show it.
-pub fn shown(selector: &Value) -> String {
-    match Selector::read(selector) {
-        None => "<error>".to_owned(),
-        Some(selector) => {
+pub fn display(selector: &Value) -> String {
+    match LabelSelector::from_object(selector) {
+        Err(_) => "<error>".to_owned(),
+        Ok(selector) => {
             let text = selector.to_string();
             if text.is_empty() { "<none>".to_owned() } else { text }
         }
@@ -229,15 +130,15 @@ mod tests {
                 false,
             ),
         ] {
-            assert_eq!(shown(&selector), text);
-            let read = Selector::read(&selector).unwrap();
+            assert_eq!(display(&selector), text);
+            let read = LabelSelector::from_object(&selector).unwrap();
             assert_eq!(read.matches(labels.as_object()), matches, "{selector}");
         }
-        assert_eq!(shown(&json!({"matchExpressions": [{"key": "x", "operator": "Near"}]})), "<error>");
+        assert_eq!(display(&json!({"matchExpressions": [{"key": "x", "operator": "Near"}]})), "<error>");
     }
 
     #[test]
-    fn wrong_selectors_are_told() {
+    fn wrong_selectors_are_reported() {
         let selector = json!({"matchLabels": {"a b": "c d"}, "matchExpressions": [
             {"key": "k", "operator": "In"}, {"key": "k", "operator": "Exists", "values": ["x"]},
             {"key": "", "operator": "Near"}]});

@@ -33,7 +33,7 @@ pub fn validate_annotations(errors: &mut Errors, annotations: &Value, path: &Pat
 }
 
 /// Labels as tables show them: `a=b,c=d`.
-pub fn shown(labels: &Value) -> String {
+pub fn display(labels: &Value) -> String {
     let pairs: Vec<String> = labels
         .as_object()
         .into_iter()

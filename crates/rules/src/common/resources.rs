@@ -54,10 +54,10 @@ pub fn add(sum: &mut ResourceList, more: &ResourceList) {
     }
 }
 
-pub fn raise_to(least: &mut ResourceList, other: &ResourceList) {
+pub fn raise_to_max(totals: &mut ResourceList, other: &ResourceList) {
     for (name, quantity) in other {
-        if least.get(name).is_none_or(|have| quantity > have) {
-            least.insert(name.clone(), quantity.clone());
+        if totals.get(name).is_none_or(|have| quantity > have) {
+            totals.insert(name.clone(), quantity.clone());
         }
     }
 }
@@ -92,13 +92,13 @@ pub fn of_containers(spec: &Value, side: Side) -> ResourceList {
         if is_sidecar(container) {
             add(&mut total, &step);
             add(&mut sidecars, &step);
-            raise_to(&mut startup, &sidecars);
+            raise_to_max(&mut startup, &sidecars);
         } else {
             add(&mut step, &sidecars);
-            raise_to(&mut startup, &step);
+            raise_to_max(&mut startup, &step);
         }
     }
-    raise_to(&mut total, &startup);
+    raise_to_max(&mut total, &startup);
     total
 }
 

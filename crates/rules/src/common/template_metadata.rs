@@ -10,8 +10,8 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, metadata: &Value) {
     labels::validate_labels(errors, &metadata["labels"], &path.child("labels"));
     for (field, value) in metadata.as_object().into_iter().flatten() {
         if !matches!(field.as_str(), "annotations" | "labels") && !value.is_null() {
-            let shown = if field == "uid" { "uID" } else { field };
-            errors.forbidden(&path.child(shown), "cannot be set");
+            let rendered = if field == "uid" { "uID" } else { field };
+            errors.forbidden(&path.child(rendered), "cannot be set");
         }
     }
 }

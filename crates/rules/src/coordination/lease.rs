@@ -15,7 +15,7 @@ const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
 pub struct Lease;
 
 impl KindRules for Lease {
-    fn knows_finalizers(&self) -> bool {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 
@@ -45,7 +45,7 @@ impl KindRules for Lease {
         errors
     }
 
-    fn creates_on_update(&self) -> bool {
+    fn allows_create_on_update(&self) -> bool {
         true
     }
 

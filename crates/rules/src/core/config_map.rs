@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::secret::{decoded_length, immutable};
 use crate::common::columns::{self, field};
 use crate::common::formats;
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 pub const SIZE_LIMIT: usize = 1024 * 1024;
 
@@ -47,8 +47,8 @@ impl KindRules for ConfigMap {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

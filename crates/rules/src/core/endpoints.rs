@@ -10,7 +10,7 @@ use super::service::protocol;
 use crate::common::columns::{self, field};
 use crate::common::equality::same;
 use crate::common::{addresses, defaults as set, formats};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 pub struct Endpoints;
 
@@ -59,12 +59,12 @@ impl KindRules for Endpoints {
         warnings
     }
 
-    fn creates_on_update(&self) -> bool {
+    fn allows_create_on_update(&self) -> bool {
         true
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {
@@ -72,7 +72,7 @@ impl KindRules for Endpoints {
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![columns::name(object), shown(object).into(), columns::age(object, now)]
+        vec![columns::name(object), display_addresses(object).into(), columns::age(object, now)]
     }
 }
 
@@ -140,7 +140,7 @@ pub fn endpoint_ip(errors: &mut Errors, text: &str, path: &Path<'_>) {
 }
 
 /// The first few addresses with their ports.
-fn shown(endpoints: &Value) -> String {
+fn display_addresses(endpoints: &Value) -> String {
     let subsets = endpoints.items(&["subsets"]);
     if subsets.is_empty() {
         return "<none>".to_owned();
@@ -198,7 +198,7 @@ mod tests {
     fn few_addresses_are_shown() {
         let ips: Vec<Value> = (1..=5).map(|n| json!({"ip": format!("10.0.0.{n}")})).collect();
         let endpoints = json!({"subsets": [{"addresses": ips, "ports": [{"port": 80}]}]});
-        assert_eq!(shown(&endpoints), "10.0.0.1:80,10.0.0.2:80,10.0.0.3:80 + 2 more...");
-        assert_eq!(shown(&json!({})), "<none>");
+        assert_eq!(display_addresses(&endpoints), "10.0.0.1:80,10.0.0.2:80,10.0.0.3:80 + 2 more...");
+        assert_eq!(display_addresses(&json!({})), "<none>");
     }
 }

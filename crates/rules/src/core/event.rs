@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use crate::common::checks::IMMUTABLE;
 use crate::common::columns::{self, field, wide};
 use crate::common::equality::same;
-use crate::common::internal;
-use crate::kind::{Column, Context, KindRules, MetadataRounds, OBJECT_META};
+use crate::common::internal_types;
+use crate::kind::{Column, Context, KindRules, MetadataPasses, OBJECT_META};
 
 const EVENT: &str = "io.k8s.api.core.v1.Event";
 const REFERENCE: &str = "io.k8s.api.core.v1.ObjectReference";
@@ -31,12 +31,12 @@ const COLUMNS: &[Column] = &[
 pub struct Event;
 
 impl KindRules for Event {
-    fn knows_finalizers(&self) -> bool {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 0 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 0 }
     }
 
     fn validate(&self, object: &Value, _old: Option<&Value>, _context: &Context<'_>) -> Errors {
@@ -49,7 +49,7 @@ impl KindRules for Event {
         names::path_segment
     }
 
-    fn creates_on_update(&self) -> bool {
+    fn allows_create_on_update(&self) -> bool {
         true
     }
 
@@ -70,7 +70,7 @@ impl KindRules for Event {
 pub struct GroupedEvent;
 
 impl KindRules for GroupedEvent {
-    fn knows_finalizers(&self) -> bool {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 
@@ -94,7 +94,7 @@ impl KindRules for GroupedEvent {
         errors
     }
 
-    fn creates_on_update(&self) -> bool {
+    fn allows_create_on_update(&self) -> bool {
         true
     }
 
@@ -262,7 +262,7 @@ fn changes(errors: &mut Errors, event: &Value, old: &Value) {
         series(errors, event);
     }
     let root = Path::default();
-    for (field, shown) in [
+    for (field, rendered) in [
         ("involvedObject", "involvedObject"),
         ("reason", "reason"),
         ("message", "message"),
@@ -282,12 +282,12 @@ fn changes(errors: &mut Errors, event: &Value, old: &Value) {
         if same(new, before) {
             continue;
         }
-        let path = root.child(shown);
+        let path = root.child(rendered);
         match field {
             "involvedObject" | "related" if !new.is_null() => {
-                errors.invalid_shown(&path, internal::shown("ObjectReference", new), IMMUTABLE);
+                errors.invalid_shown(&path, internal_types::to_json("ObjectReference", new), IMMUTABLE);
             }
-            "source" => errors.invalid_shown(&path, internal::shown("EventSource", new), IMMUTABLE),
+            "source" => errors.invalid_shown(&path, internal_types::to_json("EventSource", new), IMMUTABLE),
             "count" => errors.invalid(&path, new.as_i64().unwrap_or_default(), IMMUTABLE),
             "reason" | "message" | "type" | "action" | "reportingComponent" | "reportingInstance" => {
                 errors.invalid(&path, new.as_str().unwrap_or_default(), IMMUTABLE);

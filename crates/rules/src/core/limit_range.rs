@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::pod::validation::resources::{any_name, container_name};
 use crate::common::{defaults as set, resources};
-use crate::kind::{Context, KindRules, MetadataRounds};
+use crate::kind::{Context, KindRules, MetadataPasses};
 
 pub struct LimitRange;
 
@@ -45,12 +45,12 @@ impl KindRules for LimitRange {
         errors
     }
 
-    fn creates_on_update(&self) -> bool {
+    fn allows_create_on_update(&self) -> bool {
         true
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 1 }
     }
 }
 
@@ -124,8 +124,8 @@ fn limit(errors: &mut Errors, limit: &Value, path: &Path<'_>) {
 fn amounts(errors: &mut Errors, key: &str, amount: impl Fn(&str) -> Option<Quantity>, path: &Path<'_>) {
     let (min, max, ratio) = (amount("min"), amount("max"), amount("maxLimitRequestRatio"));
     let (limit, request) = (amount("default"), amount("defaultRequest"));
-    let mut refuse = |list: &str, shown: &Quantity, detail: String| {
-        errors.invalid(&path.child(list).key(key), shown.to_string(), detail);
+    let mut refuse = |list: &str, rendered: &Quantity, detail: String| {
+        errors.invalid(&path.child(list).key(key), rendered.to_string(), detail);
     };
     if let (Some(min), Some(max)) = (&min, &max)
         && min > max

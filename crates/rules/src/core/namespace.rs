@@ -7,7 +7,7 @@ use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use crate::common::columns::{self, text};
-use crate::kind::{Column, Context, KindRules, MetadataRounds, keep};
+use crate::kind::{Column, Context, KindRules, MetadataPasses, keep_field};
 
 const COLUMNS: &[Column] = &[columns::NAME, text("Status", "string", "The status of the namespace"), columns::AGE];
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -36,10 +36,10 @@ impl KindRules for Namespace {
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         match context.subresource {
-            "status" => keep(object, old, "spec"),
-            "finalize" => keep(object, old, "status"),
+            "status" => keep_field(object, old, "spec"),
+            "finalize" => keep_field(object, old, "status"),
             _ => {
-                keep(object, old, "status");
+                keep_field(object, old, "status");
                 match old.at(&["spec", "finalizers"]) {
                     Value::Null => {
                         object.remove(&["spec", "finalizers"]);
@@ -84,8 +84,8 @@ impl KindRules for Namespace {
         true
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::pod::validation::{resources::quantity, scheduling::taint_effect};
 use crate::common::checks::required_name;
 use crate::common::columns::{self, field, text, wide};
-use crate::common::{addresses, formats, internal, resources};
-use crate::kind::{Column, Context, KindRules, MetadataRounds, keep};
+use crate::common::{addresses, formats, internal_types, resources};
+use crate::kind::{Column, Context, KindRules, MetadataPasses, keep_field};
 
 const STATUS: &str = "io.k8s.api.core.v1.NodeStatus";
 const INFO: &str = "io.k8s.api.core.v1.NodeSystemInfo";
@@ -33,7 +33,7 @@ pub struct Node;
 
 impl KindRules for Node {
     fn set_defaults(&self, object: &mut Value, _version: &str) {
-        keep_ranges_together(object);
+        sync_pod_cidrs(object);
         let Some(status) = object.get_mut("status") else { return };
         if status.has(&["capacity"]) && !status.has(&["allocatable"]) {
             let capacity = status.at(&["capacity"]).clone();
@@ -52,12 +52,12 @@ impl KindRules for Node {
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource == "status" {
-            keep(object, old, "spec");
+            keep_field(object, old, "spec");
             if !old.has(&["status", "config"]) {
                 object.remove(&["status", "config"]);
             }
         } else {
-            keep(object, old, "status");
+            keep_field(object, old, "status");
             if !old.has(&["spec", "configSource"]) {
                 object.remove(&["spec", "configSource"]);
             }
@@ -118,8 +118,8 @@ impl KindRules for Node {
         true
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {
@@ -132,7 +132,7 @@ impl KindRules for Node {
 }
 
 /// The one range of a node's pods and the list of them follow each other; the one counts where they differ.
-fn keep_ranges_together(node: &mut Value) {
+fn sync_pod_cidrs(node: &mut Value) {
     let one = node.text(&["spec", "podCIDR"]);
     let first = node.items(&["spec", "podCIDRs"]).first().and_then(Value::as_str);
     match (one, first) {
@@ -182,16 +182,21 @@ fn taint_list(errors: &mut Errors, taints: &[Value], path: &Path<'_>) {
             _ => taint_effect(errors, effect, &path.child("effect")),
         }
         if !seen.insert((key, effect)) {
-            duplicate(errors, &path, internal::shown("Taint", taint), "taints must be unique by key and effect pair");
+            duplicate(
+                errors,
+                &path,
+                internal_types::to_json("Taint", taint),
+                "taints must be unique by key and effect pair",
+            );
         }
     }
 }
 
-fn duplicate(errors: &mut Errors, path: &Path<'_>, shown: String, detail: &str) {
+fn duplicate(errors: &mut Errors, path: &Path<'_>, rendered: String, detail: &str) {
     errors.push(Error {
         field: path.to_string(),
         fault: Fault::Duplicate,
-        shown: Some(shown),
+        shown: Some(rendered),
         detail: detail.to_owned(),
     });
 }
@@ -265,7 +270,7 @@ fn repeated_addresses(errors: &mut Errors, node: &Value) {
     let status = Path::root("status");
     for (i, address) in list.iter().enumerate() {
         if list[..i].contains(address) {
-            duplicate(errors, &status.item("addresses", i), internal::shown("NodeAddress", address), "");
+            duplicate(errors, &status.item("addresses", i), internal_types::to_json("NodeAddress", address), "");
         }
     }
 }
@@ -309,8 +314,8 @@ fn config_sources(errors: &mut Errors, node: &Value) {
 fn config_source(errors: &mut Errors, source: &Value, path: &Path<'_>, in_status: bool) {
     let map = source.at(&["configMap"]);
     if map.is_null() {
-        let shown = internal::shown("NodeConfigSource", source);
-        return errors.invalid_shown(path, shown, "exactly one reference subfield must be non-nil");
+        let rendered = internal_types::to_json("NodeConfigSource", source);
+        return errors.invalid_shown(path, rendered, "exactly one reference subfield must be non-nil");
     }
     let path = path.child("configMap");
     for field in ["uid", "resourceVersion"] {

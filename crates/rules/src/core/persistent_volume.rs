@@ -7,7 +7,7 @@ use knarr_api::time;
 use knarr_api::value::{Read, Write};
 use serde_json::{Map, Value, json};
 
-use super::persistent_volume_claim::{VOLUME_MODES, access_modes, modes_shown};
+use super::persistent_volume_claim::{VOLUME_MODES, access_modes, display_access_modes};
 use super::pod::defaults::set_source_defaults;
 use super::pod::validation::scheduling;
 use super::pod::warnings::node_term;
@@ -15,8 +15,8 @@ use super::volume::{self, Surroundings, sources};
 use crate::common::checks::{IMMUTABLE, one_of};
 use crate::common::columns::{self, field, text, wide};
 use crate::common::equality::same;
-use crate::common::{defaults as set, difference, internal, resources};
-use crate::kind::{Column, Context, KindRules, MetadataRounds, keep};
+use crate::common::{defaults as set, diff, internal_types, resources};
+use crate::kind::{Column, Context, KindRules, MetadataPasses, keep_field};
 
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
 const STATUS: &str = "io.k8s.api.core.v1.PersistentVolumeStatus";
@@ -56,9 +56,9 @@ impl KindRules for PersistentVolume {
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource != "status" {
-            return keep(object, old, "status");
+            return keep_field(object, old, "status");
         }
-        keep(object, old, "spec");
+        keep_field(object, old, "spec");
         let same_phase = object.text(&["status", "phase"]) == old.text(&["status", "phase"]);
         let (at, before) =
             (object.at(&["status", "lastPhaseTransitionTime"]), old.at(&["status", "lastPhaseTransitionTime"]));
@@ -98,8 +98,8 @@ impl KindRules for PersistentVolume {
         true
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 2 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 2 }
     }
 
     fn columns(&self) -> &'static [Column] {
@@ -207,8 +207,8 @@ fn capacity(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
         errors.required(&path, "");
     }
     if !capacity.contains_key("storage") || capacity.len() > 1 {
-        let shown = if capacity.is_empty() { Value::Null } else { Value::Object(capacity.clone()) };
-        errors.not_supported(&path, shown, &["storage"]);
+        let rendered = if capacity.is_empty() { Value::Null } else { Value::Object(capacity.clone()) };
+        errors.not_supported(&path, rendered, &["storage"]);
     }
     for (name, amount) in capacity {
         let amount = resources::quantity(amount);
@@ -264,8 +264,8 @@ fn changes(errors: &mut Errors, volume: &Value, old: &Value) {
         source.remove(&["csi", "controllerExpandSecretRef"]);
     }
     if !same(&source, &before) {
-        let difference = difference::of_volume_sources(&before, &source);
-        let detail = format!("spec.persistentvolumesource is immutable after creation\n{difference}");
+        let diff = diff::of_volume_sources(&before, &source);
+        let detail = format!("spec.persistentvolumesource is immutable after creation\n{diff}");
         errors.forbidden(&Path::root("spec").child("persistentvolumesource"), detail);
     }
     if volume.at(&["spec", "volumeMode"]) != old.at(&["spec", "volumeMode"]) {
@@ -315,9 +315,10 @@ fn node_affinity(errors: &mut Errors, volume: &Value, old: &Value) {
         }
     }
     if !same(new, &before) {
-        let shown = if new.is_null() { "null".to_owned() } else { internal::shown("VolumeNodeAffinity", new) };
+        let rendered =
+            if new.is_null() { "null".to_owned() } else { internal_types::to_json("VolumeNodeAffinity", new) };
         let detail = format!("{IMMUTABLE}, except for updating from beta label to GA");
-        errors.invalid_shown(&Path::root("nodeAffinity"), shown, detail);
+        errors.invalid_shown(&Path::root("nodeAffinity"), rendered, detail);
     }
 }
 
@@ -350,9 +351,9 @@ fn warnings(volume: &Value) -> Vec<String> {
     for (i, term) in volume.items(&["spec", "nodeAffinity", "required", "nodeSelectorTerms"]).iter().enumerate() {
         warnings.extend(node_term(term, false, &path.item("nodeAffinity.required.nodeSelectorTerms", i)));
     }
-    for (source, shown, message) in OLD {
+    for (source, rendered, message) in OLD {
         if volume.has(&["spec", source]) {
-            warnings.push(format!("spec.{shown}: {message}"));
+            warnings.push(format!("spec.{rendered}: {message}"));
         }
     }
     warnings
@@ -371,9 +372,9 @@ fn cells(volume: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         columns::name(volume),
         spec.at(&["capacity", "storage"]).as_str().unwrap_or("0").into(),
-        modes_shown(spec.items(&["accessModes"])).into(),
+        display_access_modes(spec.items(&["accessModes"])).into(),
         spec.text(&["persistentVolumeReclaimPolicy"]).into(),
-        phase_shown(volume).into(),
+        display_phase(volume).into(),
         claim.into(),
         class.unwrap_or(spec.text(&["storageClassName"])).into(),
         or_unset("volumeAttributesClassName"),
@@ -384,7 +385,7 @@ fn cells(volume: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 /// The phase of a volume or a claim, unless it is being deleted.
-pub fn phase_shown(object: &Value) -> &str {
+pub fn display_phase(object: &Value) -> &str {
     if object.has(&["metadata", "deletionTimestamp"]) { "Terminating" } else { object.text(&["status", "phase"]) }
 }
 

@@ -6,15 +6,15 @@ use knarr_api::names;
 use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
-use super::persistent_volume::{CLASS_ANNOTATION, phase_shown};
+use super::persistent_volume::{CLASS_ANNOTATION, display_phase};
 use super::pod::defaults::set_claim_spec_defaults;
 use super::pod::warnings::claim_spec;
 use crate::common::checks::{IMMUTABLE, one_of};
 use crate::common::columns::{self, field, text, wide};
 use crate::common::equality::same;
-use crate::common::{defaults as set, difference, label_selector, labels, resources};
+use crate::common::{defaults as set, diff, label_selector, labels, resources};
 use crate::core::pod::validation::resources::quantity;
-use crate::kind::{Column, Context, KindRules, MetadataRounds, keep};
+use crate::kind::{Column, Context, KindRules, MetadataPasses, keep_field};
 
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
 const STATUS: &str = "io.k8s.api.core.v1.PersistentVolumeClaimStatus";
@@ -47,15 +47,15 @@ impl KindRules for PersistentVolumeClaim {
 
     fn prepare_create(&self, object: &mut Value, _context: &Context<'_>) {
         object.set(&["status"], json!({"phase": "Pending"}));
-        settle_data_sources(object, None);
+        sync_data_sources(object, None);
     }
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource == "status" {
-            return keep(object, old, "spec");
+            return keep_field(object, old, "spec");
         }
-        keep(object, old, "status");
-        settle_data_sources(object, Some(old));
+        keep_field(object, old, "status");
+        sync_data_sources(object, Some(old));
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {
@@ -94,8 +94,8 @@ impl KindRules for PersistentVolumeClaim {
         true
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {
@@ -108,13 +108,13 @@ impl KindRules for PersistentVolumeClaim {
         let (mut capacity, mut modes) = ("", String::new());
         if is_bound {
             capacity = object.at(&["status", "capacity", "storage"]).as_str().unwrap_or("0");
-            modes = modes_shown(object.items(&["status", "accessModes"]));
+            modes = display_access_modes(object.items(&["status", "accessModes"]));
         }
         let class = object.at(&["metadata", "annotations"]).get(CLASS_ANNOTATION).and_then(Value::as_str);
         let or_unset = |field: &str| Value::from(spec.at(&[field]).as_str().unwrap_or("<unset>"));
         vec![
             columns::name(object),
-            phase_shown(object).into(),
+            display_phase(object).into(),
             spec.text(&["volumeName"]).into(),
             capacity.into(),
             modes.into(),
@@ -127,7 +127,7 @@ impl KindRules for PersistentVolumeClaim {
 }
 
 /// Access modes as tables show them.
-pub fn modes_shown(modes: &[Value]) -> String {
+pub fn display_access_modes(modes: &[Value]) -> String {
     let has = |mode: &str| modes.iter().any(|other| other.as_str() == Some(mode));
     let short: Vec<&str> =
         [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")]
@@ -139,7 +139,7 @@ pub fn modes_shown(modes: &[Value]) -> String {
 }
 
 /// What a claim is filled from is told in two fields, of which clients may know only one.
-fn settle_data_sources(claim: &mut Value, old: Option<&Value>) {
+fn sync_data_sources(claim: &mut Value, old: Option<&Value>) {
     let old_spec = old.map_or(&Value::Null, |old| old.at(&["spec"]));
     let had_reference = old_spec.has(&["dataSourceRef"]);
     // A source in another namespace is a feature that is off.
@@ -177,7 +177,7 @@ fn changes(errors: &mut Errors, claim: &Value, old: &Value) {
     let path = Path::root("spec");
     let (mut new_spec, mut old_spec) = (claim.at(&["spec"]).clone(), old.at(&["spec"]).clone());
     if old_spec.text(&["volumeName"]).is_empty() {
-        keep(&mut old_spec, claim.at(&["spec"]), "volumeName");
+        keep_field(&mut old_spec, claim.at(&["spec"]), "volumeName");
     }
     storage_class(errors, claim, old, &mut new_spec, &old_spec);
     let is_bound = claim.text(&["status", "phase"]) == "Bound";
@@ -188,15 +188,15 @@ fn changes(errors: &mut Errors, claim: &Value, old: &Value) {
                 old.at(&["spec", "resources", "requests", "storage"]).clone(),
             );
         }
-        keep(&mut new_spec, &old_spec, "volumeAttributesClassName");
+        keep_field(&mut new_spec, &old_spec, "volumeAttributesClassName");
     }
     // For these an empty name and none are not the same.
     let named = |spec: &Value| ["storageClassName", "volumeAttributesClassName"].map(|field| spec.has(&[field]));
     if !same(&new_spec, &old_spec) || named(&new_spec) != named(&old_spec) {
-        let difference = difference::of_claim_specs(&old_spec, &new_spec);
+        let diff = diff::of_claim_specs(&old_spec, &new_spec);
         let detail = format!(
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound \
-             claims\n{difference}"
+             claims\n{diff}"
         );
         errors.forbidden(&path, detail);
     }
@@ -246,7 +246,7 @@ fn storage_class(errors: &mut Errors, claim: &Value, old: &Value, new_spec: &mut
         errors.invalid(&annotations.child(CLASS_ANNOTATION), new_annotation.unwrap_or_default(), IMMUTABLE);
     }
     if new_class.is_some() && !had_class && (old_annotation.is_none() || new_class == old_annotation.as_deref()) {
-        keep(new_spec, old_spec, "storageClassName");
+        keep_field(new_spec, old_spec, "storageClassName");
     }
 }
 
@@ -326,8 +326,8 @@ pub fn validate_template(errors: &mut Errors, template: &Value, path: &Path<'_>)
     labels::validate_labels(errors, metadata.at(&["labels"]), &metadata_path.child("labels"));
     for (field, value) in metadata.as_object().into_iter().flatten() {
         if !matches!(field.as_str(), "annotations" | "labels") && !value.is_null() {
-            let shown = if field == "uid" { "uID" } else { field };
-            errors.forbidden(&metadata_path.child(shown), "cannot be set");
+            let rendered = if field == "uid" { "uID" } else { field };
+            errors.forbidden(&metadata_path.child(rendered), "cannot be set");
         }
     }
     validate_spec(errors, template.at(&["spec"]), &path.child("spec"), Options::default());
@@ -402,11 +402,11 @@ fn data_sources(errors: &mut Errors, spec: &Value, path: &Path<'_>, options: Opt
         return;
     }
     let differs = ["apiGroup", "kind", "name"].iter().any(|field| source.at(&[field]) != reference.at(&[field]));
-    let shown = "{}";
+    let rendered = "{}";
     if !reference.text(&["namespace"]).is_empty() {
-        errors.invalid_shown(path, shown, "may not be specified when dataSourceRef.namespace is specified");
+        errors.invalid_shown(path, rendered, "may not be specified when dataSourceRef.namespace is specified");
     } else if differs {
-        errors.invalid_shown(path, shown, "must match dataSourceRef");
+        errors.invalid_shown(path, rendered, "must match dataSourceRef");
     }
 }
 
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_told_in_both_fields() {
+    fn sources_are_set_in_both_fields() {
         let mut object = claim(json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "a"}}));
         PersistentVolumeClaim.prepare_create(&mut object, &context("v1"));
         assert_eq!(object["spec"]["dataSourceRef"], json!({"kind": "PersistentVolumeClaim", "name": "a"}));

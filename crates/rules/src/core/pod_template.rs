@@ -2,7 +2,8 @@
 
 use jiff::Timestamp;
 use knarr_api::field::{Errors, Path};
-use knarr_api::value::Read;
+use knarr_api::names;
+use knarr_api::value::{Read, Write as _};
 use serde_json::Value;
 
 use super::pod::options::Options;
@@ -24,6 +25,25 @@ pub fn drop_disabled(template: &mut Value, old: Option<&Value>) {
     if let Some(spec) = template.get_mut("spec") {
         prepare::drop_disabled_from_spec(spec, old_spec);
     }
+}
+
+/// The same for the template at a path in an object: `["spec", "template"]`.
+pub fn drop_disabled_at(object: &mut Value, old: Option<&Value>, template: &[&str]) {
+    if let Some(new) = object.find(template) {
+        drop_disabled(new, old.map(|old| old.at(template)));
+    }
+}
+
+/// Warns about the name of an object whose pods get their names from it, if it is not a DNS label.
+pub fn name_warning(object: &Value) -> Option<String> {
+    let wrong = names::dns_label(object.text(&["metadata", "name"]));
+    (!wrong.is_empty()).then(|| {
+        format!(
+            "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS \
+             label is recommended: [{}]",
+            wrong.join(" ")
+        )
+    })
 }
 
 /// All that is wrong with a template. `old` is the template before an update: what it already had is judged less
@@ -98,6 +118,6 @@ impl KindRules for PodTemplate {
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
         let template = object.at(&["template"]);
         let [names, images] = columns::containers_and_images(template);
-        vec![columns::name(object), names, images, labels::shown(template.at(&["metadata", "labels"])).into()]
+        vec![columns::name(object), names, images, labels::display(template.at(&["metadata", "labels"])).into()]
     }
 }

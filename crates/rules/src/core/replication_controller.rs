@@ -10,7 +10,7 @@ use super::{pod, pod_template};
 use crate::common::checks::non_negative;
 use crate::common::columns::{self, field, wide};
 use crate::common::labels;
-use crate::kind::{Column, Context, KindRules, keep, keep_all_but_status};
+use crate::kind::{Column, Context, KindRules, keep_all_but_status, keep_field};
 
 const SPEC: &str = "io.k8s.api.core.v1.ReplicationControllerSpec";
 const STATUS: &str = "io.k8s.api.core.v1.ReplicationControllerStatus";
@@ -30,6 +30,10 @@ pub struct ReplicationController;
 impl KindRules for ReplicationController {
     fn name_check(&self) -> Check {
         names::long_name
+    }
+
+    fn orphans_by_default(&self) -> bool {
+        true
     }
 
     fn set_defaults(&self, object: &mut Value, _version: &str) {
@@ -58,7 +62,7 @@ impl KindRules for ReplicationController {
         if context.subresource == "status" {
             return keep_all_but_status(object, old);
         }
-        keep(object, old, "status");
+        keep_field(object, old, "status");
         if let Some(template) = object.find(&["spec", "template"]) {
             pod_template::drop_disabled(template, Some(old.at(&["spec", "template"])));
         }
@@ -128,7 +132,7 @@ impl KindRules for ReplicationController {
             columns::age(object, now),
             names,
             images,
-            labels::shown(object.at(&["spec", "selector"])).into(),
+            labels::display(object.at(&["spec", "selector"])).into(),
         ]
     }
 }

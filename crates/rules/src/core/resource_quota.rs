@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::pod::validation::resources::{any_name, quantity};
 use crate::common::checks::IMMUTABLE;
 use crate::common::columns::{self, text};
-use crate::common::{internal, resources};
+use crate::common::{internal_types, resources};
 use crate::kind::{Column, Context, KindRules};
 
 const COLUMNS: &[Column] = &[
@@ -175,10 +175,10 @@ fn scopes(errors: &mut Errors, quota: &Value, path: &Path<'_>) {
     conflicting(errors, &scopes, all, &path);
 }
 
-fn conflicting(errors: &mut Errors, scopes: &[&str], shown: &Value, path: &Path<'_>) {
+fn conflicting(errors: &mut Errors, scopes: &[&str], rendered: &Value, path: &Path<'_>) {
     for (one, other) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
         if scopes.contains(&one) && scopes.contains(&other) {
-            errors.invalid(path, shown.clone(), "conflicting scopes");
+            errors.invalid(path, rendered.clone(), "conflicting scopes");
         }
     }
 }
@@ -194,8 +194,8 @@ fn scope_selector(errors: &mut Errors, quota: &Value, path: &Path<'_>) {
             errors.invalid(&path.child("scopeName"), scope, "unsupported scope");
         }
         for _ in unfit_resources(quota, scope) {
-            let shown = internal::shown("ScopeSelector", selector);
-            errors.invalid_shown(&path, shown, "unsupported scope applied to resource");
+            let rendered = internal_types::to_json("ScopeSelector", selector);
+            errors.invalid_shown(&path, rendered, "unsupported scope applied to resource");
         }
         let only_exists = matches!(
             scope,

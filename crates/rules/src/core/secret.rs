@@ -13,7 +13,7 @@ use crate::common::checks::IMMUTABLE;
 use crate::common::columns::{self, field};
 use crate::common::equality::same;
 use crate::common::{defaults as set, formats};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const SECRET: &str = "io.k8s.api.core.v1.Secret";
 const COLUMNS: &[Column] =
@@ -24,7 +24,7 @@ pub struct Secret;
 impl KindRules for Secret {
     fn set_defaults(&self, object: &mut Value, _version: &str) {
         let Some(secret) = object.as_object_mut() else { return };
-        take_in_texts(secret);
+        merge_string_data(secret);
         set::text(secret, "type", "Opaque");
     }
 
@@ -49,8 +49,8 @@ impl KindRules for Secret {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {
@@ -64,7 +64,7 @@ impl KindRules for Secret {
 }
 
 /// Data that was sent as text becomes data like all other.
-fn take_in_texts(secret: &mut set::Fields) {
+fn merge_string_data(secret: &mut set::Fields) {
     let Some(Value::Object(texts)) = secret.remove("stringData") else { return };
     if texts.is_empty() {
         return;

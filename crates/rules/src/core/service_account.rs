@@ -5,7 +5,7 @@ use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use crate::common::columns;
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const COLUMNS: &[Column] = &[columns::NAME, columns::AGE];
 const MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
@@ -32,8 +32,8 @@ impl KindRules for ServiceAccount {
         )]
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -11,14 +11,14 @@ use serde_json::{Map, Value};
 
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::common::{addresses, checks, labels};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const TYPE: &str = "io.k8s.api.discovery.v1.EndpointSlice";
-const MOST_ENDPOINTS: usize = 1000;
-const MOST_ADDRESSES: usize = 100;
-const MOST_PORTS: usize = 20_000;
-const MOST_HINTS: usize = 8;
-const MOST_LABELS: usize = 16;
+const MAX_ENDPOINTS: usize = 1000;
+const MAX_ADDRESSES: usize = 100;
+const MAX_PORTS: usize = 20_000;
+const MAX_HINTS: usize = 8;
+const MAX_LABELS: usize = 16;
 /// Slices of these managers are not warned about: nobody reads the warnings.
 const OWN_MANAGERS: [&str; 2] = ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
 
@@ -81,15 +81,15 @@ impl KindRules for EndpointSlice {
         warnings
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 1 }
     }
 
     fn has_generation(&self) -> bool {
         true
     }
 
-    fn counts_change(&self, object: &Value, old: &Value) -> bool {
+    fn increments_generation(&self, object: &Value, old: &Value) -> bool {
         ["addressType", "endpoints", "ports"].iter().any(|field| object[field] != old[field])
             || object.at(&["metadata", "labels"]) != old.at(&["metadata", "labels"])
     }
@@ -119,15 +119,15 @@ impl KindRules for EndpointSlice {
         let endpoints = object.items(&["endpoints"]).iter();
         let addresses: Vec<&str> =
             endpoints.flat_map(|endpoint| endpoint.items(&["addresses"])).filter_map(Value::as_str).collect();
-        let shown = |items: &[&str]| {
+        let rendered = |items: &[&str]| {
             let text = columns::first_of(items, 3, "<unset>");
             Value::from(if text.is_empty() { "<unset>".to_owned() } else { text })
         };
         vec![
             columns::name(object),
             object.text(&["addressType"]).into(),
-            shown(&ports),
-            shown(&addresses),
+            rendered(&ports),
+            rendered(&addresses),
             columns::age(object, now),
         ]
     }
@@ -153,8 +153,8 @@ fn drop_topology(object: &mut Value, old: Option<&Value>) {
 
 fn validate_ports(errors: &mut Errors, ports: &[Value]) {
     let path = Path::root("ports");
-    if ports.len() > MOST_PORTS {
-        errors.too_many(&path, ports.len(), MOST_PORTS);
+    if ports.len() > MAX_PORTS {
+        errors.too_many(&path, ports.len(), MAX_PORTS);
         return;
     }
     let mut seen = BTreeSet::new();
@@ -179,8 +179,8 @@ fn validate_ports(errors: &mut Errors, ports: &[Value]) {
 
 fn validate_endpoints(errors: &mut Errors, endpoints: &[Value], kind: &str) {
     let path = Path::root("endpoints");
-    if endpoints.len() > MOST_ENDPOINTS {
-        errors.too_many(&path, endpoints.len(), MOST_ENDPOINTS);
+    if endpoints.len() > MAX_ENDPOINTS {
+        errors.too_many(&path, endpoints.len(), MAX_ENDPOINTS);
         return;
     }
     for (index, endpoint) in endpoints.iter().enumerate() {
@@ -189,8 +189,8 @@ fn validate_endpoints(errors: &mut Errors, endpoints: &[Value], kind: &str) {
         let at = path.child("addresses");
         if list.is_empty() {
             errors.required(&at, "must contain at least 1 address");
-        } else if list.len() > MOST_ADDRESSES {
-            errors.too_many(&at, list.len(), MOST_ADDRESSES);
+        } else if list.len() > MAX_ADDRESSES {
+            errors.too_many(&at, list.len(), MAX_ADDRESSES);
         }
         for (index, address) in list.iter().enumerate() {
             validate_address(errors, &at, index, address.as_str().unwrap_or_default(), kind);
@@ -200,8 +200,8 @@ fn validate_endpoints(errors: &mut Errors, endpoints: &[Value], kind: &str) {
         }
         let topology = path.child("deprecatedTopology");
         let count = endpoint.fields(&["deprecatedTopology"]).map_or(0, Map::len);
-        if count > MOST_LABELS {
-            errors.too_many(&topology, count, MOST_LABELS);
+        if count > MAX_LABELS {
+            errors.too_many(&topology, count, MAX_LABELS);
         }
         labels::validate_labels(errors, &endpoint["deprecatedTopology"], &topology);
         if let Some(host) = endpoint["hostname"].as_str() {
@@ -214,7 +214,7 @@ fn validate_endpoints(errors: &mut Errors, endpoints: &[Value], kind: &str) {
 fn validate_address(errors: &mut Errors, list: &Path<'_>, index: usize, address: &str, kind: &str) {
     let path = list.index(index);
     let before = errors.0.len();
-    let (version_4, told) = match kind {
+    let (version_4, detail) = match kind {
         "IPv4" => {
             addresses::legacy_address(errors, &path, address, &[]);
             (true, "must be an IPv4 address")
@@ -234,7 +234,7 @@ fn validate_address(errors: &mut Errors, list: &Path<'_>, index: usize, address:
     }
     if let Some(read) = addresses::parse_sloppy(address) {
         if read.is_ipv4() != version_4 {
-            errors.invalid(list, address, told);
+            errors.invalid(list, address, detail);
         }
         validate_reachable(errors, &path, address, read);
     }
@@ -279,8 +279,8 @@ fn validate_domain(errors: &mut Errors, path: &Path<'_>, name: &str) {
 fn validate_hints(errors: &mut Errors, path: &Path<'_>, hints: &Value) {
     for (list, check) in [("forZones", names::label_value as names::Check), ("forNodes", names::dns_subdomain)] {
         let items = hints.items(&[list]);
-        if items.len() > MOST_HINTS {
-            errors.too_many(&path.child(list), items.len(), MOST_HINTS);
+        if items.len() > MAX_HINTS {
+            errors.too_many(&path.child(list), items.len(), MAX_HINTS);
             return;
         }
         let mut seen = BTreeSet::new();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_slices_are_told() {
+    fn wrong_slices_are_reported() {
         let endpoint = |address: &str| json!([{"addresses": [address]}]);
         for (slice, wrong) in [
             (

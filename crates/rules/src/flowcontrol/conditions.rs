@@ -27,7 +27,7 @@ pub fn validate(errors: &mut Errors, object: &Value) {
 pub fn keep_all_but_status(object: &mut Value, old: &Value) {
     kind::keep_all_but_status(object, old);
     let managed = object.at(&["metadata", "managedFields"]).clone();
-    kind::keep(object, old, "metadata");
+    kind::keep_field(object, old, "metadata");
     if !managed.is_null() {
         object.set(&["metadata", "managedFields"], managed);
     }

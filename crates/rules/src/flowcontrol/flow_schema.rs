@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::conditions;
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field, text};
-use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
+use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 
 const SPEC: &str = "io.k8s.api.flowcontrol.v1.FlowSchemaSpec";
 const REFERENCE: &str = "io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationReference";
@@ -29,7 +29,7 @@ impl KindRules for FlowSchema {
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         match context.subresource {
             "status" => conditions::keep_all_but_status(object, old),
-            _ => kind::keep(object, old, "status"),
+            _ => kind::keep_field(object, old, "status"),
         }
     }
 
@@ -39,16 +39,16 @@ impl KindRules for FlowSchema {
             let name = object.text(&["metadata", "name"]);
             validate_spec(&mut errors, name, &object["spec"]);
             if fixed_spec(name).is_some_and(|fixed| fixed != object["spec"]) {
-                let told = format!("spec of '{name}' must equal the fixed value");
-                errors.invalid(&Path::root("spec"), object["spec"].clone(), told);
+                let detail = format!("spec of '{name}' must equal the fixed value");
+                errors.invalid(&Path::root("spec"), object["spec"].clone(), detail);
             }
         }
         conditions::validate(&mut errors, object);
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 1 }
     }
 
     fn has_status(&self) -> bool {
@@ -137,8 +137,8 @@ fn validate_spec(errors: &mut Errors, name: &str, spec: &Value) {
         let method = spec.text(&["distinguisherMethod", "type"]);
         if !matches!(method, "ByNamespace" | "ByUser") {
             let at = path.child("distinguisherMethod.type");
-            let shown = checks::shown_struct(&[("Type", method.into())]);
-            checks::not_supported_shown(errors, &at, shown, &["ByNamespace", "ByUser"]);
+            let rendered = checks::struct_json(&[("Type", method.into())]);
+            checks::not_supported_struct(errors, &at, rendered, &["ByNamespace", "ByUser"]);
         }
     }
     let at = path.child("priorityLevelConfiguration.name");
@@ -220,8 +220,8 @@ fn validate_list(
     }
     let wild = items.iter().any(|item| item == "*");
     if wild && items.len() > 1 {
-        let told = format!("if '*' is present, must not specify other {what}");
-        errors.invalid(&path.child(field), rule[field].clone(), told);
+        let detail = format!("if '*' is present, must not specify other {what}");
+        errors.invalid(&path.child(field), rule[field].clone(), detail);
     }
     !wild
 }
@@ -237,20 +237,20 @@ fn validate_verbs(errors: &mut Errors, path: &Path<'_>, rule: &Value) {
 
 fn validate_resource_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value) {
     validate_verbs(errors, path, rule);
-    let told = "resource rules must supply at least one api group";
-    validate_list(errors, path, rule, "apiGroups", told, "api groups");
+    let detail = "resource rules must supply at least one api group";
+    validate_list(errors, path, rule, "apiGroups", detail, "api groups");
     validate_list(errors, path, rule, "resources", "resource rules must supply at least one resource", "resources");
     let namespaces = rule.items(&["namespaces"]);
     if namespaces.is_empty() && rule.flag(&["clusterScope"]) == Some(true) {
         return;
     }
-    let told = "resource rules that are not cluster scoped must supply at least one namespace";
-    if validate_list(errors, path, rule, "namespaces", told, "namespaces") {
+    let detail = "resource rules that are not cluster scoped must supply at least one namespace";
+    if validate_list(errors, path, rule, "namespaces", detail, "namespaces") {
         for (index, namespace) in namespaces.iter().enumerate() {
             let namespace = namespace.as_str().unwrap_or_default();
             for wrong in names::dns_label(namespace) {
-                let told = format!("each member of this list must be '*' or a DNS-1123 label; {wrong}");
-                errors.invalid(&path.item("namespaces", index), namespace, told);
+                let detail = format!("each member of this list must be '*' or a DNS-1123 label; {wrong}");
+                errors.invalid(&path.item("namespaces", index), namespace, detail);
             }
         }
     }
@@ -258,8 +258,8 @@ fn validate_resource_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value) {
 
 fn validate_url_rule(errors: &mut Errors, path: &Path<'_>, rule: &Value) {
     validate_verbs(errors, path, rule);
-    let told = "nonResourceURLs must contain at least one value";
-    if validate_list(errors, path, rule, "nonResourceURLs", told, "non-resource URLs") {
+    let detail = "nonResourceURLs must contain at least one value";
+    if validate_list(errors, path, rule, "nonResourceURLs", detail, "non-resource URLs") {
         for (index, url) in rule.items(&["nonResourceURLs"]).iter().enumerate() {
             let url = url.as_str().unwrap_or_default();
             if let Some(wrong) = url_fault(url) {

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use super::conditions;
 use crate::common::checks::{self, between};
 use crate::common::columns::{self, AGE, NAME, field};
-use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
+use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 
 const SPEC: &str = "io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec";
 const LIMITED: &str = "io.k8s.api.flowcontrol.v1.LimitedPriorityLevelConfiguration";
 const QUEUING: &str = "io.k8s.api.flowcontrol.v1.QueuingConfiguration";
-const MOST_QUEUES: i64 = 10_000_000;
+const MAX_QUEUES: i64 = 10_000_000;
 const HASH_BITS: i64 = 60;
 const ZERO_SHARES: &str = "flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares";
 
@@ -39,7 +39,7 @@ impl KindRules for PriorityLevelConfiguration {
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         match context.subresource {
             "status" => conditions::keep_all_but_status(object, old),
-            _ => kind::keep(object, old, "status"),
+            _ => kind::keep_field(object, old, "status"),
         }
     }
 
@@ -47,8 +47,8 @@ impl KindRules for PriorityLevelConfiguration {
         let mut errors = Errors::new();
         if context.subresource != "status" {
             if object.has(&["metadata", "annotations", ZERO_SHARES]) {
-                let told = format!("annotation '{ZERO_SHARES}' is forbidden");
-                errors.forbidden(&Path::root("metadata.annotations"), told);
+                let detail = format!("annotation '{ZERO_SHARES}' is forbidden");
+                errors.forbidden(&Path::root("metadata.annotations"), detail);
             }
             let name = object.text(&["metadata", "name"]);
             validate_spec(&mut errors, name, &object["spec"]);
@@ -58,8 +58,8 @@ impl KindRules for PriorityLevelConfiguration {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 1 }
     }
 
     fn has_status(&self) -> bool {
@@ -158,8 +158,8 @@ fn validate_limited(errors: &mut Errors, path: &Path<'_>, limited: &Value) {
             }
         }
         "Queue" if queuing.is_null() => {
-            let told = "must not be empty if limited.limitResponse.type is Limited";
-            errors.required(&at.child("queuing"), told);
+            let detail = "must not be empty if limited.limitResponse.type is Limited";
+            errors.required(&at.child("queuing"), detail);
         }
         "Queue" => validate_queuing(errors, &at.child("queuing"), queuing),
         "" => errors.required(&at.child("type"), ""),
@@ -167,8 +167,8 @@ fn validate_limited(errors: &mut Errors, path: &Path<'_>, limited: &Value) {
     }
     validate_lendable(errors, path, limited);
     if let Some(percent) = limited.integer(&["borrowingLimitPercent"]).filter(|percent| *percent < 0) {
-        let told = "if specified, must be a non-negative integer";
-        errors.invalid(&path.child("borrowingLimitPercent"), percent, told);
+        let detail = "if specified, must be a non-negative integer";
+        errors.invalid(&path.child("borrowingLimitPercent"), percent, detail);
     }
 }
 
@@ -180,8 +180,8 @@ fn validate_queuing(errors: &mut Errors, path: &Path<'_>, queuing: &Value) {
     }
     if queues <= 0 {
         errors.invalid(&path.child("queues"), queues, "must be positive");
-    } else if queues > MOST_QUEUES {
-        errors.invalid(&path.child("queues"), queues, format!("must not be greater than {MOST_QUEUES}"));
+    } else if queues > MAX_QUEUES {
+        errors.invalid(&path.child("queues"), queues, format!("must not be greater than {MAX_QUEUES}"));
     }
     let at = path.child("handSize");
     if hand <= 0 {
@@ -189,10 +189,10 @@ fn validate_queuing(errors: &mut Errors, path: &Path<'_>, queuing: &Value) {
     } else if hand > queues {
         errors.invalid(&at, hand, format!("should not be greater than queues ({queues})"));
     } else if ((queues as f64).log2() * hand as f64).ceil() as i64 > HASH_BITS {
-        let told = format!(
+        let detail = format!(
             "required entropy bits of deckSize {queues} and handSize {hand} should not be greater than {HASH_BITS}"
         );
-        errors.invalid(&at, hand, told);
+        errors.invalid(&at, hand, detail);
     }
 }
 
@@ -206,15 +206,15 @@ fn validate_fixed(errors: &mut Errors, name: &str, spec: &Value) {
                 .into_iter()
                 .any(|(field, value)| !matches!(field.as_str(), "type" | "exempt") && !value.is_null());
             if spec["type"] != "Exempt" || others {
-                let told = "spec of 'exempt' except the 'spec.exempt' field must equal the fixed value";
-                errors.invalid_shown(&path, shown(spec), told);
+                let detail = "spec of 'exempt' except the 'spec.exempt' field must equal the fixed value";
+                errors.invalid_shown(&path, spec_json(spec), detail);
             }
         }
         "catch-all" => {
             let fixed = json!({"type": "Limited", "limited": {"nominalConcurrencyShares": 5, "lendablePercent": 0,
                 "limitResponse": {"type": "Reject"}}});
             if *spec != fixed {
-                errors.invalid_shown(&path, shown(spec), "spec of 'catch-all' must equal the fixed value");
+                errors.invalid_shown(&path, spec_json(spec), "spec of 'catch-all' must equal the fixed value");
             }
         }
         _ => {}
@@ -222,10 +222,10 @@ fn validate_fixed(errors: &mut Errors, name: &str, spec: &Value) {
 }
 
 /// A spec by its internal names, as errors show it.
-fn shown(spec: &Value) -> String {
+fn spec_json(spec: &Value) -> String {
     let limited = &spec["limited"];
     let queuing = limited.at(&["limitResponse", "queuing"]);
-    let queuing = shown_part(
+    let queuing = section_json(
         queuing,
         &[("Queues", "queues"), ("HandSize", "handSize"), ("QueueLengthLimit", "queueLengthLimit")],
     );
@@ -242,16 +242,16 @@ fn shown(spec: &Value) -> String {
         )
     };
     let exempt = [("NominalConcurrencyShares", "nominalConcurrencyShares"), ("LendablePercent", "lendablePercent")];
-    let exempt = shown_part(&spec["exempt"], &exempt);
+    let exempt = section_json(&spec["exempt"], &exempt);
     format!("{{\"Type\":{},\"Limited\":{limited},\"Exempt\":{exempt}}}", Value::from(spec.text(&["type"])))
 }
 
-fn shown_part(part: &Value, fields: &[(&str, &str)]) -> String {
+fn section_json(part: &Value, fields: &[(&str, &str)]) -> String {
     if part.is_null() {
         return "null".to_owned();
     }
-    let fields: Vec<(&str, Value)> = fields.iter().map(|(shown, name)| (*shown, part[*name].clone())).collect();
-    checks::shown_struct(&fields)
+    let fields: Vec<(&str, Value)> = fields.iter().map(|(rendered, name)| (*rendered, part[*name].clone())).collect();
+    checks::struct_json(&fields)
 }
 
 #[cfg(test)]

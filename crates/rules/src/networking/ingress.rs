@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{addresses, checks, formats};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 const FORBIDDEN_SEQUENCES: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
@@ -47,14 +47,14 @@ impl KindRules for Ingress {
             && object.has(&["metadata", "annotations", CLASS_ANNOTATION])
             && !object.has(&["spec", "ingressClassName"])
         {
-            let told = "is deprecated, please use 'spec.ingressClassName' instead";
-            warnings.push(format!("annotation {CLASS_ANNOTATION:?} {told}"));
+            let detail = "is deprecated, please use 'spec.ingressClassName' instead";
+            warnings.push(format!("annotation {CLASS_ANNOTATION:?} {detail}"));
         }
         warnings
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn has_status(&self) -> bool {
@@ -153,8 +153,8 @@ fn validate_class_annotation(errors: &mut Errors, object: &Value) {
         && annotation != class
     {
         let annotations = Path::root("annotations");
-        let told = "must match `ingressClassName` when both are specified";
-        errors.invalid(&annotations.child(CLASS_ANNOTATION), annotation, told);
+        let detail = "must match `ingressClassName` when both are specified";
+        errors.invalid(&annotations.child(CLASS_ANNOTATION), annotation, detail);
     }
 }
 
@@ -302,11 +302,11 @@ fn wildcard_subdomain(name: &str) -> Vec<String> {
 
 /// The first three hosts; rules without a host count only when there are more.
 fn hosts(rules: &[Value]) -> String {
-    const MOST: usize = 3;
+    const MAX_HOSTS: usize = 3;
     let mut list: Vec<&str> = Vec::new();
     let mut more = false;
     for host in rules.iter().map(|rule| rule.text(&["host"])) {
-        more |= list.len() == MOST;
+        more |= list.len() == MAX_HOSTS;
         if !more && !host.is_empty() {
             list.push(host);
         }
@@ -314,7 +314,7 @@ fn hosts(rules: &[Value]) -> String {
     match (list.is_empty(), more) {
         (true, _) => "*".to_owned(),
         (false, false) => list.join(","),
-        (false, true) => format!("{} + {} more...", list.join(","), rules.len() - MOST),
+        (false, true) => format!("{} + {} more...", list.join(","), rules.len() - MAX_HOSTS),
     }
 }
 
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_rules_are_told() {
+    fn wrong_rules_are_reported() {
         let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
         for (object, wrong) in [
             (ingress(json!({"path": "/", "pathType": "Prefix", "backend": backend})), vec![]),
@@ -364,12 +364,12 @@ mod tests {
     #[test]
     fn hosts_are_counted_as_tables_do() {
         let rule = |host: &str| json!({"host": host});
-        for (rules, shown) in [
+        for (rules, rendered) in [
             (vec![], "*"),
             (vec![rule("a"), rule("")], "a"),
             (vec![rule("a"), rule("b"), rule("c"), rule("d")], "a,b,c + 1 more..."),
         ] {
-            assert_eq!(hosts(&rules), shown);
+            assert_eq!(hosts(&rules), rendered);
         }
     }
 }

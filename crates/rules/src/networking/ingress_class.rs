@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, domain_path};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
-const LONGEST_CONTROLLER: usize = 250;
+const MAX_CONTROLLER_LENGTH: usize = 250;
 
 pub struct IngressClass;
 
@@ -30,8 +30,8 @@ impl KindRules for IngressClass {
         if let Some(old) = old.filter(|old| old.text(&["spec", "controller"]) != controller) {
             checks::immutable(&mut errors, &at, &controller.into(), old.at(&["spec", "controller"]));
         }
-        if controller.len() > LONGEST_CONTROLLER {
-            errors.too_long(&at, LONGEST_CONTROLLER);
+        if controller.len() > MAX_CONTROLLER_LENGTH {
+            errors.too_long(&at, MAX_CONTROLLER_LENGTH);
         }
         domain_path::validate(&mut errors, &at, controller);
         if spec.has(&["parameters"]) {
@@ -40,8 +40,8 @@ impl KindRules for IngressClass {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn has_generation(&self) -> bool {

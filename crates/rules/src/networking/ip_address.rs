@@ -7,9 +7,9 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::common::addresses;
-use crate::common::checks::{self, IMMUTABLE, shown_struct};
+use crate::common::checks::{self, IMMUTABLE, struct_json};
 use crate::common::columns::{self, NAME, field};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 pub struct IpAddress;
 
@@ -41,23 +41,23 @@ impl KindRules for IpAddress {
         let parent = object.at(&["spec", "parentRef"]);
         if parent != old.at(&["spec", "parentRef"]) {
             let part = |field: &str| Value::from(parent.text(&[field]));
-            let shown = if parent.is_null() {
+            let rendered = if parent.is_null() {
                 "null".to_owned()
             } else {
-                shown_struct(&[
+                struct_json(&[
                     ("Group", part("group")),
                     ("Resource", part("resource")),
                     ("Namespace", part("namespace")),
                     ("Name", part("name")),
                 ])
             };
-            errors.invalid_shown(&Path::root("spec.parentRef"), shown, IMMUTABLE);
+            errors.invalid_shown(&Path::root("spec.parentRef"), rendered, IMMUTABLE);
         }
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn name_check(&self) -> Check {
@@ -75,19 +75,19 @@ impl KindRules for IpAddress {
     /// One cell more than there are columns, as Kubernetes answers.
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let parent = object.at(&["spec", "parentRef"]);
-        let shown = if parent.is_null() {
+        let rendered = if parent.is_null() {
             "<none>".to_owned()
         } else {
-            let mut shown = parent.text(&["resource"]).to_lowercase();
+            let mut rendered = parent.text(&["resource"]).to_lowercase();
             for (mark, field) in [('.', "group"), ('/', "namespace")] {
                 if !parent.text(&[field]).is_empty() {
-                    shown.push(mark);
-                    shown.push_str(parent.text(&[field]));
+                    rendered.push(mark);
+                    rendered.push_str(parent.text(&[field]));
                 }
             }
-            format!("{shown}/{}", parent.text(&["name"]))
+            format!("{rendered}/{}", parent.text(&["name"]))
         };
-        vec![columns::name(object), shown.into(), columns::age(object, now)]
+        vec![columns::name(object), rendered.into(), columns::age(object, now)]
     }
 }
 

@@ -88,7 +88,7 @@ impl KindRules for NetworkPolicy {
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let everything = json!({});
         let selector = object["spec"].get("podSelector").unwrap_or(&everything);
-        vec![columns::name(object), label_selector::shown(selector).into(), columns::age(object, now)]
+        vec![columns::name(object), label_selector::display(selector).into(), columns::age(object, now)]
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_rules_are_told() {
+    fn wrong_rules_are_reported() {
         for (rule, wrong) in [
             (json!({"from": [{"podSelector": {}, "namespaceSelector": {}}]}), vec![]),
             (json!({"from": [{}]}), vec!["spec.ingress[0].from[0]: Required value: must specify a peer"]),

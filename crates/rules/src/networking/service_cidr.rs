@@ -6,14 +6,14 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::common::addresses::{self, Range};
-use crate::common::checks::{IMMUTABLE, shown_struct};
+use crate::common::checks::{IMMUTABLE, struct_json};
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::kind::{Column, Context, KindRules};
 
 pub struct ServiceCidr;
 
 impl KindRules for ServiceCidr {
-    fn status_keeps_metadata(&self) -> bool {
+    fn status_update_keeps_metadata(&self) -> bool {
         true
     }
 
@@ -51,9 +51,9 @@ fn validate_ranges(errors: &mut Errors, object: &Value) {
         errors.required(&path, "at least one CIDR required");
         return;
     }
-    let shown = object["spec"]["cidrs"].clone();
+    let rendered = object["spec"]["cidrs"].clone();
     if ranges.len() > 2 {
-        errors.invalid_shown(&path, shown_struct(&[("CIDRs", shown)]), "may only hold up to 2 values");
+        errors.invalid_shown(&path, struct_json(&[("CIDRs", rendered)]), "may only hold up to 2 values");
         return;
     }
     for (index, range) in ranges.iter().enumerate() {
@@ -64,8 +64,8 @@ fn validate_ranges(errors: &mut Errors, object: &Value) {
     if let [Some(one), Some(other)] = families.as_slice()
         && one == other
     {
-        let told = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
-        errors.invalid(&path, shown, told);
+        let detail = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+        errors.invalid(&path, rendered, detail);
     }
 }
 

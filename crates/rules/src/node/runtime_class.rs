@@ -11,7 +11,7 @@ use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{labels, node_labels};
 use crate::core::pod::options::Options;
 use crate::core::pod::validation::{resources, scheduling};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 pub struct RuntimeClass;
 
@@ -40,11 +40,11 @@ impl KindRules for RuntimeClass {
         messages.map(|message| format!("scheduling.nodeSelector: {message}")).collect()
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
-    fn creates_on_update(&self) -> bool {
+    fn allows_create_on_update(&self) -> bool {
         true
     }
 
@@ -67,7 +67,7 @@ fn validate_tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Val
     for (index, toleration) in tolerations.iter().enumerate() {
         if tolerations[..index].iter().any(|other| key(other) == key(toleration)) {
             let text = |field: &str| Value::from(toleration.text(&[field]));
-            let shown = checks::shown_struct(&[
+            let rendered = checks::struct_json(&[
                 ("Key", text("key")),
                 ("Operator", text("operator")),
                 ("Value", text("value")),
@@ -75,7 +75,7 @@ fn validate_tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Val
                 ("TolerationSeconds", toleration["tolerationSeconds"].clone()),
             ]);
             let field = path.index(index).to_string();
-            errors.push(Error { field, fault: Fault::Duplicate, shown: Some(shown), detail: String::new() });
+            errors.push(Error { field, fault: Fault::Duplicate, shown: Some(rendered), detail: String::new() });
         }
     }
 }

@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 
 use crate::common::columns::{self, AGE, NAME, text};
 use crate::common::{checks, conditions, int_or_percent, label_selector};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const COUNTERS: [&str; 4] = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
 
 pub struct PodDisruptionBudget;
 
 impl KindRules for PodDisruptionBudget {
-    fn knows_finalizers(&self) -> bool {
+    fn requires_known_finalizers(&self) -> bool {
         false
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 1 }
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>, context: &Context<'_>) -> Errors {
@@ -73,7 +73,7 @@ impl KindRules for PodDisruptionBudget {
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let limit = |field: &str| match object.at(&["spec", field]) {
             Value::Null => Value::from("N/A"),
-            value => int_or_percent::shown(value).into(),
+            value => int_or_percent::display(value).into(),
         };
         vec![
             columns::name(object),
@@ -88,14 +88,14 @@ impl KindRules for PodDisruptionBudget {
 fn validate_spec(errors: &mut Errors, spec: &Value, lax_selector: bool) {
     let path = Path::root("spec");
     if spec.has(&["minAvailable"]) && spec.has(&["maxUnavailable"]) {
-        let shown = format!(
+        let rendered = format!(
             "{{\"MinAvailable\":{},\"Selector\":{},\"MaxUnavailable\":{},\"UnhealthyPodEvictionPolicy\":{}}}",
             spec["minAvailable"],
-            label_selector::shown_json(&spec["selector"]),
+            label_selector::to_json(&spec["selector"]),
             spec["maxUnavailable"],
             spec["unhealthyPodEvictionPolicy"]
         );
-        errors.invalid_shown(&path, shown, "minAvailable and maxUnavailable cannot be both set");
+        errors.invalid_shown(&path, rendered, "minAvailable and maxUnavailable cannot be both set");
     }
     for field in ["minAvailable", "maxUnavailable"] {
         if spec.has(&[field]) {

@@ -7,7 +7,7 @@ use knarr_api::value::{Read, Write};
 use serde_json::Value;
 
 use super::GROUP;
-use crate::common::checks::shown_struct;
+use crate::common::checks::struct_json;
 use crate::common::columns;
 
 pub fn set_defaults(binding: &mut Value) {
@@ -73,8 +73,8 @@ fn validate_subject(errors: &mut Errors, path: &Path, subject: &Value, namespace
 pub fn validate_update(errors: &mut Errors, binding: &Value, old: &Value) {
     if binding["roleRef"] != old["roleRef"] {
         let part = |field: &str| Value::from(binding.text(&["roleRef", field]));
-        let shown = shown_struct(&[("APIGroup", part("apiGroup")), ("Kind", part("kind")), ("Name", part("name"))]);
-        errors.invalid_shown(&Path::root("roleRef"), shown, "cannot change roleRef");
+        let rendered = struct_json(&[("APIGroup", part("apiGroup")), ("Kind", part("kind")), ("Name", part("name"))]);
+        errors.invalid_shown(&Path::root("roleRef"), rendered, "cannot change roleRef");
     }
 }
 
@@ -82,13 +82,13 @@ pub fn cells(binding: &Value, now: Timestamp) -> Vec<Value> {
     let role = format!("{}/{}", binding.text(&["roleRef", "kind"]), binding.text(&["roleRef", "name"]));
     let subjects = |kind: &str| -> Value {
         let of_kind = binding.items(&["subjects"]).iter().filter(|subject| subject.text(&["kind"]) == kind);
-        let shown: Vec<String> = of_kind
+        let rendered: Vec<String> = of_kind
             .map(|subject| match kind {
                 "ServiceAccount" => format!("{}/{}", subject.text(&["namespace"]), subject.text(&["name"])),
                 _ => subject.text(&["name"]).to_owned(),
             })
             .collect();
-        shown.join(", ").into()
+        rendered.join(", ").into()
     };
     vec![
         columns::name(binding),

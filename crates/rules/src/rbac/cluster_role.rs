@@ -2,12 +2,13 @@
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::names::{self, Check};
+use knarr_api::selector::LabelSelector;
 use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::policy_rule;
-use crate::common::label_selector::{self, Selector};
-use crate::kind::{Context, KindRules, MetadataRounds};
+use crate::common::label_selector;
+use crate::kind::{Context, KindRules, MetadataPasses};
 
 pub struct ClusterRole;
 
@@ -23,15 +24,15 @@ impl KindRules for ClusterRole {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn name_check(&self) -> Check {
         names::path_segment
     }
 
-    fn creates_on_update(&self) -> bool {
+    fn allows_create_on_update(&self) -> bool {
         true
     }
 }
@@ -45,7 +46,7 @@ fn validate_aggregation(errors: &mut Errors, rule: &Value, lax_values: bool) {
     for (index, selector) in selectors.iter().enumerate() {
         let path = path.index(index);
         label_selector::validate(errors, &path, selector, lax_values);
-        if Selector::read(selector).is_none() {
+        if LabelSelector::from_object(selector).is_err() {
             errors.invalid(&path, Value::Null, "invalid label selector.");
         }
     }

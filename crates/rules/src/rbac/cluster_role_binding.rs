@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::binding;
 use crate::common::columns::{AGE, NAME, text, wide};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 /// The column's description says what every version of the kind has in common.
 const ROLE: &str = "RoleRef can only reference a ClusterRole in the global namespace. If the RoleRef cannot be \
@@ -32,15 +32,15 @@ impl KindRules for ClusterRoleBinding {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn name_check(&self) -> Check {
         names::path_segment
     }
 
-    fn creates_on_update(&self) -> bool {
+    fn allows_create_on_update(&self) -> bool {
         true
     }
 

@@ -18,12 +18,12 @@ fn validate(errors: &mut Errors, path: &Path, rule: &Value, namespaced: bool) {
     }
     if !empty("nonResourceURLs") {
         let urls = path.child("nonResourceURLs");
-        let shown = || rule["nonResourceURLs"].clone();
+        let rendered = || rule["nonResourceURLs"].clone();
         if namespaced {
-            errors.invalid(&urls, shown(), "namespaced rules cannot apply to non-resource URLs");
+            errors.invalid(&urls, rendered(), "namespaced rules cannot apply to non-resource URLs");
         }
         if !empty("apiGroups") || !empty("resources") || !empty("resourceNames") {
-            errors.invalid(&urls, shown(), "rules cannot apply to both regular resources and non-resource URLs");
+            errors.invalid(&urls, rendered(), "rules cannot apply to both regular resources and non-resource URLs");
         }
         return;
     }

@@ -5,7 +5,7 @@ use knarr_api::names::{self, Check};
 use serde_json::Value;
 
 use super::policy_rule;
-use crate::kind::{Context, KindRules, MetadataRounds};
+use crate::kind::{Context, KindRules, MetadataPasses};
 
 pub struct Role;
 
@@ -16,15 +16,15 @@ impl KindRules for Role {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn name_check(&self) -> Check {
         names::path_segment
     }
 
-    fn creates_on_update(&self) -> bool {
+    fn allows_create_on_update(&self) -> bool {
         true
     }
 }

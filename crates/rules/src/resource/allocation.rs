@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use super::claim_spec::RequestNames;
 use super::{configuration, device, naming};
 use crate::common::addresses::Range;
-use crate::common::checks::{self, shown_struct};
+use crate::common::checks::{self, struct_json};
 use crate::common::conditions;
 use crate::core::pod::validation::scheduling;
 
-const MOST_CONSUMERS: usize = 256;
-const MOST_RESULTS: usize = 32;
-const MOST_CONFIGURATIONS: usize = 64;
-const MOST_CONDITIONS: usize = 8;
-const LONGEST_DATA: usize = 10 * 1024;
-const LONGEST_INTERFACE: usize = 256;
-const LONGEST_HARDWARE: usize = 128;
-const MOST_ADDRESSES: usize = 16;
+const MAX_CONSUMERS: usize = 256;
+const MAX_RESULTS: usize = 32;
+const MAX_CONFIGURATIONS: usize = 64;
+const MAX_CONDITIONS: usize = 8;
+const MAX_DATA_LENGTH: usize = 10 * 1024;
+const MAX_INTERFACE_LENGTH: usize = 256;
+const MAX_HARDWARE_LENGTH: usize = 128;
+const MAX_ADDRESSES: usize = 16;
 
 /// A device as status and allocation both name it.
 type Device<'a> = (&'a str, &'a str, &'a str, Option<&'a str>);
@@ -63,8 +63,8 @@ pub fn validate(errors: &mut Errors, claim: &Value, old: &Value) {
         } else if claim.has(&["metadata", "deletionTimestamp"])
             && consumers.iter().any(|consumer| !old.items(&["reservedFor"]).contains(consumer))
         {
-            let told = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
-            errors.forbidden(&at, told);
+            let detail = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
+            errors.forbidden(&at, detail);
         }
     }
     let at = path.child("allocation");
@@ -79,7 +79,7 @@ pub fn validate(errors: &mut Errors, claim: &Value, old: &Value) {
 
 fn validate_consumers(errors: &mut Errors, path: &Path<'_>, status: &Value) {
     let consumers = status.items(&["reservedFor"]);
-    if !naming::within(errors, path, consumers.len(), MOST_CONSUMERS) {
+    if !naming::within(errors, path, consumers.len(), MAX_CONSUMERS) {
         return;
     }
     for (index, consumer) in consumers.iter().enumerate() {
@@ -103,17 +103,17 @@ fn validate_devices(errors: &mut Errors, path: &Path<'_>, status: &Value) {
     let mut seen = BTreeSet::new();
     for (index, device) in devices.iter().enumerate() {
         if !seen.insert(device_of(device)) {
-            let key = shown_device(device_of(device));
+            let key = device_json(device_of(device));
             errors.duplicate(&path.index(index), key);
         }
     }
 }
 
 /// A device as errors show it.
-fn shown_device((driver, pool, device, share): Device<'_>) -> Value {
-    let mut shown = json!({"Driver": driver, "Pool": pool, "Device": device});
-    shown.set(&["ShareID"], share.unwrap_or_default());
-    shown
+fn device_json((driver, pool, device, share): Device<'_>) -> Value {
+    let mut rendered = json!({"Driver": driver, "Pool": pool, "Device": device});
+    rendered.set(&["ShareID"], share.unwrap_or_default());
+    rendered
 }
 
 fn validate_device(errors: &mut Errors, path: &Path<'_>, device: &Value, known: &BTreeSet<Device<'_>>) {
@@ -126,32 +126,32 @@ fn validate_device(errors: &mut Errors, path: &Path<'_>, device: &Value, known: 
         naming::validate_share(errors, &path.child("shareID"), share);
     }
     if !known.contains(&key) {
-        let shown = shown_struct(&[
+        let rendered = struct_json(&[
             ("Driver", driver.into()),
             ("Pool", pool.into()),
             ("Device", name.into()),
             ("ShareID", share.unwrap_or_default().into()),
         ]);
-        errors.invalid_shown(path, shown, "must be an allocated device in the claim");
+        errors.invalid_shown(path, rendered, "must be an allocated device in the claim");
     }
     let list = device.items(&["conditions"]);
-    naming::within(errors, &path.child("conditions"), list.len(), MOST_CONDITIONS);
+    naming::within(errors, &path.child("conditions"), list.len(), MAX_CONDITIONS);
     conditions::validate(errors, &path.child("conditions"), list);
     if device.has(&["data"]) {
-        configuration::validate_raw(errors, &path.child("data"), &device["data"], false, LONGEST_DATA);
+        configuration::validate_raw(errors, &path.child("data"), &device["data"], false, MAX_DATA_LENGTH);
     }
     validate_network(errors, &path.child("networkData"), &device["networkData"]);
 }
 
 fn validate_network(errors: &mut Errors, path: &Path<'_>, data: &Value) {
-    for (field, longest) in [("interfaceName", LONGEST_INTERFACE), ("hardwareAddress", LONGEST_HARDWARE)] {
-        if data.text(&[field]).len() > longest {
-            errors.too_long(&path.child(field), longest);
+    for (field, max_length) in [("interfaceName", MAX_INTERFACE_LENGTH), ("hardwareAddress", MAX_HARDWARE_LENGTH)] {
+        if data.text(&[field]).len() > max_length {
+            errors.too_long(&path.child(field), max_length);
         }
     }
     let addresses = data.items(&["ips"]);
     let at = path.child("ips");
-    if naming::within(errors, &at, addresses.len(), MOST_ADDRESSES) {
+    if naming::within(errors, &at, addresses.len(), MAX_ADDRESSES) {
         for (index, address) in addresses.iter().enumerate() {
             validate_interface_address(errors, &at.index(index), address.as_str().unwrap_or_default());
         }
@@ -162,8 +162,8 @@ fn validate_network(errors: &mut Errors, path: &Path<'_>, data: &Value) {
 fn validate_interface_address(errors: &mut Errors, path: &Path<'_>, text: &str) {
     match Range::parse_sloppy(text) {
         None => {
-            let told = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
-            errors.invalid(path, text, told);
+            let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+            errors.invalid(path, text, detail);
         }
         Some(range) => {
             let canonical = format!("{}/{}", range.address, range.prefix);
@@ -178,7 +178,7 @@ fn validate_allocation(errors: &mut Errors, path: &Path<'_>, allocation: &Value,
     let devices = path.child("devices");
     let results = allocation.items(&["devices", "results"]);
     let at = devices.child("results");
-    if naming::within(errors, &at, results.len(), MOST_RESULTS) {
+    if naming::within(errors, &at, results.len(), MAX_RESULTS) {
         for (index, result) in results.iter().enumerate() {
             let path = at.index(index);
             known.validate(errors, &path.child("request"), result.text(&["request"]));
@@ -193,7 +193,7 @@ fn validate_allocation(errors: &mut Errors, path: &Path<'_>, allocation: &Value,
     }
     let configurations = allocation.items(&["devices", "config"]);
     let at = devices.child("config");
-    if naming::within(errors, &at, configurations.len(), MOST_CONFIGURATIONS) {
+    if naming::within(errors, &at, configurations.len(), MAX_CONFIGURATIONS) {
         for (index, config) in configurations.iter().enumerate() {
             let path = at.index(index);
             match config.text(&["source"]) {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::naming;
 
-const MOST_VALUES: usize = 10;
+const MAX_VALUES: usize = 10;
 
 fn quantity(value: &Value) -> Option<Quantity> {
     value.as_str().and_then(|text| Quantity::parse(text).ok())
@@ -26,11 +26,11 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, capacity: &Value, shared: 
     let Some(whole) = quantity(&capacity["value"]) else { return };
     let (values, range) = (policy.items(&["validValues"]), &policy["validRange"]);
     let default = quantity(&policy["default"]);
-    let (list, told) = match (values.is_empty(), range.is_null()) {
+    let (list, detail) = match (values.is_empty(), range.is_null()) {
         (false, false) => {
-            let told = "exactly one policy can be specified, cannot specify \"validValues\" and \"validRange\" at the same \
+            let detail = "exactly one policy can be specified, cannot specify \"validValues\" and \"validRange\" at the same \
                         time";
-            errors.forbidden(&path, told);
+            errors.forbidden(&path, detail);
             return;
         }
         (true, true) => return,
@@ -38,7 +38,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, capacity: &Value, shared: 
         (true, false) => ("validRange", "required when validRange is defined"),
     };
     match default {
-        None => errors.required(&path.child("default"), told),
+        None => errors.required(&path.child("default"), detail),
         Some(default) if list == "validValues" => validate_values(errors, &path.child(list), values, &default, &whole),
         Some(default) => validate_range(errors, &path.child(list), range, &default, &whole),
     }
@@ -50,11 +50,11 @@ fn validate_values(errors: &mut Errors, path: &Path<'_>, values: &[Value], defau
         errors.invalid(&path.index(index + 1), pair[1].to_string(), "values must be sorted in ascending order");
     }
     let mut found = false;
-    if naming::within(errors, path, amounts.len(), MOST_VALUES) {
+    if naming::within(errors, path, amounts.len(), MAX_VALUES) {
         for (index, amount) in amounts.iter().enumerate() {
             if amount > whole {
-                let told = format!("option is larger than capacity value: {whole}");
-                errors.invalid(&path.index(index), amount.to_string(), told);
+                let detail = format!("option is larger than capacity value: {whole}");
+                errors.invalid(&path.index(index), amount.to_string(), detail);
             }
             found |= amount == default;
         }
@@ -62,36 +62,36 @@ fn validate_values(errors: &mut Errors, path: &Path<'_>, values: &[Value], defau
         naming::validate_distinct(errors, path, &keys);
     }
     if !found {
-        let told = "default value is not valid according to the requestPolicy";
-        errors.invalid(path, default.to_string(), told);
+        let detail = "default value is not valid according to the requestPolicy";
+        errors.invalid(path, default.to_string(), detail);
     }
 }
 
 fn validate_range(errors: &mut Errors, path: &Path<'_>, range: &Value, default: &Quantity, whole: &Quantity) {
-    let Some(least) = quantity(&range["min"]) else {
+    let Some(min) = quantity(&range["min"]) else {
         errors.required(&path.child("min"), "required when validRange is defined");
         return;
     };
-    let (most, step) = (quantity(&range["max"]), quantity(&range["step"]));
-    let mut refuse = |wrong: bool, field: &str, shown: &Quantity, told: String| {
+    let (max, step) = (quantity(&range["max"]), quantity(&range["step"]));
+    let mut refuse = |wrong: bool, field: &str, rendered: &Quantity, detail: String| {
         if wrong {
-            errors.invalid(&path.child(field), shown.to_string(), told);
+            errors.invalid(&path.child(field), rendered.to_string(), detail);
         }
     };
-    refuse(least > *whole, "min", &least, format!("min is larger than capacity value: {whole}"));
-    refuse(*default < least, "min", default, format!("default is less than min: {least}"));
-    if let Some(most) = &most {
-        refuse(least > *most, "max", &least, format!("min is larger than max: {most}"));
-        refuse(*most > *whole, "max", most, format!("max is larger than capacity value: {whole}"));
-        refuse(*default > *most, "max", default, format!("default is more than max: {most}"));
+    refuse(min > *whole, "min", &min, format!("min is larger than capacity value: {whole}"));
+    refuse(*default < min, "min", default, format!("default is less than min: {min}"));
+    if let Some(max) = &max {
+        refuse(min > *max, "max", &min, format!("min is larger than max: {max}"));
+        refuse(*max > *whole, "max", max, format!("max is larger than capacity value: {whole}"));
+        refuse(*default > *max, "max", default, format!("default is more than max: {max}"));
     }
     if let Some(step) = &step {
-        let mut next = least.clone();
+        let mut next = min.clone();
         next.add(step);
         refuse(next > *whole, "step", step, format!("one step {next} is larger than capacity value: {whole}"));
-        for value in [Some(default), most.as_ref()].into_iter().flatten() {
-            let uneven = step.value() != 0 && (value.value() - least.value()) % step.value() != 0;
-            refuse(uneven, "step", value, format!("value is not a multiple of a given step ({step}) from ({least})"));
+        for value in [Some(default), max.as_ref()].into_iter().flatten() {
+            let uneven = step.value() != 0 && (value.value() - min.value()) % step.value() != 0;
+            refuse(uneven, "step", value, format!("value is not a multiple of a given step ({step}) from ({min})"));
         }
     }
 }

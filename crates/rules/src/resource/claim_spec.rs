@@ -10,10 +10,10 @@ use serde_json::Value;
 use super::{configuration, naming, taints};
 use crate::common::checks;
 
-const MOST_REQUESTS: usize = 32;
-const MOST_CONSTRAINTS: usize = 32;
-const MOST_CONFIGURATIONS: usize = 32;
-const MOST_ALTERNATIVES: usize = 8;
+const MAX_REQUESTS: usize = 32;
+const MAX_CONSTRAINTS: usize = 32;
+const MAX_CONFIGURATIONS: usize = 32;
+const MAX_ALTERNATIVES: usize = 8;
 const NOT_A_REQUEST: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
@@ -70,7 +70,7 @@ impl<'a> RequestNames<'a> {
 
     /// A list of references to requests.
     pub fn validate_list(&self, errors: &mut Errors, path: &Path<'_>, references: &[Value]) {
-        if !naming::within(errors, path, references.len(), MOST_REQUESTS) {
+        if !naming::within(errors, path, references.len(), MAX_REQUESTS) {
             return;
         }
         for (index, reference) in references.iter().enumerate() {
@@ -100,7 +100,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let devices = &spec["devices"];
     let requests = devices.items(&["requests"]);
     let at = path.child("requests");
-    if naming::within(errors, &at, requests.len(), MOST_REQUESTS) {
+    if naming::within(errors, &at, requests.len(), MAX_REQUESTS) {
         for (index, request) in requests.iter().enumerate() {
             validate_request(errors, &at.index(index), request);
         }
@@ -108,14 +108,14 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     }
     let constraints = devices.items(&["constraints"]);
     let at = path.child("constraints");
-    if naming::within(errors, &at, constraints.len(), MOST_CONSTRAINTS) {
+    if naming::within(errors, &at, constraints.len(), MAX_CONSTRAINTS) {
         for (index, constraint) in constraints.iter().enumerate() {
             validate_constraint(errors, &at.index(index), constraint, &known);
         }
     }
     let configurations = devices.items(&["config"]);
     let at = path.child("config");
-    if naming::within(errors, &at, configurations.len(), MOST_CONFIGURATIONS) {
+    if naming::within(errors, &at, configurations.len(), MAX_CONFIGURATIONS) {
         for (index, config) in configurations.iter().enumerate() {
             let path = at.index(index);
             known.validate_list(errors, &path.child("requests"), config.items(&["requests"]));
@@ -134,13 +134,13 @@ fn validate_request(errors: &mut Errors, path: &Path<'_>, request: &Value) {
     match (request.has(&["exactly"]), !alternatives.is_empty()) {
         (false, false) => errors.required(path, "exactly one of `exactly` or `firstAvailable` is required"),
         (true, true) => {
-            let told = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
-            errors.invalid(path, Value::Null, told);
+            let detail = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
+            errors.invalid(path, Value::Null, detail);
         }
         (true, false) => validate_devices(errors, &path.child("exactly"), &request["exactly"]),
         (false, true) => {
             let at = path.child("firstAvailable");
-            if naming::within(errors, &at, alternatives.len(), MOST_ALTERNATIVES) {
+            if naming::within(errors, &at, alternatives.len(), MAX_ALTERNATIVES) {
                 for (index, alternative) in alternatives.iter().enumerate() {
                     let path = at.index(index);
                     names::check(errors, &path.child("name"), alternative.text(&["name"]), names::dns_label);
@@ -182,8 +182,8 @@ fn validate_constraint(errors: &mut Errors, path: &Path<'_>, constraint: &Value,
     } else if let Some(attribute) = constraint["distinctAttribute"].as_str() {
         naming::validate_fully_qualified(errors, &path.child("distinctAttribute"), attribute);
     } else {
-        let told =
+        let detail =
             "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
-        errors.required(path, told);
+        errors.required(path, detail);
     }
 }

@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::naming;
 use crate::common::expressions;
 
-const LONGEST_PARAMETERS: usize = 10 * 1024;
-const LONGEST_EXPRESSION: usize = 10 * 1024;
-const MOST_SELECTORS: usize = 32;
+const MAX_PARAMETERS_LENGTH: usize = 10 * 1024;
+const MAX_EXPRESSION_LENGTH: usize = 10 * 1024;
+const MAX_SELECTORS: usize = 32;
 
 /// `stored` settings may be longer than new ones.
 pub fn validate(errors: &mut Errors, path: &Path<'_>, config: &Value, stored: bool) {
@@ -21,21 +21,21 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, config: &Value, stored: bo
         return;
     }
     naming::validate_driver(errors, &at.child("driver"), opaque.text(&["driver"]));
-    validate_raw(errors, &at.child("parameters"), &opaque["parameters"], stored, LONGEST_PARAMETERS);
+    validate_raw(errors, &at.child("parameters"), &opaque["parameters"], stored, MAX_PARAMETERS_LENGTH);
 }
 
 /// An object of someone else's form.
-pub fn validate_raw(errors: &mut Errors, path: &Path<'_>, raw: &Value, stored: bool, longest: usize) {
+pub fn validate_raw(errors: &mut Errors, path: &Path<'_>, raw: &Value, stored: bool, max_length: usize) {
     match raw {
         Value::Null => errors.required(path, ""),
-        raw if !stored && raw.to_string().len() > longest => errors.too_long(path, longest),
+        raw if !stored && raw.to_string().len() > max_length => errors.too_long(path, max_length),
         Value::Object(_) => {}
         _ => errors.invalid(path, "<value omitted>", "must be a valid JSON object"),
     }
 }
 
 pub fn validate_selectors(errors: &mut Errors, path: &Path<'_>, selectors: &[Value]) {
-    if !naming::within(errors, path, selectors.len(), MOST_SELECTORS) {
+    if !naming::within(errors, path, selectors.len(), MAX_SELECTORS) {
         return;
     }
     for (index, selector) in selectors.iter().enumerate() {
@@ -43,8 +43,8 @@ pub fn validate_selectors(errors: &mut Errors, path: &Path<'_>, selectors: &[Val
         let at = path.child("cel");
         if selector["cel"].is_null() {
             errors.required(&at, "");
-        } else if selector.text(&["cel", "expression"]).len() > LONGEST_EXPRESSION {
-            errors.too_long(&at.child("expression"), LONGEST_EXPRESSION);
+        } else if selector.text(&["cel", "expression"]).len() > MAX_EXPRESSION_LENGTH {
+            errors.too_long(&at.child("expression"), MAX_EXPRESSION_LENGTH);
         } else {
             validate_expression(errors, &at.child("expression"), selector.text(&["cel", "expression"]));
         }
@@ -67,8 +67,8 @@ fn validate_expression(errors: &mut Errors, path: &Path<'_>, expression: &str) {
         Err(wrong) => errors.invalid(path, expression, format!("compilation failed: {wrong}")),
         Ok(program) if matches!(program.kind(), Type::Bool | Type::Dyn) => {}
         Ok(program) => {
-            let told = format!("must evaluate to bool or the unknown type, not {}", program.kind());
-            errors.invalid(path, expression, told);
+            let detail = format!("must evaluate to bool or the unknown type, not {}", program.kind());
+            errors.invalid(path, expression, detail);
         }
     }
 }

@@ -9,14 +9,14 @@ use super::{capacity, naming, taints};
 use crate::common::checks;
 use crate::core::pod::validation::scheduling;
 
-const MOST_DESCRIBING: usize = 32;
-const MOST_VALUES: usize = 48;
-const MOST_TAINTS: usize = 16;
-const MOST_CONSUMED_SETS: usize = 2;
-const MOST_COUNTERS: usize = 32;
-const MOST_CONDITIONS: usize = 4;
-const LONGEST_VALUE: usize = 64;
-const LONGEST_KEY: usize = 63 + 1 + 32;
+const MAX_DESCRIBING: usize = 32;
+const MAX_VALUES: usize = 48;
+const MAX_TAINTS: usize = 16;
+const MAX_CONSUMED_SETS: usize = 2;
+const MAX_COUNTERS: usize = 32;
+const MAX_CONDITIONS: usize = 4;
+const MAX_VALUE_LENGTH: usize = 64;
+const MAX_KEY_LENGTH: usize = 63 + 1 + 32;
 const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
 
 /// `per_device` says that each device names its own nodes.
@@ -24,13 +24,13 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, device: &Value, old: Optio
     names::check(errors, &path.child("name"), device.text(&["name"]), names::dns_label);
     let (attributes, capacities) = (device.fields(&["attributes"]), device.fields(&["capacity"]));
     let count = attributes.map_or(0, Map::len) + capacities.map_or(0, Map::len);
-    if count > MOST_DESCRIBING {
-        let told = format!("the total number of attributes and capacities must not exceed {MOST_DESCRIBING}");
-        errors.invalid(path, count, told);
+    if count > MAX_DESCRIBING {
+        let detail = format!("the total number of attributes and capacities must not exceed {MAX_DESCRIBING}");
+        errors.invalid(path, count, detail);
     }
     let values: usize = attributes.into_iter().flatten().map(|(_, attribute)| count_values(attribute)).sum();
-    if values > MOST_VALUES {
-        errors.invalid(path, values, format!("the total number of attribute values must not exceed {MOST_VALUES}"));
+    if values > MAX_VALUES {
+        errors.invalid(path, values, format!("the total number of attribute values must not exceed {MAX_VALUES}"));
     }
     validate_map(errors, &path.child("attributes"), attributes, |errors, path, attribute| {
         validate_attribute(errors, path, attribute);
@@ -41,7 +41,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, device: &Value, old: Optio
     });
     if old.is_none_or(|old| old["taints"] != device["taints"]) {
         let list = device.items(&["taints"]);
-        if naming::within(errors, &path.child("taints"), list.len(), MOST_TAINTS) {
+        if naming::within(errors, &path.child("taints"), list.len(), MAX_TAINTS) {
             for (index, taint) in list.iter().enumerate() {
                 taints::validate(errors, &path.item("taints", index), taint);
             }
@@ -65,23 +65,23 @@ fn validate_map(
 ) {
     for (key, value) in map.into_iter().flatten() {
         naming::validate_qualified(errors, path, key);
-        validate(errors, &path.key(&shortened(key, LONGEST_KEY)), value);
+        validate(errors, &path.key(&shortened(key, MAX_KEY_LENGTH)), value);
     }
 }
 
 /// Keys that are too long are shown with their middle left out.
-fn shortened(key: &str, longest: usize) -> String {
-    if key.len() <= longest || !key.is_ascii() {
+fn shortened(key: &str, max_length: usize) -> String {
+    if key.len() <= max_length || !key.is_ascii() {
         return key.to_owned();
     }
-    let rest = longest - 3;
+    let rest = max_length - 3;
     format!("{}...{}", &key[..rest.div_ceil(2)], &key[key.len() - rest / 2..])
 }
 
 fn validate_attribute(errors: &mut Errors, path: &Path<'_>, attribute: &Value) {
     let too_long = |errors: &mut Errors, path: &Path<'_>, text: &str| {
-        if text.len() > LONGEST_VALUE {
-            errors.too_long(path, LONGEST_VALUE);
+        if text.len() > MAX_VALUE_LENGTH {
+            errors.too_long(path, MAX_VALUE_LENGTH);
         }
     };
     let version = |errors: &mut Errors, path: &Path<'_>, text: &str| {
@@ -106,13 +106,13 @@ fn validate_attribute(errors: &mut Errors, path: &Path<'_>, attribute: &Value) {
             if *list == "versions" { version(errors, &path, text) } else { too_long(errors, &path, text) }
         }
     }
-    let said =
+    let specified =
         ["bool", "int", "string", "version"].iter().chain(&LISTS).filter(|field| attribute.has(&[field])).count();
-    match said {
+    match specified {
         0 => errors.invalid(path, "", "exactly one value must be specified"),
         1 => {}
         _ => {
-            let shown = checks::shown_struct(&[
+            let rendered = checks::struct_json(&[
                 ("IntValue", attribute["int"].clone()),
                 ("BoolValue", attribute["bool"].clone()),
                 ("StringValue", attribute["string"].clone()),
@@ -122,7 +122,7 @@ fn validate_attribute(errors: &mut Errors, path: &Path<'_>, attribute: &Value) {
                 ("StringValues", attribute["strings"].clone()),
                 ("VersionValues", attribute["versions"].clone()),
             ]);
-            errors.invalid_shown(path, shown, "exactly one value must be specified");
+            errors.invalid_shown(path, rendered, "exactly one value must be specified");
         }
     }
 }
@@ -142,7 +142,7 @@ fn is_version(text: &str) -> bool {
 }
 
 fn validate_consumption(errors: &mut Errors, path: &Path<'_>, consumptions: &[Value]) {
-    if !naming::within(errors, path, consumptions.len(), MOST_CONSUMED_SETS) {
+    if !naming::within(errors, path, consumptions.len(), MAX_CONSUMED_SETS) {
         return;
     }
     for (index, consumption) in consumptions.iter().enumerate() {
@@ -159,7 +159,7 @@ pub fn validate_counters(errors: &mut Errors, path: &Path<'_>, set: &Value, name
     let at = path.child("counters");
     match counters {
         None => errors.required(&at, ""),
-        Some(counters) if counters.len() > MOST_COUNTERS => errors.too_many(&at, counters.len(), MOST_COUNTERS),
+        Some(counters) if counters.len() > MAX_COUNTERS => errors.too_many(&at, counters.len(), MAX_COUNTERS),
         Some(counters) => {
             for name in counters.keys() {
                 names::check(errors, &at, name, names::dns_label);
@@ -172,36 +172,36 @@ fn validate_nodes(errors: &mut Errors, path: &Path<'_>, device: &Value, per_devi
     let named = ["nodeName", "nodeSelector", "allNodes"].iter().any(|field| device.has(&[field]));
     if !per_device {
         if named {
-            let told = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in \
+            let detail = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in \
                         the ResourceSlice spec";
-            errors.invalid(path, Value::Null, told);
+            errors.invalid(path, Value::Null, detail);
         }
         return;
     }
-    let mut said = Vec::new();
+    let mut specified = Vec::new();
     match device["nodeName"].as_str() {
         Some("") => errors.invalid(&path.child("nodeName"), "", "must not be empty"),
         Some(name) => {
-            said.push("`nodeName`");
+            specified.push("`nodeName`");
             names::check(errors, &path.child("nodeName"), name, names::dns_subdomain);
         }
         None => {}
     }
     if device.has(&["nodeSelector"]) {
-        said.push("`nodeSelector`");
+        specified.push("`nodeSelector`");
         scheduling::node_selector(errors, &device["nodeSelector"], false, &path.child("nodeSelector"));
     }
     match device.flag(&["allNodes"]) {
-        Some(true) => said.push("`allNodes`"),
+        Some(true) => specified.push("`allNodes`"),
         Some(false) => errors.invalid(&path.child("allNodes"), false, "must be either unset or set to true"),
         None => {}
     }
-    let told = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true \
+    let detail = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true \
                 in the ResourceSlice spec";
-    match said.len() {
-        0 => errors.required(path, told),
+    match specified.len() {
+        0 => errors.required(path, detail),
         1 => {}
-        _ => errors.invalid(path, format!("{{{}}}", said.join(", ")), told),
+        _ => errors.invalid(path, format!("{{{}}}", specified.join(", ")), detail),
     }
 }
 
@@ -211,7 +211,7 @@ pub fn validate_binding_conditions(errors: &mut Errors, path: &Path<'_>, device:
     const FAIL: &str = "bindingFailureConditions";
     let (bind, fail) = (device.items(&[BIND]), device.items(&[FAIL]));
     for (field, list) in [(BIND, bind), (FAIL, fail)] {
-        if naming::within(errors, &path.child(field), list.len(), MOST_CONDITIONS) {
+        if naming::within(errors, &path.child(field), list.len(), MAX_CONDITIONS) {
             for (index, name) in list.iter().enumerate() {
                 names::check(
                     errors,
@@ -232,12 +232,12 @@ pub fn validate_binding_conditions(errors: &mut Errors, path: &Path<'_>, device:
             errors.invalid(&path, name.clone(), "bindingFailureConditions must not overlap with bindingConditions");
         }
     }
-    for (field, told, wrong) in [
+    for (field, detail, wrong) in [
         (BIND, "bindingConditions are required to use bindingFailureConditions", bind.is_empty() && !fail.is_empty()),
         (FAIL, "bindingFailureConditions are required to use bindingConditions", fail.is_empty() && !bind.is_empty()),
     ] {
         if wrong {
-            errors.invalid(&path.child(field), device[field].clone(), told);
+            errors.invalid(&path.child(field), device[field].clone(), detail);
         }
     }
 }

@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::{configuration, naming};
 use crate::common::columns::{self, AGE, NAME};
 use crate::common::resources;
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
-const MOST_CONFIGURATIONS: usize = 32;
+const MAX_CONFIGURATIONS: usize = 32;
 
 pub struct DeviceClass;
 
@@ -27,7 +27,7 @@ impl KindRules for DeviceClass {
         configuration::validate_selectors(&mut errors, &path.child("selectors"), spec.items(&["selectors"]));
         let configurations = spec.items(&["config"]);
         let stored = old.is_some_and(|old| old["spec"]["config"] == spec["config"]);
-        if naming::within(&mut errors, &path.child("config"), configurations.len(), MOST_CONFIGURATIONS) {
+        if naming::within(&mut errors, &path.child("config"), configurations.len(), MAX_CONFIGURATIONS) {
             for (index, config) in configurations.iter().enumerate() {
                 configuration::validate(&mut errors, &path.item("config", index), config, stored);
             }
@@ -39,8 +39,8 @@ impl KindRules for DeviceClass {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn has_generation(&self) -> bool {

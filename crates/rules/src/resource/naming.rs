@@ -6,17 +6,17 @@ use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use serde_json::Value;
 
-const LONGEST_DRIVER: usize = 63;
-const LONGEST_POOL: usize = 253;
-const LONGEST_IDENTIFIER: usize = 32;
+const MAX_DRIVER_LENGTH: usize = 63;
+const MAX_POOL_LENGTH: usize = 253;
+const MAX_IDENTIFIER_LENGTH: usize = 32;
 
 pub fn validate_driver(errors: &mut Errors, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         errors.required(path, "");
         return;
     }
-    if name.len() > LONGEST_DRIVER {
-        errors.too_long(path, LONGEST_DRIVER);
+    if name.len() > MAX_DRIVER_LENGTH {
+        errors.too_long(path, MAX_DRIVER_LENGTH);
     }
     for wrong in names::dns_subdomain(&name.to_lowercase()) {
         errors.invalid(path, name, wrong);
@@ -29,8 +29,8 @@ pub fn validate_pool(errors: &mut Errors, path: &Path<'_>, name: &str) {
         errors.required(path, "");
         return;
     }
-    if name.len() > LONGEST_POOL {
-        errors.too_long(path, LONGEST_POOL);
+    if name.len() > MAX_POOL_LENGTH {
+        errors.too_long(path, MAX_POOL_LENGTH);
     }
     for part in name.split('/') {
         names::check(errors, path, part, names::dns_subdomain);
@@ -64,15 +64,15 @@ pub fn validate_fully_qualified(errors: &mut Errors, path: &Path<'_>, name: &str
 }
 
 fn validate_identifier(errors: &mut Errors, path: &Path<'_>, name: &str) {
-    if name.len() > LONGEST_IDENTIFIER {
-        errors.too_long(path, LONGEST_IDENTIFIER);
+    if name.len() > MAX_IDENTIFIER_LENGTH {
+        errors.too_long(path, MAX_IDENTIFIER_LENGTH);
     }
     let starts = name.starts_with(|c: char| c == '_' || c.is_ascii_alphabetic());
     if !starts || !name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric()) {
-        let told = "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric \
+        let detail = "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric \
                     characters or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is \
                     '[A-Za-z_][A-Za-z0-9_]*')";
-        errors.invalid(path, name, told);
+        errors.invalid(path, name, detail);
     }
 }
 
@@ -94,18 +94,18 @@ pub fn validate_share(errors: &mut Errors, path: &Path<'_>, id: &str) {
         }
     }
     if id.len() != 36 || id != id.to_lowercase() {
-        let told = "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal \
+        let detail = "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal \
                     characters";
-        errors.invalid(path, id, told);
+        errors.invalid(path, id, detail);
     }
 }
 
 /// A list of limited length: too long a list is not looked at further.
-pub fn within(errors: &mut Errors, path: &Path<'_>, count: usize, most: usize) -> bool {
-    if count > most {
-        errors.too_many(path, count, most);
+pub fn within(errors: &mut Errors, path: &Path<'_>, count: usize, max: usize) -> bool {
+    if count > max {
+        errors.too_many(path, count, max);
     }
-    count <= most
+    count <= max
 }
 
 /// Tells members that are there twice.

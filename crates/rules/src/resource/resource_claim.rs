@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{allocation, claim_spec};
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, text};
-use crate::kind::{self, Column, Context, KindRules, MetadataRounds};
+use crate::kind::{self, Column, Context, KindRules, MetadataPasses};
 
 pub struct ResourceClaim;
 
@@ -27,7 +27,7 @@ impl KindRules for ResourceClaim {
             kind::keep_metadata(object, old);
             allocation::drop_deallocated(object, old);
         } else {
-            kind::keep(object, old, "status");
+            kind::keep_field(object, old, "status");
         }
     }
 
@@ -44,8 +44,8 @@ impl KindRules for ResourceClaim {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn has_status(&self) -> bool {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::claim_spec;
 use crate::common::columns::{self, AGE, NAME};
 use crate::common::{checks, template_metadata};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 pub struct ResourceClaimTemplate;
 
@@ -41,8 +41,8 @@ impl KindRules for ResourceClaimTemplate {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

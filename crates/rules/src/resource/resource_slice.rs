@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use super::{device, naming};
 use crate::common::columns::{self, AGE, NAME, field};
-use crate::common::{checks, internal};
+use crate::common::{checks, internal_types};
 use crate::core::pod::validation::scheduling;
 use crate::kind::{Column, Context, KindRules};
 
 const SPEC: &str = "io.k8s.api.resource.v1.ResourceSliceSpec";
-const MOST_DEVICES: usize = 128;
+const MAX_DEVICES: usize = 128;
 /// Devices with taints or counters take more room.
-const MOST_LARGE_DEVICES: usize = 64;
-const MOST_COUNTER_SETS: usize = 8;
+const MAX_LARGE_DEVICES: usize = 64;
+const MAX_COUNTER_SETS: usize = 8;
 /// Forms of attributes that are behind a feature that is off.
 const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
 
@@ -48,10 +48,6 @@ impl KindRules for ResourceSlice {
 
     fn has_generation(&self) -> bool {
         true
-    }
-
-    fn selectable_fields(&self) -> &'static [&'static str] {
-        &["spec.nodeName", "spec.driver"]
     }
 
     fn columns(&self) -> &'static [Column] {
@@ -121,7 +117,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value, old: Option<&Value>) {
     validate_devices(errors, &path.child("devices"), spec, old);
     let sets = spec.items(&["sharedCounters"]);
     let at = path.child("sharedCounters");
-    if naming::within(errors, &at, sets.len(), MOST_COUNTER_SETS) {
+    if naming::within(errors, &at, sets.len(), MAX_COUNTER_SETS) {
         for (index, set) in sets.iter().enumerate() {
             device::validate_counters(errors, &at.index(index), set, "name");
         }
@@ -142,39 +138,41 @@ fn validate_pool(errors: &mut Errors, path: &Path<'_>, pool: &Value) {
 }
 
 fn validate_nodes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
-    let mut said = Vec::new();
+    let mut specified = Vec::new();
     match spec["nodeName"].as_str() {
         Some("") => {
             errors.invalid(&path.child("nodeName"), "", "must be either unset or set to a non-empty string");
         }
         Some(name) => {
-            said.push("`nodeName`");
+            specified.push("`nodeName`");
             names::check(errors, &path.child("nodeName"), name, names::dns_subdomain);
         }
         None => {}
     }
     if spec.has(&["nodeSelector"]) {
-        said.push("`nodeSelector`");
+        specified.push("`nodeSelector`");
         let at = path.child("nodeSelector");
         scheduling::node_selector(errors, &spec["nodeSelector"], false, &at);
         let terms = &spec["nodeSelector"]["nodeSelectorTerms"];
         if terms.items(&[]).len() != 1 {
-            let shown = internal::shown("[]NodeSelectorTerm", terms);
-            errors.invalid_shown(&at.child("nodeSelectorTerms"), shown, "must have exactly one node selector term");
+            let rendered = internal_types::to_json("[]NodeSelectorTerm", terms);
+            errors.invalid_shown(&at.child("nodeSelectorTerms"), rendered, "must have exactly one node selector term");
         }
     }
-    for (field, shown) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")] {
+    for (field, rendered) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")] {
         match spec.flag(&[field]) {
-            Some(true) => said.push(shown),
+            Some(true) => specified.push(rendered),
             Some(false) => errors.invalid(&path.child(field), false, "must be either unset or set to true"),
             None => {}
         }
     }
     let one = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
-    match said.len() {
+    match specified.len() {
         0 => errors.required(path, one),
         1 => {}
-        _ => errors.invalid(path, format!("{{{}}}", said.join(", ")), format!("{one}, but multiple fields are set")),
+        _ => {
+            errors.invalid(path, format!("{{{}}}", specified.join(", ")), format!("{one}, but multiple fields are set"))
+        }
     }
 }
 
@@ -186,8 +184,8 @@ fn validate_devices(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: Opt
             || !device.items(&["consumesCounters"]).is_empty()
             || attributes.into_iter().any(|(_, attribute)| LISTS.iter().any(|list| attribute.has(&[list])))
     };
-    let most = if devices.iter().any(is_large) { MOST_LARGE_DEVICES } else { MOST_DEVICES };
-    if !naming::within(errors, path, devices.len(), most) {
+    let max = if devices.iter().any(is_large) { MAX_LARGE_DEVICES } else { MAX_DEVICES };
+    if !naming::within(errors, path, devices.len(), max) {
         return;
     }
     let per_device = spec.flag(&["perDeviceNodeSelection"]) == Some(true);

@@ -30,7 +30,7 @@ impl KindRules for PriorityClass {
         let name = object.text(&["metadata", "name"]);
         let value = object.integer(&["value"]).unwrap_or(0);
         if name.starts_with(SYSTEM_PREFIX) {
-            if let Some(wrong) = system_class_fault(name, value, object.flag(&["globalDefault"]).unwrap_or(false)) {
+            if let Some(wrong) = system_class_error(name, value, object.flag(&["globalDefault"]).unwrap_or(false)) {
                 let reserved = "priority class names with 'system-' prefix are reserved for system use only. error: ";
                 errors.forbidden(&Path::root("metadata").child("name"), format!("{reserved}{wrong}"));
             }
@@ -62,7 +62,7 @@ impl KindRules for PriorityClass {
         true
     }
 
-    fn counts_change(&self, _object: &Value, _old: &Value) -> bool {
+    fn increments_generation(&self, _object: &Value, _old: &Value) -> bool {
         false
     }
 
@@ -90,7 +90,7 @@ impl KindRules for PriorityClass {
 }
 
 /// What keeps a class with a system name from being one of the system's own.
-fn system_class_fault(name: &str, value: i64, global_default: bool) -> Option<String> {
+fn system_class_error(name: &str, value: i64, global_default: bool) -> Option<String> {
     let Some((_, known)) = SYSTEM_CLASSES.iter().find(|(known, _)| *known == name) else {
         return Some(format!("{name} is not a known system priority class"));
     };

@@ -46,13 +46,13 @@ impl KindRules for CsiDriver {
         let mut errors = Errors::new();
         let path = Path::root("spec");
         let spec = &object["spec"];
-        for (field, told) in [
+        for (field, detail) in [
             ("attachRequired", "attachedRequired"),
             ("podInfoOnMount", "podInfoOnMount"),
             ("storageCapacity", "storageCapacity"),
         ] {
             if !spec.has(&[field]) {
-                errors.required(&path.child(told), "");
+                errors.required(&path.child(detail), "");
             }
         }
         if let Some(policy) = spec["fsGroupPolicy"].as_str() {
@@ -73,8 +73,8 @@ impl KindRules for CsiDriver {
         }
         let in_secrets = "serviceAccountTokenInSecrets";
         if spec.has(&[in_secrets]) && spec.items(&["tokenRequests"]).is_empty() {
-            let told = "serviceAccountTokenInSecrets is set but no tokenRequests are specified";
-            errors.invalid(&path.child(in_secrets), spec[in_secrets].clone(), told);
+            let detail = "serviceAccountTokenInSecrets is set but no tokenRequests are specified";
+            errors.invalid(&path.child(in_secrets), spec[in_secrets].clone(), detail);
         }
         errors
     }
@@ -82,9 +82,10 @@ impl KindRules for CsiDriver {
     fn validate_update(&self, object: &Value, old: &Value, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         let path = Path::root("spec");
-        for (field, told) in [("attachRequired", "attachedRequired"), ("volumeLifecycleModes", "volumeLifecycleModes")]
+        for (field, detail) in
+            [("attachRequired", "attachedRequired"), ("volumeLifecycleModes", "volumeLifecycleModes")]
         {
-            checks::immutable(&mut errors, &path.child(told), &object["spec"][field], &old["spec"][field]);
+            checks::immutable(&mut errors, &path.child(detail), &object["spec"][field], &old["spec"][field]);
         }
         errors
     }
@@ -99,7 +100,7 @@ impl KindRules for CsiDriver {
         }
     }
 
-    fn counts_change(&self, object: &Value, old: &Value) -> bool {
+    fn increments_generation(&self, object: &Value, old: &Value) -> bool {
         object["spec"] != old["spec"]
     }
 

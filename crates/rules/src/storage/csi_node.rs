@@ -9,11 +9,11 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::provisioner;
-use crate::common::checks::{self, IMMUTABLE, shown_struct};
+use crate::common::checks::{self, IMMUTABLE, struct_json};
 use crate::common::columns::{self, AGE, NAME, text};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
-const LONGEST_NODE_ID: usize = 256;
+const MAX_NODE_ID_LENGTH: usize = 256;
 
 pub struct CsiNode;
 
@@ -43,21 +43,21 @@ impl KindRules for CsiNode {
             for driver in object.items(&["spec", "drivers"]) {
                 let same = |field: &str| driver[field] == old_driver[field];
                 if same("name") && !(same("nodeID") && same("topologyKeys")) {
-                    let shown = shown_struct(&[
+                    let rendered = struct_json(&[
                         ("Name", driver["name"].clone()),
                         ("NodeID", driver.text(&["nodeID"]).into()),
                         ("TopologyKeys", driver["topologyKeys"].clone()),
                         ("Allocatable", Value::Null),
                     ]);
-                    errors.invalid_shown(&Path::root("spec.drivers"), shown, IMMUTABLE);
+                    errors.invalid_shown(&Path::root("spec.drivers"), rendered, IMMUTABLE);
                 }
             }
         }
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 2 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 2 }
     }
 
     fn allows_unconditional_update(&self) -> bool {
@@ -79,8 +79,8 @@ fn validate_node_id(errors: &mut Errors, path: &Path, id: &str) {
     if id.is_empty() {
         errors.required(path, "");
     }
-    if id.len() > LONGEST_NODE_ID {
-        errors.invalid(path, id, format!("must be {LONGEST_NODE_ID} characters or less"));
+    if id.len() > MAX_NODE_ID_LENGTH {
+        errors.invalid(path, id, format!("must be {MAX_NODE_ID_LENGTH} characters or less"));
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::common::checks::{self, NEGATIVE};
 use crate::common::{label_selector, node_labels};
-use crate::kind::{Context, KindRules, MetadataRounds};
+use crate::kind::{Context, KindRules, MetadataPasses};
 
 pub struct CsiStorageCapacity;
 
@@ -39,8 +39,8 @@ impl KindRules for CsiStorageCapacity {
         node_labels::selector_warnings(&object["nodeTopology"], &Path::root("nodeTopology"))
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn allows_unconditional_update(&self) -> bool {

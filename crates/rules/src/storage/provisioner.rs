@@ -4,9 +4,9 @@ use knarr_api::field::{Errors, Path};
 use knarr_api::names;
 use serde_json::{Map, Value};
 
-const MOST_PARAMETERS: usize = 512;
-const MOST_BYTES: usize = 256 << 10;
-const LONGEST_DRIVER_NAME: usize = 63;
+const MAX_PARAMETERS: usize = 512;
+const MAX_BYTES: usize = 256 << 10;
+const MAX_DRIVER_NAME_LENGTH: usize = 63;
 
 /// The name of a provisioner, whose case does not matter.
 pub fn validate_name(errors: &mut Errors, path: &Path, name: &str) {
@@ -23,8 +23,8 @@ pub fn validate_driver_name(errors: &mut Errors, path: &Path, name: &str) {
         errors.required(path, "");
         return;
     }
-    if name.len() > LONGEST_DRIVER_NAME {
-        errors.too_long(path, LONGEST_DRIVER_NAME);
+    if name.len() > MAX_DRIVER_NAME_LENGTH {
+        errors.too_long(path, MAX_DRIVER_NAME_LENGTH);
     }
     for wrong in names::dns_subdomain(&name.to_lowercase()) {
         errors.invalid(path, name, wrong);
@@ -34,8 +34,8 @@ pub fn validate_driver_name(errors: &mut Errors, path: &Path, name: &str) {
 pub fn validate_parameters(errors: &mut Errors, parameters: Option<&Map<String, Value>>, may_be_empty: bool) {
     let path = Path::root("parameters");
     let count = parameters.map_or(0, Map::len);
-    if count > MOST_PARAMETERS {
-        errors.too_long(&path, MOST_PARAMETERS);
+    if count > MAX_PARAMETERS {
+        errors.too_long(&path, MAX_PARAMETERS);
         return;
     }
     let mut size = 0;
@@ -45,8 +45,8 @@ pub fn validate_parameters(errors: &mut Errors, parameters: Option<&Map<String, 
         }
         size += key.len() + value.as_str().map_or(0, str::len);
     }
-    if size > MOST_BYTES {
-        errors.too_long(&path, MOST_BYTES);
+    if size > MAX_BYTES {
+        errors.too_long(&path, MAX_BYTES);
     }
     if !may_be_empty && count == 0 {
         errors.required(&path, "must contain at least one key/value pair");

@@ -12,7 +12,7 @@ use super::provisioner;
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::common::node_labels;
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const TYPE: &str = "io.k8s.api.storage.v1.StorageClass";
 const DEFAULT_CLASS: [&str; 2] =
@@ -63,8 +63,8 @@ impl KindRules for StorageClass {
         warnings
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

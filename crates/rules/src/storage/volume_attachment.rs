@@ -10,18 +10,18 @@ use super::provisioner;
 use crate::common::checks;
 use crate::common::columns::{self, AGE, NAME, field};
 use crate::core::persistent_volume;
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 const SPEC: &str = "io.k8s.api.storage.v1.VolumeAttachmentSpec";
 const SOURCE: &str = "io.k8s.api.storage.v1.VolumeAttachmentSource";
 const STATUS: &str = "io.k8s.api.storage.v1.VolumeAttachmentStatus";
-const MOST_METADATA: usize = 256 << 10;
-const LONGEST_MESSAGE: usize = 1024;
+const MAX_METADATA: usize = 256 << 10;
+const MAX_MESSAGE_LENGTH: usize = 1024;
 
 pub struct VolumeAttachment;
 
 impl KindRules for VolumeAttachment {
-    fn status_keeps_metadata(&self) -> bool {
+    fn status_update_keeps_metadata(&self) -> bool {
         true
     }
 
@@ -47,8 +47,8 @@ impl KindRules for VolumeAttachment {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 0, as_new: 2 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 0, as_create: 2 }
     }
 
     fn has_status(&self) -> bool {
@@ -108,13 +108,13 @@ fn validate_status(errors: &mut Errors, status: &Value) {
     let path = Path::root("status");
     let metadata: Option<&Map<String, Value>> = status.fields(&["attachmentMetadata"]);
     let size: usize = metadata.into_iter().flatten().map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
-    if size > MOST_METADATA {
-        errors.too_long(&path.child("attachmentMetadata"), MOST_METADATA);
+    if size > MAX_METADATA {
+        errors.too_long(&path.child("attachmentMetadata"), MAX_METADATA);
     }
     for field in ["attachError", "detachError"] {
         let path = path.child(field);
-        if status.text(&[field, "message"]).len() > LONGEST_MESSAGE {
-            errors.too_long(&path.child("message"), MOST_METADATA);
+        if status.text(&[field, "message"]).len() > MAX_MESSAGE_LENGTH {
+            errors.too_long(&path.child("message"), MAX_METADATA);
         }
         if let Some(code) = status.integer(&[field, "errorCode"]).filter(|code| *code < 0) {
             errors.invalid(&path.child("errorCode"), code, checks::between(0, i64::from(i32::MAX)));

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::provisioner;
 use crate::common::columns::{self, AGE, NAME, field};
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 
 pub struct VolumeAttributesClass;
 
@@ -15,12 +15,12 @@ impl KindRules for VolumeAttributesClass {
     fn validate(&self, object: &Value, old: Option<&Value>, _context: &Context<'_>) -> Errors {
         let mut errors = Errors::new();
         if let Some(old) = old {
-            for (field, told) in [
+            for (field, detail) in [
                 ("driverName", "updates to driverName are forbidden."),
                 ("parameters", "updates to parameters are forbidden."),
             ] {
                 if object[field] != old[field] {
-                    errors.forbidden(&Path::root(field), told);
+                    errors.forbidden(&Path::root(field), detail);
                 }
             }
         }
@@ -29,8 +29,8 @@ impl KindRules for VolumeAttributesClass {
         errors
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn columns(&self) -> &'static [Column] {

@@ -121,8 +121,8 @@ impl<'a> Summary<'a> {
             self.count_restarts(status);
             let name = status.text(&["name"]);
             let sidecar = specs.iter().any(|c| c.text(&["name"]) == name && is_sidecar(c));
-            let ended = status.at(&["state", "terminated"]);
-            if !ended.is_null() && ended.integer(&["exitCode"]).unwrap_or_default() == 0 {
+            let terminated = status.at(&["state", "terminated"]);
+            if !terminated.is_null() && terminated.integer(&["exitCode"]).unwrap_or_default() == 0 {
                 continue;
             }
             if sidecar && status.flag(&["started"]) == Some(true) {
@@ -130,8 +130,8 @@ impl<'a> Summary<'a> {
                 continue;
             }
             let waiting = status.text(&["state", "waiting", "reason"]);
-            self.reason = if !ended.is_null() {
-                format!("Init:{}", end_reason(ended))
+            self.reason = if !terminated.is_null() {
+                format!("Init:{}", termination_reason(terminated))
             } else if !waiting.is_empty() && waiting != "PodInitializing" {
                 format!("Init:{waiting}")
             } else {
@@ -156,12 +156,12 @@ impl<'a> Summary<'a> {
         for container in status.items(&["containerStatuses"]).iter().rev() {
             self.count_restarts(container);
             let waiting = container.text(&["state", "waiting", "reason"]);
-            let ended = container.at(&["state", "terminated"]);
+            let terminated = container.at(&["state", "terminated"]);
             if !waiting.is_empty() {
                 self.reason = waiting.to_owned();
-            } else if !ended.is_null() {
-                self.reason = end_reason(ended);
-                if ended.integer(&["exitCode"]).unwrap_or_default() != 0 {
+            } else if !terminated.is_null() {
+                self.reason = termination_reason(terminated);
+                if terminated.integer(&["exitCode"]).unwrap_or_default() != 0 {
                     error = Some(self.reason.clone());
                 }
             } else if container.flag(&["ready"]) == Some(true) && container.has(&["state", "running"]) {
@@ -189,9 +189,9 @@ impl<'a> Summary<'a> {
     }
 }
 
-fn end_reason(ended: &Value) -> String {
-    match (ended.text(&["reason"]), ended.integer(&["signal"]).unwrap_or_default()) {
-        ("", 0) => format!("ExitCode:{}", ended.integer(&["exitCode"]).unwrap_or_default()),
+fn termination_reason(terminated: &Value) -> String {
+    match (terminated.text(&["reason"]), terminated.integer(&["signal"]).unwrap_or_default()) {
+        ("", 0) => format!("ExitCode:{}", terminated.integer(&["exitCode"]).unwrap_or_default()),
         ("", signal) => format!("Signal:{signal}"),
         (reason, _) => reason.to_owned(),
     }

@@ -68,7 +68,7 @@ pub fn mirror_service_account(spec: &mut Fields) {
 }
 
 /// The one address of a pod and the list of them follow each other; the one counts where they differ.
-fn keep_addresses_together(status: &mut Fields) {
+fn sync_pod_ips(status: &mut Fields) {
     let one = status.get("podIP").and_then(Value::as_str).unwrap_or_default();
     let first = status.get("podIPs").and_then(|list| list.get(0)).map(|ip| ip.text(&["ip"]));
     match (one, first) {
@@ -87,7 +87,7 @@ fn keep_addresses_together(status: &mut Fields) {
 
 fn set_status_defaults(pod: &mut Fields) {
     let Some(status) = set::object(pod, "status") else { return };
-    keep_addresses_together(status);
+    sync_pod_ips(status);
     for list in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
         for container in set::objects(status, list) {
             resources::round_to_milli(container.get_mut("allocatedResources"));
@@ -121,10 +121,10 @@ fn default_pod_level_resources(spec: &mut Fields) {
     let requests = resources::of_containers(&whole, resources::Side::Requests);
     let Some(level) = set::object(spec, "resources") else { return };
 
-    let asked = level.get("requests").and_then(Value::as_object).cloned().unwrap_or_default();
+    let requested = level.get("requests").and_then(Value::as_object).cloned().unwrap_or_default();
     let huge: Map<String, Value> = limits
         .iter()
-        .filter(|(name, _)| resources::is_huge_page(name) && !asked.contains_key(*name))
+        .filter(|(name, _)| resources::is_huge_page(name) && !requested.contains_key(*name))
         .map(|(name, quantity)| (name.clone(), Value::from(quantity.to_string())))
         .collect();
     if has_limits || !huge.is_empty() {
@@ -132,18 +132,18 @@ fn default_pod_level_resources(spec: &mut Fields) {
     }
 
     let Some(Value::Object(limits)) = level.get("limits") else { return };
-    let mut wanted: Map<String, Value> = requests
+    let mut desired: Map<String, Value> = requests
         .iter()
         .filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"))
         .map(|(name, quantity)| (name.clone(), Value::from(quantity.to_string())))
         .collect();
     for (name, limit) in limits {
-        if resources::is_pod_level(name) && !wanted.contains_key(name) {
-            wanted.insert(name.clone(), limit.clone());
+        if resources::is_pod_level(name) && !desired.contains_key(name) {
+            desired.insert(name.clone(), limit.clone());
         }
     }
-    if !wanted.is_empty() || !asked.is_empty() {
-        resources::fill_in(set::object_or_new(level, "requests"), &wanted);
+    if !desired.is_empty() || !requested.is_empty() {
+        resources::fill_in(set::object_or_new(level, "requests"), &desired);
     }
 }
 

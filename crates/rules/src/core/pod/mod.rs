@@ -18,7 +18,7 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use crate::common::addresses;
-use crate::kind::{Column, Context, KindRules, MetadataRounds};
+use crate::kind::{Column, Context, KindRules, MetadataPasses};
 use options::Options;
 
 pub struct Pod;
@@ -81,15 +81,15 @@ impl KindRules for Pod {
         true
     }
 
-    fn metadata_rounds(&self) -> MetadataRounds {
-        MetadataRounds { as_change: 1, as_new: 1 }
+    fn metadata_passes(&self) -> MetadataPasses {
+        MetadataPasses { as_update: 1, as_create: 1 }
     }
 
     fn grace_period(&self, object: &Value, requested: Option<i64>) -> Option<i64> {
         let spec = object.at(&["spec"]);
         let never_ran = spec.text(&["nodeName"]).is_empty();
-        let ended = matches!(object.text(&["status", "phase"]), "Failed" | "Succeeded");
-        if never_ran || ended {
+        let terminated = matches!(object.text(&["status", "phase"]), "Failed" | "Succeeded");
+        if never_ran || terminated {
             return Some(0);
         }
         let seconds = requested.or(spec.integer(&["terminationGracePeriodSeconds"])).unwrap_or_default();

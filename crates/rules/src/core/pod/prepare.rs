@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::qos;
 use crate::common::equality::same;
-use crate::kind::keep;
+use crate::kind::keep_field;
 
 /// A new pod waits, has a class, and has no status of its own.
 pub fn create(pod: &mut Value, now: Timestamp) {
@@ -30,12 +30,12 @@ pub fn create(pod: &mut Value, now: Timestamp) {
 }
 
 pub fn update(pod: &mut Value, old: &Value) {
-    keep(pod, old, "status");
+    keep_field(pod, old, "status");
     drop_disabled(pod, Some(old));
 }
 
 pub fn update_status(pod: &mut Value, old: &Value) {
-    keep(pod, old, "spec");
+    keep_field(pod, old, "spec");
     keep_metadata(pod, old, &["deletionTimestamp", "ownerReferences"]);
     let status = pod.object(&["status"]);
     if status.get("qosClass").and_then(Value::as_str).unwrap_or_default().is_empty() {
@@ -72,8 +72,8 @@ fn keep_observed_generations(status: &mut Map<String, Value>, old: &Value) {
 /// A write to `ephemeralcontainers` changes those alone.
 pub fn update_ephemeral_containers(pod: &mut Value, old: &Value) {
     let containers = pod.at(&["spec", "ephemeralContainers"]).clone();
-    keep(pod, old, "spec");
-    keep(pod, old, "status");
+    keep_field(pod, old, "spec");
+    keep_field(pod, old, "status");
     keep_whole_metadata(pod, old);
     match containers {
         Value::Null => {
@@ -94,8 +94,8 @@ pub fn resize(pod: &mut Value, old: &Value) {
     let resources = pod.at(&["spec", "resources"]).clone();
     let merged: Vec<Value> =
         lists.iter().map(|list| resized(pod.at(&["spec", list]), old.at(&["spec", list]))).collect();
-    keep(pod, old, "spec");
-    keep(pod, old, "status");
+    keep_field(pod, old, "spec");
+    keep_field(pod, old, "status");
     keep_whole_metadata(pod, old);
     for (list, containers) in lists.iter().zip(merged) {
         if !containers.is_null() {
@@ -118,7 +118,7 @@ fn resized(new: &Value, old: &Value) -> Value {
     let merged = new_list.iter().zip(old_list).map(|(new, old)| {
         let mut container = old.clone();
         for field in ["resources", "resizePolicy"] {
-            keep(&mut container, new, field);
+            keep_field(&mut container, new, field);
         }
         container
     });
@@ -132,7 +132,7 @@ fn keep_whole_metadata(pod: &mut Value, old: &Value) {
 fn keep_metadata(pod: &mut Value, old: &Value, fields: &[&str]) {
     if let Some(metadata) = pod.get_mut("metadata") {
         for field in fields {
-            keep(metadata, old.at(&["metadata"]), field);
+            keep_field(metadata, old.at(&["metadata"]), field);
         }
     }
 }

@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn static_pods_are_judged_as_others_are() {
+    fn static_pods_are_validated_like_others() {
         let plain = json!({ "name": "c", "image": "i" });
         let mut good = pod(
             plain.clone(),

@@ -75,14 +75,14 @@ fn restarts(errors: &mut Errors, status: &Value, old: &Value, path: &Path<'_>) {
             continue;
         }
         for (i, before) in old.items(&["status", statuses]).iter().enumerate() {
-            let ended = before.at(&["state", "terminated"]);
+            let terminated = before.at(&["state", "terminated"]);
             let name = before.text(&["name"]);
             let now = status.items(&[statuses]).iter().find(|now| now.text(&["name"]) == name);
-            if ended.is_null() || now.is_none_or(|now| now.has(&["state", "terminated"])) {
+            if terminated.is_null() || now.is_none_or(|now| now.has(&["state", "terminated"])) {
                 continue;
             }
             let container = spec.items(&[list]).iter().find(|container| container.text(&["name"]) == name);
-            let code = ended.integer(&["exitCode"]).unwrap_or_default();
+            let code = terminated.integer(&["exitCode"]).unwrap_or_default();
             if !container.is_some_and(|container| should_restart(container, spec, code)) {
                 errors.forbidden(&path.item(statuses, i).child("state"), DETAIL);
             }
@@ -192,8 +192,8 @@ fn ip_list(errors: &mut Errors, status: &Value, field: &str, known: &[&str], pat
     }
     if list.len() > 1 && (!addresses::is_dual_stack(&list) || list.len() > 2) {
         let parts: Vec<String> = list.iter().map(|ip| format!("{{\"IP\":{}}}", Value::from(*ip))).collect();
-        let shown = format!("[{}]", parts.join(","));
-        errors.invalid_shown(path, shown, "may specify no more than one IP for each IP family");
+        let rendered = format!("[{}]", parts.join(","));
+        errors.invalid_shown(path, rendered, "may specify no more than one IP for each IP family");
     }
 }
 

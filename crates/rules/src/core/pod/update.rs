@@ -11,8 +11,8 @@ use super::validation::containers::untrimmed_image;
 use super::validation::scheduling;
 use crate::common::equality::same;
 use crate::common::formats::between;
-use crate::common::{difference, internal};
-use crate::kind::keep;
+use crate::common::{diff, internal_types};
+use crate::kind::keep_field;
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
                          `spec.tolerations` (only additions to existing tolerations),\
@@ -39,8 +39,8 @@ pub fn pod(errors: &mut Errors, pod: &Value, old: &Value, options: &Options) {
     }
     let allowed = with_allowed_changes_undone(errors, spec, old_spec, &path);
     if !same(&allowed, old_spec) {
-        let difference = difference::of_pod_specs(old_spec, &allowed);
-        let detail = format!("pod updates may not change fields other than {UPDATABLE}\n{difference}");
+        let diff = diff::of_pod_specs(old_spec, &allowed);
+        let detail = format!("pod updates may not change fields other than {UPDATABLE}\n{diff}");
         errors.forbidden(&path, detail);
     }
 }
@@ -109,23 +109,23 @@ fn with_allowed_changes_undone(errors: &mut Errors, spec: &Value, old: &Value, p
     let mut undone = spec.clone();
     for list in ["containers", "initContainers"] {
         for (container, before) in undone.items_mut(&[list]).iter_mut().zip(old.items(&[list])) {
-            keep(container, before, "image");
+            keep_field(container, before, "image");
         }
     }
     for field in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
-        keep(&mut undone, old, field);
+        keep_field(&mut undone, old, field);
     }
     if old.integer(&["terminationGracePeriodSeconds"]).is_some_and(|seconds| seconds < 0)
         && undone.integer(&["terminationGracePeriodSeconds"]) == Some(1)
     {
-        keep(&mut undone, old, "terminationGracePeriodSeconds");
+        keep_field(&mut undone, old, "terminationGracePeriodSeconds");
     }
     if old.items(&["schedulingGates"]).is_empty() {
         return undone;
     }
     if !same(undone.at(&["nodeSelector"]), old.at(&["nodeSelector"])) {
         node_selector_grows(errors, spec, old, &path.child("nodeSelector"));
-        keep(&mut undone, old, "nodeSelector");
+        keep_field(&mut undone, old, "nodeSelector");
     }
     let before = old.at(&["affinity", "nodeAffinity"]);
     if !same(undone.at(&["affinity", "nodeAffinity"]), before) {
@@ -162,15 +162,15 @@ fn node_affinity_grows(errors: &mut Errors, new: &Value, old: &Value, path: &Pat
     let after = new.items(&[REQUIRED, "nodeSelectorTerms"]);
     let path = path.child(REQUIRED);
     if !before.is_empty() && before.len() != after.len() {
-        let shown: Vec<String> = after.iter().map(term_shown).collect();
-        let shown = if after.is_empty() { "null".to_owned() } else { format!("[{}]", shown.join(",")) };
+        let rendered: Vec<String> = after.iter().map(term_json).collect();
+        let rendered = if after.is_empty() { "null".to_owned() } else { format!("[{}]", rendered.join(",")) };
         let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
-        return errors.invalid_shown(&path.child("nodeSelectorTerms"), shown, detail);
+        return errors.invalid_shown(&path.child("nodeSelectorTerms"), rendered, detail);
     }
     for (i, (old, new)) in before.iter().zip(after).enumerate() {
         if !term_grows(new, old) {
             let detail = "only additions are allowed (no mutations or deletions)";
-            errors.invalid_shown(&path.item("nodeSelectorTerms", i), term_shown(new), detail);
+            errors.invalid_shown(&path.item("nodeSelectorTerms", i), term_json(new), detail);
         }
     }
 }
@@ -187,8 +187,8 @@ fn term_grows(new: &Value, old: &Value) -> bool {
     })
 }
 
-fn term_shown(term: &Value) -> String {
-    internal::shown("NodeSelectorTerm", term)
+fn term_json(term: &Value) -> String {
+    internal_types::to_json("NodeSelectorTerm", term)
 }
 
 /// A write to `ephemeralcontainers`: they may come, and then stay as they are.
@@ -210,8 +210,8 @@ pub fn ephemeral_containers(errors: &mut Errors, pod: &Value, old: &Value, optio
                 errors.forbidden(&path, detail);
             }
             Some(container) if !same(container, before) => {
-                let difference = difference::of_ephemeral_containers(before, container);
-                let detail = format!("existing ephemeral containers {} may not be changed\n{difference}", quoted(name));
+                let diff = diff::of_ephemeral_containers(before, container);
+                let detail = format!("existing ephemeral containers {} may not be changed\n{diff}", quoted(name));
                 errors.forbidden(&path, detail);
             }
             Some(_) => {}
@@ -236,8 +236,8 @@ pub fn resize(errors: &mut Errors, pod: &Value, old: &Value) {
         class => class,
     };
     if class != qos::class(spec) {
-        let shown = pod.text(&["status", "qosClass"]);
-        errors.invalid(&path, shown, "Pod QOS Class may not change as a result of resizing");
+        let rendered = pod.text(&["status", "qosClass"]);
+        errors.invalid(&path, rendered, "Pod QOS Class may not change as a result of resizing");
     }
     let running = old.items(&["status", "containerStatuses"]).iter().find(|status| status.has(&["state", "running"]));
     if running.is_some_and(|status| !status.has(&["resources"])) {

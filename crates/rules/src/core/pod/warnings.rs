@@ -166,7 +166,7 @@ fn volumes(warnings: &mut Vec<String>, spec: &Value, path: &Path<'_>) {
     ];
     for (i, volume) in spec.items(&["volumes"]).iter().enumerate() {
         let path = path.item("volumes", i);
-        for (field, shown, message) in OLD {
+        for (field, rendered, message) in OLD {
             if !volume.has(&[field]) {
                 continue;
             }
@@ -174,7 +174,7 @@ fn volumes(warnings: &mut Vec<String>, spec: &Value, path: &Path<'_>) {
                 let template = volume.at(&["ephemeral", "volumeClaimTemplate"]);
                 claim_spec(warnings, template.at(&["spec"]), &path.child("ephemeral.volumeClaimTemplate.spec"));
             } else {
-                warnings.push(format!("{}: {message}", path.child(shown)));
+                warnings.push(format!("{}: {message}", path.child(rendered)));
             }
         }
     }
@@ -381,24 +381,24 @@ fn overlapping_paths(warnings: &mut Vec<String>, spec: &Value) {
             ("secret", "secretName", "Secret "),
             ("downwardAPI", "", "DownwardAPI"),
         ];
-        for (kind, name_field, shown) in simple {
+        for (kind, name_field, rendered) in simple {
             let source = volume.at(&[kind]);
-            let mut taken = Vec::new();
+            let mut used = Vec::new();
             for item in source.items(&["items"]) {
                 let what = if name_field.is_empty() { String::new() } else { quoted(source.text(&[name_field])) };
-                for body in overlaps(&mut taken, item.text(&["path"]), "") {
-                    warnings.push(format!("volume {name} ({shown}{what}): overlapping paths: {body}"));
+                for body in overlaps(&mut used, item.text(&["path"]), "") {
+                    warnings.push(format!("volume {name} ({rendered}{what}): overlapping paths: {body}"));
                 }
             }
         }
-        let mut taken = Vec::new();
+        let mut used = Vec::new();
         for source in volume.items(&["projected", "sources"]) {
             if source.as_object().is_none_or(serde_json::Map::is_empty) {
                 warnings.push(format!("volume {name} (Projected) has no sources provided"));
                 continue;
             }
             for (path, from) in projected_paths(source) {
-                for body in overlaps(&mut taken, path, &from) {
+                for body in overlaps(&mut used, path, &from) {
                     warnings.push(format!("volume {name} (Projected): overlapping paths: {body}"));
                 }
             }
@@ -424,21 +424,21 @@ fn projected_paths(source: &Value) -> Vec<(&str, String)> {
 }
 
 /// Adds a path to those taken; answers what it is in the way of.
-fn overlaps(taken: &mut Vec<(String, String)>, path: &str, from: &str) -> Vec<String> {
-    let shown = |path: &str, from: &str| {
+fn overlaps(used: &mut Vec<(String, String)>, path: &str, from: &str) -> Vec<String> {
+    let rendered = |path: &str, from: &str| {
         if from.is_empty() { quoted(path) } else { format!("{} ({from})", quoted(path)) }
     };
     let path = path.trim_end_matches('/');
     let is_inside = |inner: &str, outer: &str| {
         inner == outer || inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'))
     };
-    let found = taken
+    let found = used
         .iter()
         .filter(|(other, _)| !path.is_empty() && !other.is_empty())
         .filter(|(other, _)| is_inside(other, path) || is_inside(path, other))
-        .map(|(other, other_from)| format!("{} with {}", shown(path, from), shown(other, other_from)))
+        .map(|(other, other_from)| format!("{} with {}", rendered(path, from), rendered(other, other_from)))
         .collect();
-    taken.push((path.to_owned(), from.to_owned()));
+    used.push((path.to_owned(), from.to_owned()));
     found
 }
 

@@ -32,7 +32,7 @@ pub fn cells(service: &Value, now: Timestamp) -> Vec<Value> {
         external_ip(service).into(),
         ports(spec).into(),
         columns::age(service, now),
-        labels::shown(spec.at(&["selector"])).into(),
+        labels::display(spec.at(&["selector"])).into(),
     ]
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::common::addresses;
 use crate::common::defaults as set;
-use crate::kind::{Column, Context, KindRules, keep};
+use crate::kind::{Column, Context, KindRules, keep_field};
 
 const AFFINITY_SECONDS: i64 = 10_800;
 
@@ -34,9 +34,9 @@ impl KindRules for Service {
 
     fn prepare_update(&self, object: &mut Value, old: &Value, context: &Context<'_>) {
         if context.subresource == "status" {
-            keep(object, old, "spec");
+            keep_field(object, old, "spec");
         } else {
-            keep(object, old, "status");
+            keep_field(object, old, "status");
             prepare::update(object, old);
         }
     }
@@ -73,7 +73,7 @@ impl KindRules for Service {
         true
     }
 
-    fn creates_on_update(&self) -> bool {
+    fn allows_create_on_update(&self) -> bool {
         true
     }
 

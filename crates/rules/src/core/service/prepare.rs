@@ -6,7 +6,7 @@ use knarr_api::value::{Read, Write};
 use serde_json::{Value, json};
 
 use super::{accessible, needs_health_check};
-use crate::kind::keep;
+use crate::kind::keep_field;
 
 /// Clients that know of one cluster IP only set that one; the list follows it.
 pub fn create(service: &mut Value) {
@@ -17,13 +17,13 @@ pub fn create(service: &mut Value) {
 }
 
 pub fn update(service: &mut Value, old: &Value) {
-    take_over_given_values(service, old);
-    keep_ips_together(service, old);
+    keep_allocated_values(service, old);
+    sync_cluster_ips(service, old);
     drop_what_the_type_has_not(service, old);
 }
 
 /// Values that were given out stay when a client sends its service again without them.
-fn take_over_given_values(service: &mut Value, old: &Value) {
+fn keep_allocated_values(service: &mut Value, old: &Value) {
     if needs_cluster_ip(service) && needs_cluster_ip(old) {
         if service.text(&["spec", "clusterIP"]).is_empty() {
             keep_in_spec(service, old, "clusterIP");
@@ -56,7 +56,7 @@ fn take_over_given_values(service: &mut Value, old: &Value) {
 }
 
 /// The one cluster IP and the list of them follow each other, whichever a client knows.
-fn keep_ips_together(service: &mut Value, old: &Value) {
+fn sync_cluster_ips(service: &mut Value, old: &Value) {
     let (one, before) = (service.text(&["spec", "clusterIP"]).to_owned(), old.text(&["spec", "clusterIP"]));
     if !old.items(&["spec", "clusterIPs"]).is_empty()
         && service.items(&["spec", "clusterIPs"]).is_empty()
@@ -113,7 +113,7 @@ fn drop_what_the_type_has_not(service: &mut Value, old: &Value) {
 
 fn keep_in_spec(service: &mut Value, old: &Value, field: &str) {
     if let Some(spec) = service.get_mut("spec") {
-        keep(spec, old.at(&["spec"]), field);
+        keep_field(spec, old.at(&["spec"]), field);
     }
 }
 

@@ -64,8 +64,8 @@ fn families(errors: &mut Errors, service: &Value, old: &Value, path: &Path<'_>) 
         return;
     }
     if new.len() < before.len() && service.items(&["spec", "clusterIPs"]).is_empty() {
-        let shown = if new.is_empty() { Value::Null } else { Value::Array(new.to_vec()) };
-        errors.invalid(&first, shown, "primary ipFamily can not be unset");
+        let rendered = if new.is_empty() { Value::Null } else { Value::Array(new.to_vec()) };
+        errors.invalid(&first, rendered, "primary ipFamily can not be unset");
     }
     if let (Some(new), Some(before)) = (new.first(), before.first())
         && new != before

@@ -9,7 +9,7 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::{accessible, is_headless, needs_health_check};
-use crate::common::checks::{one_of, shown_struct};
+use crate::common::checks::{one_of, struct_json};
 use crate::common::formats;
 use crate::common::{addresses, labels};
 use crate::core::endpoints::endpoint_ip;
@@ -254,7 +254,7 @@ fn repeated_ports(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
         let repeats =
             |other: &Value| same_protocol(port, other) && other.integer(&["port"]).unwrap_or_default() == number;
         if ports[..i].iter().any(repeats) {
-            let shown = shown_struct(&[
+            let rendered = struct_json(&[
                 ("Name", "".into()),
                 ("Protocol", port.text(&["protocol"]).into()),
                 ("AppProtocol", Value::Null),
@@ -265,7 +265,7 @@ fn repeated_ports(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
             errors.push(knarr_api::field::Error {
                 field: path.item("ports", i).to_string(),
                 fault: knarr_api::field::Fault::Duplicate,
-                shown: Some(shown),
+                shown: Some(rendered),
                 detail: String::new(),
             });
         }

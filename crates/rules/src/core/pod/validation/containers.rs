@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::super::options::Options;
 use super::mounts::Volumes;
 use super::{env, mounts, probes, resources, security};
-use crate::common::checks::{one_of, shown_struct};
+use crate::common::checks::{one_of, struct_json};
 use crate::common::formats;
 use crate::core::volume::sources::pull_policy;
 
@@ -216,17 +216,17 @@ fn ports(errors: &mut Errors, container: &Value, path: &Path<'_>) {
     }
 }
 
-fn host_ports(errors: &mut Errors, container: &Value, taken: &mut BTreeSet<String>, path: &Path<'_>) {
+fn host_ports(errors: &mut Errors, container: &Value, used: &mut BTreeSet<String>, path: &Path<'_>) {
     for (i, port) in container.items(&["ports"]).iter().enumerate() {
         let number = port.integer(&["hostPort"]).unwrap_or_default();
         if number == 0 {
             continue;
         }
-        let shown = format!("{}/{}/{number}", port.text(&["protocol"]), port.text(&["hostIP"]));
-        if taken.contains(&shown) {
-            errors.duplicate(&path.item("ports", i).child("hostPort"), shown);
+        let rendered = format!("{}/{}/{number}", port.text(&["protocol"]), port.text(&["hostIP"]));
+        if used.contains(&rendered) {
+            errors.duplicate(&path.item("ports", i).child("hostPort"), rendered);
         } else {
-            taken.insert(shown);
+            used.insert(rendered);
         }
     }
 }
@@ -311,8 +311,8 @@ pub fn claims(errors: &mut Errors, spec: &Value, metadata: Option<&Value>, path:
             seen.insert(name);
         }
         let (direct, template) = (claim.at(&["resourceClaimName"]), claim.at(&["resourceClaimTemplateName"]));
-        let shown = || {
-            shown_struct(&[
+        let rendered = || {
+            struct_json(&[
                 ("Name", name.into()),
                 ("ResourceClaimName", direct.clone()),
                 ("ResourceClaimTemplateName", template.clone()),
@@ -321,11 +321,11 @@ pub fn claims(errors: &mut Errors, spec: &Value, metadata: Option<&Value>, path:
         match (direct.is_null(), template.is_null()) {
             (false, false) => {
                 let detail = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
-                errors.invalid_shown(&path, shown(), detail);
+                errors.invalid_shown(&path, rendered(), detail);
             }
             (true, true) => {
                 let detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-                errors.invalid_shown(&path, shown(), detail);
+                errors.invalid_shown(&path, rendered(), detail);
             }
             _ => {}
         }

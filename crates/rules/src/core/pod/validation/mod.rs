@@ -120,7 +120,7 @@ fn volumes<'a>(
             right.push(volume);
         }
         let claim = volume.text(&["persistentVolumeClaim", "claimName"]);
-        if !pod_name.is_empty() && !claim.is_empty() && is_made_for_a_volume(all, pod_name, claim) {
+        if !pod_name.is_empty() && !claim.is_empty() && is_ephemeral_volume_claim(all, pod_name, claim) {
             let detail = "must not reference a PVC that gets created for an ephemeral volume";
             errors.invalid(&path.child("persistentVolumeClaim.claimName"), claim, detail);
         }
@@ -129,7 +129,7 @@ fn volumes<'a>(
 }
 
 /// Whether a claim's name is that of the claim made for one of the pod's ephemeral volumes.
-fn is_made_for_a_volume(volumes: &[Value], pod_name: &str, claim: &str) -> bool {
+fn is_ephemeral_volume_claim(volumes: &[Value], pod_name: &str, claim: &str) -> bool {
     let volume = claim.strip_prefix(pod_name).and_then(|rest| rest.strip_prefix('-'));
     volume.is_some_and(|name| volumes.iter().any(|v| v.text(&["name"]) == name && v.has(&["ephemeral"])))
 }

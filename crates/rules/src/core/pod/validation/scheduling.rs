@@ -218,8 +218,8 @@ pub fn spread_constraints(errors: &mut Errors, spec: &Value, path: &Path<'_>, op
         let repeats =
             |other: &Value| other.text(&["topologyKey"]) == key && other.text(&["whenUnsatisfiable"]) == action;
         if constraints[i + 1..].iter().any(repeats) {
-            let shown = format!("{{{key}, {action}}}");
-            errors.duplicate(&path.child("{topologyKey, whenUnsatisfiable}"), shown);
+            let rendered = format!("{{{key}, {action}}}");
+            errors.duplicate(&path.child("{topologyKey, whenUnsatisfiable}"), rendered);
         }
         if let Some(domains) = constraint.integer(&["minDomains"]) {
             positive(errors, domains, &path.child("minDomains"));

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::super::options::Options;
 use crate::common::checks::one_of;
-use crate::common::{formats, internal};
+use crate::common::{formats, internal_types};
 
 /// The pod's own security context, and the fields of the spec that belong to it.
 pub fn of_pod(errors: &mut Errors, spec: &Value, path: &Path<'_>, options: &Options) {
@@ -68,12 +68,12 @@ pub fn of_container(errors: &mut Errors, container: &Value, uses_host_users: boo
     if context.flag(&["allowPrivilegeEscalation"]) == Some(false) {
         if context.flag(&["privileged"]) == Some(true) {
             let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            errors.invalid_shown(&path, internal::shown("SecurityContext", context), detail);
+            errors.invalid_shown(&path, internal_types::to_json("SecurityContext", context), detail);
         }
         for capability in context.items(&["capabilities", "add"]) {
             if capability.as_str() == Some("CAP_SYS_ADMIN") {
                 let detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-                errors.invalid_shown(&path, internal::shown("SecurityContext", context), detail);
+                errors.invalid_shown(&path, internal_types::to_json("SecurityContext", context), detail);
             }
         }
     }
@@ -100,9 +100,9 @@ fn seccomp(errors: &mut Errors, profile: &Value, path: &Path<'_>) {
             formats::local_descending_path(errors, &path.child("localhostProfile"), local);
         }
         (_, Some(_)) => {
-            let shown = internal::shown("SeccompProfile", profile);
+            let rendered = internal_types::to_json("SeccompProfile", profile);
             let detail = "can only be set when seccomp type is Localhost";
-            errors.invalid_shown(&path.child("localhostProfile"), shown, detail);
+            errors.invalid_shown(&path.child("localhostProfile"), rendered, detail);
         }
         (_, None) => {}
     }
@@ -322,9 +322,9 @@ pub fn user_namespace(errors: &mut Errors, spec: &Value, path: &Path<'_>, option
     if !options.user_namespaces_with_host_network && spec.flag(&["hostNetwork"]) == Some(true) {
         errors.forbidden(&path.child("hostNetwork"), DETAIL);
     }
-    for (field, shown) in [("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+    for (field, rendered) in [("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
         if spec.flag(&[field]) == Some(true) {
-            errors.forbidden(&path.child(shown), DETAIL);
+            errors.forbidden(&path.child(rendered), DETAIL);
         }
     }
     if options.user_namespaces_with_devices {

@@ -7,14 +7,14 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 /// A value of one of the types of the core group, in one line.
-pub fn shown(type_name: &str, value: &Value) -> String {
+pub fn to_json(type_name: &str, value: &Value) -> String {
     let mut text = String::new();
     write(&mut text, &tree(type_name, value, &Value::Null), None, 0);
     text
 }
 
 /// The same over many lines, indented by one space.
-pub fn pretty(type_name: &str, value: &Value) -> String {
+pub fn to_json_pretty(type_name: &str, value: &Value) -> String {
     let mut text = String::new();
     write(&mut text, &tree(type_name, value, &Value::Null), Some(1), 0);
     text
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn every_field_is_shown_by_its_internal_name() {
         assert_eq!(
-            shown("SecurityContext", &json!({"privileged": true, "capabilities": {"add": ["A<B"]}})),
+            to_json("SecurityContext", &json!({"privileged": true, "capabilities": {"add": ["A<B"]}})),
             "{\"Capabilities\":{\"Add\":[\"A\\u003cB\"],\"Drop\":null},\"Privileged\":true,\"SELinuxOptions\":null,\
              \"WindowsOptions\":null,\"RunAsUser\":null,\"RunAsGroup\":null,\"RunAsNonRoot\":null,\
              \"ReadOnlyRootFilesystem\":null,\"AllowPrivilegeEscalation\":null,\"ProcMount\":null,\
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn fields_of_the_holder_are_found() {
         let spec = json!({"hostNetwork": true, "securityContext": {}, "containers": [{"name": "c"}]});
-        let text = pretty("PodSpec", &spec);
+        let text = to_json_pretty("PodSpec", &spec);
         assert!(text.contains("\n \"SecurityContext\": {\n  \"HostNetwork\": true,\n  \"HostPID\": false,"), "{text}");
         assert!(text.contains("\n  {\n   \"Name\": \"c\",\n   \"Image\": \"\","), "{text}");
         assert!(!TYPES.values().flatten().any(|field| {

@@ -4,24 +4,27 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::internal;
+use super::internal_types;
 
 pub fn of_pod_specs(old: &Value, new: &Value) -> String {
-    unified(&internal::pretty("PodSpec", old), &internal::pretty("PodSpec", new))
+    unified(&internal_types::to_json_pretty("PodSpec", old), &internal_types::to_json_pretty("PodSpec", new))
 }
 
 pub fn of_ephemeral_containers(old: &Value, new: &Value) -> String {
-    unified(&internal::pretty("EphemeralContainer", old), &internal::pretty("EphemeralContainer", new))
+    unified(
+        &internal_types::to_json_pretty("EphemeralContainer", old),
+        &internal_types::to_json_pretty("EphemeralContainer", new),
+    )
 }
 
 pub fn of_claim_specs(old: &Value, new: &Value) -> String {
     let name = "PersistentVolumeClaimSpec";
-    unified(&internal::pretty(name, old), &internal::pretty(name, new))
+    unified(&internal_types::to_json_pretty(name, old), &internal_types::to_json_pretty(name, new))
 }
 
 pub fn of_volume_sources(old: &Value, new: &Value) -> String {
     let name = "PersistentVolumeSource";
-    unified(&internal::pretty(name, old), &internal::pretty(name, new))
+    unified(&internal_types::to_json_pretty(name, old), &internal_types::to_json_pretty(name, new))
 }
 
 const CONTEXT: usize = 3;
