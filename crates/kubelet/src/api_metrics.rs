@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use http::Request;
 use hyper::body::Body as _;
-use knarr_client::Server;
+use knarr_client::ServerAddress;
 use kube::Client;
 use kube::client::Body;
 
@@ -14,7 +14,7 @@ use crate::counters::Counters;
 /// The client, measured. The server is named as the connections to it are; one in this process has no such name.
 pub fn measured(client: Client, metrics: Arc<Counters>) -> Client {
     let namespace = client.default_namespace().to_string();
-    let server = Server::default();
+    let server = ServerAddress::default();
     let send = tower::service_fn(move |mut request: Request<Body>| {
         let (client, metrics, server) = (client.clone(), metrics.clone(), server.clone());
         async move {

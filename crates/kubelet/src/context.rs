@@ -14,10 +14,10 @@ use parking_lot::RwLock;
 use crate::cgroup::Cgroups;
 use crate::container::env::Surroundings;
 use crate::images::Images;
-use crate::node::machine::Machine;
+use crate::host::Host;
 use crate::objects::Objects;
 use crate::pod::{self, Role};
-use crate::runtime::{Index, Pulse};
+use crate::runtime::{Index, Heartbeat};
 use crate::settings::Settings;
 use crate::start_queue::StartQueue;
 use crate::volumes::Tokens;
@@ -33,7 +33,7 @@ pub struct Context {
     pub abilities: RwLock<Abilities>,
     pub events: EventRecorder,
     pub index: Index,
-    pub pulse: Pulse,
+    pub heartbeat: Heartbeat,
     pub objects: Objects,
     pub services: Arc<Informer<Service>>,
     pub node: Arc<Informer<Node>>,
@@ -41,7 +41,7 @@ pub struct Context {
     pub tokens: Tokens,
     /// None on hosts that let us make no cgroups.
     pub cgroups: Option<Cgroups>,
-    pub machine: Machine,
+    pub host: Host,
     pub node_dns: DnsConfig,
     pub addresses: Vec<String>,
     pub allocatable: RwLock<BTreeMap<String, Quantity>>,

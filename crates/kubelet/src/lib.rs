@@ -10,11 +10,16 @@
 mod api_metrics;
 mod beneath;
 mod cgroup;
+mod container_logs;
 mod container;
 mod context;
 mod counters;
+mod eviction;
+mod filesystem;
+mod host;
 mod images;
 pub mod inotify;
+mod journey_events;
 mod node;
 mod objects;
 mod pod;
@@ -28,14 +33,14 @@ mod settings;
 mod source;
 mod start_queue;
 mod status;
-mod trail;
+
 mod tree;
 mod volumes;
 mod worker;
 
 pub use node::LOGIND_FILE;
 pub use node::certificates;
-pub use node::eviction::{Eviction, Limit, Signal, Threshold};
+pub use eviction::{Eviction, Limit, Signal, Threshold};
 pub use settings::{CertificateFiles, Settings};
 #[doc(hidden)]
 pub use source::fuzzing;
@@ -107,21 +112,21 @@ async fn start(client: kube::Client, settings: Settings) -> Result<tokio::task::
     if context.settings.request_serving_certificate && context.settings.serving_certificate.is_none() {
         tasks.spawn(keep_serving_certificate(context.clone(), certificate));
     }
-    let (index, metrics, pulse) = (context.index.clone(), context.metrics.clone(), context.pulse.clone());
-    tasks.spawn(runtime::follow(context.runtime.clone(), index, metrics, pulse));
+    let (index, metrics, heartbeat) = (context.index.clone(), context.metrics.clone(), context.heartbeat.clone());
+    tasks.spawn(runtime::follow(context.runtime.clone(), index, metrics, heartbeat));
     if context.settings.register {
         // Pods of the manifest folder must run while there is no API yet: it may be one of them.
         let registering = context.clone();
         tasks.spawn(async move {
             let begun = std::time::Instant::now();
-            node::startup::begun(&registering.metrics, registering.machine.booted_at);
+            node::startup::begun(&registering.metrics, registering.host.booted_at);
             register_until_done(&registering).await;
             node::startup::registered(&registering.metrics, begun.elapsed());
             node::keep_lease(registering).await;
         });
     }
     tasks.spawn(node::keep_status(context.clone(), pods.clone(), port));
-    tasks.spawn(node::eviction::watch(context.clone(), pods.clone()));
+    tasks.spawn(node::watch_eviction(context.clone(), pods.clone()));
     tasks.spawn(collect_images(context.clone()));
     tasks.spawn(node::rotate_logs(context.clone(), pods.clone()));
     tasks.spawn(node::watch_shutdown(context.clone(), pods.clone()));
@@ -208,17 +213,17 @@ async fn assemble(
     let version = once_there(endpoint, || runtime.version()).await?;
     let metrics = Arc::new(counters::Counters::default());
     let client = api_metrics::measured(client, metrics.clone());
-    let runtime = runtime.observed(server::metrics::runtime_observer(metrics.clone()));
+    let runtime = runtime.with_observer(server::metrics::runtime_observer(metrics.clone()));
     let abilities = once_there(endpoint, || runtime.status(false)).await;
     let abilities = abilities.map(|status| context::Abilities::of(&status)).unwrap_or_default();
-    let informers = Informers::new(client.clone()).reducing(pod::compact);
-    let machine = node::machine::read();
-    let allocatable = node::allocatable(&settings, &machine);
-    let cgroups = prepare_cgroups(&settings, &allocatable, node::memory_for_pods(&settings, &machine));
+    let informers = Informers::new(client.clone()).with_transform(pod::compact);
+    let host = host::read();
+    let allocatable = node::allocatable(&settings, &host);
+    let cgroups = prepare_cgroups(&settings, &allocatable, node::memory_for_pods(&settings, &host));
     let resolv_conf = settings.resolv_conf.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
     let bound = informers.selected::<Pod>(&format!("spec.nodeName={}", settings.node_name), "");
     let resources =
-        resources::Resources::open(&settings.root, settings.resources.clone(), machine.memory, metrics.clone());
+        resources::Resources::open(&settings.root, settings.resources.clone(), host.memory, metrics.clone());
     let context = Context {
         resources: Arc::new(resources),
         events: EventRecorder::new(client.clone(), "kubelet", Some(&settings.node_name)),
@@ -228,18 +233,18 @@ async fn assemble(
         images: images::Images::open(&settings.root),
         tokens: volumes::Tokens::new(client.clone()),
         index: runtime::Index::default(),
-        pulse: runtime::Pulse::new(std::time::Instant::now()),
+        heartbeat: runtime::Heartbeat::new(std::time::Instant::now()),
         addresses: vec![settings.node_ip.to_string()],
         node_dns: container::dns::parse_resolv_conf(&resolv_conf.unwrap_or_default()),
         allocatable: RwLock::new(allocatable),
         metrics,
         begun: tokio::time::Instant::now(),
-        starts: start_queue::StartQueue::new(machine.cpus),
+        starts: start_queue::StartQueue::new(host.cpus),
         abilities: RwLock::new(abilities),
         runtime_name: version.runtime_name,
         runtime_version: version.runtime_version,
         cgroups,
-        machine,
+        host,
         client,
         runtime,
         settings,

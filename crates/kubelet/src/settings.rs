@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 
-use crate::node::eviction::Eviction;
+use crate::eviction::Eviction;
 
 /// Everything an operator may choose. [`Settings::new`] gives the values a stock node has.
 #[derive(Clone, Debug)]

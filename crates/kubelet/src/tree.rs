@@ -149,7 +149,7 @@ mod tests {
         }
         let mut count = Count::default();
         let walked = walk(&root, &mut count);
-        let usage = crate::node::filesystem::folder_usage(&root).1;
+        let usage = crate::filesystem::folder_usage(&root).1;
         let removed = remove(&root);
         assert!(walked.is_ok() && removed.is_ok(), "{walked:?} {removed:?}");
         assert_eq!(count.0, DEPTH + 1);

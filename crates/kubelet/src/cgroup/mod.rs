@@ -162,7 +162,7 @@ impl Cgroups {
     /// How long the processes of a cgroup waited. The old hierarchies don't tell, except for the machine as a whole.
     pub fn waits(&self, path: &str) -> Waits {
         match &self.hierarchy {
-            _ if path == "/" => pressure::machine(),
+            _ if path == "/" => pressure::host(),
             Hierarchy::Unified(mount) => pressure::unified(&join(mount, path)),
             Hierarchy::Separate(_) => Waits::default(),
         }

@@ -31,7 +31,7 @@ pub(super) fn unified(folder: &Path) -> Waits {
 }
 
 /// Of all processes there are.
-pub fn machine() -> Waits {
+pub fn host() -> Waits {
     read(|resource| Path::new("/proc/pressure").join(resource))
 }
 

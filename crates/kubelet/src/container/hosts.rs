@@ -134,9 +134,9 @@ mod tests {
         write_hosts_file(&path, "two\n").expect("written");
         assert_eq!(std::fs::read_to_string(&path).expect("readable"), "two\n");
         assert!(most_memory() - before < 512 << 10, "the file was read whole");
-        let used = crate::node::filesystem::folder_usage(folder.path()).0;
+        let used = crate::filesystem::folder_usage(folder.path()).0;
         std::fs::write(&path, vec![b'x'; 1 << 20]).expect("written");
-        let more = crate::node::filesystem::folder_usage(folder.path()).0;
+        let more = crate::filesystem::folder_usage(folder.path()).0;
         assert!(more >= used + (1 << 20) - 4096, "it counts as the pod's storage: {used} {more}");
     }
 

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use knarr_cri::messages::{ContainerFilter, Image};
 
 use crate::context::Context;
-use crate::node::filesystem::usage_of;
+use crate::filesystem::usage_of;
 
 /// An image just pulled may be about to be used.
 const YOUNGEST: SignedDuration = SignedDuration::from_mins(2);

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use crate::context::Context;
 use crate::objects::Interest;
 use crate::pod;
-use crate::trail;
+use crate::journey_events;
 use access::{Access, Verdict};
 use credentials::PullSecret;
 use pull::{Pulled, Refusal};
@@ -78,7 +78,7 @@ impl Images {
         objects: &Interest,
         sandbox: PodSandboxConfig,
     ) -> Result<Image, ImageFailure> {
-        let step = trail::image(pod, &container.name, container.image.as_deref().unwrap_or_default());
+        let step = journey_events::image(pod, &container.name, container.image.as_deref().unwrap_or_default());
         let obtained = self.obtain(&step, context, pod, container, objects, sandbox).await;
         if let Err(failure) = &obtained {
             step.record("failed", failure.message.as_str());
@@ -284,7 +284,7 @@ async fn find(context: &Context, name: &str) -> Result<Option<Image>, String> {
     loop {
         let was_loaded = *loaded.borrow_and_update();
         let found = context.runtime.image_status(name).await;
-        let found = found.map_err(|error| format!("Failed to inspect image \"{name}\": {}", error.rpc_text()))?;
+        let found = found.map_err(|error| format!("Failed to inspect image \"{name}\": {}", error.rpc_message()))?;
         // Whoever loads the archives may end without a word; then nothing more will come.
         if found.is_some() || was_loaded || loaded.changed().await.is_err() {
             return Ok(found);

@@ -73,11 +73,11 @@ pub async fn in_turn(
     for (auth, secret) in attempts {
         match context.runtime.pull_image(name, auth, sandbox.clone()).await {
             Ok(reference) => {
-                let image = context.runtime.image_status(&reference).await.map_err(|error| error.rpc_text())?;
+                let image = context.runtime.image_status(&reference).await.map_err(|error| error.rpc_message())?;
                 let image = image.ok_or_else(|| format!("the pulled image {reference} is not there"))?;
                 return Ok(Pulled { image, secret, pulling: begun.elapsed(), whole: asked.elapsed() });
             }
-            Err(error) => refusals.push(error.pull_text()),
+            Err(error) => refusals.push(error.pull_message()),
         }
     }
     Err(together(refusals))

@@ -2,17 +2,18 @@
 
 pub mod certificates;
 pub mod devices;
-pub mod eviction;
-pub mod filesystem;
+mod eviction;
+
 mod lease;
 mod log_rotation;
-pub mod machine;
+
 mod object;
 mod register;
 pub mod runtime_class;
 mod shutdown;
 pub mod startup;
 
+pub use eviction::watch as watch_eviction;
 pub use lease::keep_lease;
 pub use log_rotation::rotate_logs;
 pub use object::{allocatable, apply_devices, memory_for_pods};

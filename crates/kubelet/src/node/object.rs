@@ -12,9 +12,9 @@ use knarr_client::quantity::{Format, Quantity as Amount};
 use knarr_client::time::truncated;
 use knarr_cri::messages::{Image, StatusResponse};
 
-use super::eviction::{Pressure, Signal};
-use super::filesystem::usage_of;
-use super::machine::Machine;
+use crate::eviction::{Pressure, Signal};
+use crate::filesystem::usage_of;
+use crate::host::Host;
 use crate::context::Context;
 use crate::settings::Settings;
 
@@ -38,22 +38,22 @@ fn binary(bytes: u64) -> Quantity {
 
 /// Takes the devices that plugins have by now into what pods may have.
 pub fn apply_devices(context: &Context) {
-    let mut amounts = allocatable(&context.settings, &context.machine);
+    let mut amounts = allocatable(&context.settings, &context.host);
     let devices = context.resources.devices.amounts(Timestamp::now());
     amounts.extend(devices.into_iter().map(|(name, (_, healthy))| (name, Quantity(healthy.to_string()))));
     *context.allocatable.write() = amounts;
 }
 
-pub fn capacity(settings: &Settings, machine: &Machine) -> Amounts {
+pub fn capacity(settings: &Settings, host: &Host) -> Amounts {
     let mut amounts = Amounts::from([
-        ("cpu".to_string(), Quantity(machine.cpus.to_string())),
-        ("memory".to_string(), Quantity(format!("{}Ki", machine.memory / 1024))),
+        ("cpu".to_string(), Quantity(host.cpus.to_string())),
+        ("memory".to_string(), Quantity(format!("{}Ki", host.memory / 1024))),
         ("pods".to_string(), Quantity(settings.max_pods.to_string())),
     ]);
     if let Some(usage) = usage_of(&settings.root) {
         amounts.insert("ephemeral-storage".into(), Quantity(format!("{}Ki", usage.capacity / 1024)));
     }
-    for (size, bytes) in &machine.hugepages {
+    for (size, bytes) in &host.hugepages {
         amounts.insert(format!("hugepages-{size}"), binary(*bytes));
     }
     amounts
@@ -61,15 +61,15 @@ pub fn capacity(settings: &Settings, machine: &Machine) -> Amounts {
 
 /// The memory that pods may use together, in bytes: all but what is reserved. What eviction keeps free of it is theirs to
 /// overstep for a moment.
-pub fn memory_for_pods(settings: &Settings, machine: &Machine) -> u64 {
+pub fn memory_for_pods(settings: &Settings, host: &Host) -> u64 {
     let reserved = settings.reserved.get("memory").and_then(|text| Amount::parse(text).ok());
     let reserved = reserved.and_then(|amount| u64::try_from(amount.value()).ok()).unwrap_or(0);
-    machine.memory.saturating_sub(reserved)
+    host.memory.saturating_sub(reserved)
 }
 
 /// What pods may have: the capacity without what is reserved and without what eviction keeps free.
-pub fn allocatable(settings: &Settings, machine: &Machine) -> Amounts {
-    let mut amounts = capacity(settings, machine);
+pub fn allocatable(settings: &Settings, host: &Host) -> Amounts {
+    let mut amounts = capacity(settings, host);
     for (name, amount) in &mut amounts {
         let whole = Amount::of(amount);
         let mut rest = whole;
@@ -86,7 +86,7 @@ pub fn allocatable(settings: &Settings, machine: &Machine) -> Amounts {
         }
         if name == "memory" {
             // Pages of fixed size are taken out of the memory there is.
-            let huge: u64 = machine.hugepages.values().sum();
+            let huge: u64 = host.hugepages.values().sum();
             rest = rest - Amount::new(i64::try_from(huge).unwrap_or(i64::MAX), whole.format());
         }
         if rest.is_negative() {
@@ -111,11 +111,11 @@ pub struct Observed {
 }
 
 pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeStatus {
-    let (settings, machine) = (&context.settings, &context.machine);
+    let (settings, host) = (&context.settings, &context.host);
     let address = |kind: &str, address: &str| NodeAddress { type_: kind.to_string(), address: address.to_string() };
     let mut addresses: Vec<NodeAddress> = context.addresses.iter().map(|ip| address("InternalIP", ip)).collect();
     addresses.push(address("Hostname", &settings.node_name));
-    let mut capacity = capacity(settings, machine);
+    let mut capacity = capacity(settings, host);
     let devices = context.resources.devices.amounts(now);
     capacity.extend(devices.into_iter().map(|(name, (all, _))| (name, Quantity(all.to_string()))));
     let mut allocatable = context.allocatable.read().clone();
@@ -135,21 +135,21 @@ pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeSta
         }),
         images: Some(images(&observed.images)),
         node_info: Some(NodeSystemInfo {
-            architecture: machine.architecture.to_string(),
-            boot_id: machine.boot_id.clone(),
+            architecture: host.architecture.to_string(),
+            boot_id: host.boot_id.clone(),
             container_runtime_version: format!(
                 "{}://{}",
                 context.runtime_name,
                 plain_version(&context.runtime_version)
             ),
-            kernel_version: machine.kernel.clone(),
+            kernel_version: host.kernel.clone(),
             kube_proxy_version: String::new(),
             kubelet_version: knarr_version::KUBERNETES.to_string(),
-            machine_id: machine.machine_id.clone(),
+            machine_id: host.machine_id.clone(),
             operating_system: "linux".to_string(),
-            os_image: machine.operating_system.clone(),
-            system_uuid: machine.system_uuid.clone(),
-            swap: Some(NodeSwapStatus { capacity: i64::try_from(machine.swap).ok() }).filter(|_| machine.swap > 0),
+            os_image: host.operating_system.clone(),
+            system_uuid: host.system_uuid.clone(),
+            swap: Some(NodeSwapStatus { capacity: i64::try_from(host.swap).ok() }).filter(|_| host.swap > 0),
         }),
         declared_features: Some(DECLARED_FEATURES.map(str::to_string).to_vec()),
         features: observed
@@ -283,8 +283,8 @@ mod tests {
     fn reserved_amounts_are_kept_back() {
         let mut settings = Settings::new("n", "/", "/x".into());
         settings.reserved = BTreeMap::from([("cpu".to_string(), "500m".to_string())]);
-        let machine = Machine { cpus: 2, memory: 1 << 30, ..Default::default() };
-        let amounts = allocatable(&settings, &machine);
+        let host = Host { cpus: 2, memory: 1 << 30, ..Default::default() };
+        let amounts = allocatable(&settings, &host);
         assert_eq!(amounts["cpu"].0, "1500m");
         assert_eq!(amounts["memory"].0, "924Mi");
         assert_eq!(amounts["pods"].0, "110");

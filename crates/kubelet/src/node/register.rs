@@ -57,7 +57,7 @@ pub async fn register(context: &Context) -> Result<(), kube::Error> {
 
 fn labels(context: &Context) -> std::collections::BTreeMap<String, String> {
     let mut labels = context.settings.labels.clone();
-    let architecture = context.machine.architecture;
+    let architecture = context.host.architecture;
     for (key, value) in [
         ("kubernetes.io/hostname", context.settings.node_name.as_str()),
         ("kubernetes.io/os", "linux"),
@@ -106,7 +106,7 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
                 Ok(()) => {
                     tell_changes(&context, &observed.previous, &new);
                     if is_ready(&new) {
-                        super::startup::ready(&context.metrics, context.machine.booted_at);
+                        super::startup::ready(&context.metrics, context.host.booted_at);
                     }
                     written = Some((new, Instant::now()));
                 }

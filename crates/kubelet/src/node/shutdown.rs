@@ -1,4 +1,4 @@
-//! Ending pods in order when the machine shuts down.
+//! Ending pods in order when the host shuts down.
 //!
 //! systemd lets a program hold a shutdown up for a while and tells when one begins. Both are had through its own tools, so
 //! that hosts without systemd need nothing and lose nothing.
@@ -75,7 +75,7 @@ async fn watch(context: &Context, pods: &Pods) -> Result<(), ShutdownError> {
     let act = |begins: bool| async move {
         match begins {
             true => {
-                tracing::info!("the machine shuts down: pods are ended");
+                tracing::info!("the host shuts down: pods are ended");
                 end_pods(context, pods).await;
             }
             false => {

@@ -1,4 +1,4 @@
-//! How long a node takes from the machine's start until it is ready, step by step.
+//! How long a node takes from the host's start until it is ready, step by step.
 
 use std::time::Duration;
 

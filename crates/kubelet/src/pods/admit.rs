@@ -10,7 +10,7 @@ use knarr_client::quantity::{milli_value, value};
 use crate::cgroup::amounts::requested;
 use crate::cgroup::qos::{QosClass, qos_class};
 use crate::context::Context;
-use crate::node::eviction::Pressure;
+use crate::eviction::Pressure;
 use crate::pod;
 use crate::worker::resize::Pending;
 

@@ -10,12 +10,12 @@ use knarr_cri::messages::ContainerStatsFilter;
 use super::Pods;
 use crate::cgroup::amounts::requested;
 use crate::context::Context;
-use crate::node::eviction::{Shortage, Signal, bytes};
-use crate::node::filesystem::folder_usage;
+use crate::eviction::{Shortage, Signal, bytes};
+use crate::filesystem::folder_usage;
 use crate::pod;
 use crate::runtime::label;
 use crate::worker::Message;
-use crate::worker::memory::Ending;
+use crate::worker::state::Ending;
 
 /// The seconds of a pod that must go at once.
 const IMMEDIATE: i64 = 1;

@@ -19,11 +19,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::context::Context;
-use crate::node::eviction::Pressure;
+use crate::eviction::Pressure;
 use crate::pod;
 use crate::runtime::RuntimePod;
-use crate::trail;
-use crate::worker::memory::Ending;
+use crate::journey_events;
+use crate::worker::state::Ending;
 use crate::worker::{Handle, Message, Worker};
 
 pub struct Pods {
@@ -88,11 +88,11 @@ impl Pods {
             refused => refused,
         };
         let node = self.context.settings.node_name.as_str();
-        trail::accepted(&pod, node);
+        journey_events::accepted(&pod, node);
         let count = pod::spec(&pod).containers.len();
         self.context.metrics.observe_value("kubelet_containers_per_pod_count", &[], count as f64);
         let refused = refused.map(|refusal| {
-            trail::refused(&pod, &refusal.message);
+            journey_events::refused(&pod, &refusal.message);
             self.context.pod_event(&pod, true, &refusal.reason, refusal.message.clone());
             self.context.metrics.count("kubelet_admission_rejections_total", &[("reason", &refusal.reason)]);
             Ending::Rejected { reason: refusal.reason, message: refusal.message }

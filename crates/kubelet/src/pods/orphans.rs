@@ -11,7 +11,7 @@ use super::Pods;
 use crate::context::Context;
 use crate::runtime::PodName;
 use crate::volumes;
-use crate::worker::clean;
+use crate::worker::cleanup;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ pub fn clear_leftovers(pods: &Arc<Pods>, names: &HashMap<String, PodName>) {
 /// A process that has just been killed holds its cgroup for a moment.
 async fn release_surely(context: Arc<Context>, uid: String) {
     let mut pause = FIRST_PAUSE;
-    while let Err(error) = clean::release(&context, &uid).await {
+    while let Err(error) = cleanup::release(&context, &uid).await {
         if pause > LONGEST_PAUSE {
             tracing::warn!(error, uid, "what a pod left behind can't be cleared away");
             context.metrics.add("kubelet_orphan_pod_cleaned_volumes_errors", &[], 1.0);

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Pods, is_over};
 use crate::pod;
-use crate::worker::memory::Ending;
+use crate::worker::state::Ending;
 use crate::worker::{Handle, Message};
 
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";

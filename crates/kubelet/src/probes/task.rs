@@ -16,9 +16,9 @@ use super::{HttpTarget, ProbeKind, grpc, http_get, resolve_port};
 use crate::context::Context;
 use crate::pod::{self, Role};
 use crate::runtime::{ContainerView, RuntimePod};
-use crate::trail;
+use crate::journey_events;
 use crate::worker::Message;
-use crate::worker::memory::Memory;
+use crate::worker::state::WorkerState;
 
 /// The probes of one pod's containers, by the container's name.
 pub struct ProbeTasks {
@@ -46,8 +46,8 @@ impl ProbeTasks {
 
     /// Starts and stops probes, and tells them of the containers as they are now. Probes begin with their pod, before its
     /// containers do; those of a pod that ends are stopped, but for readiness.
-    pub fn sync(&mut self, surroundings: &Surroundings<'_>, pod: &Pod, runtime: &RuntimePod, memory: &Memory) {
-        let ending = memory.ending.is_some();
+    pub fn sync(&mut self, surroundings: &Surroundings<'_>, pod: &Pod, runtime: &RuntimePod, state: &WorkerState) {
+        let ending = state.ending.is_some();
         self.running.retain(|(name, kind), probe| {
             let running = runtime.latest(name).is_some_and(ContainerView::is_running);
             let wanted = !ending || (running && *kind == ProbeKind::Readiness);
@@ -56,13 +56,13 @@ impl ProbeTasks {
             }
             wanted && !probe.task.is_finished()
         });
-        if runtime.is_empty() && !memory.volumes_ready {
+        if runtime.is_empty() && !state.volumes_ready {
             return;
         }
         let sidecars = pod::init_containers(pod).filter(|(role, _)| *role == Role::Sidecar);
         for container in sidecars.map(|(_, container)| container).chain(pod::main_containers(pod)) {
             let view = runtime.latest(&container.name);
-            let target = view.map(|view| target(surroundings.context, pod, runtime, memory, container, view));
+            let target = view.map(|view| target(surroundings.context, pod, runtime, state, container, view));
             for (kind, probe) in probes_of(container) {
                 let running = target.as_ref().is_some_and(|target| target.running);
                 if ending && !(kind == ProbeKind::Readiness && running) {
@@ -77,13 +77,13 @@ impl ProbeTasks {
     }
 
     /// Probes the readiness of containers that run and are not ready, as the pod's status has changed.
-    pub fn status_changed(&self, pod: &Pod, runtime: &RuntimePod, memory: &Memory) {
+    pub fn status_changed(&self, pod: &Pod, runtime: &RuntimePod, state: &WorkerState) {
         for ((name, kind), probe) in &self.running {
             if *kind != ProbeKind::Readiness {
                 continue;
             }
             let Some(view) = runtime.latest(name).filter(|view| view.is_running()) else { continue };
-            let results = memory.probes.get(&view.id).copied().unwrap_or_default();
+            let results = state.probes.get(&view.id).copied().unwrap_or_default();
             if is_started(pod, name, results.started) && results.ready != Some(true) {
                 probe.slot.trigger();
             }
@@ -114,11 +114,11 @@ fn target(
     context: &Context,
     pod: &Pod,
     runtime: &RuntimePod,
-    memory: &Memory,
+    state: &WorkerState,
     container: &Container,
     view: &ContainerView,
 ) -> Target {
-    let results = memory.probes.get(&view.id).copied().unwrap_or_default();
+    let results = state.probes.get(&view.id).copied().unwrap_or_default();
     let addresses = match pod::host_network(pod) {
         true => context.addresses.as_slice(),
         false => runtime.current_sandbox().map_or(&[][..], |sandbox| sandbox.addresses.as_slice()),
@@ -249,7 +249,7 @@ impl Prober for Task {
 
     fn report(&self, id: &str, verdict: bool) -> bool {
         let why = if verdict { String::new() } else { std::mem::take(&mut *self.failure.lock()) };
-        trail::probe(&self.pod(), &self.container, self.kind.as_str(), verdict, &why);
+        journey_events::probe(&self.pod(), &self.container, self.kind.as_str(), verdict, &why);
         let message = Message::Probe { id: id.to_string(), kind: self.kind, success: verdict };
         self.worker.send(message).is_ok()
     }
@@ -342,8 +342,8 @@ impl Task {
                 output.truncate(10 << 10);
                 Outcome::Failure(String::from_utf8_lossy(&output).into_owned())
             }
-            Err(error) if error.is_late() => Outcome::Failure(asked.late(limit)),
-            Err(error) => Outcome::Unknown(error.rpc_text()),
+            Err(error) if error.is_timeout() => Outcome::Failure(asked.late(limit)),
+            Err(error) => Outcome::Unknown(error.rpc_message()),
         }
     }
 }

@@ -7,7 +7,7 @@ use knarr_client::quantity::milli_value;
 
 use super::affinity::{Hint, Offers, subsets};
 use super::cpu_set::NumberSet;
-use super::machine::Layout;
+use super::topology::Layout;
 use crate::cgroup::qos::{QosClass, qos_class};
 use crate::pod;
 
@@ -105,7 +105,7 @@ fn free_groups(layout: &Layout, free: &NumberSet, level: Level) -> Vec<NumberSet
 
 #[cfg(test)]
 mod tests {
-    use super::super::machine::tests::two_sockets;
+    use super::super::topology::tests::two_sockets;
     use super::*;
 
     fn set(text: &str) -> NumberSet {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::affinity::{Hint, Offers, subsets};
 use super::cpu_set::NumberSet;
-use super::machine::Layout;
+use super::topology::Layout;
 use crate::cgroup::qos::{QosClass, qos_class};
 use crate::pod;
 
@@ -38,7 +38,7 @@ pub fn wanted(pod: &Pod, container: &Container) -> Bytes {
         .collect()
 }
 
-/// The machine's memory without what is reserved, and what of it is given away.
+/// The host's memory without what is reserved, and what of it is given away.
 pub struct Book<'a> {
     pub layout: &'a Layout,
     pub reserved: &'a BTreeMap<u32, Bytes>,
@@ -89,7 +89,7 @@ impl Book<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::machine::tests::two_sockets;
+    use super::super::topology::tests::two_sockets;
     use super::*;
 
     fn share(nodes: &str, bytes: u64) -> Share {

@@ -8,7 +8,7 @@ mod choice;
 mod cpu_set;
 mod cpus;
 pub mod devices;
-mod machine;
+mod topology;
 mod memory;
 pub mod pod_resources;
 mod unary;
@@ -33,7 +33,7 @@ use crate::pod::{self, Role};
 use choice::{Choice, Wish, wanted_devices};
 use devices::Devices;
 use devices::plugin::Allocated;
-use machine::Layout;
+use topology::Layout;
 use memory::Share;
 
 /// How resources are given out; by default none is set aside for anyone.
@@ -101,7 +101,7 @@ pub struct Resources {
 impl Resources {
     /// `root` is where the node keeps its state.
     pub(crate) fn open(root: &Path, policies: Policies, all_memory: u64, metrics: Arc<Counters>) -> Self {
-        let layout = machine::read(Path::new("/sys/devices/system"), all_memory);
+        let layout = topology::read(Path::new("/sys/devices/system"), all_memory);
         Self::with_layout(root, policies, layout, metrics)
     }
 
@@ -324,7 +324,7 @@ pub fn parse_reserved_memory(text: &str) -> Option<BTreeMap<u32, Bytes>> {
 
 #[cfg(test)]
 mod tests {
-    use super::machine::tests::two_sockets;
+    use super::topology::tests::two_sockets;
     use super::*;
     use serde_json::json;
 

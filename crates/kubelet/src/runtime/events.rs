@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use knarr_cri::Runtime;
-use knarr_cri::events::{ContainerEvent, EventError, Told, subscribe};
+use knarr_cri::events::{ContainerEvent, EventError, TimedEvent, subscribe};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::Pulse;
+use super::Heartbeat;
 use crate::counters::Counters;
 use crate::worker::Message;
 
@@ -49,7 +49,7 @@ impl Index {
 /// One look at all that the runtime holds. It is over, and measured, when nobody looks any more.
 pub struct Round {
     metrics: Arc<Counters>,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     begun: Instant,
     is_answered: AtomicBool,
 }
@@ -59,7 +59,7 @@ impl Drop for Round {
         self.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], self.begun.elapsed());
         if self.is_answered.load(Ordering::Acquire) {
             heard(&self.metrics);
-            self.pulse.beat(Instant::now());
+            self.heartbeat.beat(Instant::now());
         }
     }
 }
@@ -77,14 +77,14 @@ const LOOK_AFTER_SUBSCRIBING: Duration = Duration::from_millis(300);
 const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
 
 /// Runs for as long as the node does.
-pub async fn follow(runtime: Runtime, index: Index, metrics: Arc<Counters>, pulse: Pulse) {
+pub async fn follow(runtime: Runtime, index: Index, metrics: Arc<Counters>, heartbeat: Heartbeat) {
     let mut pause = Duration::from_millis(100);
     let mut looked = Instant::now();
     let mut look = |index: &Index| {
         metrics.observe("kubelet_pleg_relist_interval_seconds", &[], looked.elapsed());
         looked = Instant::now();
-        let (metrics, pulse) = (metrics.clone(), pulse.clone());
-        let round = Arc::new(Round { metrics, pulse, begun: looked, is_answered: AtomicBool::new(false) });
+        let (metrics, heartbeat) = (metrics.clone(), heartbeat.clone());
+        let round = Arc::new(Round { metrics, heartbeat, begun: looked, is_answered: AtomicBool::new(false) });
         index.tell_all(&round);
         let runtime = runtime.clone();
         tokio::spawn(async move {
@@ -114,7 +114,7 @@ pub async fn follow(runtime: Runtime, index: Index, metrics: Arc<Counters>, puls
                 }
             };
             match item {
-                Some(Ok(Told { event, at })) => {
+                Some(Ok(TimedEvent { event, at })) => {
                     pause = Duration::from_millis(100);
                     heard(&metrics);
                     if let Some(at) = at {

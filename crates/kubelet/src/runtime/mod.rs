@@ -2,11 +2,11 @@
 
 mod events;
 mod observe;
-mod pulse;
+mod heartbeat;
 
 pub use events::{Index, Round, follow};
 pub use observe::{PodName, held_of_pod, inventory, observe_container, observe_sandbox};
-pub use pulse::Pulse;
+pub use heartbeat::Heartbeat;
 
 use std::collections::HashMap;
 

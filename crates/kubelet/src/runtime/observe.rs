@@ -66,14 +66,14 @@ pub struct PodName {
 
 pub async fn observe_sandbox(runtime: &Runtime, id: &str) -> Result<Sandbox, CallError> {
     let answer = runtime.pod_sandbox_status(id, false).await?;
-    let status = answer.status.ok_or(CallError::Incomplete { method: "PodSandboxStatus", what: "the status" })?;
+    let status = answer.status.ok_or(CallError::Incomplete { method: "PodSandboxStatus", field: "the status" })?;
     Ok(sandbox_view(status))
 }
 
 /// `sandbox` is not part of the status the runtime gives, and so must be known.
 pub async fn observe_container(runtime: &Runtime, id: &str, sandbox: &str) -> Result<ContainerView, CallError> {
     let answer = runtime.container_details(id).await?;
-    let status = answer.status.ok_or(CallError::Incomplete { method: "ContainerStatus", what: "the status" })?;
+    let status = answer.status.ok_or(CallError::Incomplete { method: "ContainerStatus", field: "the status" })?;
     let mut view = container_view(status, sandbox);
     view.1.process = answer.info.get("info").and_then(|info| first_process(info));
     if view.1.state == State::Exited
@@ -168,7 +168,7 @@ async fn termination_message(words: &LastWords, exit_code: i32) -> Option<String
         }
     }
     if words.fall_back_to_log && exit_code != 0 && !words.log.is_empty() {
-        return Some(crate::server::logs::last_lines(&words.log, LONGEST_LOG_LINES, LONGEST_LOG_MESSAGE).await);
+        return Some(crate::container_logs::last_lines(&words.log, LONGEST_LOG_LINES, LONGEST_LOG_MESSAGE).await);
     }
     None
 }

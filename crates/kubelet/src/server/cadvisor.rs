@@ -10,7 +10,7 @@ use super::stats::node_usage;
 use super::{Body, Server};
 use crate::cgroup::pressure::{Stalls, Waits};
 use crate::cgroup::{Details, Usage};
-use crate::node::filesystem::usage_of;
+use crate::filesystem::usage_of;
 
 /// One thing the kernel counts for: the whole node, a pod, or a container.
 struct Subject {
@@ -175,7 +175,7 @@ pub async fn page(server: &Arc<Server>) -> Response<Body> {
     faults(&mut page, &subjects, now);
     traffic(&mut page, &subjects, now);
     interfaces(&mut page, &subjects, now);
-    machine(&mut page, server);
+    host(&mut page, server);
     page.response()
 }
 
@@ -357,24 +357,24 @@ fn topology_count(file: &str) -> f64 {
     found.len() as f64
 }
 
-fn machine(page: &mut Page, server: &Server) {
-    let machine = &server.context.machine;
+fn host(page: &mut Page, server: &Server) {
+    let host = &server.context.host;
     let id = [
-        ("boot_id", machine.boot_id.as_str()),
-        ("machine_id", machine.machine_id.as_str()),
-        ("system_uuid", machine.system_uuid.as_str()),
+        ("boot_id", host.boot_id.as_str()),
+        ("machine_id", host.machine_id.as_str()),
+        ("system_uuid", host.system_uuid.as_str()),
     ];
     page.family("machine_cpu_cores", "gauge", "Number of logical CPU cores.");
-    page.value("machine_cpu_cores", &id, f64::from(machine.cpus), None);
+    page.value("machine_cpu_cores", &id, f64::from(host.cpus), None);
     let topology = |file: &str| topology_count(file);
     page.family("machine_cpu_physical_cores", "gauge", "Number of physical CPU cores.");
     page.value("machine_cpu_physical_cores", &id, topology("core_id"), None);
     page.family("machine_cpu_sockets", "gauge", "Number of CPU sockets.");
     page.value("machine_cpu_sockets", &id, topology("physical_package_id"), None);
-    page.family("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.");
-    page.value("machine_memory_bytes", &id, machine.memory as f64, None);
-    page.family("machine_swap_bytes", "gauge", "Amount of swap memory available on the machine.");
-    page.value("machine_swap_bytes", &id, machine.swap as f64, None);
+    page.family("machine_memory_bytes", "gauge", "Amount of memory installed on the host.");
+    page.value("machine_memory_bytes", &id, host.memory as f64, None);
+    page.family("machine_swap_bytes", "gauge", "Amount of swap memory available on the host.");
+    page.value("machine_swap_bytes", &id, host.swap as f64, None);
     if let Some(usage) = usage_of(&server.context.settings.root) {
         page.family(
             "container_fs_limit_bytes",
@@ -393,8 +393,8 @@ fn machine(page: &mut Page, server: &Server) {
     let labels = [
         ("cadvisorVersion", ""),
         ("dockerVersion", ""),
-        ("kernelVersion", machine.kernel.as_str()),
-        ("osVersion", machine.operating_system.as_str()),
+        ("kernelVersion", host.kernel.as_str()),
+        ("osVersion", host.operating_system.as_str()),
     ];
     page.value("cadvisor_version_info", &labels, 1.0, None);
     page.family(

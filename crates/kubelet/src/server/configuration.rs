@@ -7,7 +7,7 @@ use http::Response;
 use serde_json::{Value, json};
 
 use super::{Body, Server};
-use crate::node::eviction::Limit;
+use crate::eviction::Limit;
 
 pub fn answer(server: &Server) -> Response<Body> {
     let settings = &server.context.settings;

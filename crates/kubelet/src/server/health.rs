@@ -1,4 +1,4 @@
-//! Whether the node is well, for whoever watches over it: in clear on this machine, and among the HTTPS endpoints.
+//! Whether the node is well, for whoever watches over it: in clear on this host, and among the HTTPS endpoints.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ fn all(verbose: bool, checks: &[Check]) -> (StatusCode, String) {
     (StatusCode::OK, if verbose { format!("{lines}healthz check passed\n") } else { "ok".to_owned() })
 }
 
-/// Answers for as long as the node lives. An address that another node on this machine has is waited for.
+/// Answers for as long as the node lives. An address that another node on this host has is waited for.
 pub async fn serve(address: SocketAddr) {
     let mut complained = false;
     let listener = loop {

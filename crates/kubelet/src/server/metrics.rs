@@ -217,7 +217,7 @@ fn swap(page: &mut Page, server: &Server, samples: &[Sample], now: Timestamp) {
             page.value(&name, &labels, read(details).unwrap_or(0) as f64, Some(now));
         }
     }
-    let (total, free) = crate::node::machine::swap();
+    let (total, free) = crate::host::swap();
     page.family("node_swap_usage_bytes", "gauge", "Current swap usage of the node in bytes.");
     page.value("node_swap_usage_bytes", &[], total.saturating_sub(free) as f64, Some(now));
 }

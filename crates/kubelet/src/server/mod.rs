@@ -7,7 +7,6 @@ mod cadvisor;
 mod configuration;
 pub mod health;
 mod log_query;
-pub mod logs;
 pub mod metrics;
 mod node_metrics;
 mod route;

@@ -9,7 +9,7 @@ use knarr_version::{KUBERNETES, MAJOR, MINOR};
 use super::metrics::Page;
 use super::{Body, Server};
 use crate::counters::FAMILIES;
-use crate::node::filesystem::{FilesystemUsage, folder_usage, usage_of};
+use crate::filesystem::{FilesystemUsage, folder_usage, usage_of};
 use crate::pod;
 use crate::runtime::State;
 use crate::worker::Handle;

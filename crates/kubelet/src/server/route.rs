@@ -12,7 +12,7 @@ use knarr_cri::messages::{AttachRequest, ExecRequest};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::logs::{LogOptions, send};
+use crate::container_logs::{LogOptions, send};
 use super::{
     Body, Server, cadvisor, configuration, health, json, log_query, metrics, node_metrics, stats, streams, system_logs,
     text, zpages,
@@ -21,7 +21,7 @@ use crate::pod;
 use crate::runtime::{ContainerView, State};
 use crate::worker::Handle;
 
-/// Where the machine keeps its own logs.
+/// Where the host keeps its own logs.
 const SYSTEM_LOGS: &str = "/var/log";
 
 /// The parameters of a query; a name may come more than once.
@@ -78,7 +78,7 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
     let parts: Vec<&str> = path.iter().map(String::as_str).collect();
     match (request.method(), parts.as_slice()) {
         (&Method::GET, ["healthz", rest @ ..]) => {
-            let is_stuck = server.context.pulse.is_stuck(std::time::Instant::now());
+            let is_stuck = server.context.heartbeat.is_stuck(std::time::Instant::now());
             let is_mute = server.log.is_blocked(tokio::time::Instant::now());
             health::answer(rest, query.get("verbose").is_some(), &health::of_node(is_stuck, is_mute))
         }
@@ -343,7 +343,7 @@ async fn exec(
         Ok(url) => {
             streams::join(request, &url, streams::Kind::Command(streams::Wanted { stdin, stdout, stderr, tty })).await
         }
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_text()),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_message()),
     }
 }
 
@@ -370,7 +370,7 @@ async fn attach(
         Ok(url) => {
             streams::join(request, &url, streams::Kind::Command(streams::Wanted { stdin, stdout, stderr, tty })).await
         }
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_text()),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_message()),
     }
 }
 
@@ -390,7 +390,7 @@ async fn port_forward(
         query.all("port").iter().flat_map(|list| list.split(',')).filter_map(|port| port.parse().ok()).collect();
     match server.context.runtime.port_forward(&sandbox, ports).await {
         Ok(url) => streams::join(request, &url, streams::Kind::PortForward).await,
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_text()),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_message()),
     }
 }
 
@@ -409,6 +409,6 @@ async fn run(server: &Arc<Server>, namespace: &str, pod: &str, container: &str, 
             let status = if answer.exit_code == 0 { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
             text(status, String::from_utf8_lossy(&output).into_owned())
         }
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_text()),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_message()),
     }
 }

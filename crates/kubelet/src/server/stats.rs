@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::Server;
 use crate::cgroup::Usage;
 use crate::cgroup::pressure::{self, Stall, Waits};
-use crate::node::filesystem::{folder_usage, usage_of};
-use crate::node::machine;
+use crate::filesystem::{folder_usage, usage_of};
+use crate::host;
 use crate::pod;
 use crate::runtime::label;
 use crate::worker::Handle;
@@ -100,18 +100,18 @@ fn time(at: Timestamp) -> String {
 pub fn node_usage(server: &Server) -> Usage {
     let context = &server.context;
     let mut usage = context.cgroups.as_ref().map(|cgroups| cgroups.usage("/")).unwrap_or_default();
-    let memory = &context.machine.memory;
-    let available = machine::available_memory();
+    let memory = &context.host.memory;
+    let available = host::available_memory();
     usage.working_set = Some(memory.saturating_sub(available));
     usage.memory.get_or_insert(memory.saturating_sub(available));
     if usage.cpu_nanoseconds.is_none() {
-        usage.cpu_nanoseconds = cpu_of_machine();
+        usage.cpu_nanoseconds = cpu_of_host();
     }
     usage
 }
 
 /// The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, in hundredths of a second.
-fn cpu_of_machine() -> Option<u64> {
+fn cpu_of_host() -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let fields: Vec<u64> = stat.lines().next()?.split_whitespace().skip(1).filter_map(|f| f.parse().ok()).collect();
     let busy: u64 =
@@ -124,9 +124,9 @@ fn node(server: &Server, now: Timestamp) -> Value {
     let usage = node_usage(server);
     let mut value = json!({
         "nodeName": context.settings.node_name,
-        "startTime": time(Timestamp::from_second(context.machine.booted_at).unwrap_or(now)),
+        "startTime": time(Timestamp::from_second(context.host.booted_at).unwrap_or(now)),
         "cpu": cpu(server, "node", usage.cpu_nanoseconds, now),
-        "memory": memory(&usage, Some(machine::available_memory()), now),
+        "memory": memory(&usage, Some(host::available_memory()), now),
         "io": { "time": time(now) },
         "network": network("/proc/net/dev", now),
         "rlimit": { "time": time(now), "maxpid": number("/proc/sys/kernel/pid_max"), "curproc": processes() },
@@ -136,7 +136,7 @@ fn node(server: &Server, now: Timestamp) -> Value {
         value["fs"] = fs.clone();
         value["runtime"] = json!({ "imageFs": fs, "containerFs": fs });
     }
-    add_waits(&mut value, &pressure::machine());
+    add_waits(&mut value, &pressure::host());
     value["systemContainers"] = Value::Array(all_pods(server, now).into_iter().collect());
     value
 }
@@ -146,11 +146,11 @@ fn all_pods(server: &Server, now: Timestamp) -> Option<Value> {
     let context = &server.context;
     let cgroups = context.cgroups.as_ref()?;
     let pods = cgroups.pods_usage();
-    let whole = crate::node::memory_for_pods(&context.settings, &context.machine);
+    let whole = crate::node::memory_for_pods(&context.settings, &context.host);
     let available = pods.working_set.map(|used| whole.saturating_sub(used));
     let mut value = json!({
         "name": "pods",
-        "startTime": time(Timestamp::from_second(context.machine.booted_at).unwrap_or(now)),
+        "startTime": time(Timestamp::from_second(context.host.booted_at).unwrap_or(now)),
         "cpu": cpu(server, "pods", pods.cpu_nanoseconds, now),
         "memory": memory(&pods, available, now),
         "io": { "time": time(now) },
@@ -171,7 +171,7 @@ fn add_waits(value: &mut Value, waits: &Waits) {
 }
 
 fn swap(now: Timestamp) -> Value {
-    let (total, free) = machine::swap();
+    let (total, free) = host::swap();
     json!({ "time": time(now), "swapAvailableBytes": free, "swapUsageBytes": total.saturating_sub(free) })
 }
 

@@ -1,4 +1,4 @@
-//! The machine's own log files, to be read by whoever may read the node's logs.
+//! The host's own log files, to be read by whoever may read the node's logs.
 
 use std::os::fd::AsRawFd;
 use std::path::{Component, Path, PathBuf};

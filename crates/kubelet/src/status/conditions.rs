@@ -6,7 +6,7 @@ use knarr_client::time::truncated;
 use super::Input;
 use crate::pod::{self, Role};
 use crate::runtime::RuntimePod;
-use crate::worker::memory::Ending;
+use crate::worker::state::Ending;
 use crate::worker::resize as worker_resize;
 use crate::worker::restart::{Phase, may_restart_all};
 
@@ -39,7 +39,7 @@ pub fn conditions(input: &Input<'_>, status: &PodStatus, phase: Phase, runtime: 
     verdicts.push(Verdict { kind: "PodScheduled", holds: true, reason: "", message: String::new() });
     verdicts.extend(all_restarting(input, phase));
     let mut result: Vec<PodCondition> = verdicts.into_iter().map(|verdict| dated(input, verdict)).collect();
-    if let Some(Ending::Stopped { condition: Some((reason, message)), .. }) = &input.memory.ending {
+    if let Some(Ending::Stopped { condition: Some((reason, message)), .. }) = &input.state.ending {
         let mut target =
             dated(input, Verdict { kind: "DisruptionTarget", holds: true, reason: "", message: message.clone() });
         target.reason = Some(reason.clone());
@@ -85,16 +85,16 @@ fn sandbox_ready(input: &Input<'_>, runtime: &RuntimePod) -> Verdict {
 /// There only while a change of resources waits or is under way.
 fn resize(input: &Input<'_>) -> Vec<PodCondition> {
     let mut found = Vec::new();
-    if let Some(pending) = &input.memory.resize_pending {
+    if let Some(pending) = &input.state.resize_pending {
         let message = pending.message.clone();
         found.push(dated(input, Verdict { kind: "PodResizePending", holds: true, reason: pending.reason, message }));
     }
     let running = |name: &str| input.runtime.latest(name).is_some_and(|view| view.is_running());
-    let (pod, applied) = (input.pod, &input.memory.applied);
+    let (pod, applied) = (input.pod, &input.state.applied);
     if !worker_resize::outstanding(pod, applied, running).is_empty()
         || worker_resize::is_whole_outstanding(pod, applied)
     {
-        let (reason, message) = match &input.memory.resize_failed {
+        let (reason, message) = match &input.state.resize_failed {
             Some((message, _)) => ("Error", message.clone()),
             None => ("", String::new()),
         };

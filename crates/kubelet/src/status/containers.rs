@@ -74,7 +74,7 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
         settle(&mut status);
     }
     let running = status.state.as_ref().is_some_and(|state| state.running.is_some());
-    let probes = latest.and_then(|view| input.memory.probes.get(&view.id)).copied().unwrap_or_default();
+    let probes = latest.and_then(|view| input.state.probes.get(&view.id)).copied().unwrap_or_default();
     let started = running && (container.startup_probe.is_none() || probes.started == Some(true));
     // Nobody waits for an ephemeral container to be up.
     status.started = Some(started).filter(|_| role != Role::Ephemeral);
@@ -88,7 +88,7 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
     };
     if latest.is_some() {
         let wanted = container.resources.clone().unwrap_or_default();
-        let applied = input.memory.applied.get(&container.name).filter(|applied| !same(applied, &wanted));
+        let applied = input.state.applied.get(&container.name).filter(|applied| !same(applied, &wanted));
         status.resources = Some(applied.cloned().unwrap_or(wanted));
         status.allocated_resources = pod::requests(container).clone();
     }
@@ -120,12 +120,12 @@ fn states(
     match view.state {
         State::Running => (running(view), before),
         State::Exited => {
-            let restarts = will_restart(input.pod, role, container, view) && input.memory.ending.is_none();
+            let restarts = will_restart(input.pod, role, container, view) && input.state.ending.is_none();
             let waiting = input
                 .plan
                 .backing_off
                 .get(&container.name)
-                .or_else(|| input.memory.waiting.get(&container.name))
+                .or_else(|| input.state.waiting.get(&container.name))
                 .filter(|_| restarts);
             match waiting {
                 Some(why) => {
@@ -181,7 +181,7 @@ fn waiting_state(reason: &str, message: Option<String>) -> ContainerState {
 
 fn waiting_for(input: &Input<'_>, role: Role, container: &Container) -> ContainerState {
     // While a failed start is tried again its last failure stays visible, so that the status does not flicker.
-    if let Some(why) = input.memory.waiting.get(&container.name) {
+    if let Some(why) = input.state.waiting.get(&container.name) {
         return waiting_state(&why.reason, Some(why.message.clone()));
     }
     let has_init = pod::init_containers(input.pod).next().is_some();
@@ -224,7 +224,7 @@ fn lost_or_waiting(
     status.image_id = known.image_id.clone();
     status.restart_count = known.restart_count;
     let was_terminated = known.state.as_ref().and_then(|state| state.terminated.clone());
-    let settled = phase.is_final() || role == Role::Init || input.memory.ending.is_some();
+    let settled = phase.is_final() || role == Role::Init || input.state.ending.is_some();
     match was_terminated {
         Some(terminated) if settled => {
             status.container_id = known.container_id.clone();

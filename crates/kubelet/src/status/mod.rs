@@ -17,7 +17,7 @@ use knarr_client::time::truncated;
 use crate::cgroup::qos::qos_class;
 use crate::pod;
 use crate::runtime::{RuntimePod, State};
-use crate::worker::memory::{Ending, Memory};
+use crate::worker::state::{Ending, WorkerState};
 use crate::worker::plan::Plan;
 use crate::worker::resize::with_resources;
 use crate::worker::restart::{Phase, may_restart_all, phase, restarts_all};
@@ -27,7 +27,7 @@ pub struct Input<'a> {
     /// The status last reported, or the API's when none was yet.
     pub previous: &'a PodStatus,
     pub runtime: &'a RuntimePod,
-    pub memory: &'a Memory,
+    pub state: &'a WorkerState,
     pub plan: &'a Plan,
     pub node_addresses: &'a [String],
     pub runtime_name: &'a str,
@@ -37,10 +37,10 @@ pub struct Input<'a> {
 }
 
 pub fn compute(input: &Input<'_>) -> PodStatus {
-    let Input { pod, previous, runtime, memory, .. } = input;
+    let Input { pod, previous, runtime, state, .. } = input;
     let phase = reported_phase(input);
     let addresses = addresses(input);
-    let (reason, message) = match &memory.ending {
+    let (reason, message) = match &state.ending {
         Some(Ending::Rejected { reason, message }) => return rejected(input, reason, message),
         Some(Ending::Stopped { reason, message, .. }) => (Some(reason.clone()), Some(message.clone())),
         _ => (
@@ -71,7 +71,7 @@ pub fn compute(input: &Input<'_>) -> PodStatus {
         ephemeral_container_statuses: none_if_empty(containers::ephemeral(input)),
         allocated_resources: resources::allocated(pod),
         // What the kernel was told, not what it could not be told yet.
-        resources: Some(resources::told(&with_resources(pod, &memory.applied), previous, phase)),
+        resources: Some(resources::told(&with_resources(pod, &state.applied), previous, phase)),
         ..PodStatus::default()
     };
     status.conditions = Some(conditions::conditions(input, &status, judged_phase(input, phase), runtime));
@@ -81,8 +81,8 @@ pub fn compute(input: &Input<'_>) -> PodStatus {
 /// The phase by which conditions are judged. It is told a little later that containers are done than it is known, and a pod
 /// that is deleted before all its containers ever ran has failed without any of them having done so.
 fn judged_phase(input: &Input<'_>, reported: Phase) -> Phase {
-    let Input { pod, previous, runtime, memory, .. } = input;
-    match &memory.ending {
+    let Input { pod, previous, runtime, state, .. } = input;
+    match &state.ending {
         None | Some(Ending::Finished) if !reported.is_final() => phase(pod, runtime, was_initialized(previous)),
         Some(Ending::Deleted) if reported.is_final() => {
             let known = previous.conditions.iter().flatten().find(|known| known.type_ == "ContainersReady");
@@ -103,7 +103,7 @@ fn judged_phase(input: &Input<'_>, reported: Phase) -> Phase {
 /// All containers of the pod are stopped and removed, to begin anew in the same sandbox.
 pub fn is_restarting_all(input: &Input<'_>) -> bool {
     may_restart_all(input.pod)
-        && input.memory.ending.is_none()
+        && input.state.ending.is_none()
         && (restarts_all(input.pod, input.runtime)
             || input
                 .previous
@@ -138,7 +138,7 @@ fn class(input: &Input<'_>) -> Option<String> {
 
 fn start_time(input: &Input<'_>) -> Option<Time> {
     let known = input.previous.start_time.clone();
-    known.or_else(|| Some(truncated(input.memory.first_seen.unwrap_or(input.now))))
+    known.or_else(|| Some(truncated(input.state.first_seen.unwrap_or(input.now))))
 }
 
 fn none_if_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
@@ -147,14 +147,14 @@ fn none_if_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
 
 /// A phase once final stays; and it is final only when nothing runs any more.
 fn reported_phase(input: &Input<'_>) -> Phase {
-    let Input { pod, previous, runtime, memory, plan, .. } = input;
+    let Input { pod, previous, runtime, state, plan, .. } = input;
     match previous.phase.as_deref() {
         Some("Succeeded") => return Phase::Succeeded,
         Some("Failed") => return Phase::Failed,
         _ => {}
     }
     let by_containers = phase(pod, runtime, was_initialized(previous));
-    match &memory.ending {
+    match &state.ending {
         None if by_containers.is_final() => running_or_pending(previous),
         None if by_containers == Phase::Pending && may_restart_all(pod) => running_or_pending(previous),
         None => by_containers,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::runtime::{ContainerView, Sandbox, State};
-use crate::worker::memory::Waiting;
+use crate::worker::state::Waiting;
 use serde_json::{Value, json};
 
 fn at(second: i64) -> Timestamp {
@@ -31,13 +31,13 @@ fn runtime(containers: Vec<ContainerView>) -> RuntimePod {
     RuntimePod { sandboxes: vec![sandbox], containers }
 }
 
-fn status(pod: &Pod, runtime: &RuntimePod, memory: &Memory, plan: &Plan) -> PodStatus {
+fn status(pod: &Pod, runtime: &RuntimePod, state: &WorkerState, plan: &Plan) -> PodStatus {
     compute(&Input {
         devices: &Default::default(),
         pod,
         previous: &PodStatus::default(),
         runtime,
-        memory,
+        state,
         plan,
         node_addresses: &["1.2.3.4".to_string()],
         runtime_name: "containerd",
@@ -53,7 +53,7 @@ fn condition(status: &PodStatus, kind: &str) -> String {
 #[test]
 fn a_running_pod_is_ready() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i" }] }));
-    let status = status(&pod, &runtime(vec![view("a", State::Running, 0)]), &Memory::default(), &Plan::default());
+    let status = status(&pod, &runtime(vec![view("a", State::Running, 0)]), &WorkerState::default(), &Plan::default());
     assert_eq!(status.phase.as_deref(), Some("Running"));
     assert_eq!(status.pod_ip.as_deref(), Some("10.0.0.1"));
     for kind in ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"] {
@@ -66,11 +66,11 @@ fn a_running_pod_is_ready() {
 fn readiness_waits_for_the_probe() {
     let pod = pod(json!({ "containers": [{ "name": "a", "readinessProbe": {} }] }));
     let running = runtime(vec![view("a", State::Running, 0)]);
-    let mut memory = Memory::default();
-    let not_ready = status(&pod, &running, &memory, &Plan::default());
+    let mut state = WorkerState::default();
+    let not_ready = status(&pod, &running, &state, &Plan::default());
     assert_eq!(condition(&not_ready, "Ready"), "False containers with unready status: [a]");
-    memory.probes.entry("id-a".into()).or_default().ready = Some(true);
-    assert_eq!(condition(&status(&pod, &running, &memory, &Plan::default()), "Ready"), "True");
+    state.probes.entry("id-a".into()).or_default().ready = Some(true);
+    assert_eq!(condition(&status(&pod, &running, &state, &Plan::default()), "Ready"), "True");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_container_that_backs_off_shows_its_last_end() {
     let mut plan = Plan::default();
     let why = Waiting { reason: "CrashLoopBackOff".into(), message: "later".into() };
     plan.backing_off.insert("a".into(), why);
-    let status = status(&pod, &runtime(vec![view("a", State::Exited, 7)]), &Memory::default(), &plan);
+    let status = status(&pod, &runtime(vec![view("a", State::Exited, 7)]), &WorkerState::default(), &plan);
     let container = &status.container_statuses.expect("statuses")[0];
     let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref()).expect("waiting");
     assert_eq!(waiting.reason.as_deref(), Some("CrashLoopBackOff"));
@@ -92,19 +92,19 @@ fn a_container_that_backs_off_shows_its_last_end() {
 fn a_phase_is_final_only_when_all_is_over() {
     let pod = pod(json!({ "restartPolicy": "Never", "containers": [{ "name": "a" }] }));
     let done = runtime(vec![view("a", State::Exited, 0)]);
-    let mut memory = Memory { ending: Some(Ending::Finished), ..Default::default() };
-    assert_eq!(status(&pod, &done, &memory, &Plan::default()).phase.as_deref(), Some("Pending"));
+    let mut state = WorkerState { ending: Some(Ending::Finished), ..Default::default() };
+    assert_eq!(status(&pod, &done, &state, &Plan::default()).phase.as_deref(), Some("Pending"));
     let over = Plan { ended: true, ..Default::default() };
-    let finished = status(&pod, &done, &memory, &over);
+    let finished = status(&pod, &done, &state, &over);
     assert_eq!(finished.phase.as_deref(), Some("Succeeded"));
     assert_eq!(condition(&finished, "Ready"), "False");
-    memory.ending = Some(Ending::Stopped {
+    state.ending = Some(Ending::Stopped {
         reason: "Evicted".into(),
         message: "full".into(),
         grace: None,
         condition: Some(("TerminationByKubelet".into(), "full".into())),
     });
-    let evicted = status(&pod, &done, &memory, &over);
+    let evicted = status(&pod, &done, &state, &over);
     assert_eq!((evicted.phase.as_deref(), evicted.reason.as_deref()), (Some("Failed"), Some("Evicted")));
     assert_eq!(condition(&evicted, "DisruptionTarget"), "True full");
 }
@@ -113,8 +113,8 @@ fn a_phase_is_final_only_when_all_is_over() {
 fn of_a_pod_that_was_not_let_in_only_that_is_told() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
     let ending = Ending::Rejected { reason: "NodeAffinity".into(), message: "no match".into() };
-    let memory = Memory { ending: Some(ending), first_seen: Some(at(90)), ..Default::default() };
-    let told = status(&pod, &RuntimePod::default(), &memory, &Plan { ended: true, ..Default::default() });
+    let state = WorkerState { ending: Some(ending), first_seen: Some(at(90)), ..Default::default() };
+    let told = status(&pod, &RuntimePod::default(), &state, &Plan { ended: true, ..Default::default() });
     assert_eq!(
         serde_json::to_value(told).expect("JSON"),
         json!({ "phase": "Failed", "reason": "NodeAffinity", "message": "Pod was rejected: no match",
@@ -126,35 +126,35 @@ fn of_a_pod_that_was_not_let_in_only_that_is_told() {
 fn a_pod_that_is_deleted_before_it_ran_has_failed_without_its_containers() {
     let pod = pod(json!({ "initContainers": [{ "name": "i" }, { "name": "j" }],
         "containers": [{ "name": "a" }, { "name": "b" }] }));
-    let memory = Memory { ending: Some(Ending::Deleted), ..Default::default() };
+    let state = WorkerState { ending: Some(Ending::Deleted), ..Default::default() };
     let plan = Plan { ended: true, ..Default::default() };
     let reason = |status: &PodStatus| {
         let found = status.conditions.iter().flatten().find(|known| known.type_ == "Ready").expect("a condition");
         found.reason.clone().unwrap_or_default()
     };
-    let state = |list: &Option<Vec<k8s_openapi::api::core::v1::ContainerStatus>>, place: usize| {
+    let container_state = |list: &Option<Vec<k8s_openapi::api::core::v1::ContainerStatus>>, place: usize| {
         let state = list.as_ref().and_then(|list| list[place].state.clone()).unwrap_or_default();
         state.terminated.map_or("waiting".to_string(), |ended| ended.reason.unwrap_or_default())
     };
     // The first init container must have ended, the others had no turn.
-    let early = status(&pod, &runtime(vec![]), &memory, &plan);
+    let early = status(&pod, &runtime(vec![]), &state, &plan);
     assert_eq!(early.phase.as_deref(), Some("Failed"));
     assert_eq!(reason(&early), "ContainersNotReady");
     assert_eq!(condition(&early, "Ready"), "False containers with unready status: [a b]");
-    assert_eq!(state(&early.init_container_statuses, 0), "ContainerStatusUnknown");
-    assert_eq!(state(&early.init_container_statuses, 1), "waiting");
-    assert_eq!(state(&early.container_statuses, 0), "waiting");
+    assert_eq!(container_state(&early.init_container_statuses, 0), "ContainerStatusUnknown");
+    assert_eq!(container_state(&early.init_container_statuses, 1), "waiting");
+    assert_eq!(container_state(&early.container_statuses, 0), "waiting");
     let ran = vec![view("i", State::Exited, 0), view("j", State::Exited, 0), view("a", State::Exited, 137)];
     let late = [ran.clone(), vec![view("b", State::Exited, 0)]].concat();
-    assert_eq!(reason(&status(&pod, &runtime(ran), &memory, &plan)), "ContainersNotReady");
-    assert_eq!(reason(&status(&pod, &runtime(late), &memory, &plan)), "PodFailed");
+    assert_eq!(reason(&status(&pod, &runtime(ran), &state, &plan)), "ContainersNotReady");
+    assert_eq!(reason(&status(&pod, &runtime(late), &state, &plan)), "PodFailed");
 }
 
 #[test]
 fn a_container_that_could_not_start_still_has_a_moment_of_its_start() {
     let pod = pod(json!({ "restartPolicy": "Never", "containers": [{ "name": "a" }] }));
     let failed = ContainerView { started_at: None, reason: "StartError".into(), ..view("a", State::Exited, 128) };
-    let status = status(&pod, &runtime(vec![failed]), &Memory::default(), &Plan::default());
+    let status = status(&pod, &runtime(vec![failed]), &WorkerState::default(), &Plan::default());
     let value = serde_json::to_value(&status).expect("JSON");
     assert_eq!(value["containerStatuses"][0]["state"]["terminated"]["startedAt"], "1970-01-01T00:00:00Z");
     assert_eq!(value["conditions"][2]["reason"], "PodFailed", "known before the phase is told");
@@ -171,7 +171,7 @@ fn all_containers_begin_anew_in_place() {
             pod: &pod,
             previous,
             runtime: &runtime(containers),
-            memory: &Memory::default(),
+            state: &WorkerState::default(),
             plan: &Plan::default(),
             node_addresses: &[],
             runtime_name: "containerd",

@@ -31,7 +31,7 @@ use crate::objects::{Interest, ObjectError};
 use crate::pod;
 use crate::private;
 use crate::settings::Settings;
-use crate::trail;
+use crate::journey_events;
 use crate::tree;
 
 #[derive(Debug, thiserror::Error)]
@@ -157,10 +157,10 @@ pub async fn mount_all(
             continue;
         }
         let one = Mounting { context, pod, surroundings, objects, volume };
-        let step = trail::volume(pod, volume);
+        let step = journey_events::volume(pod, volume);
         let begun = std::time::Instant::now();
         let mount = one.mount().await;
-        trail::outcome(&step, &mount);
+        journey_events::outcome(&step, &mount);
         one.measure(begun.elapsed(), mount.is_ok());
         drop(step);
         match mount {

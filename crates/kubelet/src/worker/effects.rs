@@ -10,12 +10,12 @@ use knarr_client::is_unreachable;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 
-use super::memory::{Ending, Operation, Waiting};
+use super::state::{Ending, Operation, Waiting};
 use super::plan::Action;
 use super::resize::{self, ByContainer, Granted, MemoryDecrease};
 use super::start::{Start, StartFailure};
 use super::stop::Stop;
-use super::{Message, Worker, clean};
+use super::{Message, Worker, cleanup};
 use crate::cgroup::Cgroups;
 use crate::cgroup::amounts::pod_amounts;
 use crate::container::hosts::fitting_hostname;
@@ -27,7 +27,7 @@ use crate::pod;
 use crate::private;
 use crate::runtime::{ContainerView, RuntimePod, Sandbox, State, held_of_pod, label, observe_sandbox};
 use crate::status;
-use crate::trail::{self, pod_step};
+use crate::journey_events::{self, pod_step};
 use crate::volumes::{self, MountedVolumes};
 use knarr_cri::messages::{PodSandbox, PodSandboxFilter};
 
@@ -79,7 +79,7 @@ impl Worker {
     where
         F: Future<Output = Outcome> + Send + 'static,
     {
-        self.memory.operations.insert(operation.clone());
+        self.state.operations.insert(operation.clone());
         let sender = self.sender.clone();
         // What a task is made of it holds twice, once before and once while it waits for it: only a pointer here.
         let work = Box::pin(work);
@@ -135,7 +135,7 @@ impl Worker {
             Action::Start { container, sandbox, attempt, restart } => {
                 let Some(sandbox) = self.runtime.sandboxes.iter().find(|s| s.id == sandbox).cloned() else { return };
                 if restart {
-                    self.memory.note_restart(&container, now);
+                    self.state.note_restart(&container, now);
                 }
                 if !self.is_resized() {
                     self.size_cgroup(Some(&pod));
@@ -159,8 +159,8 @@ impl Worker {
             }
             Action::Stop { id, container, grace, why } => {
                 let kill_at = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(now);
-                let hurried = self.memory.stopping.insert(id.clone(), kill_at).is_some();
-                self.memory.stop_again.remove(&id);
+                let hurried = self.state.stopping.insert(id.clone(), kill_at).is_some();
+                self.state.stop_again.remove(&id);
                 let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
                 let stop = Stop { context, pod, id: id.clone(), name: container, addresses, grace, why, hurried };
                 self.launch(Operation::Stop(id), async move {
@@ -170,7 +170,7 @@ impl Worker {
             Action::Resize => {
                 let running: Vec<(String, String)> =
                     self.runtime.running().map(|view| (view.name.clone(), view.id.clone())).collect();
-                let applied = self.memory.applied.clone();
+                let applied = self.state.applied.clone();
                 self.launch(Operation::Resize, async move {
                     let begun = std::time::Instant::now();
                     let (applied, failure) = apply_resize(&context, &pod, running, applied).await;
@@ -183,44 +183,44 @@ impl Worker {
             Action::Remove { id } => {
                 let is_sandbox = self.runtime.sandboxes.iter().any(|sandbox| sandbox.id == id);
                 self.launch(Operation::Remove(id.clone()), async move {
-                    Outcome::Removed(clean::remove_from_runtime(&context, &id, is_sandbox).await)
+                    Outcome::Removed(cleanup::remove_from_runtime(&context, &id, is_sandbox).await)
                 });
             }
         }
     }
 
     pub(super) fn conclude(&mut self, operation: Operation, outcome: Outcome) {
-        self.memory.operations.remove(&operation);
+        self.state.operations.remove(&operation);
         let now = Timestamp::now();
         let later = |wait: SignedDuration| Some(now.saturating_add(wait).unwrap_or(now));
         match (operation, outcome) {
-            (_, Outcome::Allocated(Ok(()))) => self.memory.to_allocate = false,
+            (_, Outcome::Allocated(Ok(()))) => self.state.to_allocate = false,
             (_, Outcome::Allocated(Err(refused))) => {
                 self.context.pod_event(&self.pod, true, refused.reason, refused.message.clone());
                 let rejected = Ending::Rejected { reason: refused.reason.into(), message: refused.message };
-                self.memory.ending.get_or_insert(rejected);
+                self.state.ending.get_or_insert(rejected);
             }
             (_, Outcome::Volumes(Ok(volumes))) => {
                 self.volumes = Arc::new(volumes);
-                self.memory.volumes_ready = true;
-                self.memory.volume_failures = 0;
-                self.memory.volumes_retry_at = None;
+                self.state.volumes_ready = true;
+                self.state.volume_failures = 0;
+                self.state.volumes_retry_at = None;
             }
             (_, Outcome::Volumes(Err(_))) => {
                 // Volumes that were whole stay in use while a refresh fails.
-                self.memory.volumes_ready = !self.volumes.volumes.is_empty();
-                self.memory.volume_failures += 1;
-                let wait = FIRST_VOLUME_RETRY * 2i32.saturating_pow(self.memory.volume_failures.min(10));
-                self.memory.volumes_retry_at = later(wait.min(LONGEST_VOLUME_RETRY));
+                self.state.volumes_ready = !self.volumes.volumes.is_empty();
+                self.state.volume_failures += 1;
+                let wait = FIRST_VOLUME_RETRY * 2i32.saturating_pow(self.state.volume_failures.min(10));
+                self.state.volumes_retry_at = later(wait.min(LONGEST_VOLUME_RETRY));
             }
             (_, Outcome::Sandbox(Ok(sandbox))) => {
-                self.memory.sandbox_retry_at = None;
-                if self.memory.early_exits.remove(&sandbox.id) {
+                self.state.sandbox_retry_at = None;
+                if self.state.early_exits.remove(&sandbox.id) {
                     let _ = self.sender.send(Message::Exited(sandbox.id.clone()));
                 }
                 self.runtime.put_sandbox(sandbox);
             }
-            (_, Outcome::Sandbox(Err(_))) => self.memory.sandbox_retry_at = later(SANDBOX_RETRY),
+            (_, Outcome::Sandbox(Err(_))) => self.state.sandbox_retry_at = later(SANDBOX_RETRY),
             (Operation::Start(name), Outcome::Started(result)) => self.conclude_start(name, result),
             (Operation::Stop(id), Outcome::Stopped(result)) => {
                 match result {
@@ -234,8 +234,8 @@ impl Worker {
             }
             (Operation::StopSandbox(id), Outcome::SandboxStopped(result)) => match result {
                 Ok(()) => {
-                    self.memory.refused.remove(&Operation::StopSandbox(id.clone()));
-                    self.memory.stopped_sandboxes.insert(id.clone());
+                    self.state.refused.remove(&Operation::StopSandbox(id.clone()));
+                    self.state.stopped_sandboxes.insert(id.clone());
                     if let Some(sandbox) = self.runtime.sandboxes.iter_mut().find(|sandbox| sandbox.id == id) {
                         sandbox.ready = false;
                     }
@@ -249,8 +249,8 @@ impl Worker {
                 Ok(()) => {
                     self.context.index.remove(&id);
                     self.runtime.forget(&id);
-                    self.memory.probes.remove(&id);
-                    self.memory.refused.remove(&Operation::Remove(id));
+                    self.state.probes.remove(&id);
+                    self.state.refused.remove(&Operation::Remove(id));
                 }
                 Err(error) => {
                     tracing::warn!(error, pod = pod::title(&self.pod), "what is left of a container can't be removed");
@@ -267,8 +267,8 @@ impl Worker {
                 self.wake_later(CLEAN_RETRY);
             }
             (_, Outcome::Resized(applied, failure)) => {
-                self.memory.applied = applied;
-                self.memory.resize_failed = failure.zip(later(RESIZE_RETRY));
+                self.state.applied = applied;
+                self.state.resize_failed = failure.zip(later(RESIZE_RETRY));
                 self.note_granted();
             }
             (_, Outcome::Found(Ok(found))) => self.take_found(found),
@@ -276,7 +276,7 @@ impl Worker {
                 tracing::warn!(error, pod = pod::title(&self.pod), "what the runtime holds of a pod can't be read");
                 self.wake_later(CLEAN_RETRY);
             }
-            (_, Outcome::Cleaned(Ok(()))) => self.memory.cleaned = true,
+            (_, Outcome::Cleaned(Ok(()))) => self.state.cleaned = true,
             (_, Outcome::Cleaned(Err(error))) => {
                 tracing::warn!(error, pod = pod::title(&self.pod), "what is left of a pod can't be cleared away");
                 self.wake_later(CLEAN_RETRY);
@@ -288,7 +288,7 @@ impl Worker {
     /// What the runtime could not do it is asked for again, but not at once.
     fn ask_later(&mut self, operation: Operation) {
         let now = Timestamp::now();
-        self.memory.refused.insert(operation, now.saturating_add(CLEAN_RETRY).unwrap_or(now));
+        self.state.refused.insert(operation, now.saturating_add(CLEAN_RETRY).unwrap_or(now));
     }
 
     /// What failed at the end of a pod is tried again, but not at once.
@@ -299,15 +299,15 @@ impl Worker {
     }
 
     fn conclude_start(&mut self, name: String, result: Result<ContainerView, StartFailure>) {
-        self.memory.tried.insert(name.clone());
+        self.state.tried.insert(name.clone());
         match result {
             Ok(view) => {
-                self.memory.waiting.remove(&name);
-                self.memory.start_retry_at.remove(&name);
-                self.memory.started.insert(view.id.clone());
+                self.state.waiting.remove(&name);
+                self.state.start_retry_at.remove(&name);
+                self.state.started.insert(view.id.clone());
                 if let Some(resources) = resize::resources_of(&self.pod).remove(&name) {
-                    let changed = self.memory.applied.insert(name.clone(), resources.clone());
-                    resize::note_whole(&self.pod, &mut self.memory.applied);
+                    let changed = self.state.applied.insert(name.clone(), resources.clone());
+                    resize::note_whole(&self.pod, &mut self.state.applied);
                     self.note_granted();
                     if changed.is_some_and(|before| !resize::same(&before, &resources)) {
                         self.size_cgroup(None);
@@ -328,8 +328,8 @@ impl Worker {
                     "a container did not start"
                 );
                 let waiting = Waiting { reason: failure.reason, message: failure.message };
-                self.memory.waiting.insert(name.clone(), waiting);
-                self.memory.start_retry_at.insert(name, failure.retry_at);
+                self.state.waiting.insert(name.clone(), waiting);
+                self.state.start_retry_at.insert(name, failure.retry_at);
                 if let Some(view) = failure.remains {
                     self.put_started(view);
                 }
@@ -340,7 +340,7 @@ impl Worker {
     /// The pod's cgroup gets what its containers have by now, or also has room for what one gets that starts anew.
     fn size_cgroup(&self, room_for: Option<&Pod>) {
         let Some(cgroups) = &self.context.cgroups else { return };
-        let now = resize::with_resources(&self.pod, &self.memory.applied);
+        let now = resize::with_resources(&self.pod, &self.state.applied);
         let sized = match room_for {
             Some(wanted) => cgroups.widen(&now, wanted),
             None => cgroups.ensure(&now),
@@ -374,11 +374,11 @@ impl Worker {
     pub(super) fn note_granted(&self) {
         let granted = resize::resources_of(&self.pod);
         let empty = |resources: &ByContainer| resources.values().all(|one| *one == Default::default());
-        if empty(&granted) && empty(&self.memory.applied) {
+        if empty(&granted) && empty(&self.state.applied) {
             return;
         }
         let folder = self.context.settings.pod_directory(pod::uid(&self.pod));
-        Granted { granted, applied: self.memory.applied.clone() }.store(&folder);
+        Granted { granted, applied: self.state.applied.clone() }.store(&folder);
     }
 
     /// Writes the status if the API's differs and no write is under way.
@@ -386,10 +386,10 @@ impl Worker {
         let target = if pod::is_static(&self.pod) { self.mirror.clone() } else { Some(self.pod.clone()) };
         let Some(target) = target else { return };
         let waits = self.status_retry_at.is_some_and(|at| at > now);
-        if waits || self.memory.is_busy(&Operation::Status) || !status::differs(&self.reported, &self.status) {
+        if waits || self.state.is_busy(&Operation::Status) || !status::differs(&self.reported, &self.status) {
             return;
         }
-        if self.memory.ending == Some(Ending::Removed) {
+        if self.state.ending == Some(Ending::Removed) {
             return;
         }
         let (client, old, new) = (self.context.client.clone(), self.reported.clone(), self.status.clone());
@@ -408,30 +408,30 @@ impl Worker {
             return;
         }
         self.retry_at = None;
-        if !self.memory.searched {
-            if !self.memory.is_busy(&Operation::Search) {
+        if !self.state.searched {
+            if !self.state.is_busy(&Operation::Search) {
                 self.search();
             }
             return;
         }
-        if !self.memory.cleaned {
-            if !self.memory.is_busy(&Operation::Clean) && !self.memory.is_busy(&Operation::Volumes) {
+        if !self.state.cleaned {
+            if !self.state.is_busy(&Operation::Clean) && !self.state.is_busy(&Operation::Volumes) {
                 let (context, uid) = (self.context.clone(), pod::uid(&self.pod).to_string());
                 let step = pod_step!("volumes-removed", &self.pod);
                 self.launch(Operation::Clean, async move {
                     let _step = step;
-                    Outcome::Cleaned(clean::release(&context, &uid).await)
+                    Outcome::Cleaned(cleanup::release(&context, &uid).await)
                 });
             }
             return;
         }
-        if self.memory.ending == Some(Ending::Removed) {
+        if self.state.ending == Some(Ending::Removed) {
             self.remove_remains();
             return;
         }
         let deleting = self.pod.metadata.deletion_timestamp.is_some() && !pod::is_static(&self.pod);
         let told = !status::differs(&self.reported, &self.status);
-        if deleting && told && !self.deleted && !self.memory.is_busy(&Operation::Delete) {
+        if deleting && told && !self.deleted && !self.state.is_busy(&Operation::Delete) {
             let (client, pod) = (self.context.client.clone(), self.pod.clone());
             self.launch(Operation::Delete, async move { Outcome::Deleted(delete(client, &pod).await) });
         }
@@ -449,7 +449,7 @@ impl Worker {
     }
 
     fn take_found(&mut self, found: RuntimePod) {
-        self.memory.searched = found.is_empty();
+        self.state.searched = found.is_empty();
         for id in found.ids() {
             tracing::info!(pod = pod::title(&self.pod), id, "the runtime holds something of a pod that was not known");
             self.context.index.insert(id, self.sender.clone());
@@ -466,7 +466,7 @@ impl Worker {
             containers
         };
         for id in ids {
-            if !self.memory.is_busy(&Operation::Remove(id.clone())) {
+            if !self.state.is_busy(&Operation::Remove(id.clone())) {
                 self.perform(Action::Remove { id }, Timestamp::now());
             }
         }
@@ -474,11 +474,11 @@ impl Worker {
 
     /// Nothing is left anywhere: the worker may end.
     pub(super) fn is_gone(&self) -> bool {
-        self.memory.ending == Some(Ending::Removed)
+        self.state.ending == Some(Ending::Removed)
             && self.plan.ended
-            && self.memory.cleaned
+            && self.state.cleaned
             && self.runtime.is_empty()
-            && self.memory.operations.is_empty()
+            && self.state.operations.is_empty()
     }
 
     pub(super) fn forget(&self) {
@@ -488,7 +488,7 @@ impl Worker {
         let (namespace, name) = (pod::namespace(&self.pod), pod::name(&self.pod));
         self.context.metrics.forget("prober_probe_total", &[("pod_uid", uid)]);
         self.context.metrics.forget("prober_probe_duration_seconds", &[("namespace", namespace), ("pod", name)]);
-        clean::remove_logs(&self.context, &self.pod);
+        cleanup::remove_logs(&self.context, &self.pod);
     }
 }
 
@@ -519,7 +519,7 @@ async fn apply_resize(
     }
     let unified = cgroups.is_some_and(|cgroups| cgroups.is_unified());
     for container in to_tell {
-        let mut resources = linux_resources(pod, container, context.machine.memory, unified);
+        let mut resources = linux_resources(pod, container, context.host.memory, unified);
         if resources.cpu_quota == 0 {
             resources.cpu_quota = -1;
         }
@@ -609,7 +609,7 @@ async fn create_sandbox(
     let config = sandbox_config(pod, attempt, &context.settings, &context.node_dns, &context.cgroup_parent(pod));
     private::create_log_directory(config.log_directory.as_ref()).map_err(|error| failed(error.to_string()))?;
     let _turn = context.starts.turn().await;
-    let step = trail::sandbox(pod);
+    let step = journey_events::sandbox(pod);
     context.metrics.count("kubelet_started_pods_total", &[]);
     let own_users = user_namespace::is_wanted(pod);
     if own_users {
@@ -626,15 +626,15 @@ async fn create_sandbox(
                     context.metrics.count("kubelet_started_user_namespaced_pods_errors_total", &[]);
                 }
                 context.metrics.count("kubelet_run_podsandbox_errors_total", &[("runtime_handler", &handler)]);
-                step.record("failed", error.rpc_text());
-                return Err(failed(error.rpc_text()));
+                step.record("failed", error.rpc_message());
+                return Err(failed(error.rpc_message()));
             }
         },
     };
     let labels = [("runtime_handler", handler.as_str())];
     context.metrics.observe("kubelet_run_podsandbox_duration_seconds", &labels, begun.elapsed());
     context.index.insert(&id, worker);
-    let sandbox = observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_text()))?;
+    let sandbox = observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_message()))?;
     step.record("address", sandbox.addresses.join(", "));
     Ok(sandbox)
 }

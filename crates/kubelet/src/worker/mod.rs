@@ -1,10 +1,10 @@
 //! One task a pod. It looks at what is wanted, what the runtime holds and what it remembers, lets [`plan`] say what to do,
 //! starts that beside itself, and reports the status. Nothing here waits for another pod, and nothing slow runs inline.
 
-pub mod clean;
+pub mod cleanup;
 mod effects;
 mod hooks;
-pub mod memory;
+pub mod state;
 pub mod plan;
 pub mod resize;
 pub mod restart;
@@ -28,9 +28,9 @@ use crate::pod;
 use crate::probes::{self, ProbeKind, ProbeTasks};
 use crate::runtime::{ContainerView, Round, RuntimePod, State, observe_container, observe_sandbox};
 use crate::status;
-use crate::trail;
+use crate::journey_events;
 use crate::volumes::MountedVolumes;
-use memory::{Ending, Memory, Operation, ProbeResults};
+use state::{Ending, WorkerState, Operation, ProbeResults};
 use plan::{Plan, Situation};
 
 /// What a worker is told. Queues have room for many, so what is large lies elsewhere.
@@ -67,7 +67,7 @@ pub struct Worker {
     /// For static pods, where the status goes.
     mirror: Option<Arc<Pod>>,
     runtime: RuntimePod,
-    memory: Memory,
+    state: WorkerState,
     volumes: Arc<MountedVolumes>,
     objects: Arc<Interest>,
     probes: ProbeTasks,
@@ -153,7 +153,7 @@ impl Worker {
         };
         let probes = known_results(&runtime, &status, &context.runtime_name);
         let adopted = !runtime.is_empty();
-        let memory = Memory {
+        let state = WorkerState {
             probes,
             first_seen: Some(Timestamp::now()),
             applied: noted.applied,
@@ -167,7 +167,7 @@ impl Worker {
             pod,
             mirror: None,
             runtime,
-            memory,
+            state,
             volumes: Arc::default(),
             objects,
             probes: ProbeTasks::new(adopted),
@@ -197,7 +197,7 @@ impl Worker {
     }
 
     async fn run(mut self, shared: &Handle) {
-        if let Some(seen) = self.memory.first_seen {
+        if let Some(seen) = self.state.first_seen {
             let waited = until(seen, Timestamp::now());
             self.context.metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], waited);
         }
@@ -240,7 +240,7 @@ impl Worker {
         match message {
             Message::Desired(pod) => self.take(pod),
             Message::Removed => {
-                self.memory.ending = Some(Ending::Removed);
+                self.state.ending = Some(Ending::Removed);
             }
             Message::Mirror(mirror) => {
                 let fresh = mirror.as_ref().map(|mirror| pod::uid(mirror)) != self.mirror.as_ref().map(|m| pod::uid(m));
@@ -255,7 +255,7 @@ impl Worker {
                 self.refresh(&id, true).await;
             }
             Message::NotStopped(id) => {
-                self.memory.stop_again.insert(id);
+                self.state.stop_again.insert(id);
             }
             Message::Changed(id) => self.refresh(&id, false).await,
             Message::Relist(_round) => {
@@ -269,15 +269,15 @@ impl Worker {
                 self.context.metrics.observe("kubelet_pleg_pod_relist_duration_seconds", &[], begun.elapsed());
             }
             Message::ObjectsChanged => {
-                self.memory.volumes_ready = false;
-                self.memory.volumes_retry_at = None;
-                self.memory.start_retry_at.retain(|name, _| {
-                    self.memory.waiting.get(name).is_none_or(|why| why.reason != "CreateContainerConfigError")
+                self.state.volumes_ready = false;
+                self.state.volumes_retry_at = None;
+                self.state.start_retry_at.retain(|name, _| {
+                    self.state.waiting.get(name).is_none_or(|why| why.reason != "CreateContainerConfigError")
                 });
             }
             Message::Running(view) => self.put_started(*view),
             Message::Probe { id, kind, success } => {
-                let results = self.memory.probes.entry(id).or_default();
+                let results = self.state.probes.entry(id).or_default();
                 match kind {
                     ProbeKind::Readiness => results.ready = Some(success),
                     ProbeKind::Startup if success => results.started = Some(true),
@@ -286,7 +286,7 @@ impl Worker {
                 }
             }
             Message::Stop(ending) => {
-                self.memory.ending.get_or_insert(*ending);
+                self.state.ending.get_or_insert(*ending);
             }
             Message::Done(operation, outcome) => self.conclude(operation, *outcome),
         }
@@ -297,18 +297,18 @@ impl Worker {
     fn take(&mut self, pod: Arc<Pod>) {
         let version: Option<u64> = pod.metadata.resource_version.as_deref().and_then(|version| version.parse().ok());
         let newer = self.reported_version.zip(version).is_some_and(|(known, version)| version > known);
-        if newer && !self.memory.is_busy(&Operation::Status) && !pod::is_static(&pod) {
+        if newer && !self.state.is_busy(&Operation::Status) && !pod::is_static(&pod) {
             self.reported = pod.status.clone().unwrap_or_default();
         }
         let fields_changed = pod.metadata.labels != self.pod.metadata.labels
             || pod.metadata.annotations != self.pod.metadata.annotations;
         if fields_changed {
-            self.memory.volumes_ready = false;
+            self.state.volumes_ready = false;
         }
         if fields_changed || pod.spec != self.pod.spec {
             // What failed for the old description may work for the new one.
-            self.memory.start_retry_at.clear();
-            self.memory.volumes_retry_at = None;
+            self.state.start_retry_at.clear();
+            self.state.volumes_retry_at = None;
         }
         self.grant(pod);
     }
@@ -328,7 +328,7 @@ impl Worker {
             true => None,
             false => (self.fits)(&wished),
         };
-        match (&self.memory.resize_pending, &pending) {
+        match (&self.state.resize_pending, &pending) {
             (Some(before), None) if before.reason == "Deferred" => {
                 let labels = [("retry_trigger", "periodic_retry")];
                 metrics.count("kubelet_pod_deferred_accepted_resizes_total", &labels);
@@ -351,12 +351,12 @@ impl Worker {
             self.pod = Arc::new(resize::with_resources(&wished, &have));
             self.wished = Some(wished);
         }
-        self.memory.resize_pending = pending;
+        self.state.resize_pending = pending;
         if granted && have != want {
-            self.memory.resize_failed = None;
+            self.state.resize_failed = None;
             self.note_granted();
             if !self.is_resized() {
-                self.memory.resizing = self.pod.metadata.generation;
+                self.state.resizing = self.pod.metadata.generation;
                 self.context.pod_event(&self.pod, false, "ResizeStarted", resize::told(&self.pod, "started", ""));
             }
         }
@@ -365,20 +365,20 @@ impl Worker {
     /// Whether all that runs has what the pod is granted.
     fn is_resized(&self) -> bool {
         let is_running = |name: &str| self.runtime.latest(name).is_some_and(ContainerView::is_running);
-        resize::is_done(&self.pod, &self.memory.applied, is_running)
+        resize::is_done(&self.pod, &self.state.applied, is_running)
     }
 
     /// Tells once that what was granted holds.
     fn tell_of_resize(&mut self) {
-        if self.memory.resizing.is_some() && self.is_resized() {
-            self.memory.resizing = None;
+        if self.state.resizing.is_some() && self.is_resized() {
+            self.state.resizing = None;
             self.context.pod_event(&self.pod, false, "ResizeCompleted", resize::told(&self.pod, "completed", ""));
         }
     }
 
     /// Takes in a container just started. Its end may have been heard of already, and then must be looked at now.
     fn put_started(&mut self, view: ContainerView) {
-        if self.memory.early_exits.remove(&view.id) {
+        if self.state.early_exits.remove(&view.id) {
             let _ = self.sender.send(Message::Exited(view.id.clone()));
         }
         if view.state == State::Exited {
@@ -395,7 +395,7 @@ impl Worker {
         }
         let Some(sandbox) = self.runtime.by_id(id).map(|container| container.sandbox.clone()) else {
             if exited {
-                self.memory.early_exits.insert(id.to_string());
+                self.state.early_exits.insert(id.to_string());
             }
             return;
         };
@@ -433,7 +433,7 @@ impl Worker {
     }
 
     fn note_end(&self, view: &ContainerView) {
-        trail::container_ended(&self.pod, view);
+        journey_events::container_ended(&self.pod, view);
         let labels = [
             ("container_type", pod::container_type(&self.pod, &view.name)),
             ("exit_code", &view.exit_code.to_string()),
@@ -444,7 +444,7 @@ impl Worker {
 
     /// What a look at the pod is for, as metrics call it.
     fn operation_type(&self) -> &'static str {
-        match (&self.memory.ending, self.runtime.is_empty()) {
+        match (&self.state.ending, self.runtime.is_empty()) {
             (Some(_), _) => "kill",
             (None, true) => "create",
             (None, false) => "sync",
@@ -498,19 +498,19 @@ impl Worker {
     /// One look: plans, starts what is to be done, reports. Returns when to look again if nothing happens.
     fn step(&mut self) -> Option<Timestamp> {
         let now = Timestamp::now();
-        if self.memory.ending.is_none() {
-            self.memory.ending = self.reason_to_end(now);
+        if self.state.ending.is_none() {
+            self.state.ending = self.reason_to_end(now);
         }
-        if self.memory.ending.is_some() && self.memory.ending_since.is_none() {
-            self.memory.ending_since = Some(now);
+        if self.state.ending.is_some() && self.state.ending_since.is_none() {
+            self.state.ending_since = Some(now);
             self.ends.cancel();
         }
         if let Some(wished) = self.wished.clone() {
             self.grant(wished);
         }
         let begun = pod::main_containers(&self.pod).any(|c| self.runtime.latest(&c.name).is_some());
-        self.memory.forget_tried(!begun);
-        let situation = Situation { pod: &self.pod, runtime: &self.runtime, memory: &self.memory, now };
+        self.state.forget_tried(!begun);
+        let situation = Situation { pod: &self.pod, runtime: &self.runtime, state: &self.state, now };
         let before = std::mem::replace(&mut self.plan, plan::plan(&situation));
         self.tell_of_back_off(&before);
         self.tell_of_resize();
@@ -519,15 +519,15 @@ impl Worker {
         }
         let surroundings =
             probes::Surroundings { context: &self.context, latest: &self.shared_pod, worker: &self.sender };
-        self.probes.sync(&surroundings, &self.pod, &self.runtime, &self.memory);
+        self.probes.sync(&surroundings, &self.pod, &self.runtime, &self.state);
         self.report(now);
         if self.plan.ended {
             self.finish();
         }
         let look_for_room = self.wished.as_ref().map(|_| now.saturating_add(LOOK_FOR_ROOM).unwrap_or(now));
-        let renew = self.volumes.renew_at.filter(|_| self.memory.ending.is_none());
-        if renew.is_some_and(|at| at <= now) && self.memory.volumes_ready {
-            self.memory.volumes_ready = false;
+        let renew = self.volumes.renew_at.filter(|_| self.state.ending.is_none());
+        if renew.is_some_and(|at| at <= now) && self.state.volumes_ready {
+            self.state.volumes_ready = false;
             return Some(now);
         }
         [
@@ -553,7 +553,7 @@ impl Worker {
     /// How long the pod took until it ran.
     fn measure_start(&self, now: Timestamp) {
         let metrics = &self.context.metrics;
-        if let Some(seen) = self.memory.first_seen {
+        if let Some(seen) = self.state.first_seen {
             metrics.observe("kubelet_pod_start_duration_seconds", &[], until(seen, now));
         }
         let Some(created) = &self.pod.metadata.creation_timestamp else { return };
@@ -593,7 +593,7 @@ impl Worker {
             pod: &self.pod,
             previous: &self.status,
             runtime: &self.runtime,
-            memory: &self.memory,
+            state: &self.state,
             plan: &self.plan,
             node_addresses: &self.context.addresses,
             runtime_name: &self.context.runtime_name,
@@ -608,7 +608,7 @@ impl Worker {
             self.measure_start(now);
         }
         if status != self.status {
-            self.probes.status_changed(&self.pod, &self.runtime, &self.memory);
+            self.probes.status_changed(&self.pod, &self.runtime, &self.state);
         }
         self.status = status;
         *self.shared_status.lock() = self.status.clone();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::memory::{Ending, Memory, Operation, Waiting};
+use super::state::{Ending, WorkerState, Operation, Waiting};
 use super::resize;
 use super::restart::{AfterExit, after_exit, restarts_all, to_remove_for_restart};
 use crate::pod::{self, Role};
@@ -14,7 +14,7 @@ use crate::runtime::{ContainerView, RuntimePod, Sandbox, State};
 pub struct Situation<'a> {
     pub pod: &'a Pod,
     pub runtime: &'a RuntimePod,
-    pub memory: &'a Memory,
+    pub state: &'a WorkerState,
     pub now: Timestamp,
 }
 
@@ -79,7 +79,7 @@ impl Plan {
 
 pub fn plan(situation: &Situation<'_>) -> Plan {
     let mut plan = Plan::default();
-    if situation.memory.ending.is_some() {
+    if situation.state.ending.is_some() {
         end(situation, &mut plan);
     } else {
         run(situation, &mut plan);
@@ -90,15 +90,15 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
 
 /// Main containers first, then sidecars from the last to the first, then the sandbox.
 fn end(situation: &Situation<'_>, plan: &mut Plan) {
-    let Situation { pod, runtime, memory, now } = situation;
-    if memory.is_starting() || memory.is_busy(&Operation::Sandbox) {
+    let Situation { pod, runtime, state, now } = situation;
+    if state.is_starting() || state.is_busy(&Operation::Sandbox) {
         // A start under way ends by itself; it is stopped when it is known what it made.
         for container in runtime.running() {
-            stop(situation, plan, container, ending_grace(pod, memory, *now), Why::PodEnds);
+            stop(situation, plan, container, ending_grace(pod, state, *now), Why::PodEnds);
         }
         return;
     }
-    let grace = ending_grace(pod, memory, *now);
+    let grace = ending_grace(pod, state, *now);
     let is_sidecar = |name: &str| pod::init_containers(pod).any(|(role, c)| role == Role::Sidecar && c.name == name);
     let mut waits = false;
     for container in runtime.running().filter(|container| !is_sidecar(&container.name)) {
@@ -118,7 +118,7 @@ fn end(situation: &Situation<'_>, plan: &mut Plan) {
         return;
     }
     for sandbox in &runtime.sandboxes {
-        if sandbox.ready || !memory.stopped_sandboxes.contains(&sandbox.id) {
+        if sandbox.ready || !state.stopped_sandboxes.contains(&sandbox.id) {
             waits = true;
             stop_sandbox(situation, plan, sandbox);
         }
@@ -127,21 +127,21 @@ fn end(situation: &Situation<'_>, plan: &mut Plan) {
 }
 
 /// What is left of the grace the pod as a whole gets.
-fn ending_grace(pod: &Pod, memory: &Memory, now: Timestamp) -> i64 {
-    let whole = match &memory.ending {
+fn ending_grace(pod: &Pod, state: &WorkerState, now: Timestamp) -> i64 {
+    let whole = match &state.ending {
         Some(Ending::Stopped { grace: Some(grace), .. }) => *grace,
         _ => pod::grace_seconds(pod),
     };
-    let passed = memory.ending_since.map_or(0, |since| now.duration_since(since).as_secs());
+    let passed = state.ending_since.map_or(0, |since| now.duration_since(since).as_secs());
     (whole - passed).max(if passed > 0 { 2.min(whole) } else { 0 }).max(1)
 }
 
 fn stop(situation: &Situation<'_>, plan: &mut Plan, container: &ContainerView, grace: i64, why: Why) {
-    let Situation { memory, now, .. } = situation;
+    let Situation { state, now, .. } = situation;
     let kill_at = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
     // Told again only when it failed, or when the time became notably shorter.
-    if let Some(known) = memory.stopping.get(&container.id)
-        && !memory.stop_again.contains(&container.id)
+    if let Some(known) = state.stopping.get(&container.id)
+        && !state.stop_again.contains(&container.id)
         && known.duration_since(kill_at) < SignedDuration::from_secs(2)
     {
         return;
@@ -165,11 +165,11 @@ fn remove(situation: &Situation<'_>, plan: &mut Plan, id: &str) {
 
 /// Whether the runtime is to be asked now: not while it is at it, and when it could not, only after a while.
 fn may_ask(situation: &Situation<'_>, plan: &mut Plan, operation: &Operation) -> bool {
-    let Situation { memory, now, .. } = situation;
-    if memory.is_busy(operation) {
+    let Situation { state, now, .. } = situation;
+    if state.is_busy(operation) {
         return false;
     }
-    match memory.refused.get(operation) {
+    match state.refused.get(operation) {
         Some(at) if at > now => {
             plan.wake(*at);
             false
@@ -179,16 +179,16 @@ fn may_ask(situation: &Situation<'_>, plan: &mut Plan, operation: &Operation) ->
 }
 
 fn run(situation: &Situation<'_>, plan: &mut Plan) {
-    let Situation { pod, runtime, memory, now } = situation;
-    if memory.to_allocate {
-        if !memory.is_busy(&Operation::Allocate) {
+    let Situation { pod, runtime, state, now } = situation;
+    if state.to_allocate {
+        if !state.is_busy(&Operation::Allocate) {
             plan.actions.push(Action::Allocate);
         }
         return;
     }
-    if !memory.volumes_ready {
-        if !memory.is_busy(&Operation::Volumes) {
-            match memory.volumes_retry_at {
+    if !state.volumes_ready {
+        if !state.is_busy(&Operation::Volumes) {
+            match state.volumes_retry_at {
                 Some(at) if at > *now => plan.wake(at),
                 _ => plan.actions.push(Action::MountVolumes),
             }
@@ -207,8 +207,8 @@ fn run(situation: &Situation<'_>, plan: &mut Plan) {
 }
 
 fn renew_sandbox(situation: &Situation<'_>, plan: &mut Plan) {
-    let Situation { pod, runtime, memory, now } = situation;
-    if memory.is_busy(&Operation::Sandbox) || memory.is_starting() {
+    let Situation { pod, runtime, state, now } = situation;
+    if state.is_busy(&Operation::Sandbox) || state.is_starting() {
         return;
     }
     let mut waits = false;
@@ -216,7 +216,7 @@ fn renew_sandbox(situation: &Situation<'_>, plan: &mut Plan) {
         stop(situation, plan, container, pod::grace_seconds(pod), Why::SandboxGone);
         waits = true;
     }
-    for sandbox in runtime.sandboxes.iter().filter(|sandbox| !memory.stopped_sandboxes.contains(&sandbox.id)) {
+    for sandbox in runtime.sandboxes.iter().filter(|sandbox| !state.stopped_sandboxes.contains(&sandbox.id)) {
         waits = true;
         stop_sandbox(situation, plan, sandbox);
     }
@@ -228,14 +228,14 @@ fn renew_sandbox(situation: &Situation<'_>, plan: &mut Plan) {
     if attempt > 0 && !may_restart && !runtime.containers.is_empty() {
         return;
     }
-    match memory.sandbox_retry_at {
+    match state.sandbox_retry_at {
         Some(at) if at > *now => plan.wake(at),
         _ => plan.actions.push(Action::CreateSandbox { attempt }),
     }
 }
 
 fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox) {
-    let Situation { pod, runtime, memory, .. } = situation;
+    let Situation { pod, runtime, state, .. } = situation;
     for container in pod::ephemeral_containers(pod) {
         if runtime.latest(&container.name).is_none() {
             start(situation, plan, sandbox, &container.name, None);
@@ -243,7 +243,7 @@ fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox)
     }
     let initialized = pod::main_containers(pod).any(|c| runtime.latest_in(&sandbox.id, &c.name).is_some());
     // Main containers start together: one that ends at once keeps none of the others from its first start.
-    let all_tried = pod::main_containers(pod).all(|c| memory.tried.contains(&c.name));
+    let all_tried = pod::main_containers(pod).all(|c| state.tried.contains(&c.name));
     if restarts_all(pod, runtime) && (all_tried || !initialized) {
         restart_all(situation, plan);
         return;
@@ -271,22 +271,22 @@ fn run_in_order(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, i
 
 /// Containers that may change in place are changed together; those that must not are stopped, and start with the new.
 fn resize(situation: &Situation<'_>, plan: &mut Plan) {
-    let Situation { pod, runtime, memory, now } = situation;
+    let Situation { pod, runtime, state, now } = situation;
     let is_running = |name: &str| runtime.latest(name).is_some_and(ContainerView::is_running);
     let mut in_place = false;
-    for container in resize::outstanding(pod, &memory.applied, is_running) {
+    for container in resize::outstanding(pod, &state.applied, is_running) {
         match runtime.latest(&container.name) {
-            Some(view) if resize::needs_restart(pod, container, &memory.applied) => {
+            Some(view) if resize::needs_restart(pod, container, &state.applied) => {
                 stop(situation, plan, view, pod::grace_seconds(pod), Why::Resize);
             }
             _ => in_place = true,
         }
     }
-    let in_place = in_place || resize::is_whole_outstanding(pod, &memory.applied);
-    if !in_place || memory.is_busy(&Operation::Resize) {
+    let in_place = in_place || resize::is_whole_outstanding(pod, &state.applied);
+    if !in_place || state.is_busy(&Operation::Resize) {
         return;
     }
-    match &memory.resize_failed {
+    match &state.resize_failed {
         Some((_, at)) if at > now => plan.wake(*at),
         _ => plan.actions.push(Action::Resize),
     }
@@ -294,8 +294,8 @@ fn resize(situation: &Situation<'_>, plan: &mut Plan) {
 
 /// All containers but the ephemeral ones are killed and removed; then they start as if the pod were new.
 fn restart_all(situation: &Situation<'_>, plan: &mut Plan) {
-    let Situation { pod, runtime, memory, .. } = situation;
-    if memory.is_starting() {
+    let Situation { pod, runtime, state, .. } = situation;
+    if state.is_starting() {
         return;
     }
     let own = |name: &str| pod::ephemeral_containers(pod).all(|container| container.name != name);
@@ -333,12 +333,12 @@ fn run_init(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, conta
 }
 
 fn run_sidecar(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, container: &Container) -> bool {
-    let Situation { pod, runtime, memory, .. } = situation;
+    let Situation { pod, runtime, state, .. } = situation;
     match runtime.latest_in(&sandbox.id, &container.name) {
         Some(view) if view.is_running() => {
             stop_if_unwell(situation, plan, container, view);
-            let results = memory.probes.get(&view.id).copied().unwrap_or_default();
-            let over = !memory.is_busy(&Operation::Start(container.name.clone()));
+            let results = state.probes.get(&view.id).copied().unwrap_or_default();
+            let over = !state.is_busy(&Operation::Start(container.name.clone()));
             over && (container.startup_probe.is_none() || results.started == Some(true))
         }
         Some(view) => {
@@ -373,8 +373,8 @@ fn run_main(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, conta
 }
 
 fn stop_if_unwell(situation: &Situation<'_>, plan: &mut Plan, container: &Container, view: &ContainerView) {
-    let Situation { pod, memory, .. } = situation;
-    let results = memory.probes.get(&view.id).copied().unwrap_or_default();
+    let Situation { pod, state, .. } = situation;
+    let results = state.probes.get(&view.id).copied().unwrap_or_default();
     let grace_of = |probe: &Option<k8s_openapi::api::core::v1::Probe>| {
         let own = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
         own.unwrap_or_else(|| pod::grace_seconds(pod)).max(1)
@@ -393,11 +393,11 @@ fn stop_if_unwell(situation: &Situation<'_>, plan: &mut Plan, container: &Contai
 /// Starts a container if nothing stands against it. Containers of a pod start one after the other, as their order and
 /// their post-start hooks may matter to them.
 fn start(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, name: &str, previous: Option<&ContainerView>) {
-    let Situation { pod, memory, now, .. } = situation;
-    if memory.is_busy(&Operation::Start(name.to_string())) {
+    let Situation { pod, state, now, .. } = situation;
+    if state.is_busy(&Operation::Start(name.to_string())) {
         return;
     }
-    if let Some(at) = memory.start_retry_at.get(name)
+    if let Some(at) = state.start_retry_at.get(name)
         && at > now
     {
         plan.wake(*at);
@@ -405,17 +405,17 @@ fn start(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, name: &s
     }
     let restart = previous.is_some_and(|view| view.state == State::Exited && view.sandbox == sandbox.id);
     if restart && let Some(finished) = previous.and_then(|view| view.finished_at) {
-        let allowed = memory.restart_allowed_at(name, finished);
+        let allowed = state.restart_allowed_at(name, finished);
         if allowed > *now {
             plan.wake(allowed);
-            let delay = k8s_duration(memory.restart_delay(name));
+            let delay = k8s_duration(state.restart_delay(name));
             let message = format!("back-off {delay} restarting failed container={name} pod={}", pod::full_title(pod));
             plan.backing_off.insert(name.to_string(), Waiting { reason: "CrashLoopBackOff".into(), message });
             return;
         }
     }
     let another = plan.actions.iter().any(|action| matches!(action, Action::Start { .. }));
-    if another || memory.is_starting() {
+    if another || state.is_starting() {
         return;
     }
     let attempt = previous.map_or_else(|| reported_restarts(pod, name), |view| view.restart_count + 1);
@@ -441,7 +441,7 @@ pub fn k8s_duration(duration: std::time::Duration) -> String {
 
 /// Of each container the newest and the one before are kept; the rest goes, but never what runs.
 fn remove_remains(situation: &Situation<'_>, plan: &mut Plan) {
-    let Situation { pod, runtime, memory, .. } = situation;
+    let Situation { pod, runtime, state, .. } = situation;
     for (_, name) in pod::roles(pod) {
         for old in runtime.all_of(name).skip(2) {
             if old.state == State::Exited {
@@ -449,12 +449,12 @@ fn remove_remains(situation: &Situation<'_>, plan: &mut Plan) {
             }
         }
     }
-    if memory.is_busy(&Operation::Sandbox) || memory.is_starting() {
+    if state.is_busy(&Operation::Sandbox) || state.is_starting() {
         return;
     }
     for old in runtime.sandboxes.iter().skip(1) {
         let used = runtime.containers.iter().any(|container| container.sandbox == old.id);
-        if !used && memory.stopped_sandboxes.contains(&old.id) {
+        if !used && state.stopped_sandboxes.contains(&old.id) {
             remove(situation, plan, &old.id);
         }
     }

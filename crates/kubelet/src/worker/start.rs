@@ -24,7 +24,7 @@ use crate::objects::Interest;
 use crate::pod::{self, Found};
 use crate::private;
 use crate::runtime::{ContainerView, Sandbox, label, observe_container};
-use crate::trail;
+use crate::journey_events;
 use crate::volumes::MountedVolumes;
 
 /// Why a container did not start, as its status shows it.
@@ -160,7 +160,7 @@ impl Start {
         let security = container_security(&self.pod, container, image, self.target.as_deref(), settings)
             .map_err(|error| error.to_string())?;
         let unified = context.cgroups.as_ref().is_some_and(|cgroups| cgroups.is_unified());
-        let mut resources = linux_resources(&self.pod, container, context.machine.memory, unified);
+        let mut resources = linux_resources(&self.pod, container, context.host.memory, unified);
         let grant = context.resources.grant(pod::uid(&self.pod), &self.name);
         resources.cpuset_cpus = context.resources.cpus_of(pod::uid(&self.pod), &self.name);
         resources.cpuset_mems = grant.memory.as_ref().map(|share| share.nodes.to_string()).unwrap_or_default();
@@ -201,9 +201,9 @@ impl Start {
         sandbox: PodSandboxConfig,
     ) -> Result<Made, StartFailure> {
         let context = &self.context;
-        let step = trail::container_created(&self.pod, &self.name);
+        let step = journey_events::container_created(&self.pod, &self.name);
         let created = context.runtime.create_container(&self.sandbox.id, config, sandbox).await;
-        trail::outcome(&step, &created);
+        journey_events::outcome(&step, &created);
         drop(step);
         match created {
             Ok(id) => {
@@ -247,9 +247,9 @@ impl Start {
 
     async fn start(&self, id: &str) -> Result<(), StartFailure> {
         let context = &self.context;
-        let step = trail::container_started(&self.pod, &self.name, self.attempt);
+        let step = journey_events::container_started(&self.pod, &self.name, self.attempt);
         let started = context.runtime.start_container(id).await;
-        trail::outcome(&step, &started);
+        journey_events::outcome(&step, &started);
         drop(step);
         match started {
             Ok(()) => {
@@ -291,9 +291,9 @@ impl Start {
         // The container already runs, and its status may say so while the hook does.
         let _ = self.worker.send(Message::Running(Box::new(view.clone())));
         let target = HookTarget { container: &found.container, id, addresses: &self.sandbox.addresses };
-        let step = trail::hook(&self.pod, &self.name, "postStart");
+        let step = journey_events::hook(&self.pod, &self.name, "postStart");
         let ran = run_hook(&self.context, hook, &target, None).await;
-        trail::outcome(&step, &ran);
+        journey_events::outcome(&step, &ran);
         drop(step);
         if let Err(why) = ran {
             let context = &self.context;

@@ -9,7 +9,7 @@ use super::hooks::{HookTarget, run_hook};
 use super::plan::Why;
 use crate::context::Context;
 use crate::pod;
-use crate::trail::{self, pod_step};
+use crate::journey_events::{self, pod_step};
 
 pub struct Stop {
     pub context: Arc<Context>,
@@ -49,9 +49,9 @@ impl Stop {
         let Some(hook) = hook.filter(|_| !grace.is_zero()) else { return grace };
         let begun = Instant::now();
         let target = HookTarget { container: &found.container, id: &self.id, addresses: &self.addresses };
-        let step = trail::hook(&self.pod, &self.name, "preStop");
+        let step = journey_events::hook(&self.pod, &self.name, "preStop");
         let ran = run_hook(&self.context, hook, &target, Some(grace)).await;
-        trail::outcome(&step, &ran);
+        journey_events::outcome(&step, &ran);
         drop(step);
         if let Err(why) = ran {
             tracing::debug!(why, pod = pod::title(&self.pod), container = self.name, "a pre-stop hook failed");

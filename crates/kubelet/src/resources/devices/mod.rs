@@ -3,7 +3,7 @@
 pub mod plugin;
 pub mod registration;
 #[cfg(test)]
-mod whole;
+mod plugin_tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 

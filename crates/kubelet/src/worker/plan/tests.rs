@@ -27,12 +27,12 @@ fn runtime(containers: Vec<ContainerView>) -> RuntimePod {
     RuntimePod { sandboxes: vec![sandbox], containers }
 }
 
-fn mounted() -> Memory {
-    Memory { volumes_ready: true, ..Default::default() }
+fn mounted() -> WorkerState {
+    WorkerState { volumes_ready: true, ..Default::default() }
 }
 
-fn actions(pod: &Pod, runtime: &RuntimePod, memory: &Memory, second: i64) -> Vec<String> {
-    let plan = plan(&Situation { pod, runtime, memory, now: at(second) });
+fn actions(pod: &Pod, runtime: &RuntimePod, state: &WorkerState, second: i64) -> Vec<String> {
+    let plan = plan(&Situation { pod, runtime, state, now: at(second) });
     let mut shown: Vec<String> = plan
         .actions
         .iter()
@@ -62,7 +62,7 @@ fn a_pod_starts_step_by_step() {
     let done = || view("i", Exited, 0);
     let side = || view("side", Running, 0);
     let cases = [
-        ("volumes first", RuntimePod::default(), Memory::default(), vec!["mount"]),
+        ("volumes first", RuntimePod::default(), WorkerState::default(), vec!["mount"]),
         ("then the sandbox", RuntimePod::default(), mounted(), vec!["sandbox 0"]),
         ("then the first init", runtime(vec![]), mounted(), vec!["start i 0"]),
         ("which must end", runtime(vec![view("i", Running, 0)]), mounted(), vec![]),
@@ -70,8 +70,8 @@ fn a_pod_starts_step_by_step() {
         ("then one main", runtime(vec![done(), side()]), mounted(), vec!["start a 0"]),
         ("then the other", runtime(vec![done(), side(), view("a", Running, 0)]), mounted(), vec!["start b 0"]),
     ];
-    for (title, runtime, memory, expected) in cases {
-        assert_eq!(actions(&pod, &runtime, &memory, 200), expected, "{title}");
+    for (title, runtime, state, expected) in cases {
+        assert_eq!(actions(&pod, &runtime, &state, 200), expected, "{title}");
     }
 }
 
@@ -79,16 +79,16 @@ fn a_pod_starts_step_by_step() {
 fn restarts_wait_longer_each_time() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
     let ended = runtime(vec![view("a", State::Exited, 1)]);
-    let mut memory = mounted();
-    assert_eq!(actions(&pod, &ended, &memory, 100), ["start a 1"]);
-    memory.note_restart("a", at(100));
-    assert_eq!(actions(&pod, &ended, &memory, 109), ["back off a"]);
-    assert_eq!(actions(&pod, &ended, &memory, 110), ["start a 1"]);
+    let mut state = mounted();
+    assert_eq!(actions(&pod, &ended, &state, 100), ["start a 1"]);
+    state.note_restart("a", at(100));
+    assert_eq!(actions(&pod, &ended, &state, 109), ["back off a"]);
+    assert_eq!(actions(&pod, &ended, &state, 110), ["start a 1"]);
     for _ in 0..10 {
-        memory.note_restart("a", at(100));
+        state.note_restart("a", at(100));
     }
-    assert_eq!(actions(&pod, &ended, &memory, 399), ["back off a"]);
-    assert_eq!(actions(&pod, &ended, &memory, 400), ["start a 1"]);
+    assert_eq!(actions(&pod, &ended, &state, 399), ["back off a"]);
+    assert_eq!(actions(&pod, &ended, &state, 400), ["start a 1"]);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_pod_ends_in_order() {
     let pod = pod(json!({ "terminationGracePeriodSeconds": 30,
         "initContainers": [{ "name": "x", "restartPolicy": "Always" }, { "name": "y", "restartPolicy": "Always" }],
         "containers": [{ "name": "a" }] }));
-    let memory = |second: i64| Memory { ending: Some(Ending::Deleted), ending_since: Some(at(second)), ..mounted() };
+    let state = |second: i64| WorkerState { ending: Some(Ending::Deleted), ending_since: Some(at(second)), ..mounted() };
     use State::*;
     let (x, y) = (|state| view("x", state, 0), |state| view("y", state, 0));
     let gone = RuntimePod::default();
@@ -108,46 +108,46 @@ fn a_pod_ends_in_order() {
         ("nothing", gone, vec!["ended"]),
     ];
     for (title, runtime, expected) in cases {
-        assert_eq!(actions(&pod, &runtime, &memory(90), 100), expected, "{title}");
+        assert_eq!(actions(&pod, &runtime, &state(90), 100), expected, "{title}");
     }
 }
 
 #[test]
 fn unwell_containers_are_stopped_and_a_lost_sandbox_renewed() {
     let pod = pod(json!({ "containers": [{ "name": "a", "livenessProbe": { "terminationGracePeriodSeconds": 3 } }] }));
-    let mut memory = mounted();
+    let mut state = mounted();
     let running = runtime(vec![view("a", State::Running, 0)]);
-    memory.probes.entry("id-a".into()).or_default().liveness_failed = true;
-    assert_eq!(actions(&pod, &running, &memory, 100), ["stop a 3 Liveness"]);
-    memory.stopping.insert("id-a".into(), at(103));
-    assert!(actions(&pod, &running, &memory, 100).is_empty(), "it is told once");
-    memory.stop_again.insert("id-a".into());
-    assert_eq!(actions(&pod, &running, &memory, 100), ["stop a 3 Liveness"], "it could not be stopped");
+    state.probes.entry("id-a".into()).or_default().liveness_failed = true;
+    assert_eq!(actions(&pod, &running, &state, 100), ["stop a 3 Liveness"]);
+    state.stopping.insert("id-a".into(), at(103));
+    assert!(actions(&pod, &running, &state, 100).is_empty(), "it is told once");
+    state.stop_again.insert("id-a".into());
+    assert_eq!(actions(&pod, &running, &state, 100), ["stop a 3 Liveness"], "it could not be stopped");
 
     let mut lost = runtime(vec![view("a", State::Exited, 1)]);
     lost.sandboxes[0].ready = false;
-    let mut memory = mounted();
-    assert_eq!(actions(&pod, &lost, &memory, 100), ["stop sandbox s"]);
-    memory.stopped_sandboxes.insert("s".into());
-    assert_eq!(actions(&pod, &lost, &memory, 100), ["sandbox 1"]);
+    let mut state = mounted();
+    assert_eq!(actions(&pod, &lost, &state, 100), ["stop sandbox s"]);
+    state.stopped_sandboxes.insert("s".into());
+    assert_eq!(actions(&pod, &lost, &state, 100), ["sandbox 1"]);
 }
 
 #[test]
 fn what_is_set_aside_comes_first() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
-    let mut memory = Memory { to_allocate: true, ..Default::default() };
-    assert_eq!(actions(&pod, &RuntimePod::default(), &memory, 0), ["allocate"]);
-    memory.operations.insert(Operation::Allocate);
-    assert!(actions(&pod, &RuntimePod::default(), &memory, 0).is_empty());
-    memory = Memory::default();
-    assert_eq!(actions(&pod, &RuntimePod::default(), &memory, 0), ["mount"]);
+    let mut state = WorkerState { to_allocate: true, ..Default::default() };
+    assert_eq!(actions(&pod, &RuntimePod::default(), &state, 0), ["allocate"]);
+    state.operations.insert(Operation::Allocate);
+    assert!(actions(&pod, &RuntimePod::default(), &state, 0).is_empty());
+    state = WorkerState::default();
+    assert_eq!(actions(&pod, &RuntimePod::default(), &state, 0), ["mount"]);
 }
 
 #[test]
 fn what_the_runtime_could_not_do_is_not_asked_for_at_once() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
-    let running = Memory { stopped_sandboxes: ["s".into()].into(), ..mounted() };
-    let ending = Memory { ending: Some(Ending::Deleted), ..mounted() };
+    let running = WorkerState { stopped_sandboxes: ["s".into()].into(), ..mounted() };
+    let ending = WorkerState { ending: Some(Ending::Deleted), ..mounted() };
     let again = |name: &str, number: u32| ContainerView {
         id: format!("id-{number}"),
         restart_count: number,
@@ -157,7 +157,7 @@ fn what_the_runtime_could_not_do_is_not_asked_for_at_once() {
     let mut lost = runtime(vec![]);
     lost.sandboxes[0].ready = false;
     let sandbox = || Operation::StopSandbox("s".into());
-    for (title, runtime, memory, operation, asked) in [
+    for (title, runtime, state, operation, asked) in [
         ("an ending pod", runtime(vec![]), ending, sandbox(), "stop sandbox s"),
         ("a lost sandbox", lost, mounted(), sandbox(), "stop sandbox s"),
         (
@@ -168,12 +168,12 @@ fn what_the_runtime_could_not_do_is_not_asked_for_at_once() {
             "remove id-1",
         ),
     ] {
-        assert_eq!(actions(&pod, &runtime, &memory, 100), [asked], "{title}");
-        let busy = Memory { operations: [operation.clone()].into(), ..memory.clone() };
+        assert_eq!(actions(&pod, &runtime, &state, 100), [asked], "{title}");
+        let busy = WorkerState { operations: [operation.clone()].into(), ..state.clone() };
         assert!(actions(&pod, &runtime, &busy, 100).is_empty(), "{title} while it is at it");
-        let refused = Memory { refused: [(operation, at(102))].into(), ..memory };
+        let refused = WorkerState { refused: [(operation, at(102))].into(), ..state };
         assert!(actions(&pod, &runtime, &refused, 101).is_empty(), "{title} right after it failed");
-        let plan = plan(&Situation { pod: &pod, runtime: &runtime, memory: &refused, now: at(101) });
+        let plan = plan(&Situation { pod: &pod, runtime: &runtime, state: &refused, now: at(101) });
         assert_eq!(plan.wake_at, Some(at(102)), "{title}");
         assert_eq!(actions(&pod, &runtime, &refused, 102), [asked], "{title} later");
     }
@@ -195,7 +195,7 @@ fn a_rule_makes_all_containers_begin_anew() {
         ("and last who asked for it", vec![a], vec!["remove id-a"]),
         ("then all begins anew", vec![], vec!["start i 0"]),
     ];
-    let tried = |names: &[&str]| Memory { tried: names.iter().map(|name| name.to_string()).collect(), ..mounted() };
+    let tried = |names: &[&str]| WorkerState { tried: names.iter().map(|name| name.to_string()).collect(), ..mounted() };
     for (what, containers, expected) in cases {
         assert_eq!(actions(&pod, &runtime(containers), &tried(&["a", "b"]), 200), expected, "{what}");
     }
@@ -210,8 +210,8 @@ fn a_running_init_container_is_resized() {
         pod(json!({ "containers": [{ "name": "a" }],
             "initContainers": [{ "name": "i", "resources": { "requests": { "cpu": cpu } } }] }))
     };
-    let memory = Memory { applied: resize::resources_of(&of("1")), ..mounted() };
+    let state = WorkerState { applied: resize::resources_of(&of("1")), ..mounted() };
     let running = runtime(vec![view("i", State::Running, 0)]);
-    assert_eq!(actions(&of("2"), &running, &memory, 200), ["resize"]);
-    assert_eq!(actions(&of("1"), &running, &memory, 200), Vec::<String>::new());
+    assert_eq!(actions(&of("2"), &running, &state, 200), ["resize"]);
+    assert_eq!(actions(&of("1"), &running, &state, 200), Vec::<String>::new());
 }

@@ -1,20 +1,17 @@
 //! Ending pods before the node itself runs out of memory, disk or processes.
 
-mod judge;
-mod limits;
 
-pub use judge::{Level, Pressure, Shortage, Signals, Watch, is_below};
-pub use limits::{Eviction, Limit, Signal, Threshold};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
-use knarr_client::quantity::{Format, Quantity as Amount};
 
-use super::filesystem::usage_of;
+
+use crate::filesystem::usage_of;
 use crate::context::Context;
+use crate::eviction::{Level, Limit, Monitor, Signal, Signals, is_below};
 use crate::pods::evict;
 
 /// How often the node looks at itself.
@@ -22,7 +19,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Watches over the node for as long as it lives and ends pods where it must.
 pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
-    let mut watch = Watch::default();
+    let mut monitor = Monitor::default();
     let mut ticks = tokio::time::interval(INTERVAL);
     let mut image_folder = None;
     let limits = context.settings.eviction.all();
@@ -34,12 +31,12 @@ pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
         let image_folder = image_folder.as_deref().unwrap_or(&context.settings.root);
         let has_image_disk = are_apart(&context.settings.root, image_folder);
         let (signals, measured) = (measure(&context, image_folder), Instant::now());
-        let verdict = watch.look(&limits, &signals, Timestamp::now(), context.settings.eviction.transition);
-        pods.set_pressure(verdict.pressure);
+        let evaluation = monitor.evaluate(&limits, &signals, Timestamp::now(), context.settings.eviction.transition);
+        pods.set_pressure(evaluation.pressure);
         if evict::enforce_storage_limits(&context, &pods).await {
             continue;
         }
-        let Some(short) = verdict.shortage else { continue };
+        let Some(short) = evaluation.shortage else { continue };
         let resource = short.signal.resource();
         context.node_event(true, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
         if short.signal.is_disk() && images_were_enough(&context, &limits, image_folder).await {
@@ -70,10 +67,10 @@ fn measure(context: &Context, image_folder: &Path) -> Signals {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let mut signals = Signals::from([(
         Signal::Memory,
-        Level { available: super::machine::available_memory(), whole: context.machine.memory },
+        Level { available: crate::host::available_memory(), whole: context.host.memory },
     )]);
     if let Some(used) = context.cgroups.as_ref().and_then(|cgroups| cgroups.pods_usage().working_set) {
-        let whole = super::object::memory_for_pods(&context.settings, &context.machine);
+        let whole = super::object::memory_for_pods(&context.settings, &context.host);
         signals.insert(Signal::AllocatableMemory, Level { available: whole.saturating_sub(used), whole });
     }
     for (folder, disk, inodes) in [
@@ -114,7 +111,4 @@ fn are_apart(one: &Path, other: &Path) -> bool {
     device(one).zip(device(other)).is_some_and(|(one, other)| one != other)
 }
 
-/// An amount of bytes as people write it.
-pub fn bytes(amount: i64) -> String {
-    Amount::new(amount, Format::BinarySi).to_api().0
-}
+

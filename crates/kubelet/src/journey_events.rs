@@ -1,4 +1,4 @@
-//! The trail a pod leaves on its node for those who ask later what happened to it: spans under the `tracing` target
+//! The journey_events a pod leaves on its node for those who ask later what happened to it: spans under the `tracing` target
 //! `journey`. A step lasts as long as what is returned here lives.
 
 use k8s_openapi::api::core::v1::{Pod, Volume};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 #[derive(Clone, Debug, Default)]
-pub struct Memory {
+pub struct WorkerState {
     /// CPUs, memory or devices must be set aside before anything starts.
     pub to_allocate: bool,
     pub volumes_ready: bool,
@@ -112,7 +112,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(300);
 /// A container that ran this long without a restart begins with no delay again.
 const FORGIVEN_AFTER: SignedDuration = SignedDuration::from_secs(600);
 
-impl Memory {
+impl WorkerState {
     /// The moment a container that ended at `finished` may start again.
     pub fn restart_allowed_at(&self, name: &str, finished: Timestamp) -> Timestamp {
         let Some(entry) = self.restarts.get(name) else { return finished };

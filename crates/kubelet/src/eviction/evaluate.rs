@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::limits::{Limit, Signal};
+use super::thresholds::{Limit, Signal};
 
 /// What there is of something, and how much there could be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,9 +52,9 @@ pub fn is_below(limit: &Limit, signals: &Signals, more: bool) -> Option<Shortage
     (available < threshold.saturating_add(reclaim)).then_some(short)
 }
 
-/// What is remembered from one look to the next.
+/// What is remembered from one evaluate to the next.
 #[derive(Clone, Debug, Default)]
-pub struct Watch {
+pub struct Monitor {
     /// Since when a limit is not met.
     since: Vec<(Limit, Timestamp)>,
     /// Limits that were acted on, and hold until there is enough beyond them.
@@ -62,17 +62,17 @@ pub struct Watch {
     last: [Option<Timestamp>; 3],
 }
 
-/// What one look comes to.
+/// What one evaluate comes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Evaluation {
     /// As it is reported: it begins at once and ends only after it has been gone for a while.
     pub pressure: Pressure,
     /// For what a pod is to be ended.
     pub shortage: Option<Shortage>,
 }
 
-impl Watch {
-    pub fn look(&mut self, limits: &[Limit], signals: &Signals, now: Timestamp, transition: SignedDuration) -> Verdict {
+impl Monitor {
+    pub fn evaluate(&mut self, limits: &[Limit], signals: &Signals, now: Timestamp, transition: SignedDuration) -> Evaluation {
         let holds = |limit: &&Limit| is_below(limit, signals, self.acted_on.contains(limit)).is_some();
         let unmet: Vec<Limit> = limits.iter().filter(holds).copied().collect();
         let begun = |limit: &Limit| self.since.iter().find(|(known, _)| known == limit).map_or(now, |(_, at)| *at);
@@ -84,7 +84,7 @@ impl Watch {
         self.acted_on = self.since.iter().filter(over).map(|(limit, _)| *limit).collect();
         let mut due = self.acted_on.clone();
         due.sort_by_key(|limit| Signal::ALL.iter().position(|signal| *signal == limit.signal));
-        Verdict {
+        Evaluation {
             pressure: self.hold(Pressure::of(unmet.iter().map(|limit| limit.signal)), now, transition),
             shortage: due.first().and_then(|limit| is_below(limit, signals, true)),
         }
@@ -110,7 +110,7 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limits::{Eviction, Threshold};
+    use super::super::thresholds::{Eviction, Threshold};
     use super::*;
     use std::time::Duration;
 
@@ -127,16 +127,16 @@ mod tests {
     #[test]
     fn pressure_begins_at_once_and_ends_slowly() {
         let limits = Eviction::default().all();
-        let mut watch = Watch::default();
-        let first = watch.look(&limits, &memory(1 << 20), at(0), MINUTE);
+        let mut watch = Monitor::default();
+        let first = watch.evaluate(&limits, &memory(1 << 20), at(0), MINUTE);
         assert!(first.pressure.memory);
         let expected = Shortage { signal: Signal::Memory, threshold: 100 << 20, available: 1 << 20, is_soft: false };
         assert_eq!(first.shortage, Some(expected));
-        let better = watch.look(&limits, &memory(500 << 20), at(30), MINUTE);
+        let better = watch.evaluate(&limits, &memory(500 << 20), at(30), MINUTE);
         assert!(better.pressure.memory && better.shortage.is_none());
-        assert!(!watch.look(&limits, &memory(500 << 20), at(60), MINUTE).pressure.memory);
+        assert!(!watch.evaluate(&limits, &memory(500 << 20), at(60), MINUTE).pressure.memory);
         let disk = Signals::from([(Signal::NodeDisk, Level { available: 99, whole: 1000 })]);
-        assert!(watch.look(&limits, &disk, at(60), MINUTE).pressure.disk);
+        assert!(watch.evaluate(&limits, &disk, at(60), MINUTE).pressure.disk);
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
             grace: Some(Duration::from_secs(30)),
             reclaim: Some(Threshold::Amount(100 << 20)),
         };
-        let mut watch = Watch::default();
+        let mut watch = Monitor::default();
         // Seconds, mebibytes that are free, whether the node says so, and whether a pod is ended.
         for (second, free, pressure, acts) in [
             (0, 300, false, false),
@@ -160,9 +160,9 @@ mod tests {
             (130, 250, false, false),
             (140, 150, true, false),
         ] {
-            let verdict = watch.look(&[soft], &memory(free << 20), at(second), MINUTE);
-            assert_eq!((verdict.pressure.memory, verdict.shortage.is_some()), (pressure, acts), "at {second}");
-            assert!(verdict.shortage.is_none_or(|short| short.is_soft));
+            let evaluation = watch.evaluate(&[soft], &memory(free << 20), at(second), MINUTE);
+            assert_eq!((evaluation.pressure.memory, evaluation.shortage.is_some()), (pressure, acts), "at {second}");
+            assert!(evaluation.shortage.is_none_or(|short| short.is_soft));
         }
     }
 
@@ -171,10 +171,10 @@ mod tests {
         let mut signals = memory(1);
         signals.insert(Signal::NodeInodes, Level { available: 0, whole: 100 });
         signals.insert(Signal::AllocatableMemory, Level { available: 0, whole: 1 << 30 });
-        let verdict = Watch::default().look(&Eviction::default().all(), &signals, at(0), MINUTE);
-        assert_eq!(verdict.shortage.map(|short| short.signal), Some(Signal::Memory));
+        let evaluation = Monitor::default().evaluate(&Eviction::default().all(), &signals, at(0), MINUTE);
+        assert_eq!(evaluation.shortage.map(|short| short.signal), Some(Signal::Memory));
         signals.remove(&Signal::Memory);
-        let verdict = Watch::default().look(&Eviction::default().all(), &signals, at(0), MINUTE);
-        assert_eq!(verdict.shortage.map(|short| short.signal), Some(Signal::AllocatableMemory));
+        let evaluation = Monitor::default().evaluate(&Eviction::default().all(), &signals, at(0), MINUTE);
+        assert_eq!(evaluation.shortage.map(|short| short.signal), Some(Signal::AllocatableMemory));
     }
 }

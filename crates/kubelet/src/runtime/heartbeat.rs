@@ -10,9 +10,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// When the last round of looks was over in which the runtime answered. Clones share it.
 #[derive(Clone)]
-pub struct Pulse(Arc<Mutex<Instant>>);
+pub struct Heartbeat(Arc<Mutex<Instant>>);
 
-impl Pulse {
+impl Heartbeat {
     pub fn new(now: Instant) -> Self {
         Self(Arc::new(Mutex::new(now)))
     }
@@ -33,15 +33,15 @@ mod tests {
     #[test]
     fn a_node_without_a_round_for_minutes_is_stuck() {
         let begun = Instant::now();
-        let pulse = Pulse::new(begun);
+        let heartbeat = Heartbeat::new(begun);
         for (seconds, beats, expected) in
             [(60, true, false), (360, false, false), (361, false, true), (400, true, false), (699, false, false)]
         {
             let now = begun + Duration::from_secs(seconds);
             if beats {
-                pulse.beat(now);
+                heartbeat.beat(now);
             }
-            assert_eq!(pulse.is_stuck(now), expected, "after {seconds} s");
+            assert_eq!(heartbeat.is_stuck(now), expected, "after {seconds} s");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What the machine is made of.
+//! What the host is made of.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 #[derive(Clone, Debug, Default)]
-pub struct Machine {
+pub struct Host {
     pub cpus: u32,
     /// Bytes.
     pub memory: u64,
@@ -21,10 +21,10 @@ pub struct Machine {
     pub booted_at: i64,
 }
 
-pub fn read() -> Machine {
+pub fn read() -> Host {
     let line = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
     let meminfo = line("/proc/meminfo");
-    Machine {
+    Host {
         cpus: u32::try_from(std::thread::available_parallelism().map_or(1, usize::from)).unwrap_or(1),
         memory: kibibytes(&meminfo, "MemTotal"),
         swap: kibibytes(&meminfo, "SwapTotal"),

@@ -1,4 +1,4 @@
-//! How the machine's CPUs and memory hang together, read from the kernel's tables.
+//! The NUMA topology of the host's CPUs and memory, read from sysfs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -58,7 +58,7 @@ pub fn read(system: &Path, all_memory: u64) -> Layout {
 }
 
 fn memory_of(node: &Path) -> BTreeMap<String, u64> {
-    let mut amounts = crate::node::machine::hugepages(&node.join("hugepages"));
+    let mut amounts = crate::host::hugepages(&node.join("hugepages"));
     let mut amounts: BTreeMap<String, u64> =
         std::mem::take(&mut amounts).into_iter().map(|(size, bytes)| (format!("hugepages-{size}"), bytes)).collect();
     let huge: u64 = amounts.values().sum();
