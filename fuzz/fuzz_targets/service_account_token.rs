@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use jiff::Timestamp;
 use knarr_apiserver::authenticate::ServiceAccountTokens;
-use knarr_apiserver::objects::Objects;
+use knarr_apiserver::object_reader::ObjectReader;
 
 const ISSUER: &str = "https://kubernetes.default.svc";
 
@@ -16,7 +16,7 @@ static TOKENS: LazyLock<ServiceAccountTokens> = LazyLock::new(|| {
 
 struct Nothing;
 
-impl Objects for Nothing {
+impl ObjectReader for Nothing {
     fn get(&self, _: &str, _: &str, _: &str, _: &str) -> Option<Arc<serde_json::Value>> {
         None
     }

@@ -9,8 +9,8 @@ use tokio::task::JoinHandle;
 
 use crate::authorize::OF_POD;
 use crate::kinds::Resource;
-use crate::persist::{outline, stored};
-use crate::server::Server;
+use crate::persist::{raw_json, stored};
+use crate::state::ApiServer;
 
 /// How much history watches can be resumed from.
 const KEPT: Duration = Duration::from_secs(5 * 60);
@@ -20,7 +20,7 @@ const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
 const REPAIR_INTERVAL: Duration = Duration::from_secs(3 * 60);
 
 /// Starts everything that runs beside requests; it ends when the server stops.
-pub fn run(server: &Arc<Server>) -> Vec<JoinHandle<()>> {
+pub fn run(server: &Arc<ApiServer>) -> Vec<JoinHandle<()>> {
     let mut tasks = vec![
         tokio::spawn(forget(server.clone())),
         tokio::spawn(repair(server.clone())),
@@ -30,7 +30,7 @@ pub fn run(server: &Arc<Server>) -> Vec<JoinHandle<()>> {
         tokio::spawn(crate::fairness::run(server.clone())),
         tokio::spawn(crate::authenticate::follow_uses(server.clone())),
     ];
-    type Changed = fn(&Server, Option<&Value>, Option<&Value>);
+    type Changed = fn(&ApiServer, Option<&Value>, Option<&Value>);
     let watched: [(&str, &str, Changed); 4] = [
         ("", "pods", |server, old, new| server.node_graph.pod_changed(old, new)),
         ("", "persistentvolumes", |server, old, new| server.node_graph.volume_changed(old, new)),
@@ -44,7 +44,7 @@ pub fn run(server: &Arc<Server>) -> Vec<JoinHandle<()>> {
 }
 
 /// Forgets history that is older than watches may ask for.
-async fn forget(server: Arc<Server>) {
+async fn forget(server: Arc<ApiServer>) {
     let mut retention = Retention::new(KEPT, KEPT_BYTES);
     let mut stopping = server.stopping.clone();
     loop {
@@ -62,7 +62,7 @@ async fn forget(server: Arc<Server>) {
 }
 
 /// Gives back what writes that were cut short have left taken.
-async fn repair(server: Arc<Server>) {
+async fn repair(server: Arc<ApiServer>) {
     let mut stopping = server.stopping.clone();
     loop {
         tokio::select! {
@@ -75,10 +75,10 @@ async fn repair(server: Arc<Server>) {
 
 /// Tells about every object of a resource, and then about every change.
 async fn follow(
-    server: Arc<Server>,
+    server: Arc<ApiServer>,
     group: &'static str,
     plural: &'static str,
-    changed: fn(&Server, Option<&Value>, Option<&Value>),
+    changed: fn(&ApiServer, Option<&Value>, Option<&Value>),
 ) {
     let Some(resource) = server.kinds.load().stored(group, plural).cloned() else { return };
     let prefix = resource.range("");
@@ -147,7 +147,7 @@ fn relevant(resource: &Resource, entry: &Entry) -> Option<Value> {
 fn uses_the_same(old: &Entry, new: &Entry) -> bool {
     let spec = |entry: &Entry| {
         let status_tells = memchr::memmem::find(&entry.value, b"\"resourceClaimStatuses\"").is_some();
-        outline::value(&entry.value, 1, "spec").filter(|_| !status_tells)
+        raw_json::value(&entry.value, 1, "spec").filter(|_| !status_tells)
     };
     match (spec(old), spec(new)) {
         (Some(before), Some(after)) => old.value[before] == new.value[after],

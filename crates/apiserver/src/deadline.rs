@@ -81,7 +81,7 @@ fn parse_duration(text: &str) -> Result<Option<Duration>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journeys::{Cluster, MAPS, admin};
+    use crate::request_tests::{Cluster, MAPS, admin};
     use bytes::Bytes;
     use http_body_util::{BodyExt, StreamBody};
     use serde_json::Value;

@@ -10,8 +10,8 @@ use knarr_rules::{KindRules, rules_of};
 
 use serde_json::Value;
 
-use crate::answer::table;
 use crate::custom::CustomType;
+use crate::response::table;
 
 /// One resource in one version.
 pub struct Resource {

@@ -1,8 +1,39 @@
-//! What a request is once its path, its sender and its parameters are known: the input of every later step.
+//! What is known of a request before a handler sees it: its sender, its user and its target.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
 
-/// Who asks.
+/// Where a request came from, as far as its connection shows.
+#[derive(Clone, Debug)]
+pub enum Sender {
+    /// Over a network, with the user that a verified client certificate names.
+    Remote(Option<Arc<User>>),
+    /// Over a network, with a certificate that proves nothing: without other credentials the request is unauthorized.
+    Refused,
+    /// Over a network, from a server that authenticated the user and names it in headers.
+    FrontProxy,
+    /// From this process, as a user that needs no proof.
+    Trusted(Arc<User>),
+}
+
+/// When a request finished the stages before its handler.
+#[derive(Clone, Copy, Debug)]
+pub struct StageTimes {
+    pub started: Instant,
+    pub authenticated: Instant,
+    pub authorized: Instant,
+}
+
+impl StageTimes {
+    /// A request that arrives now.
+    pub fn start() -> StageTimes {
+        let now = Instant::now();
+        StageTimes { started: now, authenticated: now, authorized: now }
+    }
+}
+
+/// Who sends a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     pub name: String,
@@ -30,7 +61,7 @@ impl User {
     }
 }
 
-/// What is asked for, as authorization and admission see it.
+/// What a request is for, as authorization and admission see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, or the lower-case HTTP method
@@ -44,7 +75,7 @@ pub struct Target {
     pub namespace: String,
     pub name: String,
     pub path: String,
-    /// What list, watch and deletecollection select by, where the request says so; authorizers may look at it.
+    /// What list, watch and deletecollection select by, where the request says so; authorizers may check it.
     pub field_selector: String,
     pub label_selector: String,
 }

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use http::{Method, Request, Response, StatusCode};
-use knarr_apiserver::answer::Body;
 use knarr_apiserver::endpoint::page::{Page, Pages};
+use knarr_apiserver::response::Body;
 use knarr_apiserver::route::query::Query;
 use knarr_client::kube;
 use knarr_journey::{Journal, Step};
@@ -37,16 +37,16 @@ impl Page for JournalPage {
     async fn serve(&self, method: &Method, query: &Query, body: &Bytes) -> Response<Body> {
         match *method {
             Method::GET if query.text("follow") == "true" => {
-                let lines = futures::stream::unfold(self.0.follow(), |mut follower| async move {
-                    let lines = follower.next().await?;
-                    Some((Bytes::from(lines), follower))
+                let lines = futures::stream::unfold(self.0.subscribe(), |mut subscription| async move {
+                    let lines = subscription.next().await?;
+                    Some((Bytes::from(lines), subscription))
                 });
                 answer(StatusCode::OK, Body::stream(lines.boxed()))
             }
             Method::GET => answer(StatusCode::OK, Body::full(self.0.text())),
             Method::POST => match steps(body) {
                 Ok(steps) => {
-                    steps.iter().for_each(|step| self.0.take_in(step));
+                    steps.iter().for_each(|step| self.0.append(step));
                     answer(StatusCode::NO_CONTENT, Body::Empty)
                 }
                 Err(error) => {
@@ -80,13 +80,13 @@ pub async fn hand_over(client: kube::Client) {
     const AGAIN: Duration = Duration::from_secs(5);
     /// How many bytes wait at most.
     const MOST: usize = 512 << 10;
-    let mut follower = own().follow();
+    let mut subscription = own().subscribe();
     let mut unsent = String::new();
-    while let Some(lines) = follower.next().await {
+    while let Some(lines) = subscription.next().await {
         unsent.push_str(&lines);
         tokio::time::sleep(GATHER).await;
         while !unsent.is_empty() {
-            if let Ok(Some(more)) = tokio::time::timeout(Duration::ZERO, follower.next()).await {
+            if let Ok(Some(more)) = tokio::time::timeout(Duration::ZERO, subscription.next()).await {
                 unsent.push_str(&more);
             }
             forget_oldest(&mut unsent, MOST);

@@ -11,7 +11,7 @@ use knarr_identity::Identity;
 
 use super::{Operation, Plugin, Write};
 use crate::authorize::{Authorizer, Decision};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use crate::request::{Target, User};
 
 const GROUP: &str = "certificates.k8s.io";
@@ -46,7 +46,7 @@ impl Plugin for CertificateApproval {
         write.operation == Operation::Update && write.is_part_of(GROUP, REQUESTS) && write.subresource == "approval"
     }
 
-    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         let signer = write.old.map(|old| old.text(&["spec", "signerName"])).unwrap_or_default();
         if may(self.0.as_ref(), write.user, "approve", signer) {
             return Ok(());
@@ -67,7 +67,7 @@ impl Plugin for CertificateSigning {
         write.operation == Operation::Update && write.is_part_of(GROUP, REQUESTS) && write.subresource == "status"
     }
 
-    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(old) = write.old else { return Ok(()) };
         let unchanged = ["certificate", "conditions"]
             .iter()
@@ -92,7 +92,7 @@ impl Plugin for ClusterTrustBundleAttest {
         matches!(write.operation, Operation::Create | Operation::Update) && write.is(GROUP, "clustertrustbundles")
     }
 
-    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         let signer = write.object.text(&["spec", "signerName"]);
         let same = write.old.is_some_and(|old| old.at(&["spec"]) == write.object.at(&["spec"]));
         if signer.is_empty() || same || may(self.0.as_ref(), write.user, "attest", signer) {
@@ -115,7 +115,7 @@ impl Plugin for CertificateSubjectRestriction {
         write.creates(GROUP, REQUESTS)
     }
 
-    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         if write.object.text(&["spec", "signerName"]) != CLIENT_SIGNER {
             return Ok(());
         }
@@ -144,7 +144,7 @@ fn identity(request: &str) -> Result<Identity, String> {
 mod tests {
     use super::super::tests::run;
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use rcgen::{CertificateParams, DnType, KeyPair};
     use serde_json::json;
 

@@ -7,7 +7,7 @@ use knarr_api::value::{Read, Write as _};
 use serde_json::{Value, json};
 
 use super::{Operation, Plugin, Write};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 const TOLERATION_SECONDS: i64 = 300;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -26,7 +26,7 @@ impl Plugin for DefaultTolerationSeconds {
         matches!(write.operation, Operation::Create | Operation::Update) && write.is("", "pods")
     }
 
-    async fn admit(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         let mut tolerations = write.object.items(&["spec", "tolerations"]).to_vec();
         let before = tolerations.len();
         for key in [NOT_READY, UNREACHABLE] {
@@ -61,7 +61,7 @@ impl Plugin for TaintNodesByCondition {
         write.creates("", "nodes")
     }
 
-    async fn admit(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         let mut taints = write.object.items(&["spec", "taints"]).to_vec();
         let is_taint = |taint: &Value| taint.text(&["key"]) == NOT_READY && taint.text(&["effect"]) == "NoSchedule";
         if !taints.iter().any(is_taint) {
@@ -85,7 +85,7 @@ impl Plugin for DefaultIngressClass {
         write.creates("networking.k8s.io", "ingresses")
     }
 
-    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let annotated = write.object.at(&["metadata", "annotations"]).get("kubernetes.io/ingress.class").is_some();
         if write.object.has(&["spec", "ingressClassName"]) || annotated {
             return Ok(());
@@ -128,7 +128,7 @@ impl Plugin for PodTopologyLabels {
         write.operation == Operation::Create && (binds || write.creates("", "pods"))
     }
 
-    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let node = if write.is("", "pods") {
             write.object.text(&["spec", "nodeName"])
         } else {
@@ -155,7 +155,7 @@ impl Plugin for PodTopologyLabels {
 mod tests {
     use super::super::tests::run;
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
 
     #[tokio::test]
     async fn tolerations_are_added_where_the_pod_has_none_of_its_own() {

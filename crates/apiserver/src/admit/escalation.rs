@@ -9,7 +9,7 @@ use knarr_api::value::Read;
 
 use super::{Operation, Plugin, Write};
 use crate::authorize::{Authorizer, Decision, Rbac, Rule, uncovered};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use crate::request::{GROUP_MASTERS, Target};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -106,7 +106,7 @@ impl Plugin for Escalation {
             && !write.user.is_in(GROUP_MASTERS)
     }
 
-    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         // A change that only lets the garbage collector proceed grants nothing.
         let grants = ["rules", "aggregationRule", "roleRef", "subjects"];
         let labels = |object: &serde_json::Value| object.at(&["metadata", "labels"]).clone();
@@ -127,7 +127,7 @@ impl Plugin for Escalation {
 mod tests {
     use super::super::tests::run;
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use serde_json::json;
 
     #[tokio::test]

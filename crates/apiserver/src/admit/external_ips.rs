@@ -7,7 +7,7 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Write};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 pub struct DenyServiceExternalIps;
 
@@ -21,7 +21,7 @@ impl Plugin for DenyServiceExternalIps {
         matches!(write.operation, Operation::Create | Operation::Update) && write.is("", "services")
     }
 
-    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         let addresses = |service: &Value| service.items(&["spec", "externalIPs"]).to_vec();
         let known = write.old.map(addresses).unwrap_or_default();
         match addresses(write.object).iter().all(|address| known.contains(address)) {
@@ -35,7 +35,7 @@ impl Plugin for DenyServiceExternalIps {
 mod tests {
     use super::super::tests::run;
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use serde_json::json;
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::resources::{Amounts, amounts, pod_amounts};
 use super::{Operation, Plugin, Write};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
@@ -30,7 +30,7 @@ impl Plugin for LimitRanger {
         !deleted && (write.creates("", "pods") || resized || claimed)
     }
 
-    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         if write.resource == "pods" {
             for range in objects.read_all("", "limitranges", write.namespace)? {
                 set_defaults(write.object, &range);
@@ -39,7 +39,7 @@ impl Plugin for LimitRanger {
         Ok(())
     }
 
-    async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         for range in objects.read_all("", "limitranges", write.namespace)? {
             let wrong = match write.resource {
                 "pods" => check_pod(write.object, &range),
@@ -205,7 +205,7 @@ fn above_ratio(
 mod tests {
     use super::super::tests::run;
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use serde_json::json;
 
     fn ranges(limit: Value) -> Fixed {

@@ -34,8 +34,8 @@ use serde_json::Value;
 
 use self::durations::{Durations, Half};
 use crate::authorize::{Authorizer, Rbac};
-use crate::objects::Objects;
-use crate::persist::Call;
+use crate::object_reader::ObjectReader;
+use crate::resource_request::ResourceRequest;
 use crate::request::User;
 
 pub use resource_quota::QuotaWriter;
@@ -78,7 +78,7 @@ pub struct Write<'a> {
     /// Texts for Warning headers.
     pub warnings: &'a mut Vec<String>,
     /// The request it came with.
-    pub call: Option<&'a Call<'a>>,
+    pub call: Option<&'a ResourceRequest<'a>>,
     pub reinvocation: dynamic::reinvocation::Reinvocation,
 }
 
@@ -118,10 +118,10 @@ impl Write<'_> {
 pub trait Plugin: Send + Sync {
     fn name(&self) -> &'static str;
     fn handles(&self, write: &Write<'_>) -> bool;
-    async fn admit(&self, _write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, _write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         Ok(())
     }
-    async fn validate(&self, _write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, _write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         Ok(())
     }
 }
@@ -234,7 +234,7 @@ impl Chain {
     }
 
     /// Runs all that may change the write. When policies or webhooks changed it, all get to see what became of it.
-    pub async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    pub async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let began = Instant::now();
         let mut admitted = self.admit_once(write, objects).await;
         if admitted.is_ok() && write.reinvocation.wanted {
@@ -245,7 +245,7 @@ impl Chain {
         admitted
     }
 
-    async fn admit_once(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit_once(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         for Timed { plugin, durations } in &self.plugins {
             if plugin.handles(write) {
                 let began = Instant::now();
@@ -257,14 +257,14 @@ impl Chain {
         Ok(())
     }
 
-    pub async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    pub async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let began = Instant::now();
         let validated = self.validate_all(write, objects).await;
         self.durations.note(write.operation, Half::Validate, validated.is_err(), began.elapsed());
         validated
     }
 
-    async fn validate_all(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate_all(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         for Timed { plugin, durations } in &self.plugins {
             if plugin.handles(write) {
                 let began = Instant::now();
@@ -292,7 +292,7 @@ impl Chain {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
 
     #[test]
     fn a_plugin_that_does_not_exist_cannot_be_enabled() {
@@ -326,7 +326,7 @@ pub(crate) mod tests {
         ];
         for (plugin, group, resource, object) in plugins {
             let user = User::named("ann", &[]);
-            let objects = crate::objects::tests::Unreadable;
+            let objects = crate::object_reader::tests::Unreadable;
             let refused = run_as(&user, plugin, Operation::Create, (group, resource), object, None, &objects).await;
             assert!(
                 refused.as_ref().is_err_and(|why| why.contains("cannot be read")),
@@ -355,7 +355,7 @@ pub(crate) mod tests {
         (group, resource): (&str, &str),
         mut object: Value,
         old: Option<Value>,
-        objects: &dyn Objects,
+        objects: &dyn ObjectReader,
     ) -> Result<Value, String> {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let named = if object.is_null() { old.clone().unwrap_or_default() } else { object.clone() };

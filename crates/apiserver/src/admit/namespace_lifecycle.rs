@@ -6,7 +6,7 @@ use knarr_api::status::{Named, Status};
 use knarr_api::value::Read;
 
 use super::{Operation, Plugin, Write};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
@@ -22,7 +22,7 @@ impl Plugin for NamespaceLifecycle {
         write.operation != Operation::Connect
     }
 
-    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         if write.is_part_of("", "namespaces") {
             if write.operation == Operation::Delete && IMMORTAL.contains(&write.name) {
                 let resource = Named { group: "", name: "namespaces" };
@@ -52,7 +52,7 @@ impl Plugin for NamespaceLifecycle {
 mod tests {
     use super::super::tests::run;
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use serde_json::{Value, json};
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::resources::{amounts, pod_amounts};
 use super::{Operation, Plugin, Write};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 pub struct PodResizeValidator;
 
@@ -22,7 +22,7 @@ impl Plugin for PodResizeValidator {
         write.operation == Operation::Update && write.subresource == "resize" && write.is_part_of("", "pods")
     }
 
-    async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let name = write.object.text(&["spec", "nodeName"]);
         let generation = |pod: &Value| pod.integer(&["metadata", "generation"]);
         if name.is_empty() || write.old.is_none_or(|old| generation(old) == generation(write.object)) {

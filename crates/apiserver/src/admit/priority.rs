@@ -6,7 +6,7 @@ use knarr_api::value::{Read, Write as _};
 use serde_json::Value;
 
 use super::{Operation, Plugin, Write};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 const GROUP: &str = "scheduling.k8s.io";
 
@@ -26,7 +26,7 @@ impl Plugin for Priority {
         }
     }
 
-    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         if !write.is("", "pods") {
             return Ok(());
         }
@@ -43,7 +43,7 @@ impl Plugin for Priority {
         }
     }
 
-    async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         if write.operation == Operation::Delete {
             return match write.known_name() {
                 "system-node-critical" | "system-cluster-critical" => {
@@ -66,13 +66,13 @@ impl Plugin for Priority {
 }
 
 /// Of several defaults the lowest counts.
-fn default_class(objects: &dyn Objects) -> Result<Option<std::sync::Arc<Value>>, Status> {
+fn default_class(objects: &dyn ObjectReader) -> Result<Option<std::sync::Arc<Value>>, Status> {
     let classes = objects.read_all(GROUP, "priorityclasses", "")?;
     let defaults = classes.into_iter().filter(|class| class.flag(&["globalDefault"]) == Some(true));
     Ok(defaults.min_by_key(|class| class.integer(&["value"])))
 }
 
-fn set_priority(write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+fn set_priority(write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
     let name = write.object.text(&["spec", "priorityClassName"]);
     let (priority, policy) = if name.is_empty() {
         match default_class(objects)? {
@@ -115,7 +115,7 @@ fn set_priority(write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Stat
 mod tests {
     use super::super::tests::run;
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use serde_json::json;
 
     #[tokio::test]

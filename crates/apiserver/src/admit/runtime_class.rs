@@ -6,7 +6,7 @@ use knarr_api::value::{Read, Write as _};
 use serde_json::Value;
 
 use super::{Plugin, Write};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 pub struct RuntimeClass;
 
@@ -20,7 +20,7 @@ impl Plugin for RuntimeClass {
         write.creates("", "pods")
     }
 
-    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let name = write.object.text(&["spec", "runtimeClassName"]);
         if name.is_empty() {
             return Ok(());
@@ -32,7 +32,7 @@ impl Plugin for RuntimeClass {
         set_placement(write, class.at(&["scheduling"]))
     }
 
-    async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let overhead = write.object.at(&["spec", "overhead"]);
         let given = overhead.as_object().is_some_and(|overhead| !overhead.is_empty());
         let name = write.object.text(&["spec", "runtimeClassName"]);
@@ -95,7 +95,7 @@ mod tests {
     use super::super::Operation;
     use super::super::tests::run;
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use serde_json::json;
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::references::secret_names;
 use super::{Operation, Plugin, Write};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 const DEFAULT: &str = "default";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -37,7 +37,7 @@ impl Plugin for ServiceAccount {
                 && write.subresource == "ephemeralcontainers")
     }
 
-    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         if write.operation != Operation::Create {
             return Ok(());
         }
@@ -62,7 +62,7 @@ impl Plugin for ServiceAccount {
         Ok(())
     }
 
-    async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         if is_mirror(write.object) {
             return refuse_mirror(write);
         }
@@ -105,7 +105,7 @@ fn refuse_mirror(write: &Write<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-async fn find(write: &Write<'_>, objects: &dyn Objects) -> Result<Arc<Value>, Status> {
+async fn find(write: &Write<'_>, objects: &dyn ObjectReader) -> Result<Arc<Value>, Status> {
     let name = write.object.text(&["spec", "serviceAccountName"]);
     let tries = if name == DEFAULT { DEFAULT_TRIES } else { 1 };
     for round in 0..tries {
@@ -226,7 +226,7 @@ fn unlisted_secret(account: &Value, pod: &Value, operation: Operation) -> Option
 mod tests {
     use super::super::tests::run;
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
 
     fn pod(spec: Value) -> Value {
         json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": spec})

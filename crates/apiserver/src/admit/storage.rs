@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::defaults::newest_default;
 use super::{Operation, Plugin, Write};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
@@ -25,7 +25,7 @@ impl Plugin for DefaultStorageClass {
         write.creates("", "persistentvolumeclaims")
     }
 
-    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         if has_class(write.object) {
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl Plugin for StorageObjectInUseProtection {
         write.operation == Operation::Create && write.subresource.is_empty() && finalizer(write).is_some()
     }
 
-    async fn admit(&self, write: &mut Write<'_>, _objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, _objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(finalizer) = finalizer(write) else { return Ok(()) };
         let mut finalizers = write.object.items(&["metadata", "finalizers"]).to_vec();
         if !finalizers.iter().any(|own| own == finalizer) {
@@ -96,7 +96,7 @@ impl Plugin for PersistentVolumeClaimResize {
         write.operation == Operation::Update && write.is("", "persistentvolumeclaims")
     }
 
-    async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(old) = write.old else { return Ok(()) };
         let size = |claim: &Value| {
             claim.text(&["spec", "resources", "requests", "storage"]).parse::<Quantity>().unwrap_or_default()
@@ -127,7 +127,7 @@ impl Plugin for PersistentVolumeClaimResize {
 mod tests {
     use super::super::tests::run;
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use serde_json::json;
 
     const CLAIMS: (&str, &str) = ("", "persistentvolumeclaims");

@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 
 use super::discovery::read_resources;
 use super::remote::Remote;
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
+use crate::request::Sender;
 use crate::request::{GROUP_MASTERS, User};
-use crate::server::{Sender, Server};
+use crate::state::ApiServer;
 
 const GROUP: &str = "apiregistration.k8s.io";
 const PLURAL: &str = "apiservices";
@@ -42,7 +43,7 @@ impl Verdict {
 }
 
 /// Follows APIServices until the server stops.
-pub async fn follow(server: Arc<Server>) {
+pub async fn follow(server: Arc<ApiServer>) {
     let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
     let mut stopping = server.stopping.clone();
     loop {
@@ -76,7 +77,7 @@ pub async fn follow(server: Arc<Server>) {
 }
 
 /// Asks every other server once; answers when to ask again, if there is anybody to ask.
-async fn round(server: &Arc<Server>) -> Option<Duration> {
+async fn round(server: &Arc<ApiServer>) -> Option<Duration> {
     let objects = server.objects.list(GROUP, PLURAL, "");
     let remotes: Vec<(Remote, Arc<Value>)> =
         objects.into_iter().filter_map(|object| Some((Remote::read(&object)?, object))).collect();
@@ -106,7 +107,7 @@ async fn round(server: &Arc<Server>) -> Option<Duration> {
     interval
 }
 
-async fn check(server: &Server, remote: &Remote) -> Verdict {
+async fn check(server: &ApiServer, remote: &Remote) -> Verdict {
     if let Some(verdict) = check_service(&*server.objects, remote) {
         return verdict;
     }
@@ -124,7 +125,7 @@ async fn check(server: &Server, remote: &Remote) -> Verdict {
 }
 
 /// What is wrong with the service itself, if anything.
-fn check_service(objects: &dyn Objects, remote: &Remote) -> Option<Verdict> {
+fn check_service(objects: &dyn ObjectReader, remote: &Remote) -> Option<Verdict> {
     let (namespace, name) = remote.service();
     let Some(service) = objects.get("", "services", namespace, name) else {
         return Some(Verdict::no("ServiceNotFound", format!("service/{name} in {namespace:?} is not present")));
@@ -162,7 +163,7 @@ fn check_service(objects: &dyn Objects, remote: &Remote) -> Option<Verdict> {
 }
 
 /// What a group version holds, by either form of discovery.
-async fn fetch_resources(server: &Server, remote: &Remote) -> Option<Value> {
+async fn fetch_resources(server: &ApiServer, remote: &Remote) -> Option<Value> {
     if let Ok((code, body)) = remote.get(server, "/apis", AGGREGATED).await
         && code.is_success()
         && let Ok(document) = serde_json::from_slice::<Value>(&body)
@@ -180,7 +181,7 @@ async fn fetch_resources(server: &Server, remote: &Remote) -> Option<Value> {
 }
 
 /// Writes a verdict into the status of its APIService where it changed.
-async fn tell(server: &Arc<Server>, object: &Value, verdict: &Verdict) {
+async fn tell(server: &Arc<ApiServer>, object: &Value, verdict: &Verdict) {
     let conditions = object.items(&["status", "conditions"]);
     let known = conditions.iter().find(|condition| condition.text(&["type"]) == "Available");
     let same = |field: &str, value: &str| known.is_some_and(|known| known.text(&[field]) == value);
@@ -213,7 +214,7 @@ async fn tell(server: &Arc<Server>, object: &Value, verdict: &Verdict) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
 
     #[test]
     fn services_must_be_there_and_have_endpoints() {

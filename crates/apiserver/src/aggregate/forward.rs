@@ -4,22 +4,23 @@ use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, UPGRA
 use http::{HeaderMap, Response, StatusCode};
 
 use super::Remote;
-use crate::answer::{self, Body};
+use crate::authorized_request::AuthorizedRequest;
 use crate::outbound::{failed_upgrade, onward_headers, pass};
 use crate::request::User;
-use crate::server::{Admitted, Server};
+use crate::response::{self, Body};
+use crate::state::ApiServer;
 
 /// Passes a request on to the server that serves its group version.
-pub async fn serve(server: &Server, remote: &Remote, request: &mut Admitted<'_>) -> Response<Body> {
+pub async fn serve(server: &ApiServer, remote: &Remote, request: &mut AuthorizedRequest<'_>) -> Response<Body> {
     if !remote.available {
-        return answer::text(503, "service unavailable\n");
+        return response::text(503, "service unavailable\n");
     }
     let identity = server.aggregation.identity();
     let connection = match remote.connect(server, identity.as_deref()).await {
         Ok(connection) => connection,
         Err(error) => {
             tracing::debug!(%error, name = remote.name, "an aggregated API is not reached");
-            return answer::text(503, format!("error trying to reach service: {error}\n"));
+            return response::text(503, format!("error trying to reach service: {error}\n"));
         }
     };
     let keep = |name: &HeaderName| {
@@ -38,9 +39,9 @@ pub async fn serve(server: &Server, remote: &Remote, request: &mut Admitted<'_>)
     match pass(request, connection, &path, headers).await {
         Ok(passed) => match refusal(is_upgrade, passed.answer.status(), passed.answer.headers()) {
             Some(refusal) => refusal,
-            None => passed.into_response(request).unwrap_or_else(|status| answer::text(status.code, status.message)),
+            None => passed.into_response(request).unwrap_or_else(|status| response::text(status.code, status.message)),
         },
-        Err(error) => answer::text(503, format!("error trying to reach service: {error}\n")),
+        Err(error) => response::text(503, format!("error trying to reach service: {error}\n")),
     }
 }
 
@@ -48,11 +49,11 @@ pub async fn serve(server: &Server, remote: &Remote, request: &mut Admitted<'_>)
 /// stream is open.
 fn refusal(is_upgrade: bool, status: StatusCode, headers: &HeaderMap) -> Option<Response<Body>> {
     if is_upgrade {
-        return failed_upgrade(status).map(|why| answer::text(503, format!("{why}\n")));
+        return failed_upgrade(status).map(|why| response::text(503, format!("{why}\n")));
     }
     let redirects = status.is_redirection() && headers.get(LOCATION).is_some_and(|location| !location.is_empty());
     const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
-    redirects.then(|| answer::text(502, REDIRECTED))
+    redirects.then(|| response::text(502, REDIRECTED))
 }
 
 /// Says who asks, in the headers that other servers believe from us.
@@ -85,9 +86,9 @@ fn escaped(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journeys::{Cluster, admin};
     use crate::outbound::testing::TestServer;
     use crate::outbound::{Destination, Trust};
+    use crate::request_tests::{Cluster, admin};
     use http_body_util::BodyExt;
     use std::sync::Arc;
 

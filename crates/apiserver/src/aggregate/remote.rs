@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::forward::user_headers;
 use crate::outbound::{Destination, Identity, Trust, client_config, decode_bundle, dial};
 use crate::request::{GROUP_MASTERS, User};
-use crate::server::Server;
+use crate::state::ApiServer;
 
 const ASK_TIME: Duration = Duration::from_secs(5);
 const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
@@ -75,7 +75,7 @@ impl Remote {
     /// Opens a connection that shows who calls.
     pub async fn connect(
         &self,
-        server: &Server,
+        server: &ApiServer,
         identity: Option<&Identity>,
     ) -> Result<tokio_rustls::client::TlsStream<tokio::net::TcpStream>, String> {
         let config = client_config(&self.trust, identity).map_err(|error| error.to_string())?;
@@ -83,7 +83,12 @@ impl Remote {
     }
 
     /// Asks for a document, as this server itself.
-    pub async fn get(&self, server: &Server, path: &str, accept: &'static str) -> Result<(StatusCode, Bytes), String> {
+    pub async fn get(
+        &self,
+        server: &ApiServer,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<(StatusCode, Bytes), String> {
         let asked = async {
             let identity = server.aggregation.identity();
             let connection = self.connect(server, identity.as_deref()).await?;

@@ -13,11 +13,11 @@ use serde_json::{Map, Value, json};
 
 use super::Audit;
 use super::policy::{Level, Wanted};
-use crate::answer::Body;
+use crate::decode::set_defaults;
 use crate::kinds::Kinds;
-use crate::persist::Annotation;
 use crate::request::{Target, User};
-use crate::route::decode::set_defaults;
+use crate::resource_request::Annotation;
+use crate::response::Body;
 
 /// What is known of a request so far. Nothing is kept when nothing is recorded.
 pub struct Record<'a> {

@@ -7,14 +7,14 @@ use knarr_api::value::Read;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use crate::request::User;
 
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 const GROUP: &str = "system:bootstrappers";
 
 /// Whom the token stands for; `None` when it is no bootstrap token, unknown, expired or not meant for this.
-pub fn user(token: &str, objects: &dyn Objects, now: Timestamp) -> Option<User> {
+pub fn user(token: &str, objects: &dyn ObjectReader, now: Timestamp) -> Option<User> {
     let (id, secret) = token.split_once('.')?;
     let form = |text: &str, length: usize| {
         text.len() == length && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
@@ -51,7 +51,7 @@ fn is_expired(expiration: &str, now: Timestamp) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use serde_json::json;
 
     #[test]

@@ -7,7 +7,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::certificate::user_of_certificate;
 use super::front_proxy::CLIENT as FRONT_PROXY_CLIENT;
-use crate::server::Sender;
+use crate::request::Sender;
 
 /// The authorities of two kinds of clients. A certificate of the one never does for the other.
 pub struct Clients {

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
-use crate::server::Server;
-use crate::start::write;
+use crate::startup::write;
+use crate::state::ApiServer;
 
 const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
@@ -74,7 +74,7 @@ impl Uses {
 }
 
 /// Writes onto secrets that their tokens were used, until the server stops.
-pub async fn follow(server: Arc<Server>) {
+pub async fn follow(server: Arc<ApiServer>) {
     let mut stopping = server.stopping.clone();
     let uses = &server.service_accounts.uses;
     loop {
@@ -94,7 +94,7 @@ pub async fn follow(server: Arc<Server>) {
 }
 
 /// Says since when the use of tokens is written down: what was not used since cannot be told from what was never used.
-pub async fn publish_since(server: &Arc<Server>, now: Timestamp) -> Result<(), knarr_api::status::Status> {
+pub async fn publish_since(server: &Arc<ApiServer>, now: Timestamp) -> Result<(), knarr_api::status::Status> {
     const NAME: &str = "kube-apiserver-legacy-service-account-token-tracking";
     const NAMESPACE: &str = "kube-system";
     let existing = server.objects.get("", "configmaps", NAMESPACE, NAME);

@@ -27,7 +27,7 @@ pub use impersonate::impersonate;
 pub use service_account::{Bound, KeyError, ServiceAccountTokens, TokenRequest};
 pub use token_file::{TokenFile, TokenFileError};
 
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use crate::request::{GROUP_AUTHENTICATED, User};
 
 /// Knows every kind of credential.
@@ -58,7 +58,7 @@ impl Authenticator {
         &self,
         headers: &HeaderMap,
         certificate: Option<&User>,
-        objects: &dyn Objects,
+        objects: &dyn ObjectReader,
         now: Timestamp,
     ) -> Result<Known, Status> {
         let (mut user, warning) = match (certificate, bearer(headers).map_err(refused)?) {
@@ -81,7 +81,7 @@ impl Authenticator {
         &self,
         token: &str,
         audiences: &[String],
-        objects: &dyn Objects,
+        objects: &dyn ObjectReader,
         now: Timestamp,
     ) -> Result<Authenticated, String> {
         let for_the_api = || {
@@ -149,7 +149,7 @@ fn websocket_bearer(headers: &HeaderMap) -> Result<Option<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
 
     #[test]
     fn a_request_is_anonymous_known_or_refused() {

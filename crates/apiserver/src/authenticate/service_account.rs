@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::Authenticated;
 use super::held_token::Uses;
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use crate::request::User;
 
 /// The lifetime the token volume of every pod asks for. Such tokens live a year and warn after this time, so that
@@ -180,7 +180,7 @@ impl ServiceAccountTokens {
         &self,
         token: &str,
         audiences: &[String],
-        objects: &dyn Objects,
+        objects: &dyn ObjectReader,
         now: Timestamp,
     ) -> Result<Authenticated, String> {
         let claims = self.claims(token)?;
@@ -205,7 +205,7 @@ impl ServiceAccountTokens {
         &self,
         token: &str,
         claims: &Private,
-        objects: &dyn Objects,
+        objects: &dyn ObjectReader,
         now: Timestamp,
     ) -> Result<Option<&'static str>, String> {
         // Most tokens lie in no secret, and every request of a pod comes by here.
@@ -264,7 +264,7 @@ fn coordinates(point: &[u8]) -> Option<(String, String)> {
     Some((URL_SAFE_NO_PAD.encode(&rest[..32]), URL_SAFE_NO_PAD.encode(&rest[32..])))
 }
 
-fn check_bound(claims: &Private, objects: &dyn Objects, now: Timestamp) -> Result<(), String> {
+fn check_bound(claims: &Private, objects: &dyn ObjectReader, now: Timestamp) -> Result<(), String> {
     let exists = |resource: &str, namespace: &str, reference: &Reference| {
         let object = objects
             .get("", resource, namespace, &reference.name)
@@ -317,7 +317,7 @@ fn user(claims: &Claims) -> User {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
 
     fn object(name: &str, uid: &str) -> Value {
         json!({"metadata": {"name": name, "namespace": "n", "uid": uid}})

@@ -7,7 +7,7 @@ use knarr_api::value::Read;
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use crate::persist::pick::Pick;
+use crate::persist::projection::Projection;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Asked {
@@ -128,27 +128,38 @@ impl Edges {
 
 /// The node of a bound pod and all it uses. A mirror pod gives its node nothing: the kubelet itself made it.
 /// All that is asked of a pod here.
-pub const OF_POD: Pick = Pick::Fields(&[
-    ("metadata", Pick::Fields(&[("annotations", Pick::All), ("name", Pick::All), ("namespace", Pick::All)])),
+pub const OF_POD: Projection = Projection::Fields(&[
+    (
+        "metadata",
+        Projection::Fields(&[
+            ("annotations", Projection::All),
+            ("name", Projection::All),
+            ("namespace", Projection::All),
+        ]),
+    ),
     (
         "spec",
-        Pick::Fields(&[
+        Projection::Fields(&[
             ("containers", OF_CONTAINER),
             ("ephemeralContainers", OF_CONTAINER),
-            ("imagePullSecrets", Pick::All),
+            ("imagePullSecrets", Projection::All),
             ("initContainers", OF_CONTAINER),
-            ("nodeName", Pick::All),
-            ("resourceClaims", Pick::All),
-            ("serviceAccountName", Pick::All),
-            ("volumes", Pick::All),
+            ("nodeName", Projection::All),
+            ("resourceClaims", Projection::All),
+            ("serviceAccountName", Projection::All),
+            ("volumes", Projection::All),
         ]),
     ),
     (
         "status",
-        Pick::Fields(&[("extendedResourceClaimStatus", Pick::All), ("resourceClaimStatuses", Pick::All)]),
+        Projection::Fields(&[
+            ("extendedResourceClaimStatus", Projection::All),
+            ("resourceClaimStatuses", Projection::All),
+        ]),
     ),
 ]);
-const OF_CONTAINER: Pick = Pick::Fields(&[("env", Pick::Fields(&[("valueFrom", Pick::All)])), ("envFrom", Pick::All)]);
+const OF_CONTAINER: Projection =
+    Projection::Fields(&[("env", Projection::Fields(&[("valueFrom", Projection::All)])), ("envFrom", Projection::All)]);
 
 fn pod_edges(pod: &Value) -> Option<(String, Vec<Key>)> {
     let node = pod.text(&["spec", "nodeName"]);

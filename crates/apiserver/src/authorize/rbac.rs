@@ -8,14 +8,14 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::{Authorizer, Decision, Rule};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use crate::request::{Target, User};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const RESOURCES: [&str; 4] = ["clusterroles", "clusterrolebindings", "roles", "rolebindings"];
 
 pub struct Rbac {
-    objects: Arc<dyn Objects>,
+    objects: Arc<dyn ObjectReader>,
     compiled: ArcSwap<Compiled>,
 }
 
@@ -27,7 +27,7 @@ pub struct UserRules {
 }
 
 impl Rbac {
-    pub fn new(objects: Arc<dyn Objects>) -> Self {
+    pub fn new(objects: Arc<dyn ObjectReader>) -> Self {
         Rbac { objects, compiled: ArcSwap::from_pointee(Compiled::default()) }
     }
 
@@ -118,7 +118,7 @@ struct Binding {
 
 impl Compiled {
     /// Roles and bindings only ever allow, so one that cannot be read is left out: it then allows nothing.
-    fn build(objects: &dyn Objects, versions: [u64; 4]) -> Self {
+    fn build(objects: &dyn ObjectReader, versions: [u64; 4]) -> Self {
         let mut compiled = Compiled { versions, ..Compiled::default() };
         let mut cluster_roles = HashMap::new();
         for role in objects.list(GROUP, "clusterroles", "") {
@@ -205,7 +205,7 @@ impl BySubject {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use serde_json::json;
 
     fn policy() -> Rbac {

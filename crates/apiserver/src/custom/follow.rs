@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::{CustomType, FINALIZER, definition, names};
 use crate::kinds::{Kinds, Resource, path_of};
-use crate::persist::{facts, fields, stored};
-use crate::server::Server;
+use crate::persist::{managed_fields, selection, stored};
+use crate::state::ApiServer;
 
 const GROUP: &str = "apiextensions.k8s.io";
 const PLURAL: &str = "customresourcedefinitions";
@@ -21,13 +21,13 @@ const PLURAL: &str = "customresourcedefinitions";
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Serves what is defined already. Called once before the first request, so that no kind is missing after a restart.
-pub fn load(server: &Server) {
+pub fn load(server: &ApiServer) {
     let mut seen = Seen::default();
     seen.serve(server, &definitions(server));
 }
 
 /// Follows definitions until the server stops: settles their names, serves their kinds, and clears away what they leave.
-pub async fn follow(server: Arc<Server>) {
+pub async fn follow(server: Arc<ApiServer>) {
     let Some(resource) = server.kinds.load().resource(GROUP, "v1", PLURAL).cloned() else { return };
     let prefix = resource.range("");
     let mut stopping = server.stopping.clone();
@@ -58,10 +58,10 @@ pub async fn follow(server: Arc<Server>) {
 }
 
 /// One step towards what the definitions ask for; false when something remains to be done.
-async fn reconcile(server: &Server, resource: &Resource, seen: &mut Seen) -> bool {
+async fn reconcile(server: &ApiServer, resource: &Resource, seen: &mut Seen) -> bool {
     let entries = definitions(server);
     let parsed: Vec<(Arc<Entry>, Arc<Value>)> =
-        entries.iter().filter_map(|entry| Some((entry.clone(), facts::parsed(entry, true).ok()?))).collect();
+        entries.iter().filter_map(|entry| Some((entry.clone(), selection::parsed(entry, true).ok()?))).collect();
     let mut settled = true;
     for (entry, current) in &parsed {
         let group = current.text(&["spec", "group"]);
@@ -78,12 +78,12 @@ async fn reconcile(server: &Server, resource: &Resource, seen: &mut Seen) -> boo
         settled &= write(server, resource, entry, &wanted).await;
     }
     if seen.serve(server, &definitions(server)) {
-        crate::start::api_services::publish(server).await;
+        crate::startup::api_services::publish(server).await;
     }
     settled
 }
 
-async fn write(server: &Server, resource: &Resource, entry: &Entry, wanted: &Value) -> bool {
+async fn write(server: &ApiServer, resource: &Resource, entry: &Entry, wanted: &Value) -> bool {
     let finalizers = wanted.items(&["metadata", "finalizers"]);
     if wanted.has(&["metadata", "deletionTimestamp"]) && finalizers.is_empty() {
         return matches!(
@@ -96,7 +96,7 @@ async fn write(server: &Server, resource: &Resource, entry: &Entry, wanted: &Val
     }
     let Ok(before) = stored::parse(entry) else { return false };
     let mut wanted = wanted.clone();
-    fields::record_status(resource, &before, &mut wanted, jiff::Timestamp::now());
+    managed_fields::record_status(resource, &before, &mut wanted, jiff::Timestamp::now());
     let value = stored::encode(resource, &wanted);
     match server.store.update(&entry.key, value, entry.revision, None).await {
         Ok(_) => true,
@@ -110,7 +110,7 @@ async fn write(server: &Server, resource: &Resource, entry: &Entry, wanted: &Val
 }
 
 /// Deletes the objects of a definition that goes; takes its finalizer away when none is left.
-async fn clear(server: &Server, definition: &mut Value, now: &str) -> bool {
+async fn clear(server: &ApiServer, definition: &mut Value, now: &str) -> bool {
     let prefix = format!(
         "/registry/{}/{}/",
         definition.text(&["spec", "group"]),
@@ -153,7 +153,7 @@ async fn clear(server: &Server, definition: &mut Value, now: &str) -> bool {
 }
 
 /// Stores an object as being deleted, so that whoever holds a finalizer acts.
-async fn mark(server: &Server, entry: &Entry, object: &Value) {
+async fn mark(server: &ApiServer, entry: &Entry, object: &Value) {
     let kinds = server.kinds.load_full();
     let api_version = object.text(&["apiVersion"]);
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -166,7 +166,7 @@ async fn mark(server: &Server, entry: &Entry, object: &Value) {
     let _ = server.store.update(&entry.key, stored::encode(resource, object), entry.revision, None).await;
 }
 
-fn definitions(server: &Server) -> Vec<Arc<Entry>> {
+fn definitions(server: &ApiServer) -> Vec<Arc<Entry>> {
     let kinds = server.kinds.load();
     let Some(resource) = kinds.resource(GROUP, "v1", PLURAL) else { return Vec::new() };
     match server.store.peek_range(&Range { prefix: &resource.range(""), ..Range::default() }) {
@@ -194,14 +194,14 @@ struct Served {
 
 impl Seen {
     /// Serves what the definitions ask for; true when that changed.
-    fn serve(&mut self, server: &Server, entries: &[Arc<Entry>]) -> bool {
+    fn serve(&mut self, server: &ApiServer, entries: &[Arc<Entry>]) -> bool {
         let mut changed = false;
         let mut next = HashMap::with_capacity(entries.len());
         for entry in entries {
             let served = match self.definitions.remove(&entry.key) {
                 Some(served) if served.revision == entry.revision => served,
                 before => {
-                    let Ok(object) = facts::parsed(entry, true) else { continue };
+                    let Ok(object) = selection::parsed(entry, true) else { continue };
                     // Only these parts decide what is served.
                     let shape = json!([object["spec"], object["status"]["acceptedNames"], conditions(&object)]);
                     match before {

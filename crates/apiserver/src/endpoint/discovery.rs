@@ -13,9 +13,10 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::aggregate::discovery::{merge_aggregated, merge_group, merge_group_list};
-use crate::answer::{self, Body, served_bytes};
+use crate::authorized_request::AuthorizedRequest;
+use crate::response::{self, Body, served_bytes};
 use crate::route::accept::{self, Encoding};
-use crate::server::{Admitted, Server};
+use crate::state::ApiServer;
 
 /// The one version of the aggregated form there is.
 const AGGREGATED_VERSION: &str = "v2";
@@ -31,7 +32,7 @@ struct Encoded {
 }
 
 /// Answers `/api…` and `/apis…` where they name no resource.
-pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
+pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
     let catalogue = server.kinds.load().catalogue.clone();
     let remotes = server.aggregation.remotes();
     let aggregated = if parts.len() == 1 { aggregated_encoding(&request.parts.headers) } else { None };
@@ -58,7 +59,7 @@ pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<
         return match parts {
             ["api", _] => Err(Status::no_such_resource()),
             ["apis", group, _] if catalogue.group(group).is_some() => Err(Status::no_such_resource()),
-            _ => Ok(answer::page_not_found()),
+            _ => Ok(response::page_not_found()),
         };
     };
     match aggregated {
@@ -68,7 +69,7 @@ pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<
                 ["apis"] | ["apis", _] => super::format_of(request).map_err(|_| accept::none_of_three())?,
                 _ => super::format_of(request)?,
             };
-            let mut response = answer::value(&document, 200, &format);
+            let mut response = response::value(&document, 200, &format);
             response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
             Ok(response)
         }
@@ -100,8 +101,8 @@ fn aggregated_encoding(headers: &HeaderMap) -> Option<Encoding> {
 }
 
 fn aggregated_answer(
-    server: &Server,
-    request: &Admitted<'_>,
+    server: &ApiServer,
+    request: &AuthorizedRequest<'_>,
     catalogue: &Catalogue,
     root: &str,
     encoding: Encoding,
@@ -111,7 +112,7 @@ fn aggregated_answer(
     let name = format!("{root} {encoding:?} {generation}");
     let encoded = server.documents.discovery.get(catalogue, &name, encoding, document)?;
     let known = request.parts.headers.get(IF_NONE_MATCH).is_some_and(|tag| tag.as_bytes() == encoded.etag.as_bytes());
-    let mut response = answer::with_type(200, accept::JSON, Body::full(encoded.bytes));
+    let mut response = response::with_type(200, accept::JSON, Body::full(encoded.bytes));
     if known {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         *response.body_mut() = Body::Empty;

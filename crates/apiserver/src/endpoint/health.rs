@@ -2,9 +2,9 @@
 
 use http::Response;
 
-use crate::answer::{self, Body};
+use crate::response::{self, Body};
 use crate::route::query::Query;
-use crate::server::Server;
+use crate::state::ApiServer;
 
 /// What is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Check {
         }
     }
 
-    async fn passes(self, server: &Server, live: bool) -> bool {
+    async fn passes(self, server: &ApiServer, live: bool) -> bool {
         match self {
             Check::Ping | Check::Log | Check::Certificate => true,
             Check::Store | Check::StoreReady => server.store.sync().await.is_ok(),
@@ -101,7 +101,7 @@ impl Check {
 }
 
 /// Answers `/healthz`, `/livez` and `/readyz`, whole or one check of them.
-pub async fn serve(server: &Server, parts: &[&str], query: &Query) -> Response<Body> {
+pub async fn serve(server: &ApiServer, parts: &[&str], query: &Query) -> Response<Body> {
     let endpoint = match parts[0] {
         "livez" => "livez",
         "readyz" => "readyz",
@@ -112,9 +112,9 @@ pub async fn serve(server: &Server, parts: &[&str], query: &Query) -> Response<B
     if parts.len() > 1 {
         let name = parts[1..].join("/");
         return match checks.iter().find(|check| check.name() == name) {
-            None => answer::page_not_found(),
-            Some(check) if check.passes(server, live).await => answer::text(200, "ok"),
-            Some(_) => answer::text(500, "internal server error: the check failed\n"),
+            None => response::page_not_found(),
+            Some(check) if check.passes(server, live).await => response::text(200, "ok"),
+            Some(_) => response::text(500, "internal server error: the check failed\n"),
         };
     }
     let excluded: Vec<&str> = query.all("exclude").collect();
@@ -139,11 +139,11 @@ pub async fn serve(server: &Server, parts: &[&str], query: &Query) -> Response<B
         lines.push_str(&format!("warn: some health checks cannot be excluded: no matches for {name:?}\n"));
     }
     if !failed.is_empty() {
-        return answer::text(500, format!("{lines}{endpoint} check failed\n"));
+        return response::text(500, format!("{lines}{endpoint} check failed\n"));
     }
     if query.has("verbose") {
-        answer::text(200, format!("{lines}{endpoint} check passed\n"))
+        response::text(200, format!("{lines}{endpoint} check passed\n"))
     } else {
-        answer::text(200, "ok")
+        response::text(200, "ok")
     }
 }

@@ -9,9 +9,9 @@ use http::Response;
 use knarr_api::catalogue::Kind;
 use parking_lot::Mutex;
 
-use crate::answer::{self, Body};
 use crate::request::Target;
-use crate::server::Server;
+use crate::response::{self, Body};
+use crate::state::ApiServer;
 
 /// The upper ends of the duration histogram's buckets, in seconds.
 const BUCKETS: [f64; 14] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 5.0, 60.0];
@@ -143,7 +143,7 @@ impl Labels {
 }
 
 /// Answers `/metrics`.
-pub fn serve(server: &Server) -> Response<Body> {
+pub fn serve(server: &ApiServer) -> Response<Body> {
     let mut out = String::with_capacity(16 * 1024);
     let metrics = &server.metrics;
     requests(&mut out, metrics);
@@ -168,7 +168,7 @@ pub fn serve(server: &Server) -> Response<Body> {
     let _ = writeln!(out, "{name} {}", server.store.revision());
     server.admission.write_metrics(&mut out);
     process(&mut out);
-    answer::with_type(200, "text/plain; version=0.0.4; charset=utf-8", Body::full(out))
+    response::with_type(200, "text/plain; version=0.0.4; charset=utf-8", Body::full(out))
 }
 
 fn requests(out: &mut String, metrics: &Metrics) {
@@ -212,8 +212,8 @@ fn process(out: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use crate::journeys::{Cluster, MAPS, admin};
-    use crate::server::Sender;
+    use crate::request::Sender;
+    use crate::request_tests::{Cluster, MAPS, admin};
     use http::Request;
     use http_body_util::{BodyExt, Empty};
 

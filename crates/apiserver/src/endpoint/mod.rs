@@ -14,9 +14,11 @@ use http::Method;
 use knarr_api::status::Status;
 use serde_json::json;
 
-use crate::answer::{self, Body};
+use crate::response::{self, Body};
 use crate::route::accept::{self, Format, Offer};
-use crate::server::{Admitted, Answer, Server};
+use crate::authorized_request::AuthorizedRequest;
+use crate::response::HandlerResponse;
+use crate::state::ApiServer;
 
 /// Documents made from the catalogue, kept until it changes.
 #[derive(Default)]
@@ -34,7 +36,7 @@ impl Documents {
 }
 
 /// Answers a request for a path that is no resource.
-pub async fn serve(server: &Arc<Server>, request: &mut Admitted<'_>) -> Result<Answer, Status> {
+pub async fn serve(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> Result<HandlerResponse, Status> {
     let path = request.parts.uri.path();
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     if let Some(page) = parts.first().and_then(|first| server.pages.get(first)) {
@@ -55,24 +57,24 @@ pub async fn serve(server: &Arc<Server>, request: &mut Admitted<'_>) -> Result<A
         }
         ["metrics"] if request.parts.method == Method::DELETE => {
             server.metrics.reset();
-            answer::text(200, "metrics reset\n")
+            response::text(200, "metrics reset\n")
         }
         ["metrics"] => metrics::serve(server),
         ["metrics", "slis"] => slis::serve(&server.health),
-        ["api" | "apis", ..] => return discovery::serve(server, request, &parts).map(Answer::from),
-        ["openapi", ..] => return openapi::serve(server, request, &parts).map(Answer::from),
+        ["api" | "apis", ..] => return discovery::serve(server, request, &parts).map(HandlerResponse::from),
+        ["openapi", ..] => return openapi::serve(server, request, &parts).map(HandlerResponse::from),
         [".well-known", "openid-configuration"] => {
             accept::only(&request.parts.headers, "application/json")?;
             let keys_uri = format!("{}/openid/v1/jwks", server.service_accounts.issuer());
             let document = server.service_accounts.discovery(&keys_uri);
-            cached(answer::value(&document, 200, &Format::JSON))
+            cached(response::value(&document, 200, &Format::JSON))
         }
         ["openid", "v1", "jwks"] => {
             accept::only(&request.parts.headers, "application/jwk-set+json")?;
             let body = serde_json::to_vec(&server.service_accounts.keys()).unwrap_or_default();
-            cached(answer::with_type(200, "application/jwk-set+json", Body::full(body)))
+            cached(response::with_type(200, "application/jwk-set+json", Body::full(body)))
         }
-        _ => answer::page_not_found(),
+        _ => response::page_not_found(),
     };
     Ok(response.into())
 }
@@ -97,7 +99,7 @@ fn cached(mut response: http::Response<Body>) -> http::Response<Body> {
 }
 
 /// The paths there are.
-fn root(server: &Server) -> http::Response<Body> {
+fn root(server: &ApiServer) -> http::Response<Body> {
     let kinds = server.kinds.load();
     let mut paths: Vec<String> = [
         "/.well-known/openid-configuration",
@@ -121,11 +123,11 @@ fn root(server: &Server) -> http::Response<Body> {
         paths.extend(group.versions.iter().map(|version| format!("/apis/{}/{}", group.name, version.name)));
     }
     paths.sort();
-    answer::value(&json!({ "paths": paths }), 200, &Format { pretty: true, ..Format::JSON })
+    response::value(&json!({ "paths": paths }), 200, &Format { pretty: true, ..Format::JSON })
 }
 
 /// The representation of a document that has no tables.
-pub fn format_of(request: &Admitted<'_>) -> Result<Format, Status> {
+pub fn format_of(request: &AuthorizedRequest<'_>) -> Result<Format, Status> {
     let offer = Offer { custom: false, list: false, shapes: false };
     accept::negotiate(&request.parts.headers, request.query, offer)
 }

@@ -18,9 +18,10 @@ use parking_lot::Mutex;
 
 use crate::aggregate::Remotes;
 use crate::aggregate::discovery::merge_openapi_index;
-use crate::answer::{self, Body};
+use crate::authorized_request::AuthorizedRequest;
 use crate::kinds::Kinds;
-use crate::server::{Admitted, Server};
+use crate::response::{self, Body};
+use crate::state::ApiServer;
 
 /// The index is served as a file whose type nobody looked at.
 const INDEX_TYPE: &str = "text/plain; charset=utf-8";
@@ -36,14 +37,14 @@ struct Packed {
 }
 
 /// Answers `/openapi/v2` and `/openapi/v3…`.
-pub fn serve(server: &Server, request: &Admitted<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
+pub fn serve(server: &ApiServer, request: &AuthorizedRequest<'_>, parts: &[&str]) -> Result<Response<Body>, Status> {
     let headers = &request.parts.headers;
     let kinds = server.kinds.load_full();
     let (path, protobuf) = match parts {
         ["openapi", "v2"] => ("v2".to_owned(), wants(headers, V2_PROTOBUF)),
         ["openapi", "v3"] => ("v3".to_owned(), Some(false)),
         ["openapi", "v3", name @ ..] => (format!("v3/{}", name.join("/")), wants(headers, V3_PROTOBUF)),
-        _ => return Ok(answer::page_not_found()),
+        _ => return Ok(response::page_not_found()),
     };
     let remotes = server.aggregation.remotes();
     if path == "v3" && !remotes.all.is_empty() {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Method, Response};
 
-use crate::answer::Body;
+use crate::response::Body;
 use crate::route::query::Query;
 
 /// What is behind a path.

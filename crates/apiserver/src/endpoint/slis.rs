@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use http::Response;
 use parking_lot::Mutex;
 
-use crate::answer::{self, Body};
+use crate::response::{self, Body};
 
 /// What health checks have told since the start, by the check's name and the endpoint that ran it.
 #[derive(Default)]
@@ -54,13 +54,13 @@ impl Indicators {
 
 /// Answers `/metrics/slis`.
 pub fn serve(indicators: &Indicators) -> Response<Body> {
-    answer::with_type(200, "text/plain; version=0.0.4; charset=utf-8", Body::full(indicators.page().into_bytes()))
+    response::with_type(200, "text/plain; version=0.0.4; charset=utf-8", Body::full(indicators.page().into_bytes()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journeys::{Cluster, admin};
+    use crate::request_tests::{Cluster, admin};
     use http::Request;
     use http_body_util::{BodyExt, Empty};
 

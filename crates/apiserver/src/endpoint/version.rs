@@ -4,7 +4,7 @@ use http::Response;
 use knarr_version::{KUBERNETES, MAJOR, MINOR};
 use serde_json::json;
 
-use crate::answer::{self, Body};
+use crate::response::{self, Body};
 use crate::route::accept::Format;
 
 /// Answers `/version`. Clients compare major and minor to decide what they can ask for.
@@ -16,7 +16,7 @@ pub fn serve() -> Response<Body> {
         "buildDate": "1970-01-01T00:00:00Z", "goVersion": "go1.26", "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, platform()),
     });
-    answer::value(&document, 200, &Format { pretty: true, ..Format::JSON })
+    response::value(&document, 200, &Format { pretty: true, ..Format::JSON })
 }
 
 /// The processor as container images name it.

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::{GROUP, LEVELS, SCHEMAS};
 use crate::bootstrap::{self, Wanted};
-use crate::server::Server;
-use crate::start::write;
+use crate::startup::write;
+use crate::state::ApiServer;
 
 pub const EXEMPT: &str = "exempt";
 pub const CATCH_ALL: &str = "catch-all";
@@ -29,7 +29,7 @@ pub fn is_mandatory(name: &str) -> bool {
 }
 
 /// Updates the objects every minute until the server stops.
-pub async fn run(server: Arc<Server>) {
+pub async fn run(server: Arc<ApiServer>) {
     let mut stopping = server.stopping.clone();
     loop {
         tokio::select! {
@@ -43,7 +43,7 @@ pub async fn run(server: Arc<Server>) {
 }
 
 /// Brings all objects to what they should be.
-pub async fn reconcile(server: &Arc<Server>) -> Result<(), Status> {
+pub async fn reconcile(server: &Arc<ApiServer>) -> Result<(), Status> {
     create_missing(server).await?;
     let wanted = built_in();
     for wanted in &wanted {
@@ -67,7 +67,7 @@ pub async fn reconcile(server: &Arc<Server>) -> Result<(), Status> {
 }
 
 /// Creates objects that somebody deleted. Those of priority levels come first, since schemas refer to them.
-pub async fn create_missing(server: &Arc<Server>) -> Result<(), Status> {
+pub async fn create_missing(server: &Arc<ApiServer>) -> Result<(), Status> {
     for wanted in built_in() {
         if server.objects.get(GROUP, wanted.resource, "", wanted.name()).is_none() {
             write::send(server, Method::POST, &path(wanted.resource, wanted.name()), &wanted.object).await?;
@@ -116,7 +116,7 @@ fn annotated(object: &Value) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journeys::Cluster;
+    use crate::request_tests::Cluster;
     use serde_json::json;
 
     fn wanted(resource: &str, name: &str) -> Wanted {

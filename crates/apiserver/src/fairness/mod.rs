@@ -14,9 +14,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 
 use crate::deadline;
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use crate::request::{Target, User};
-use crate::server::Server;
+use crate::state::ApiServer;
 
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 pub const SCHEMAS: &str = "flowschemas";
@@ -28,7 +28,7 @@ pub struct Fairness(ArcSwapOption<Classifier>);
 
 impl Fairness {
     /// Compiles the objects as they are now.
-    pub fn load(&self, objects: &dyn Objects) {
+    pub fn load(&self, objects: &dyn ObjectReader) {
         let classifier = Classifier::new(&objects.list(GROUP, SCHEMAS, ""), &objects.list(GROUP, LEVELS, ""));
         self.0.store(Some(Arc::new(classifier)));
     }
@@ -47,7 +47,7 @@ impl Fairness {
 }
 
 /// Keeps the classifier, the built-in objects and the schemas' status up to date until the server stops.
-pub async fn run(server: Arc<Server>) {
+pub async fn run(server: Arc<ApiServer>) {
     tokio::join!(status::run(server.clone()), ensure::run(server));
 }
 
@@ -59,8 +59,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::journeys::Cluster;
-    use crate::server::Sender;
+    use crate::request::Sender;
+    use crate::request_tests::Cluster;
 
     #[tokio::test]
     async fn answers_name_the_schema_and_the_level_by_uid() {

@@ -8,21 +8,21 @@ use knarr_api::value::Read;
 use serde_json::{Value, json};
 
 use super::{GROUP, LEVELS, SCHEMAS, ensure};
-use crate::own_status;
-use crate::server::Server;
+use crate::state::ApiServer;
+use crate::status_sync;
 
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
 
 /// Reconciles on every change of FlowSchemas and priority levels until the server stops.
-pub async fn run(server: Arc<Server>) {
+pub async fn run(server: Arc<ApiServer>) {
     let step = |server| async move { reconcile(&server).await };
     tokio::join!(
-        own_status::follow(server.clone(), GROUP, SCHEMAS, step),
-        own_status::follow(server.clone(), GROUP, LEVELS, step),
+        status_sync::follow(server.clone(), GROUP, SCHEMAS, step),
+        status_sync::follow(server.clone(), GROUP, LEVELS, step),
     );
 }
 
-async fn reconcile(server: &Arc<Server>) -> bool {
+async fn reconcile(server: &Arc<ApiServer>) -> bool {
     server.fairness.load(&*server.objects);
     let mut settled = true;
     if let Err(error) = ensure::create_missing(server).await {
@@ -39,7 +39,7 @@ async fn reconcile(server: &Arc<Server>) -> bool {
             "status": {"conditions": [condition]},
         });
         let path = format!("/apis/{GROUP}/v1/{SCHEMAS}/{name}");
-        settled &= own_status::apply(server, &path, "system:apiserver", MANAGER, &configuration).await;
+        settled &= status_sync::apply(server, &path, "system:apiserver", MANAGER, &configuration).await;
     }
     settled
 }

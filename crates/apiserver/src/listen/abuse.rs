@@ -18,8 +18,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::{Limits, serve_within};
-use crate::journeys::{Cluster, MAPS, admin, map};
 use crate::pki::{Identity, Leaf, Pki, Purpose};
+use crate::request_tests::{Cluster, MAPS, admin, map};
 
 const SHORT: Duration = Duration::from_millis(300);
 /// Far longer than anything here takes; a test that comes to it has failed.
@@ -290,7 +290,7 @@ async fn heads_and_bodies_have_their_limits() {
         let answer = listening.send(head.as_bytes()).await;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{}", &answer[..answer.len().min(100)]);
     }
-    let size = crate::server::BODY_LIMIT + 1;
+    let size = crate::pipeline::BODY_LIMIT + 1;
     let mut large =
         format!("POST {MAPS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n").into_bytes();
     large.resize(large.len() + size, b' ');

@@ -17,11 +17,11 @@ use tokio::net::TcpListener;
 
 use crate::authenticate::Connected;
 use crate::pki::Serving;
-use crate::server::Server;
+use crate::state::ApiServer;
 
 /// Serves connections until `stop` turns true, then lets running requests finish.
 pub async fn serve(
-    server: Arc<Server>,
+    server: Arc<ApiServer>,
     listener: TcpListener,
     serving: Arc<Serving>,
     stop: tokio::sync::watch::Receiver<bool>,
@@ -30,7 +30,7 @@ pub async fn serve(
 }
 
 async fn serve_within(
-    server: Arc<Server>,
+    server: Arc<ApiServer>,
     listener: TcpListener,
     serving: Arc<Serving>,
     stop: tokio::sync::watch::Receiver<bool>,

@@ -11,19 +11,20 @@ use bytes::Bytes;
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::answer::Body;
+use crate::request::Sender;
 use crate::request::User;
-use crate::server::{Sender, Server};
+use crate::response::Body;
+use crate::state::ApiServer;
 
 /// A service that answers as the server does to one trusted user.
 #[derive(Clone)]
 pub struct InProcess {
-    server: Arc<Server>,
+    server: Arc<ApiServer>,
     sender: Sender,
 }
 
 impl InProcess {
-    pub fn new(server: Arc<Server>, user: User) -> InProcess {
+    pub fn new(server: Arc<ApiServer>, user: User) -> InProcess {
         InProcess { server, sender: Sender::Trusted(Arc::new(user)) }
     }
 }

@@ -6,7 +6,7 @@ use knarr_api::value::Read;
 use rand::seq::IndexedRandom;
 use serde_json::Value;
 
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 /// A server as an object names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -68,7 +68,7 @@ impl Destination {
     }
 
     /// Where to connect to: the address behind the service, or what the URL says.
-    pub fn resolve(&self, objects: &dyn Objects) -> Result<(String, u16), String> {
+    pub fn resolve(&self, objects: &dyn ObjectReader) -> Result<(String, u16), String> {
         match &self.service {
             None => Ok((self.host.clone(), self.port)),
             Some((namespace, name)) => endpoint_of(objects, namespace, name, self.port),
@@ -97,7 +97,7 @@ pub(crate) fn decode_bundle(bundle: &str) -> Result<String, String> {
 
 /// One of the ready addresses behind a port of a service. They are called directly, so that this server needs no
 /// service proxy beside it.
-fn endpoint_of(objects: &dyn Objects, namespace: &str, name: &str, port: u16) -> Result<(String, u16), String> {
+fn endpoint_of(objects: &dyn ObjectReader, namespace: &str, name: &str, port: u16) -> Result<(String, u16), String> {
     let service = objects.get("", "services", namespace, name).ok_or_else(|| format!("service {name:?} not found"))?;
     let ports = service.items(&["spec", "ports"]);
     let declared = ports.iter().find(|own| own.integer(&["port"]) == Some(i64::from(port)));
@@ -123,7 +123,7 @@ fn endpoint_of(objects: &dyn Objects, namespace: &str, name: &str, port: u16) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use serde_json::json;
 
     #[test]

@@ -27,7 +27,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use pool::Pool;
 
 /// No answer of a webhook is larger.
@@ -55,7 +55,7 @@ impl Outbound {
     /// Sends JSON and gives the body of a successful answer.
     pub async fn post(
         &self,
-        objects: &dyn Objects,
+        objects: &dyn ObjectReader,
         to: &Destination,
         body: Bytes,
         limit: Duration,
@@ -77,7 +77,7 @@ impl Outbound {
 
     async fn exchange(
         &self,
-        objects: &dyn Objects,
+        objects: &dyn ObjectReader,
         to: &Destination,
         path: &str,
         body: Bytes,
@@ -169,7 +169,7 @@ mod tests {
             })
             .await;
             let to = Destination::of_webhook(&webhook.client_config("//admit")).unwrap();
-            let objects = crate::objects::tests::Fixed::new(Vec::new());
+            let objects = crate::object_reader::tests::Fixed::new(Vec::new());
             let outbound = Outbound::default();
             let error = outbound.post(&objects, &to, Bytes::new(), Duration::from_secs(10)).await.unwrap_err();
             let text = format!("the server responded with the status code {code} but did not return more information");

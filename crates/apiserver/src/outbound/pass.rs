@@ -10,8 +10,8 @@ use hyper_util::rt::TokioIo;
 use knarr_api::status::Status;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::answer::Body;
-use crate::server::Admitted;
+use crate::authorized_request::AuthorizedRequest;
+use crate::response::Body;
 
 /// An answer whose body has not been read.
 pub struct Passed {
@@ -22,7 +22,7 @@ pub struct Passed {
 
 /// Sends what the client sent to a path of the other end. The headers are those to send.
 pub async fn pass(
-    request: &mut Admitted<'_>,
+    request: &mut AuthorizedRequest<'_>,
     connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     path: &str,
     headers: HeaderMap,
@@ -52,7 +52,7 @@ pub fn failed_upgrade(status: StatusCode) -> Option<String> {
 
 impl Passed {
     /// The answer for the client: joined where both ends speak something else from now on, else chunk by chunk.
-    pub fn into_response(self, request: &mut Admitted<'_>) -> Result<Response<Body>, Status> {
+    pub fn into_response(self, request: &mut AuthorizedRequest<'_>) -> Result<Response<Body>, Status> {
         if self.answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             return join(request, self.answer);
         }
@@ -97,7 +97,7 @@ fn is_hop(name: &HeaderName) -> bool {
 }
 
 /// Joins both ends of an upgraded connection.
-fn join(request: &mut Admitted<'_>, answer: Response<Incoming>) -> Result<Response<Body>, Status> {
+fn join(request: &mut AuthorizedRequest<'_>, answer: Response<Incoming>) -> Result<Response<Body>, Status> {
     let ours = request
         .parts
         .extensions

@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::destination::Destination;
 use super::tls::{Trust, client_config, shown_tls_error};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 pub type Connection = SendRequest<Full<Bytes>>;
 
@@ -59,7 +59,7 @@ impl Pool {
 }
 
 /// A new connection that speaks HTTP.
-pub(super) async fn connect(objects: &dyn Objects, to: &Destination) -> Result<Connection, String> {
+pub(super) async fn connect(objects: &dyn ObjectReader, to: &Destination) -> Result<Connection, String> {
     let config = client_config(&Trust::Authorities(to.authorities.clone()), None).map_err(|error| error.to_string())?;
     let stream = dial(objects, to, config).await?;
     let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
@@ -73,7 +73,7 @@ pub(super) async fn connect(objects: &dyn Objects, to: &Destination) -> Result<C
 
 /// A new connection, encrypted.
 pub async fn dial(
-    objects: &dyn Objects,
+    objects: &dyn ObjectReader,
     to: &Destination,
     config: Arc<rustls::ClientConfig>,
 ) -> Result<TlsStream<TcpStream>, String> {

@@ -1,7 +1,7 @@
-//! Objects from one version of their kind to another.
+//! Converts objects from one version of their kind to another.
 //!
-//! Built-in kinds are converted by their rules. Custom ones keep their fields and change only their apiVersion, unless
-//! their definition names a webhook that knows better; it is asked for many objects at once.
+//! Built-in kinds are converted by their rules. Custom resources keep their fields and change only their apiVersion,
+//! unless their definition names a conversion webhook. The webhook converts many objects in one request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,11 @@ use serde_json::{Value, json};
 use super::{Outcome, stored};
 use crate::kinds::Resource;
 use crate::outbound::Destination;
-use crate::server::Server;
+use crate::state::ApiServer;
 
 pub use stored::stored_api_version;
 
-/// No webhook may take longer.
-const LIMIT: Duration = Duration::from_secs(30);
+const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A webhook that converts the objects of one definition.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ pub struct Converter {
 }
 
 impl Converter {
-    /// Reads `spec.conversion` of a definition; `None` where objects need no webhook.
+    /// Reads `spec.conversion` of a definition; `None` if no webhook is needed.
     pub fn read(conversion: &Value) -> Option<Converter> {
         if conversion.text(&["strategy"]) != "Webhook" {
             return None;
@@ -43,8 +42,8 @@ impl Converter {
         })
     }
 
-    async fn convert(&self, server: &Server, objects: &mut [Value], to: &str) -> Result<(), String> {
-        let kind = shown_kind(objects.first().unwrap_or(&Value::Null));
+    async fn convert(&self, server: &ApiServer, objects: &mut [Value], to: &str) -> Result<(), String> {
+        let kind = describe_kind(objects.first().unwrap_or(&Value::Null));
         let failed = |why: &dyn std::fmt::Display| format!("conversion webhook for {kind} failed: {why}");
         let known = self.review_versions.iter().find(|version| matches!(version.as_str(), "v1" | "v1beta1"));
         let version = known.ok_or("no supported conversion review versions")?;
@@ -55,10 +54,13 @@ impl Converter {
         });
         let destination = self.destination.as_ref().map_err(|why| failed(why))?;
         let body = Bytes::from(review.to_string());
-        let answer =
-            server.outbound.post(&*server.objects, destination, body, LIMIT).await.map_err(|why| failed(&why))?;
-        let answer: Value = serde_json::from_slice(&answer).map_err(|why| failed(&why))?;
-        let converted = check_answer(&answer, version, &uid).map_err(|why| failed(&why))?;
+        let response = server
+            .outbound
+            .post(&*server.objects, destination, body, WEBHOOK_TIMEOUT)
+            .await
+            .map_err(|why| failed(&why))?;
+        let review: Value = serde_json::from_slice(&response).map_err(|why| failed(&why))?;
+        let converted = check_review(&review, version, &uid).map_err(|why| failed(&why))?;
         if converted.len() != objects.len() {
             let (got, expected) = (converted.len(), objects.len());
             return Err(format!("conversion webhook for {kind} returned {got} objects, expected {expected}"));
@@ -73,31 +75,31 @@ impl Converter {
     }
 }
 
-fn shown_kind(object: &Value) -> String {
+fn describe_kind(object: &Value) -> String {
     let api_version = object.text(&["apiVersion"]);
     format!("{api_version}, Kind={}", object.text(&["kind"]))
 }
 
-fn check_answer<'a>(answer: &'a Value, version: &str, uid: &str) -> Result<&'a [Value], String> {
+fn check_review<'a>(review: &'a Value, version: &str, uid: &str) -> Result<&'a [Value], String> {
     if version == "v1" {
-        let (api_version, kind) = (answer.text(&["apiVersion"]), answer.text(&["kind"]));
+        let (api_version, kind) = (review.text(&["apiVersion"]), review.text(&["kind"]));
         if (api_version, kind) != ("apiextensions.k8s.io/v1", "ConversionReview") {
             return Err(format!(
                 "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got {}",
-                shown_kind(answer)
+                describe_kind(review)
             ));
         }
     }
-    if !answer.has(&["response"]) {
+    if !review.has(&["response"]) {
         return Err("no response provided".to_owned());
     }
-    let given = answer.text(&["response", "uid"]);
+    let given = review.text(&["response", "uid"]);
     if version == "v1" && given != uid {
         return Err(format!("expected response.uid={uid:?}, got {given:?}"));
     }
-    let result = answer.at(&["response", "result"]);
+    let result = review.at(&["response", "result"]);
     match (result.text(&["status"]), result.text(&["message"])) {
-        ("Success", _) => Ok(answer.items(&["response", "convertedObjects"])),
+        ("Success", _) => Ok(review.items(&["response", "convertedObjects"])),
         (status, "") => Err(format!("response.result.status was '{status}', not 'Success'")),
         (_, message) => Err(message.to_owned()),
     }
@@ -113,10 +115,10 @@ fn restore(original: &Value, converted: &Value, to: &str) -> Result<Value, Strin
     if expected != got {
         return Err(format!("invalid kind (expected {expected}, received {got})"));
     }
-    for (field, shown) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
+    for (field, label) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
         let (own, theirs) = (original.text(&["metadata", field]), converted.text(&["metadata", field]));
         if own != theirs {
-            return Err(format!("must have the same {shown}: {own} != {theirs}"));
+            return Err(format!("must have the same {label}: {own} != {theirs}"));
         }
     }
     let given = converted.fields(&["metadata"]).ok_or("missing metadata in converted object")?;
@@ -132,9 +134,9 @@ fn restore(original: &Value, converted: &Value, to: &str) -> Result<Value, Strin
     Ok(made)
 }
 
-/// Turns objects of a resource into one version. What is null stays so.
+/// Converts objects of a resource to one version. Null stays null.
 pub async fn to_version(
-    server: &Server,
+    server: &ApiServer,
     resource: &Resource,
     mut objects: Vec<Value>,
     to: &str,
@@ -160,14 +162,14 @@ pub async fn to_version(
     Ok(objects)
 }
 
-/// Turns one object into a version.
-pub async fn one(server: &Server, resource: &Resource, object: Value, to: &str) -> Result<Value, Status> {
+/// Converts one object to a version.
+pub async fn one(server: &ApiServer, resource: &Resource, object: Value, to: &str) -> Result<Value, Status> {
     let made = to_version(server, resource, vec![object], to).await?;
-    made.into_iter().next().ok_or_else(|| Status::internal("nothing came of a conversion"))
+    made.into_iter().next().ok_or_else(|| Status::internal("the conversion returned no object"))
 }
 
-/// The object of an entry in the version this server stores now; it may have been written in another one.
-pub async fn parse_stored(server: &Server, resource: &Resource, entry: &Entry) -> Result<Value, Status> {
+/// The object of an entry in the version that is stored now; it may have been written in another one.
+pub async fn parse_stored(server: &ApiServer, resource: &Resource, entry: &Entry) -> Result<Value, Status> {
     let object = stored::parse(entry)?;
     if resource.custom.is_none() {
         return Ok(object);
@@ -179,9 +181,9 @@ fn needs_webhook(resource: &Resource) -> bool {
     resource.custom.as_ref().is_some_and(|custom| custom.converter.is_some())
 }
 
-/// Entries whose bytes are in the served version, where only a webhook can make them.
+/// Entries in the served version, where a webhook is needed to convert them.
 pub async fn entries(
-    server: &Server,
+    server: &ApiServer,
     resource: &Resource,
     entries: Vec<Arc<Entry>>,
 ) -> Result<Vec<Arc<Entry>>, Status> {
@@ -193,13 +195,14 @@ pub async fn entries(
     Ok(entries.iter().zip(objects).map(|(entry, object)| served_entry(entry, &object)).collect())
 }
 
-pub async fn entry(server: &Server, resource: &Resource, entry: Arc<Entry>) -> Result<Arc<Entry>, Status> {
+/// One entry in the served version, where a webhook is needed to convert it.
+pub async fn entry(server: &ApiServer, resource: &Resource, entry: Arc<Entry>) -> Result<Arc<Entry>, Status> {
     let made = entries(server, resource, vec![entry]).await?;
-    made.into_iter().next().ok_or_else(|| Status::internal("nothing came of a conversion"))
+    made.into_iter().next().ok_or_else(|| Status::internal("the conversion returned no object"))
 }
 
-/// Changes whose objects are in the served version, where only a webhook can make them.
-pub async fn events(server: &Server, resource: &Resource, events: Vec<Event>) -> Result<Vec<Event>, Status> {
+/// Watch events in the served version, where a webhook is needed to convert them.
+pub async fn events(server: &ApiServer, resource: &Resource, events: Vec<Event>) -> Result<Vec<Event>, Status> {
     if !needs_webhook(resource) {
         return Ok(events);
     }
@@ -214,12 +217,12 @@ pub async fn events(server: &Server, resource: &Resource, events: Vec<Event>) ->
     Ok(made)
 }
 
-/// What a write left, in the served version, where only a webhook can make it.
-pub async fn outcome(server: &Server, resource: &Resource, outcome: Outcome) -> Result<Outcome, Status> {
+/// The outcome of a write in the served version, where a webhook is needed to convert it.
+pub async fn outcome(server: &ApiServer, resource: &Resource, outcome: Outcome) -> Result<Outcome, Status> {
     if !needs_webhook(resource) {
         return Ok(outcome);
     }
-    one(server, resource, outcome.value()?, &resource.kind.api_version()).await.map(Outcome::Made)
+    one(server, resource, outcome.value()?, &resource.kind.api_version()).await.map(Outcome::Unstored)
 }
 
 fn served_entry(entry: &Entry, object: &Value) -> Arc<Entry> {
@@ -235,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn webhooks_may_change_little_metadata() {
+    fn webhooks_change_only_labels_and_annotations() {
         let original = json!({"kind": "Ship", "apiVersion": "a/v1", "metadata": {"name": "n", "uid": "u", "labels": {"a": "1"},
             "generation": 3}, "spec": {"x": 1}});
         let converted = json!({"kind": "Ship", "apiVersion": "a/v2", "metadata": {"name": "n", "uid": "u",
@@ -250,11 +253,11 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_checked() {
-        let answer = |response: Value| json!({"kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1", "response": response});
-        let of = |value: &Value| check_answer(value, "v1", "u").map(<[Value]>::len);
-        assert_eq!(of(&answer(json!({"uid": "u", "result": {"status": "Success"}, "convertedObjects": [{}]}))), Ok(1));
-        assert!(of(&answer(json!({"uid": "v"}))).unwrap_err().starts_with("expected response.uid"));
-        assert_eq!(of(&answer(json!({"uid": "u", "result": {"status": "Failed", "message": "no"}}))), Err("no".into()));
+    fn conversion_reviews_are_checked() {
+        let review = |response: Value| json!({"kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1", "response": response});
+        let of = |value: &Value| check_review(value, "v1", "u").map(<[Value]>::len);
+        assert_eq!(of(&review(json!({"uid": "u", "result": {"status": "Success"}, "convertedObjects": [{}]}))), Ok(1));
+        assert!(of(&review(json!({"uid": "v"}))).unwrap_err().starts_with("expected response.uid"));
+        assert_eq!(of(&review(json!({"uid": "u", "result": {"status": "Failed", "message": "no"}}))), Err("no".into()));
     }
 }

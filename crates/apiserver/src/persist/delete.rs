@@ -1,4 +1,4 @@
-//! Removing objects: at once, after their grace period, or when their finalizers are gone.
+//! Deletes objects: at once, after their grace period, or when their finalizers are gone.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,36 +10,39 @@ use knarr_api::value::{Read, Write as _};
 use knarr_store::{Entry, Error};
 use serde_json::{Value, json};
 
-use super::options::{DeleteOptions, Propagation};
-use super::pipeline::Phase;
-use super::{Call, Outcome, convert, store_error, stored};
+use super::strategy::Phase;
+use super::{Outcome, convert, store_error, stored};
 use crate::admit::Operation;
+use crate::journey_events::{self, WriteEvent};
 use crate::kinds::Resource;
-use crate::trail::{self, Written};
+use crate::resource_request::ResourceRequest;
+use crate::route::options::{DeleteOptions, Propagation};
 
+/// The finalizer that makes the garbage collector orphan dependents.
 pub const ORPHAN: &str = "orphan";
+/// The finalizer that makes the garbage collector delete dependents first.
 pub const FOREGROUND: &str = "foregroundDeletion";
 
-/// What a delete did.
+/// The result of a delete.
 pub struct Deleted {
-    pub answer: Answer,
-    /// Whether the object is gone, or only on its way.
+    pub response: DeleteResponse,
+    /// Whether the object is gone, or only being deleted.
     pub gone: bool,
 }
 
-/// What the client is told: the object, or just that it is gone.
-pub enum Answer {
+/// The body of the response: the object, or a Status of success.
+pub enum DeleteResponse {
     Object(Outcome),
     Status(Value),
 }
 
-/// Deletes the object that the call names.
-pub async fn delete(call: &Call<'_>, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
+/// Deletes one object of the resource.
+pub async fn delete(call: &ResourceRequest<'_>, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
     let key = call.resource.key(&call.target.namespace, name);
     let missing = || Status::not_found(call.resource.named(), name);
     if options.propagation.is_none()
         && options.orphan_dependents.is_none()
-        && let Some(warning) = call.resource.rules.orphans_by_default().filter(|_| call.resource.custom.is_none())
+        && let Some(warning) = call.resource.rules.orphan_warning().filter(|_| call.resource.custom.is_none())
     {
         call.warn(warning);
     }
@@ -71,16 +74,18 @@ pub async fn delete(call: &Call<'_>, name: &str, options: &DeleteOptions) -> Res
             admitted = true;
         }
         match plan(call.resource, &old, options, call.now) {
-            Plan::Nothing => return Ok(Deleted { answer: tell(call, Outcome::Stored(current), &old), gone: false }),
+            Plan::Nothing => {
+                return Ok(Deleted { response: response_for(call, Outcome::Stored(current), &old), gone: false });
+            }
             Plan::Mark { object, then_remove } => {
                 let then_remove = then_remove && stays_until_finalized(call.resource, &object).is_none();
                 if options.dry_run {
-                    let answer = if then_remove {
-                        tell(call, Outcome::Made(object.clone()), &object)
+                    let response = if then_remove {
+                        response_for(call, Outcome::Unstored(object.clone()), &object)
                     } else {
-                        Answer::Object(Outcome::Made(object))
+                        DeleteResponse::Object(Outcome::Unstored(object))
                     };
-                    return Ok(Deleted { answer, gone: then_remove });
+                    return Ok(Deleted { response, gone: then_remove });
                 }
                 let value = stored::encode(call.resource, &object);
                 let storing = Instant::now();
@@ -91,32 +96,43 @@ pub async fn delete(call: &Call<'_>, name: &str, options: &DeleteOptions) -> Res
                 };
                 if let Ok(entry) = &marked {
                     let (resource, revision) = (call.resource, entry.revision);
-                    trail::leave(call, &Written { verb: "delete", resource, object: &object, revision, storing });
+                    journey_events::record_write(
+                        call,
+                        &WriteEvent { verb: "delete", resource, object: &object, revision, storing },
+                    );
                 }
                 match marked {
                     Ok(entry) if then_remove => {
                         let object = stored::parse(&entry)?;
                         remove(call, &key, entry.clone(), &object).await?;
-                        return Ok(Deleted { answer: tell(call, Outcome::Stored(entry), &object), gone: true });
+                        return Ok(Deleted {
+                            response: response_for(call, Outcome::Stored(entry), &object),
+                            gone: true,
+                        });
                     }
-                    Ok(entry) => return Ok(Deleted { answer: Answer::Object(Outcome::Stored(entry)), gone: false }),
+                    Ok(entry) => {
+                        return Ok(Deleted { response: DeleteResponse::Object(Outcome::Stored(entry)), gone: false });
+                    }
                     Err(Error::Conflict { current: newer, .. }) => current = newer.ok_or_else(missing)?,
                     Err(error) => return Err(store_error(error)),
                 }
             }
             Plan::Remove => {
                 if options.dry_run {
-                    return Ok(Deleted { answer: tell(call, Outcome::Stored(current), &old), gone: true });
+                    return Ok(Deleted { response: response_for(call, Outcome::Stored(current), &old), gone: true });
                 }
                 let storing = Instant::now();
                 match call.server.store.delete(&key, current.revision).await {
                     Ok(revision) => {
                         let resource = call.resource;
-                        trail::leave(call, &Written { verb: "removed", resource, object: &old, revision, storing });
+                        journey_events::record_write(
+                            call,
+                            &WriteEvent { verb: "removed", resource, object: &old, revision, storing },
+                        );
                         call.server.services.after_delete(call, &old).await;
                         let mut gone = old.clone();
                         stored::set_revision(&mut gone, revision);
-                        return Ok(Deleted { answer: tell(call, Outcome::Made(gone), &old), gone: true });
+                        return Ok(Deleted { response: response_for(call, Outcome::Unstored(gone), &old), gone: true });
                     }
                     Err(Error::Conflict { current: newer, .. }) => current = newer.ok_or_else(missing)?,
                     Err(error) => return Err(store_error(error)),
@@ -126,21 +142,24 @@ pub async fn delete(call: &Call<'_>, name: &str, options: &DeleteOptions) -> Res
     }
 }
 
-async fn admit(call: &Call<'_>, old: &Value, options: &DeleteOptions) -> Result<(), Status> {
+async fn admit(call: &ResourceRequest<'_>, old: &Value, options: &DeleteOptions) -> Result<(), Status> {
     for phase in [Phase::Mutate, Phase::Validate] {
         call.admit(phase, Operation::Delete, &mut Value::Null, Some(old), options.dry_run).await?;
     }
     Ok(())
 }
 
-/// Removes what was just marked; whoever removed it first did the same.
-async fn remove(call: &Call<'_>, key: &str, mut entry: Arc<Entry>, object: &Value) -> Result<(), Status> {
+/// Removes an object that was just marked. It is no failure if another writer removed it first.
+async fn remove(call: &ResourceRequest<'_>, key: &str, mut entry: Arc<Entry>, object: &Value) -> Result<(), Status> {
     let storing = Instant::now();
     loop {
         match call.server.store.delete(key, entry.revision).await {
             Ok(revision) => {
                 let resource = call.resource;
-                trail::leave(call, &Written { verb: "removed", resource, object, revision, storing });
+                journey_events::record_write(
+                    call,
+                    &WriteEvent { verb: "removed", resource, object, revision, storing },
+                );
                 break;
             }
             Err(Error::Conflict { current: Some(newer), .. }) if newer.created == entry.created => entry = newer,
@@ -185,10 +204,10 @@ fn check_preconditions(resource: &Resource, old: &Value, options: &DeleteOptions
     Ok(())
 }
 
-/// What a delete request means for an object.
+/// What a delete does to an object.
 #[derive(Debug, PartialEq)]
 enum Plan {
-    /// It is on its way already.
+    /// It is being deleted already.
     Nothing,
     /// Store it as being deleted; `then_remove` when nothing keeps it.
     Mark {
@@ -205,9 +224,9 @@ fn plan(resource: &Resource, old: &Value, options: &DeleteOptions, now: Timestam
     }
     let requested = options.grace_period.map(|seconds| if seconds < 0 { 1 } else { seconds });
     let mut object = old.clone();
-    let graceful = match shorten_or_begin(resource, &mut object, requested, now) {
+    let graceful = match start_or_shorten_grace(resource, &mut object, requested, now) {
         Grace::Pending => return Plan::Nothing,
-        Grace::Begins(seconds) => Some(seconds),
+        Grace::Starts(seconds) => Some(seconds),
         Grace::None => None,
     };
     let before: Vec<String> = finalizers(old);
@@ -246,11 +265,11 @@ fn plan(resource: &Resource, old: &Value, options: &DeleteOptions, now: Timestam
 enum Grace {
     None,
     Pending,
-    Begins(i64),
+    Starts(i64),
 }
 
-/// Begins a pod's grace period, or shortens one that runs.
-fn shorten_or_begin(resource: &Resource, object: &mut Value, requested: Option<i64>, now: Timestamp) -> Grace {
+/// Starts a pod's grace period, or shortens one that runs.
+fn start_or_shorten_grace(resource: &Resource, object: &mut Value, requested: Option<i64>, now: Timestamp) -> Grace {
     if resource.custom.is_some() {
         return Grace::None;
     }
@@ -260,7 +279,7 @@ fn shorten_or_begin(resource: &Resource, object: &mut Value, requested: Option<i
         object.set(&["metadata", "deletionTimestamp"], time::seconds(until));
         object.set(&["metadata", "deletionGracePeriodSeconds"], seconds);
         count_generation(object);
-        return Grace::Begins(seconds);
+        return Grace::Starts(seconds);
     }
     let running = object.integer(&["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0);
     if running == 0 {
@@ -277,7 +296,7 @@ fn shorten_or_begin(resource: &Resource, object: &mut Value, requested: Option<i
     }
     object.set(&["metadata", "deletionTimestamp"], time::seconds(ends));
     object.set(&["metadata", "deletionGracePeriodSeconds"], shorter);
-    Grace::Begins(shorter)
+    Grace::Starts(shorter)
 }
 
 fn count_generation(object: &mut Value) {
@@ -295,8 +314,8 @@ fn mark(object: &mut Value, now: Timestamp) {
     object.set(&["metadata", "deletionGracePeriodSeconds"], 0);
 }
 
-/// Namespaces stay until their contents are gone, custom resource definitions until their objects are. Answers what
-/// else changes in an object that stays.
+/// Namespaces stay until their contents are gone, custom resource definitions until their objects are. Returns what else
+/// changes in an object that stays.
 fn stays_until_finalized(resource: &Resource, object: &Value) -> Option<fn(&mut Value)> {
     if resource.is("", "namespaces") && !object.items(&["spec", "finalizers"]).is_empty() {
         return Some(terminate_namespace);
@@ -320,7 +339,7 @@ fn finalizers(object: &Value) -> Vec<String> {
     all.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// The finalizers with those that tell the garbage collector what to do with dependents.
+/// The finalizers of an object, with those by which the garbage collector knows what to do with dependents.
 fn finalizers_for(resource: &Resource, before: &[String], options: &DeleteOptions) -> Vec<String> {
     let is_event = resource.kind.plural == "events" && resource.custom.is_none();
     let has = |name: &str| before.iter().any(|own| own == name);
@@ -342,15 +361,15 @@ fn finalizers_for(resource: &Resource, before: &[String], options: &DeleteOption
     after
 }
 
-/// The oldest kinds leave their dependents alone unless the client says otherwise.
+/// The oldest kinds orphan their dependents unless the client says otherwise.
 fn orphans_by_default(resource: &Resource) -> bool {
-    resource.is("", "replicationcontrollers") || resource.is("batch", "jobs")
+    resource.custom.is_none() && resource.rules.orphans_by_default()
 }
 
-/// Some kinds answer a delete with the object that is gone, most with a status.
-fn tell(call: &Call<'_>, outcome: Outcome, object: &Value) -> Answer {
+/// Some kinds respond to a delete with the deleted object, most with a Status.
+fn response_for(call: &ResourceRequest<'_>, outcome: Outcome, object: &Value) -> DeleteResponse {
     if returns_deleted(call.resource) {
-        return Answer::Object(outcome);
+        return DeleteResponse::Object(outcome);
     }
     let mut details = json!({
         "name": object.text(&["metadata", "name"]),
@@ -360,7 +379,7 @@ fn tell(call: &Call<'_>, outcome: Outcome, object: &Value) -> Answer {
     if !call.resource.kind.group.is_empty() {
         details["group"] = call.resource.kind.group.as_str().into();
     }
-    Answer::Status(
+    DeleteResponse::Status(
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
     )
 }
@@ -405,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_keeps_goes_at_once() {
+    fn an_object_without_finalizers_is_removed_at_once() {
         let object = json!({"metadata": {"name": "m"}});
         assert_eq!(
             plan(&resource("configmaps"), &object, &DeleteOptions::default(), Timestamp::UNIX_EPOCH),

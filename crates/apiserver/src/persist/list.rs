@@ -1,26 +1,27 @@
-//! Reading many objects: all, a page, or those a selector means, at one revision.
+//! Lists objects: all, a page, or those a selector matches, at one revision.
 
 use std::sync::Arc;
 
 use knarr_api::status::Status;
 use knarr_store::{Entry, Error, Range};
 
-use super::facts::Selection;
-use super::options::ListOptions;
-use super::token::Token;
-use super::{Call, convert, reach, store_error};
+use super::continue_token::ContinueToken;
+use super::selection::Selection;
+use super::{convert, store_error, wait_for_revision};
+use crate::resource_request::ResourceRequest;
+use crate::route::options::ListOptions;
 
-/// Part of a list, as of one revision.
+/// A page of a list, as of one revision.
 pub struct Listed {
     pub entries: Vec<Arc<Entry>>,
     pub revision: u64,
     pub continue_token: String,
-    /// Left out when a selector makes it unknowable.
+    /// `None` when a selector makes it unknown.
     pub remaining: Option<usize>,
 }
 
-/// Lists what the call's namespace (or the cluster) holds.
-pub async fn list(call: &Call<'_>, options: &ListOptions, selection: &Selection) -> Result<Listed, Status> {
+/// Lists the objects of the request's namespace, or of the cluster.
+pub async fn list(call: &ResourceRequest<'_>, options: &ListOptions, selection: &Selection) -> Result<Listed, Status> {
     let prefix = call.resource.range(&call.target.namespace);
     let start = start(call, options, &prefix).await?;
     if let Some(name) = selection.name().filter(|_| start.after.is_none() && start.at.is_none())
@@ -57,12 +58,12 @@ pub async fn list(call: &Call<'_>, options: &ListOptions, selection: &Selection)
     if let Some(last) = listed.entries.last().filter(|_| more) {
         let revision = start.keeps_revision.then_some(listed.revision);
         let after = last.key[prefix.len()..].to_owned();
-        listed.continue_token = Token { revision: revision.or(Some(listed.revision)), after }.encode();
+        listed.continue_token = ContinueToken { revision: revision.or(Some(listed.revision)), after }.encode();
     }
     Ok(listed)
 }
 
-/// Whoever is content with any state gets all of it at once, whatever the limit says.
+/// Resource version 0 means any state: then the whole list is returned, whatever the limit.
 fn reads_any_state(options: &ListOptions) -> bool {
     options.resource_version == Some(0) && !options.exact && options.continue_token.is_empty()
 }
@@ -73,9 +74,9 @@ struct Start {
     keeps_revision: bool,
 }
 
-async fn start(call: &Call<'_>, options: &ListOptions, prefix: &str) -> Result<Start, Status> {
+async fn start(call: &ResourceRequest<'_>, options: &ListOptions, prefix: &str) -> Result<Start, Status> {
     if !options.continue_token.is_empty() {
-        let token = Token::decode(&options.continue_token)?;
+        let token = ContinueToken::decode(&options.continue_token)?;
         if options.resource_version.is_some_and(|revision| revision != 0) {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
@@ -87,18 +88,18 @@ async fn start(call: &Call<'_>, options: &ListOptions, prefix: &str) -> Result<S
     }
     let at = match options.resource_version {
         Some(revision) if options.exact => {
-            reach(call.server, revision).await.map_err(Status::without_retry)?;
+            wait_for_revision(call.server, revision).await.map_err(Status::without_retry)?;
             Some(revision)
         }
         Some(0) => None,
         // Since a page has to be the first of a consistent list, a limit with a version means exactly that version
         // unless the client says otherwise.
         Some(revision) if options.limit > 0 && !options.not_older => {
-            reach(call.server, revision).await?;
+            wait_for_revision(call.server, revision).await?;
             Some(revision)
         }
         Some(revision) => {
-            reach(call.server, revision).await?;
+            wait_for_revision(call.server, revision).await?;
             None
         }
         None => {
@@ -110,7 +111,7 @@ async fn start(call: &Call<'_>, options: &ListOptions, prefix: &str) -> Result<S
 }
 
 /// A list of the one object with a name, without walking over the others.
-async fn one(call: &Call<'_>, name: &str, selection: &Selection) -> Result<Listed, Status> {
+async fn one(call: &ResourceRequest<'_>, name: &str, selection: &Selection) -> Result<Listed, Status> {
     let revision = call.server.store.revision();
     let entry = call.server.store.peek(&call.resource.key(&call.target.namespace, name));
     let found = convert::entries(call.server, call.resource, entry.into_iter().collect()).await?;
@@ -119,7 +120,7 @@ async fn one(call: &Call<'_>, name: &str, selection: &Selection) -> Result<Liste
     Ok(Listed { entries, revision, continue_token: String::new(), remaining: None })
 }
 
-/// The refusal of a list at a revision that is forgotten. The end of a paged list may be had from the newest state.
+/// The refusal of a list at a compacted revision. The rest of a paged list can be read from the newest state.
 fn expired(error: Error, options: &ListOptions, after: Option<&str>, prefix: &str, newest: u64) -> Status {
     let Error::Compacted { .. } = error else { return store_error(error) };
     if options.continue_token.is_empty() {
@@ -138,5 +139,5 @@ fn expired(error: Error, options: &ListOptions, after: Option<&str>, prefix: &st
          Continuing with the provided token results in an inconsistent list - objects that were created, modified, or \
          deleted between the time the first chunk was returned and now may show up in the list.",
     );
-    status.with_continue(Token { revision: None, after: after.to_owned() }.encode())
+    status.with_continue(ContinueToken { revision: None, after: after.to_owned() }.encode())
 }

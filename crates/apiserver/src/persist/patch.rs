@@ -1,4 +1,4 @@
-//! The four kinds of patches.
+//! Patches objects: JSON patch, merge patch, strategic merge patch and server-side apply.
 
 use bytes::Bytes;
 use knarr_api::field::{Errors, Path};
@@ -9,12 +9,14 @@ use knarr_api::status::{Named, Status};
 use knarr_api::value::Read;
 use serde_json::{Map, Value};
 
-use super::options::{FieldValidation, WriteKind, WriteOptions};
+use super::managed_fields;
 use super::update::{Updated, update};
-use super::{Call, fields};
+use crate::decode::{Expected, set_defaults};
+use crate::resource_request::ResourceRequest;
 use crate::route::accept;
-use crate::route::decode::{Expected, set_defaults};
+use crate::route::options::{FieldValidation, WriteKind, WriteOptions};
 
+/// The type of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
     Json,
@@ -25,7 +27,7 @@ pub enum PatchKind {
 
 impl PatchKind {
     /// Reads the content type. Custom resources have no strategic merge.
-    pub fn of(call: &Call<'_>) -> Result<PatchKind, Status> {
+    pub fn of(call: &ResourceRequest<'_>) -> Result<PatchKind, Status> {
         let custom = call.resource.custom.is_some();
         match accept::media_type(call.headers) {
             "application/json-patch+json" => Ok(PatchKind::Json),
@@ -43,8 +45,8 @@ impl PatchKind {
     }
 }
 
-/// Patches the object that the call names; apply makes it where it is missing.
-pub async fn patch(call: &Call<'_>, body: &Bytes) -> Result<(Updated, WriteOptions), Status> {
+/// Patches the object that the request names; apply creates a missing one.
+pub async fn patch(call: &ResourceRequest<'_>, body: &Bytes) -> Result<(Updated, WriteOptions), Status> {
     let kind = PatchKind::of(call)?;
     let options = WriteOptions::parse(call.query, call.headers, WriteKind::Patch { apply: kind == PatchKind::Apply })?;
     let updated = match kind {
@@ -53,7 +55,7 @@ pub async fn patch(call: &Call<'_>, body: &Bytes) -> Result<(Updated, WriteOptio
             let mut read = None;
             update(call, &options, false, &mut |current| {
                 let current = current.ok_or_else(|| call.not_found())?;
-                // A patch is only read once there is something to patch: what is missing is told before what is wrong.
+                // The patch is parsed only if the object exists: "not found" comes before errors in the patch.
                 if read.is_none() {
                     read = Some(Patch::read(kind, body, &options)?);
                 }
@@ -68,12 +70,12 @@ pub async fn patch(call: &Call<'_>, body: &Bytes) -> Result<(Updated, WriteOptio
     Ok((updated, options))
 }
 
-async fn apply(call: &Call<'_>, body: &Bytes, options: &WriteOptions) -> Result<Updated, Status> {
+async fn apply(call: &ResourceRequest<'_>, body: &Bytes, options: &WriteOptions) -> Result<Updated, Status> {
     let may_create = call.target.subresource.is_empty();
     let mut read = None;
     update(call, options, may_create, &mut |current| {
         if read.is_none() {
-            read = Some(fields::Configuration::read(body)?);
+            read = Some(managed_fields::Configuration::read(body)?);
         }
         match &read {
             Some(configuration) => configuration.apply(call, current, options),
@@ -83,10 +85,10 @@ async fn apply(call: &Call<'_>, body: &Bytes, options: &WriteOptions) -> Result<
     .await
 }
 
-/// A patch that was read.
+/// A parsed patch.
 pub struct Patch {
     change: Change,
-    /// What strict field validation objects to in the patch itself.
+    /// The errors of strict field validation in the patch itself.
     problems: Vec<String>,
 }
 
@@ -127,10 +129,10 @@ impl Patch {
         }
     }
 
-    /// The patched object, read as if it had come from a client.
+    /// The patched object, decoded as if a client had sent it.
     pub fn on(
         &self,
-        call: &Call<'_>,
+        call: &ResourceRequest<'_>,
         expected: &Expected<'_>,
         options: &WriteOptions,
         current: &Value,
@@ -173,32 +175,37 @@ impl Patch {
         }
     }
 
-    /// The refusal of what the patch made. It shows a strategic patch, or the whole object that another one made.
+    /// The refusal of a patched object. It shows the patch if it is strategic, else the whole patched object.
     fn refused(&self, expected: &Expected<'_>, current: &Value, changed: &Value, why: &str) -> Status {
         let node = expected.custom.is_none().then_some(expected.node);
-        let shown = match &self.change {
+        let text = match &self.change {
             Change::Strategic(patch) => patch::shown(patch).to_string(),
             Change::Merge(patch) => patch::text(changed, node, &Touched::by_merge(current, patch)),
             Change::Json(patch) => patch::text(changed, node, &Touched::by_pointers(patch.pointers())),
         };
         let mut errors = Errors::new();
-        errors.invalid(&Path::root("patch"), shown, why);
+        errors.invalid(&Path::root("patch"), text, why);
         Status::invalid(Named { group: "", name: "" }, "", &errors)
     }
 }
 
-fn patched(call: &Call<'_>, options: &WriteOptions, patch: &Patch, current: &Value) -> Result<Value, Status> {
+fn patched(
+    call: &ResourceRequest<'_>,
+    options: &WriteOptions,
+    patch: &Patch,
+    current: &Value,
+) -> Result<Value, Status> {
     let expected = Expected::of(call.resource)?;
     let mut object = patch.on(call, &expected, options, current)?;
     set_defaults(call.resource, &mut object);
     check_name(call, &object)?;
-    super::pipeline::deduplicate_owners(call, &mut object, false);
-    fields::record(call, Some(current), &mut object, options)?;
+    super::strategy::deduplicate_owners(call, &mut object, false);
+    managed_fields::record(call, Some(current), &mut object, options)?;
     Ok(object)
 }
 
 /// A write cannot rename an object.
-pub fn check_name(call: &Call<'_>, object: &Value) -> Result<(), Status> {
+pub fn check_name(call: &ResourceRequest<'_>, object: &Value) -> Result<(), Status> {
     let name = object.text(&["metadata", "name"]);
     if name == call.target.name {
         return Ok(());

@@ -1,7 +1,7 @@
-//! The form objects have in the store, and how they are served from it without being parsed.
+//! The stored form of objects, and how they are served from it without being parsed.
 //!
-//! A stored object is compact JSON that begins with its kind and apiVersion, then its metadata without resourceVersion.
-//! The revision that wrote it is put in behind the metadata's opening brace whenever it is served:
+//! A stored object is compact JSON that starts with its kind and apiVersion, then its metadata without resourceVersion.
+//! Its revision is inserted after the opening brace of the metadata whenever it is served:
 //! `{"kind":"Pod","apiVersion":"v1","metadata":{` + `"resourceVersion":"7",` + `"name":"one",…}`.
 
 use bytes::Bytes;
@@ -48,7 +48,7 @@ fn write_json(bytes: &mut Vec<u8>, value: &(impl serde::Serialize + ?Sized)) {
     let _ = serde_json::to_writer(bytes, value);
 }
 
-/// Parses a stored object and gives it its resource version. It stays in the version it is stored in.
+/// Parses a stored object and sets its resource version. It stays in the version it is stored in.
 pub fn parse(entry: &Entry) -> Result<Value, Status> {
     let mut object = read(&entry.value)
         .map_err(|error| Status::internal(format!("stored object {:?} cannot be read: {error}", &*entry.key)))?;
@@ -56,8 +56,8 @@ pub fn parse(entry: &Entry) -> Result<Value, Status> {
     Ok(object)
 }
 
-/// Reads what is stored. Most objects nest little, and the general reader is the fastest; it refuses what nests deeper than
-/// 127 levels, which ours accepts when an object is written.
+/// Parses stored bytes. `serde_json` is the fastest parser, but refuses more than 127 levels of nesting, which our own
+/// parser accepts when an object is written.
 pub fn read(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     serde_json::from_slice(bytes).or_else(|error| match knarr_api::decode::untyped_json(bytes) {
         Ok(decoded) => Ok(decoded.value),
@@ -65,7 +65,7 @@ pub fn read(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     })
 }
 
-/// Parses a stored object and turns it into the version the resource is served in.
+/// Parses a stored object and converts it to the served version.
 pub fn parse_served(resource: &Resource, entry: &Entry) -> Result<Value, Status> {
     let mut object = parse(entry)?;
     if let Some(custom) = resource.custom.as_ref().filter(|custom| entry.revision < custom.fits_since) {
@@ -79,14 +79,14 @@ pub fn parse_served(resource: &Resource, entry: &Entry) -> Result<Value, Status>
     Ok(object)
 }
 
-/// Turns an object from the stored version into the served one.
+/// Converts an object from the stored version to the served one.
 pub fn to_served(resource: &Resource, object: &mut Value) {
     if !resource.is_stored_version() {
         convert_between(resource, object, &stored_api_version(resource), &resource.kind.api_version());
     }
 }
 
-/// Turns an object from the served version into the stored one.
+/// Converts an object from the served version to the stored one.
 pub fn to_stored(resource: &Resource, object: &mut Value) {
     if !resource.is_stored_version() {
         convert_between(resource, object, &resource.kind.api_version(), &stored_api_version(resource));
@@ -102,12 +102,12 @@ pub fn stored_api_version(resource: &Resource) -> String {
     }
 }
 
-/// Turns an object of one of the kind's versions into another; both are named with their groups.
+/// Converts an object between two versions of its kind; both are named with their groups.
 pub fn convert_between(resource: &Resource, object: &mut Value, from: &str, to: &str) {
     if from == to {
         return;
     }
-    // Rules know versions of one group by their names alone.
+    // Rules name versions without their group, unless the groups differ.
     let same_group = from.rsplit_once('/').map(|(group, _)| group) == to.rsplit_once('/').map(|(group, _)| group);
     let short = |version: &str| version.rsplit('/').next().unwrap_or(version).to_owned();
     if same_group {
@@ -118,6 +118,7 @@ pub fn convert_between(resource: &Resource, object: &mut Value, from: &str, to: 
     object["apiVersion"] = to.into();
 }
 
+/// Sets the resource version of an object.
 pub fn set_revision(object: &mut Value, revision: u64) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("resourceVersion".to_owned(), revision.to_string().into());
@@ -129,20 +130,20 @@ pub fn is_spliceable(resource: &Resource, entry: &Entry) -> bool {
     resource.is_stored_version() && has_head(resource, entry)
 }
 
-/// Whether the stored bytes have the form that can be spliced; what another program wrote may not.
+/// Whether the stored bytes have the form that this server writes; bytes of another program may not.
 fn has_head(resource: &Resource, entry: &Entry) -> bool {
     let value = &entry.value;
-    // An object that an older schema let in is looked at before it is served.
+    // An object stored under an older schema is checked before it is served.
     let fits = resource.custom.as_ref().is_none_or(|custom| entry.revision >= custom.fits_since);
     fits && value.starts_with(resource.head()) && value.get(resource.head().len()) == Some(&b'"')
 }
 
-/// Appends a whole object in the served version.
+/// Appends an object in the served version.
 pub fn append_object(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> Result<(), Status> {
     append_object_at(out, resource, entry, entry.revision)
 }
 
-/// Like `append_object`, for an object that is gone: its last state, at the revision of its deletion.
+/// Like `append_object`, for a deleted object: its last state, at the revision of its deletion.
 pub fn append_object_at(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: u64) -> Result<(), Status> {
     if is_spliceable(resource, entry) {
         out.extend_from_slice(resource.head());
@@ -155,7 +156,7 @@ pub fn append_object_at(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, r
     Ok(())
 }
 
-/// Appends an object as a list holds it: built-in kinds leave out kind and apiVersion there.
+/// Appends an object as an item of a list: built-in kinds omit kind and apiVersion there.
 pub fn append_item(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> Result<(), Status> {
     if resource.kind.custom {
         return append_object(out, resource, entry);
@@ -174,7 +175,7 @@ pub fn append_item(out: &mut Vec<u8>, resource: &Resource, entry: &Entry) -> Res
     Ok(())
 }
 
-/// How long an object is in a list, where that is known without parsing it.
+/// The length of an object as an item of a list, if it is known without parsing.
 pub fn item_length(resource: &Resource, entry: &Entry) -> Option<usize> {
     if !is_spliceable(resource, entry) {
         return None;
@@ -190,7 +191,7 @@ fn append_rest(out: &mut Vec<u8>, resource: &Resource, entry: &Entry, revision: 
     out.extend_from_slice(&entry.value[resource.head().len()..]);
 }
 
-/// Appends the metadata's first field.
+/// Appends the resource version as the first field of the metadata.
 pub fn append_version(out: &mut Vec<u8>, revision: u64) {
     out.extend_from_slice(b"\"resourceVersion\":\"");
     append_number(out, revision);

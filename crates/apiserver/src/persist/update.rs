@@ -1,4 +1,4 @@
-//! Changing objects: read what is there, make the change, store it unless somebody else was faster, and then again.
+//! Updates objects: read the current one, change it, store it; retry when another writer was faster.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,25 +8,26 @@ use knarr_api::value::{Read, Write as _};
 use knarr_store::{Entry, Error};
 use serde_json::Value;
 
-use super::options::WriteOptions;
-use super::pipeline::{self, Phase};
-use super::{Call, Outcome, convert, create, fields, store_error, stored};
+use super::strategy::{self, Phase};
+use super::{Outcome, convert, create, managed_fields, store_error, stored};
 use crate::admit::Operation;
-use crate::trail::{self, Written};
+use crate::journey_events::{self, WriteEvent};
+use crate::resource_request::ResourceRequest;
+use crate::route::options::WriteOptions;
 
-/// Makes the new object from the current one, both in the served version; the current one is absent where the object
-/// is to be made. It is called again when another writer was faster.
+/// Builds the new object from the current one, both in the served version. There is no current one when the object is to
+/// be created. It is called again when another writer was faster.
 pub type Change<'c> = dyn FnMut(Option<&Value>) -> Result<Value, Status> + Send + 'c;
 
-/// What an update did.
+/// The result of an update.
 pub struct Updated {
     pub outcome: Outcome,
     pub created: bool,
 }
 
-/// Changes the object that the call names.
+/// Updates the object that the request names.
 pub async fn update(
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     options: &WriteOptions,
     may_create: bool,
     change: &mut Change<'_>,
@@ -38,7 +39,7 @@ pub async fn update(
         let attempt = match &current {
             Some(entry) => change_once(call, options, &key, entry, change).await,
             None if may_create => match change(None) {
-                Ok(object) => make(call, options, object).await,
+                Ok(object) => create_missing(call, options, object).await,
                 Err(status) => Err(Failure::Refused(status)),
             },
             None => Err(Failure::Refused(call.not_found())),
@@ -48,7 +49,7 @@ pub async fn update(
             Err(Failure::Overtaken(newer)) => current = newer,
             Err(Failure::Refused(status)) if fresh => return Err(status),
             Err(Failure::Refused(status)) => {
-                // The refusal may come from reading an old state; it counts once the state is known to be current.
+                // The refusal may stem from stale state; it stands once the state is known to be current.
                 call.server.store.sync().await.map_err(store_error)?;
                 let newest = call.server.store.peek(&key);
                 if newest.as_ref().map(|entry| entry.revision) == current.as_ref().map(|entry| entry.revision) {
@@ -62,7 +63,7 @@ pub async fn update(
 
 enum Failure {
     Refused(Status),
-    /// Another writer stored this in the meantime.
+    /// Another writer stored this entry in the meantime.
     Overtaken(Option<Arc<Entry>>),
 }
 
@@ -72,13 +73,17 @@ impl From<Status> for Failure {
     }
 }
 
-async fn make(call: &Call<'_>, options: &WriteOptions, mut object: Value) -> Result<Updated, Failure> {
+async fn create_missing(
+    call: &ResourceRequest<'_>,
+    options: &WriteOptions,
+    mut object: Value,
+) -> Result<Updated, Failure> {
     if !object.text(&["metadata", "uid"]).is_empty() {
         let why = another_object(call, object.text(&["metadata", "uid"]), "");
         return Err(Status::conflict(call.resource.named(), &call.target.name, &why).into());
     }
     object.remove(&["metadata", "resourceVersion"]);
-    pipeline::match_namespace(call, &mut object)?;
+    strategy::match_namespace(call, &mut object)?;
     match create::insert(call, object, options).await {
         Ok(outcome) => Ok(Updated { outcome, created: true }),
         Err(status) if status.reason == "AlreadyExists" => Err(Failure::Overtaken(call.server.store.peek(&call.key()))),
@@ -87,7 +92,7 @@ async fn make(call: &Call<'_>, options: &WriteOptions, mut object: Value) -> Res
 }
 
 async fn change_once(
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     options: &WriteOptions,
     key: &str,
     entry: &Arc<Entry>,
@@ -104,23 +109,23 @@ async fn change_once(
     };
     call.admit(Phase::Mutate, Operation::Update, &mut object, Some(&old), options.dry_run).await?;
     if call.target.subresource.is_empty() {
-        pipeline::deduplicate_owners(call, &mut object, true);
+        strategy::deduplicate_owners(call, &mut object, true);
     }
     check_version(call, &mut object, &old)?;
     let reservation = call.server.services.begin_update(call, &mut object, &old, options.dry_run).await?;
-    pipeline::match_namespace(call, &mut object)?;
-    pipeline::prepare_update(call, &mut object, &old);
-    pipeline::validate_update(call, &object, &old)?;
-    fields::keep_times_if_unchanged(&old, &mut object);
+    strategy::match_namespace(call, &mut object)?;
+    strategy::prepare_update(call, &mut object, &old);
+    strategy::validate_update(call, &object, &old)?;
+    managed_fields::keep_times_if_unchanged(&old, &mut object);
     call.admit(Phase::Validate, Operation::Update, &mut object, Some(&old), options.dry_run).await?;
     if deletes(call, &object, &old) {
         if !options.dry_run {
             remove(call, key, entry, &old).await?;
         }
-        return Ok(Updated { outcome: Outcome::Made(object), created: false });
+        return Ok(Updated { outcome: Outcome::Unstored(object), created: false });
     }
     if options.dry_run {
-        return Ok(Updated { outcome: Outcome::Made(object), created: false });
+        return Ok(Updated { outcome: Outcome::Unstored(object), created: false });
     }
     let value = stored::encode(resource, &object);
     if value == entry.value {
@@ -131,7 +136,7 @@ async fn change_once(
         Ok(entry) => {
             reservation.keep();
             let (verb, revision) = (call.target.verb.as_str(), entry.revision);
-            trail::leave(call, &Written { verb, resource, object: &object, revision, storing });
+            journey_events::record_write(call, &WriteEvent { verb, resource, object: &object, revision, storing });
             Ok(Updated { outcome: Outcome::Stored(entry), created: false })
         }
         Err(Error::Conflict { current, .. }) => Err(Failure::Overtaken(current)),
@@ -139,8 +144,8 @@ async fn change_once(
     }
 }
 
-/// The object a client means to replace must be the one that is there.
-pub fn check_identity(call: &Call<'_>, object: &Value, old: &Value) -> Result<(), Status> {
+/// Refuses to replace an object that has another UID.
+pub fn check_identity(call: &ResourceRequest<'_>, object: &Value, old: &Value) -> Result<(), Status> {
     let (given, own) = (object.text(&["metadata", "uid"]), old.text(&["metadata", "uid"]));
     if !given.is_empty() && given != own {
         let why = another_object(call, given, own);
@@ -149,8 +154,8 @@ pub fn check_identity(call: &Call<'_>, object: &Value, old: &Value) -> Result<()
     Ok(())
 }
 
-/// How a store tells that the object under a key is not the one that was meant.
-fn another_object(call: &Call<'_>, given: &str, own: &str) -> String {
+/// The message for an object under the key with another UID than the request names.
+fn another_object(call: &ResourceRequest<'_>, given: &str, own: &str) -> String {
     format!(
         "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: \
          UID in precondition: {given}, UID in object meta: {own}",
@@ -158,8 +163,8 @@ fn another_object(call: &Call<'_>, given: &str, own: &str) -> String {
     )
 }
 
-/// An object that carries a resource version must have been made from the newest one.
-fn check_version(call: &Call<'_>, object: &mut Value, old: &Value) -> Result<(), Status> {
+/// Refuses an object with an outdated resource version.
+fn check_version(call: &ResourceRequest<'_>, object: &mut Value, old: &Value) -> Result<(), Status> {
     let own = old.text(&["metadata", "resourceVersion"]);
     match object.text(&["metadata", "resourceVersion"]) {
         "" | "0" if call.resource.custom.is_none() && call.resource.rules.allows_unconditional_update() => {
@@ -180,8 +185,8 @@ fn check_version(call: &Call<'_>, object: &mut Value, old: &Value) -> Result<(),
     }
 }
 
-/// Whether this update takes away the last reason to keep an object that is being deleted.
-fn deletes(call: &Call<'_>, object: &Value, old: &Value) -> bool {
+/// Whether this update removes the last reason to keep an object that is being deleted.
+fn deletes(call: &ResourceRequest<'_>, object: &Value, old: &Value) -> bool {
     if !object.items(&["metadata", "finalizers"]).is_empty() || !old.has(&["metadata", "deletionTimestamp"]) {
         return false;
     }
@@ -191,12 +196,15 @@ fn deletes(call: &Call<'_>, object: &Value, old: &Value) -> bool {
     old.integer(&["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0) == 0
 }
 
-async fn remove(call: &Call<'_>, key: &str, entry: &Arc<Entry>, old: &Value) -> Result<(), Failure> {
+async fn remove(call: &ResourceRequest<'_>, key: &str, entry: &Arc<Entry>, old: &Value) -> Result<(), Failure> {
     let storing = Instant::now();
     match call.server.store.delete(key, entry.revision).await {
         Ok(revision) => {
             let resource = call.resource;
-            trail::leave(call, &Written { verb: "removed", resource, object: old, revision, storing });
+            journey_events::record_write(
+                call,
+                &WriteEvent { verb: "removed", resource, object: old, revision, storing },
+            );
             call.server.services.after_delete(call, old).await;
             Ok(())
         }

@@ -19,22 +19,22 @@ use knarr_api::status::Status;
 use knarr_api::value::Read;
 use serde_json::{Value, json};
 
-use crate::answer::{self, Body, IncludeObject, Tables, partial};
 use crate::custom::{self, CustomType};
 use crate::kinds::path_of;
-use crate::persist::Call;
-use crate::persist::facts::Selection;
-use crate::persist::options::ListOptions;
+use crate::persist::selection::Selection;
+use crate::resource_request::ResourceRequest;
+use crate::response::{self, Body, IncludeObject, Tables, partial};
 use crate::route::accept::{Format, Shape};
-use crate::server::Server;
+use crate::route::options::ListOptions;
+use crate::state::ApiServer;
 
 /// Makes the objects of one kind.
 #[async_trait]
 pub trait Provider: Send + Sync {
     /// All objects of a namespace, or of all namespaces where it is empty, by namespace and name.
-    async fn list(&self, server: &Arc<Server>, namespace: &str) -> Result<Vec<Value>, Status>;
+    async fn list(&self, server: &Arc<ApiServer>, namespace: &str) -> Result<Vec<Value>, Status>;
 
-    async fn get(&self, server: &Arc<Server>, namespace: &str, name: &str) -> Result<Value, Status>;
+    async fn get(&self, server: &Arc<ApiServer>, namespace: &str, name: &str) -> Result<Value, Status>;
 
     /// What a table shows of an object after its name, in the order of the definition's columns.
     fn cells(&self, object: &Value) -> Vec<Value>;
@@ -89,9 +89,9 @@ impl Provided {
 
 /// Answers a request for a provided kind.
 pub async fn serve(
-    server: &Arc<Server>,
+    server: &Arc<ApiServer>,
     provider: &dyn Provider,
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     verb: Verb,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
@@ -117,7 +117,7 @@ pub async fn serve(
 }
 
 fn shaped(
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     provider: &dyn Provider,
     mut objects: Vec<Value>,
     format: &Format,
@@ -132,7 +132,7 @@ fn shaped(
                 std::iter::once(name).chain(provider.cells(object)).collect()
             };
             let tables = Tables::new(resource, format.meta_version, include);
-            answer::value(&tables.with_cells(json!({}), objects, cells), 200, format)
+            response::value(&tables.with_cells(json!({}), objects, cells), 200, format)
         }
         Shape::Partial | Shape::PartialList => {
             let items: Vec<Value> =
@@ -141,15 +141,15 @@ fn shaped(
                 "kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{}", format.meta_version),
                 "metadata": {}, "items": items,
             });
-            answer::value(if list { &whole } else { &whole["items"][0] }, 200, format)
+            response::value(if list { &whole } else { &whole["items"][0] }, 200, format)
         }
-        Shape::Whole if !list => answer::value(&objects.remove(0), 200, format),
+        Shape::Whole if !list => response::value(&objects.remove(0), 200, format),
         Shape::Whole => {
             let whole = json!({
                 "kind": resource.kind.list_kind, "apiVersion": resource.kind.api_version(), "metadata": {},
                 "items": objects,
             });
-            answer::value(&whole, 200, format)
+            response::value(&whole, 200, format)
         }
     }
 }

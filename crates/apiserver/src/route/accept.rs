@@ -1,16 +1,16 @@
-//! Which representation a client asks for, and which one it sends.
+//! Content negotiation: the representation that a client accepts, and the encoding of its body.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use knarr_api::status::Status;
 
 use super::query::Query;
-use crate::persist::splice::Cut;
 
 pub const JSON: &str = "application/json";
 pub const YAML: &str = "application/yaml";
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
+/// The encoding of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     Json,
@@ -18,7 +18,7 @@ pub enum Encoding {
     Protobuf,
 }
 
-/// What an object is turned into before it is encoded.
+/// What an object is converted to before it is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Whole,
@@ -27,7 +27,7 @@ pub enum Shape {
     PartialList,
 }
 
-/// The representation that is sent.
+/// The representation of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     pub encoding: Encoding,
@@ -35,28 +35,41 @@ pub struct Format {
     /// The version of `meta.k8s.io` for tables and partial objects.
     pub meta_version: &'static str,
     pub pretty: bool,
-    /// Whether watches leave out who set which fields. Only our own components ask for it; other servers overlook it.
-    pub is_lean: bool,
+    /// Whether watches omit managed fields. Only Knarr's components request it; other servers ignore the parameter.
+    pub omits_managed_fields: bool,
+}
+
+/// What is left out of a served object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trim {
+    /// Leaves out everything but the metadata; the version is that of `meta.k8s.io`.
+    pub metadata_only: Option<&'static str>,
+    pub without_managed_fields: bool,
 }
 
 impl Format {
-    pub const JSON: Format =
-        Format { encoding: Encoding::Json, shape: Shape::Whole, meta_version: "v1", pretty: false, is_lean: false };
+    pub const JSON: Format = Format {
+        encoding: Encoding::Json,
+        shape: Shape::Whole,
+        meta_version: "v1",
+        pretty: false,
+        omits_managed_fields: false,
+    };
 
-    /// Stored bytes can be sent as they are.
+    /// Whether stored bytes can be sent unchanged.
     pub fn is_plain(&self) -> bool {
         self.encoding == Encoding::Json && self.shape == Shape::Whole && !self.pretty
     }
 
-    /// The part of stored bytes that is sent, if it is less than all and can be sent as it is.
-    pub fn cut(&self) -> Option<Cut> {
-        let to_metadata = match self.shape {
+    /// What to leave out of the stored bytes, if they can be sent trimmed but otherwise unchanged.
+    pub fn trim(&self) -> Option<Trim> {
+        let metadata_only = match self.shape {
             Shape::Partial | Shape::PartialList => Some(self.meta_version),
-            Shape::Whole if self.is_lean => None,
+            Shape::Whole if self.omits_managed_fields => None,
             Shape::Whole | Shape::Table => return None,
         };
         let is_compact = self.encoding == Encoding::Json && !self.pretty;
-        is_compact.then_some(Cut { to_metadata, managed_fields: self.is_lean })
+        is_compact.then_some(Trim { metadata_only, without_managed_fields: self.omits_managed_fields })
     }
 
     pub fn media_type(&self) -> &'static str {
@@ -68,18 +81,18 @@ impl Format {
     }
 }
 
-/// What a path can answer with.
+/// The representations that a path can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Custom resources have no protobuf form, and their refusals read differently.
+    /// Custom resources have no protobuf form, and other messages.
     pub custom: bool,
-    /// Lists may be watched, which the refusal mentions.
+    /// Lists can be watched, which the refusal mentions.
     pub list: bool,
-    /// Whether tables and partial objects may be asked for.
+    /// Whether tables and partial objects can be requested.
     pub shapes: bool,
 }
 
-/// Chooses the first representation that the client takes, by its own order of preference.
+/// Chooses the first representation that the client accepts, in its order of preference.
 pub fn negotiate(headers: &HeaderMap, query: &Query, offer: Offer) -> Result<Format, Status> {
     let pretty = is_pretty(headers, query);
     let mut header = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).peekable();
@@ -103,7 +116,7 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, offer: Offer) -> Result<For
     Err(not_acceptable(offer, known_type))
 }
 
-/// Refuses a client that does not take the one representation there is.
+/// Refuses a client that does not accept the only media type of a path.
 pub fn only(headers: &HeaderMap, media_type: &str) -> Result<(), Status> {
     let mut accepted = headers
         .get_all(ACCEPT)
@@ -120,7 +133,7 @@ pub fn only(headers: &HeaderMap, media_type: &str) -> Result<(), Status> {
     Err(Status::new(406, "NotAcceptable", text).with_empty_details())
 }
 
-/// The refusal of a path whose answers are chosen without a list of what else there is.
+/// The refusal that names the three media types of objects.
 pub fn none_of_three() -> Status {
     Status::new(
         406,
@@ -129,7 +142,7 @@ pub fn none_of_three() -> Status {
     )
 }
 
-/// Humans' programs get indented answers unless they say otherwise.
+/// Programs that people use directly get indented responses unless they request otherwise.
 fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
     if let Some(text) = query.get("pretty").filter(|text| !text.is_empty()) {
         return matches!(text, "1" | "t" | "T" | "TRUE" | "true" | "True");
@@ -214,8 +227,9 @@ impl<'a> Clause<'a> {
         if !matches!(self.parameter("stream"), "" | "watch") {
             return None;
         }
-        let (pretty, is_lean) = (self.parameter("pretty") == "1", self.parameter("managedFields") == "none");
-        Some(Format { encoding, shape, meta_version, pretty, is_lean })
+        let (pretty, omits_managed_fields) =
+            (self.parameter("pretty") == "1", self.parameter("managedFields") == "none");
+        Some(Format { encoding, shape, meta_version, pretty, omits_managed_fields })
     }
 }
 
@@ -248,34 +262,40 @@ mod tests {
 
     const OFFER: Offer = Offer { custom: false, list: true, shapes: true };
 
-    fn ask(accept: &str) -> Result<Format, Status> {
+    fn negotiated(accept: &str) -> Result<Format, Status> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, accept.parse().unwrap());
         negotiate(&headers, &Query::default(), OFFER)
     }
 
     #[test]
-    fn the_first_known_representation_is_taken() {
+    fn the_first_known_representation_is_chosen() {
         let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-        assert_eq!(ask(table).unwrap().shape, Shape::Table);
-        assert_eq!(ask("application/xml, */*").unwrap().encoding, Encoding::Json);
-        assert_eq!(ask("application/json;q=0.5,application/yaml").unwrap().encoding, Encoding::Yaml);
-        assert_eq!(ask("application/vnd.kubernetes.protobuf,application/json").unwrap().encoding, Encoding::Protobuf);
+        assert_eq!(negotiated(table).unwrap().shape, Shape::Table);
+        assert_eq!(negotiated("application/xml, */*").unwrap().encoding, Encoding::Json);
+        assert_eq!(negotiated("application/json;q=0.5,application/yaml").unwrap().encoding, Encoding::Yaml);
+        assert_eq!(
+            negotiated("application/vnd.kubernetes.protobuf,application/json").unwrap().encoding,
+            Encoding::Protobuf
+        );
         let unknown = "application/json;as=Chart;v=v1;g=meta.k8s.io,application/json";
-        assert_eq!(ask(unknown).unwrap().shape, Shape::Whole);
+        assert_eq!(negotiated(unknown).unwrap().shape, Shape::Whole);
     }
 
     #[test]
-    fn what_cannot_be_made_is_refused() {
+    fn unknown_representations_are_refused() {
         assert!(
-            ask("application/xml").unwrap_err().message.ends_with("application/vnd.kubernetes.protobuf;stream=watch")
+            negotiated("application/xml")
+                .unwrap_err()
+                .message
+                .ends_with("application/vnd.kubernetes.protobuf;stream=watch")
         );
-        let status = ask("application/json;as=Chart;v=v1;g=meta.k8s.io").unwrap_err();
+        let status = negotiated("application/json;as=Chart;v=v1;g=meta.k8s.io").unwrap_err();
         assert!(status.message.starts_with("only the following media types"));
     }
 
     #[test]
-    fn people_get_indented_answers() {
+    fn people_get_indented_responses() {
         let mut headers = HeaderMap::new();
         headers.insert(USER_AGENT, "curl/8".parse().unwrap());
         assert!(negotiate(&headers, &Query::default(), OFFER).unwrap().pretty);

@@ -1,8 +1,6 @@
-//! What a request asks for: its target, its parameters, and the representations it sends and takes.
+//! Parses what a request is for: its path, its query parameters and options, and the content types it accepts.
 
 pub mod accept;
-pub mod decode;
-#[cfg(test)]
-mod malformed;
+pub mod options;
 pub mod query;
 pub mod target;

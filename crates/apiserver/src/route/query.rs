@@ -1,10 +1,10 @@
-//! The parameters after a path's question mark, and how their texts become values.
+//! Query parameters.
 
 use std::borrow::Cow;
 
 use knarr_api::status::Status;
 
-/// The parameters of a request in the order they came.
+/// The query parameters of a request in their order.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
     pairs: Vec<(String, String)>,
@@ -12,6 +12,7 @@ pub struct Query {
 }
 
 impl Query {
+    /// Parses a query string.
     pub fn parse(text: &str) -> Query {
         let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -20,20 +21,22 @@ impl Query {
         Query { pairs: pairs.collect(), text: text.to_owned() }
     }
 
-    /// The parameters as they came.
+    /// The query string as the client sent it.
     pub fn encoded(&self) -> &str {
         &self.text
     }
 
+    /// The first value of a parameter.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.pairs.iter().find(|(own, _)| own == key).map(|(_, value)| value.as_str())
     }
 
-    /// The parameter, empty when it is absent.
+    /// The first value of a parameter, or an empty text.
     pub fn text(&self, key: &str) -> &str {
         self.get(key).unwrap_or_default()
     }
 
+    /// All values of a parameter.
     pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.pairs.iter().filter(move |(own, _)| own == key).map(|(_, value)| value.as_str())
     }
@@ -47,6 +50,7 @@ impl Query {
         self.get(key).map(|value| !value.eq_ignore_ascii_case("false") && value != "0")
     }
 
+    /// The value of a parameter as a number.
     pub fn integer(&self, key: &str) -> Result<Option<i64>, Status> {
         match self.get(key) {
             None | Some("") => Ok(None),
@@ -59,7 +63,7 @@ impl Query {
     }
 }
 
-/// Reads a signed number, refusing it in the words clients know.
+/// Parses a signed number.
 pub fn parse_integer(text: &str) -> Result<i64, Status> {
     text.parse::<i64>().map_err(|error| {
         let why = match error.kind() {
@@ -70,7 +74,7 @@ pub fn parse_integer(text: &str) -> Result<i64, Status> {
     })
 }
 
-/// Undoes percent encoding; in queries a plus is a space.
+/// Decodes percent encoding; in queries a plus is a space.
 pub fn decode(text: &str, plus_is_space: bool) -> Cow<'_, str> {
     if !text.bytes().any(|byte| byte == b'%' || (plus_is_space && byte == b'+')) {
         return Cow::Borrowed(text);

@@ -1,4 +1,4 @@
-//! From a method and a path to what is asked for.
+//! Parses the method and path of a request into its target.
 
 use http::Method;
 use knarr_api::selector::FieldSelector;
@@ -6,7 +6,7 @@ use knarr_api::selector::FieldSelector;
 use super::query::{Query, decode};
 use crate::request::Target;
 
-/// A target with what only the router needs to know.
+/// A target with details of its path.
 #[derive(Debug)]
 pub struct Routed {
     pub target: Target,
@@ -16,10 +16,10 @@ pub struct Routed {
     pub beyond: usize,
 }
 
-/// Reads a request's path as every step after it understands it.
+/// Parses the path of a request.
 ///
 /// `/api/v1/namespaces/web/pods/one/status` names a subresource of an object in a namespace; the namespace segment is
-/// optional, and `watch` before the resource is the old way to ask for a watch.
+/// optional, and `watch` before the resource is the old form of a watch.
 pub fn route(method: &Method, path: &str, query: &Query) -> Routed {
     let mut target = Target { verb: method.as_str().to_ascii_lowercase(), path: path.to_owned(), ..Target::default() };
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
@@ -81,7 +81,7 @@ fn verb_of(method: &Method) -> &'static str {
     }
 }
 
-/// The name that a field selector asks for, when it asks for exactly one: then the right to that name suffices.
+/// The one name that a field selector matches: then a permission for that name suffices.
 fn single_name(selector: &str) -> Option<String> {
     // Most requests select nothing, or not by name.
     if !selector.contains("metadata.name") {
@@ -91,8 +91,8 @@ fn single_name(selector: &str) -> Option<String> {
     selector.exact("metadata.name").filter(|name| !name.is_empty()).map(str::to_owned)
 }
 
-/// What follows the subresource in a path, as proxied requests have it; with its slashes. Names may look like anything, so
-/// only the number of segments tells where it begins.
+/// The path after the subresource of a proxied request, with its slashes. Names may look like anything, so only the
+/// number of segments tells where it starts.
 pub fn tail<'a>(path: &'a str, target: &Target) -> &'a str {
     let of_version = if target.group.is_empty() { 2 } else { 3 };
     let of_namespace = if target.namespace.is_empty() || target.resource == "namespaces" { 0 } else { 2 };
@@ -137,7 +137,7 @@ mod tests {
             ),
             ("GET", "/api/v1/namespaces/a/pods/p/proxy/x/y", "get", "", "a", "pods", "p", "proxy"),
             ("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dp", "list", "", "", "pods", "p", ""),
-            // A value with an escaped comma is one requirement, which asks for no name.
+            // A value with an escaped comma is one requirement, which selects no name.
             (
                 "GET",
                 "/api/v1/secrets?fieldSelector=metadata.namespace!%3Dx%5C%2Cmetadata.name%3Dp",

@@ -17,7 +17,7 @@ use super::releases::Releases;
 use super::texts;
 use crate::kinds::Resource;
 use crate::persist::stored;
-use crate::server::Server;
+use crate::state::ApiServer;
 
 const GROUP: &str = "networking.k8s.io";
 const KEY_PREFIX: &str = "/registry/ipaddresses/";
@@ -44,7 +44,7 @@ impl Addresses {
     /// Takes a certain address for a Service.
     pub async fn take(
         &self,
-        server: &Server,
+        server: &ApiServer,
         address: &str,
         service: (&str, &str),
         dry_run: bool,
@@ -68,7 +68,7 @@ impl Addresses {
     /// Takes any free address of a family, from a random place on; the lower part of a range comes last.
     pub async fn take_any(
         &self,
-        server: &Server,
+        server: &ApiServer,
         family: Family,
         service: (&str, &str),
         dry_run: bool,
@@ -129,7 +129,7 @@ impl Addresses {
     }
 
     /// Makes the objects that stored Services lack, and removes those that no Service has.
-    pub async fn repair(self: &Arc<Self>, server: &Server, services: &[Arc<Value>], now: Timestamp) {
+    pub async fn repair(self: &Arc<Self>, server: &ApiServer, services: &[Arc<Value>], now: Timestamp) {
         let mut owners: HashMap<String, (String, String)> = HashMap::new();
         for service in services {
             let owner =
@@ -163,7 +163,7 @@ impl Addresses {
     /// Makes the object of an address; false when it is there already.
     async fn make(
         &self,
-        server: &Server,
+        server: &ApiServer,
         address: IpAddr,
         (namespace, name): (&str, &str),
         dry_run: bool,
@@ -190,7 +190,7 @@ impl Addresses {
         }
     }
 
-    fn ranges(&self, server: &Server) -> Vec<Range> {
+    fn ranges(&self, server: &ApiServer) -> Vec<Range> {
         let mut ranges = self.ranges.clone();
         for object in server.objects.list(GROUP, "servicecidrs", "") {
             if object.has(&["metadata", "deletionTimestamp"]) {
@@ -210,7 +210,7 @@ impl Addresses {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::journeys::Cluster;
+    use crate::request_tests::Cluster;
 
     #[tokio::test]
     async fn addresses_outside_all_ranges_are_refused() {

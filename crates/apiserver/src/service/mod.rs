@@ -6,13 +6,13 @@
 
 mod addresses;
 mod families;
-mod own;
+mod kubernetes_service;
 mod port_set;
 mod ports;
 mod range;
 mod releases;
 
-pub use own::{publish, run};
+pub use kubernetes_service::{publish, run};
 pub use range::first_address;
 
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use knarr_api::value::{Read, Write as _};
 use knarr_store::Store;
 use serde_json::{Value, json};
 
-use crate::persist::Call;
-use crate::server::Server;
+use crate::resource_request::ResourceRequest;
+use crate::state::ApiServer;
 use addresses::Addresses;
 use families::Family;
 use ports::Ports;
@@ -81,7 +81,7 @@ impl Services {
 
     pub async fn begin_create(
         &self,
-        call: &Call<'_>,
+        call: &ResourceRequest<'_>,
         object: &mut Value,
         dry_run: bool,
     ) -> Result<Reservation, Status> {
@@ -98,7 +98,7 @@ impl Services {
 
     pub async fn begin_update(
         &self,
-        call: &Call<'_>,
+        call: &ResourceRequest<'_>,
         object: &mut Value,
         old: &Value,
         dry_run: bool,
@@ -127,7 +127,7 @@ impl Services {
     }
 
     /// Takes back what a Service that is gone had.
-    pub async fn after_delete(&self, call: &Call<'_>, old: &Value) {
+    pub async fn after_delete(&self, call: &ResourceRequest<'_>, old: &Value) {
         if call.resource.is("", "services") {
             self.ports.release(ports_of(old));
             self.addresses.release(texts(old, "clusterIPs").into_iter().filter(|ip| ip != "None").collect());
@@ -135,7 +135,7 @@ impl Services {
     }
 
     /// Makes what is recorded agree with the stored Services, as a write that was cut short may have left it otherwise.
-    pub async fn repair(&self, server: &Server, now: Timestamp) {
+    pub async fn repair(&self, server: &ApiServer, now: Timestamp) {
         let services = || server.objects.list("", "services", "");
         let owned = || services().iter().flat_map(|service| ports_of(service)).collect();
         if let Err(error) = self.ports.repair(owned, now).await {
@@ -155,7 +155,7 @@ impl Services {
     /// Fills in the addresses that the Service does not have yet, one for each of its families. It has those it holds.
     async fn take_addresses(
         &self,
-        call: &Call<'_>,
+        call: &ResourceRequest<'_>,
         object: &mut Value,
         held: &[String],
         reservation: &mut Reservation,
@@ -206,7 +206,7 @@ impl Services {
     }
 }
 
-fn concerns(call: &Call<'_>) -> bool {
+fn concerns(call: &ResourceRequest<'_>) -> bool {
     call.resource.is("", "services") && call.target.subresource.is_empty()
 }
 

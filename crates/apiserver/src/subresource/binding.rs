@@ -10,19 +10,21 @@ use knarr_store::Entry;
 use serde_json::{Value, json};
 
 use super::{admit, change_entry, changed, created, success};
-use crate::answer::Body;
+use crate::authorized_request::AuthorizedRequest;
 use crate::kinds::Resource;
-use crate::persist::pipeline::Phase;
-use crate::persist::splice::{self, Cut};
-use crate::persist::{Call, outline};
+use crate::persist::raw_json;
+use crate::persist::strategy::Phase;
+use crate::persist::trim;
+use crate::resource_request::ResourceRequest;
+use crate::response::Body;
 use crate::route::accept::Format;
-use crate::server::Admitted;
+use crate::route::accept::Trim;
 
 const BINDING: Named<'static> = Named { group: "", name: "pods/binding" };
 
 pub async fn serve(
-    call: &Call<'_>,
-    request: &Admitted<'_>,
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
     name: &str,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
@@ -78,17 +80,17 @@ fn bind(pods: &Resource, current: &Entry, key: &str, binding: &Value, now: &str)
 /// All that a binding asks about or changes of a pod whose spec does not speak of it yet, and that never ran: to read and
 /// write the rest of the pod would be most of a binding's work.
 fn unbound(pods: &Resource, current: &Entry) -> Option<Value> {
-    let mut pod = splice::read(pods, current, Cut { to_metadata: Some("v1"), managed_fields: true })?;
+    let mut pod = trim::read(pods, current, Trim { metadata_only: Some("v1"), without_managed_fields: true })?;
     let bytes = &current.value[..];
     let (mut spec, mut status) = (None, None);
-    outline::fields(bytes, 1, |field| match field.name {
+    raw_json::fields(bytes, 1, |field| match field.name {
         "spec" => spec = Some(field.value),
         "status" => status = Some(field.value),
         _ => {}
     })?;
     let (spec, status) = (spec?, status?);
     let mut speaks_of_it = false;
-    outline::fields(bytes, spec.start + 1, |field| {
+    raw_json::fields(bytes, spec.start + 1, |field| {
         speaks_of_it |= matches!(field.name, "nodeName" | "schedulingGates");
     })?;
     pod.set(&["status"], serde_json::from_slice::<Value>(&bytes[status]).ok()?);
@@ -101,12 +103,12 @@ fn in_bytes(pods: &Resource, current: &Entry, pod: &Value, binding: &Value) -> O
     let mut status = json!({"status": pod["status"]});
     knarr_api::decode::normalize(&mut status, pods.schema()?);
     let node = &pod["spec"]["nodeName"];
-    let mut bytes = outline::put(&current.value, 1, "status", status["status"].to_string().as_bytes())?;
-    let spec = outline::value(&bytes, 1, "spec")?;
-    bytes = outline::put(&bytes, spec.start + 1, "nodeName", node.to_string().as_bytes())?;
+    let mut bytes = raw_json::put(&current.value, 1, "status", status["status"].to_string().as_bytes())?;
+    let spec = raw_json::value(&bytes, 1, "spec")?;
+    bytes = raw_json::put(&bytes, spec.start + 1, "nodeName", node.to_string().as_bytes())?;
     for part in ["annotations", "labels"] {
         if binding.has(&["metadata", part]) {
-            bytes = outline::put(&bytes, pods.head().len(), part, pod["metadata"][part].to_string().as_bytes())?;
+            bytes = raw_json::put(&bytes, pods.head().len(), part, pod["metadata"][part].to_string().as_bytes())?;
         }
     }
     Some(bytes.into())

@@ -23,13 +23,14 @@ use knarr_api::value::Read;
 use serde_json::{Value, json};
 
 use crate::admit::Operation;
+use crate::authorized_request::AuthorizedRequest;
 use crate::kinds::Resource;
-use crate::persist::Call;
-use crate::persist::pipeline::{AdmittedKind, Phase};
+use crate::persist::strategy::{AdmissionKind, Phase};
 use crate::request::Target;
+use crate::resource_request::ResourceRequest;
+use crate::response::HandlerResponse;
 use crate::route::query::Query;
-use crate::serve::new_call;
-use crate::server::{Admitted, Answer, Server};
+use crate::state::ApiServer;
 use crate::watch::websocket;
 use location::Location;
 
@@ -39,16 +40,16 @@ pub fn is_connect(subresource: &str) -> bool {
 
 /// Answers a request by asking a node or a pod.
 pub async fn serve(
-    server: &Arc<Server>,
+    server: &Arc<ApiServer>,
     resource: &Arc<Resource>,
-    request: &mut Admitted<'_>,
-) -> Result<Answer, Status> {
+    request: &mut AuthorizedRequest<'_>,
+) -> Result<HandlerResponse, Status> {
     let target = &request.routed.target;
     require_create(server, request)?;
-    let call = new_call(server, resource, request);
+    let call = ResourceRequest::new(server, resource, request);
     if target.subresource != "log" {
         let (kind, mut options) = options(&call);
-        let kind = AdmittedKind { group: "", version: "v1", kind };
+        let kind = AdmissionKind { group: "", version: "v1", kind };
         for phase in [Phase::Mutate, Phase::Validate] {
             call.admit_as(kind, phase, Operation::Connect, &mut options, None, false).await?;
         }
@@ -63,31 +64,31 @@ pub async fn serve(
         _ => match in_pod(&call)? {
             Some(location) => location,
             // A pod without a node has said nothing yet.
-            None => return Ok(crate::answer::text(200, "").into()),
+            None => return Ok(crate::response::text(200, "").into()),
         },
     };
     drop(call);
     if target.subresource == "proxy" {
-        return forward::proxy(&server.kubelets, request, &location).await.map(Answer::from);
+        return forward::proxy(&server.kubelets, request, &location).await.map(HandlerResponse::from);
     }
     if target.subresource != "log" {
         if !request.parts.headers.contains_key(UPGRADE) {
             return Err(Status::bad_request("Upgrade request required"));
         }
-        return forward::forward(&server.kubelets, request, &location, false).await.map(Answer::from);
+        return forward::forward(&server.kubelets, request, &location, false).await.map(HandlerResponse::from);
     }
     // Kubelets send logs as plain answers: one that is wanted over a WebSocket is put into messages here.
     let over_socket = websocket::is_wanted(&request.parts.headers);
     let upgrade = over_socket.then(|| request.parts.headers.remove(UPGRADE)).flatten();
     let response = forward::forward(&server.kubelets, request, &location, true).await?;
     match upgrade {
-        Some(_) => websocket::serve_body(request.parts, response.into_body()).map(Answer::from),
+        Some(_) => websocket::serve_body(request.parts, response.into_body()).map(HandlerResponse::from),
         None => Ok(response.into()),
     }
 }
 
 /// What admission sees of a request that reaches into a node: its parameters as an object, and that object's kind.
-fn options(call: &Call<'_>) -> (&'static str, Value) {
+fn options(call: &ResourceRequest<'_>) -> (&'static str, Value) {
     let target = call.target;
     let query = call.query;
     let kind = match (target.resource.as_str(), target.subresource.as_str()) {
@@ -131,7 +132,7 @@ fn options(call: &Call<'_>) -> (&'static str, Value) {
 }
 
 /// Opening a stream by GET, as WebSocket clients must, needs the same right as by POST.
-fn require_create(server: &Server, request: &Admitted<'_>) -> Result<(), Status> {
+fn require_create(server: &ApiServer, request: &AuthorizedRequest<'_>) -> Result<(), Status> {
     let target = &request.routed.target;
     let streams = matches!(target.subresource.as_str(), "exec" | "attach" | "portforward");
     if streams && target.verb == "get" && request.parts.headers.contains_key(UPGRADE) {
@@ -142,7 +143,7 @@ fn require_create(server: &Server, request: &Admitted<'_>) -> Result<(), Status>
 }
 
 /// Where the kubelet answers for a pod's log, command or port.
-fn in_pod(call: &Call<'_>) -> Result<Option<Location>, Status> {
+fn in_pod(call: &ResourceRequest<'_>) -> Result<Option<Location>, Status> {
     let target = call.target;
     let pod = call.server.objects.get("", "pods", &target.namespace, &target.name).ok_or_else(|| call.not_found())?;
     let node = pod.text(&["spec", "nodeName"]);

@@ -9,19 +9,24 @@ use serde_json::{Value, json};
 
 use super::binding::set_condition;
 use super::{admit, change_stored, created, success};
-use crate::answer::Body;
-use crate::persist::options::DeleteOptions;
-use crate::persist::pipeline::Phase;
-use crate::persist::{Call, delete, fields, stored};
+use crate::authorized_request::AuthorizedRequest;
+use crate::persist::strategy::Phase;
+use crate::persist::{delete, managed_fields, stored};
+use crate::resource_request::ResourceRequest;
+use crate::response::Body;
 use crate::route::accept::Format;
+use crate::route::options::DeleteOptions;
 use crate::route::query::Query;
-use crate::server::Admitted;
 
 const RETRY_AFTER: u32 = 10;
 /// More unconfirmed evictions than this mean that nobody looks after the budget.
 const MOST_DISRUPTED: usize = 2000;
 
-pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> Result<Response<Body>, Status> {
+pub async fn serve(
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
+    format: &Format,
+) -> Result<Response<Body>, Status> {
     let (mut eviction, options) = created(call, request).await?;
     if eviction.text(&["metadata", "name"]) != call.target.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
@@ -63,7 +68,7 @@ enum Verdict {
     Charge(String),
 }
 
-fn decide(call: &Call<'_>, pod: &Value) -> Result<Verdict, Status> {
+fn decide(call: &ResourceRequest<'_>, pod: &Value) -> Result<Verdict, Status> {
     let budgets = call.server.objects.list("policy", "poddisruptionbudgets", &call.target.namespace);
     let labels = pod.fields(&["metadata", "labels"]);
     let mut matching = budgets.iter().filter(|budget| {
@@ -90,7 +95,7 @@ fn decide(call: &Call<'_>, pod: &Value) -> Result<Verdict, Status> {
 }
 
 /// Takes one disruption from the budget, or refuses.
-async fn charge(call: &Call<'_>, name: &str, dry_run: bool) -> Result<(), Status> {
+async fn charge(call: &ResourceRequest<'_>, name: &str, dry_run: bool) -> Result<(), Status> {
     let kinds = call.server.kinds.load();
     let budgets = kinds.resource("policy", "v1", "poddisruptionbudgets").ok_or_else(Status::no_such_resource)?;
     let missing = || Status::not_found(budgets.named(), name);
@@ -99,7 +104,7 @@ async fn charge(call: &Call<'_>, name: &str, dry_run: bool) -> Result<(), Status
     change_stored(call, budgets, &key, missing, dry_run, |budget| {
         let before = budget.clone();
         take(budget, &call.target.name, &now)?;
-        fields::record_status(budgets, &before, budget, call.now);
+        managed_fields::record_status(budgets, &before, budget, call.now);
         Ok(())
     })
     .await?;
@@ -175,7 +180,7 @@ fn violates(why: String, retry_after: u32) -> Status {
 }
 
 /// Says in the pod's status why it goes.
-async fn mark(call: &Call<'_>, deleting: &mut DeleteOptions) -> Result<(), Status> {
+async fn mark(call: &ResourceRequest<'_>, deleting: &mut DeleteOptions) -> Result<(), Status> {
     if deleting.dry_run {
         return Ok(());
     }

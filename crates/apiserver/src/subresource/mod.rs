@@ -19,32 +19,35 @@ use knarr_store::{Entry, Error};
 use serde_json::{Value, json};
 
 use crate::admit::Operation;
-use crate::answer::{self, Body, IncludeObject};
+use crate::authorized_request::AuthorizedRequest;
+use crate::decode::{self, Expected};
+use crate::journey_events::{self, WriteEvent};
 use crate::kinds::Resource;
-use crate::persist::options::{WriteKind, WriteOptions};
-use crate::persist::pipeline::{AdmittedKind, Phase};
-use crate::persist::{self, Call, Outcome, store_error, stored};
+use crate::persist::strategy::{AdmissionKind, Phase};
+use crate::persist::{self, Outcome, store_error, stored};
+use crate::resource_handler::put;
+use crate::resource_request::ResourceRequest;
+use crate::response::HandlerResponse;
+use crate::response::{self, Body, IncludeObject};
 use crate::route::accept::{self, Format, Offer};
-use crate::route::decode::{self, Expected};
-use crate::serve::{new_call, put};
-use crate::server::{Admitted, Answer, Server};
-use crate::trail::{self, Written};
+use crate::route::options::{WriteKind, WriteOptions};
+use crate::state::ApiServer;
 
 /// Answers a request for a subresource.
 pub async fn serve(
-    server: &Arc<Server>,
+    server: &Arc<ApiServer>,
     resource: &Arc<Resource>,
-    request: &mut Admitted<'_>,
+    request: &mut AuthorizedRequest<'_>,
     verb: Verb,
-) -> Result<Answer, Status> {
+) -> Result<HandlerResponse, Status> {
     let subresource = request.routed.target.subresource.clone();
     if connect::is_connect(&subresource) {
         return connect::serve(server, resource, request).await;
     }
     let offer = Offer { custom: resource.custom.is_some(), list: false, shapes: true };
     let format = accept::negotiate(&request.parts.headers, request.query, offer)?;
-    let call = new_call(server, resource, request);
-    call.warnings.lock().extend(crate::serve::deprecation(resource).map(str::to_owned));
+    let call = ResourceRequest::new(server, resource, request);
+    call.warnings.lock().extend(crate::resource_handler::deprecation(resource).map(str::to_owned));
     let response = match subresource.as_str() {
         "scale" => scale::serve(&call, request, verb, &format).await,
         "binding" => binding::serve(&call, request, &call.target.name.clone(), &format).await,
@@ -52,13 +55,13 @@ pub async fn serve(
         "token" => token::serve(&call, request, &format).await,
         _ => part_of_object(&call, request, verb, &format).await,
     };
-    Ok(call.answer(response))
+    Ok(call.respond(response))
 }
 
 /// Subresources that are the object itself, of which only a part can be written.
 async fn part_of_object(
-    call: &Call<'_>,
-    request: &Admitted<'_>,
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
     verb: Verb,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
@@ -69,13 +72,13 @@ async fn part_of_object(
         Verb::Patch => persist::patch::patch(call, &request.body).await?.0.outcome,
         _ => return Err(Status::method_not_allowed()),
     };
-    crate::serve::answer_object(call, outcome, 200, format, include).await
+    crate::resource_handler::answer_object(call, outcome, 200, format, include).await
 }
 
 /// Kinds that are answered and never kept.
 pub async fn virtual_kind(
-    call: &Call<'_>,
-    request: &Admitted<'_>,
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
     verb: Verb,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
@@ -94,7 +97,7 @@ pub async fn virtual_kind(
 }
 
 /// Reads the body of a subresource that is created, of its own kind, and has it admitted.
-async fn created(call: &Call<'_>, request: &Admitted<'_>) -> Result<(Value, WriteOptions), Status> {
+async fn created(call: &ResourceRequest<'_>, request: &AuthorizedRequest<'_>) -> Result<(Value, WriteOptions), Status> {
     let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
     let kind = match call.resource.kind.subresource(&call.target.subresource) {
         Some(subresource) => subresource.kind.clone(),
@@ -102,26 +105,26 @@ async fn created(call: &Call<'_>, request: &Admitted<'_>) -> Result<(Value, Writ
     };
     let expected = Expected::built_in(kind.clone())?;
     let mut object = decode::body_as(call, &expected, &request.body, options.field_validation)?;
-    persist::pipeline::match_namespace(call, &mut object)?;
+    persist::strategy::match_namespace(call, &mut object)?;
     knarr_rules::rules_of(&kind.group, &kind.kind).set_defaults(&mut object, &kind.version);
     admit(call, &kind, Phase::Mutate, &mut object, options.dry_run).await?;
     Ok((object, options))
 }
 
 async fn admit(
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     kind: &GroupVersionKind,
     phase: Phase,
     object: &mut Value,
     dry_run: bool,
 ) -> Result<(), Status> {
-    let kind = AdmittedKind { group: &kind.group, version: &kind.version, kind: &kind.kind };
+    let kind = AdmissionKind { group: &kind.group, version: &kind.version, kind: &kind.kind };
     call.admit_as(kind, phase, Operation::Create, object, None, dry_run).await
 }
 
 /// Changes a stored object in place, without the checks that a client's update passes.
 async fn change_stored(
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     resource: &Resource,
     key: &str,
     missing: impl Fn() -> Status,
@@ -147,7 +150,7 @@ fn changed(
 
 /// Changes what is stored under a key; `change` makes the new bytes, and as much of the object as is to be told of.
 async fn change_entry(
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     resource: &Resource,
     key: &str,
     missing: impl Fn() -> Status,
@@ -165,7 +168,7 @@ async fn change_entry(
         match call.server.store.update(key, value, current.revision, None).await {
             Ok(entry) => {
                 let (verb, revision) = (call.target.verb.as_str(), entry.revision);
-                trail::leave(call, &Written { verb, resource, object: &object, revision, storing });
+                journey_events::record_write(call, &WriteEvent { verb, resource, object: &object, revision, storing });
                 stored::set_revision(&mut object, entry.revision);
                 return Ok(object);
             }
@@ -178,11 +181,11 @@ async fn change_entry(
 /// The answer of subresources that have nothing to show.
 fn success(code: u16, format: &Format) -> Response<Body> {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code});
-    answer::value(&status, code, format)
+    response::value(&status, code, format)
 }
 
 /// The old way to ask how the parts of a cluster are; they are all in this process or its store.
-async fn component_values(call: &Call<'_>) -> Vec<Value> {
+async fn component_values(call: &ResourceRequest<'_>) -> Vec<Value> {
     let healthy = call.server.store.sync().await.is_ok();
     let component = |name: &str, ok: bool| {
         let condition = if ok {
@@ -195,7 +198,7 @@ async fn component_values(call: &Call<'_>) -> Vec<Value> {
     vec![component("controller-manager", true), component("etcd-0", healthy), component("scheduler", true)]
 }
 
-async fn component_statuses(call: &Call<'_>, format: &Format) -> Response<Body> {
+async fn component_statuses(call: &ResourceRequest<'_>, format: &Format) -> Response<Body> {
     let mut items = component_values(call).await;
     for item in items.iter_mut().filter_map(Value::as_object_mut) {
         item.remove("kind");
@@ -205,19 +208,19 @@ async fn component_statuses(call: &Call<'_>, format: &Format) -> Response<Body> 
     shaped(call, list, format, true)
 }
 
-async fn component_status(call: &Call<'_>, format: &Format) -> Result<Response<Body>, Status> {
+async fn component_status(call: &ResourceRequest<'_>, format: &Format) -> Result<Response<Body>, Status> {
     let all = component_values(call).await;
     let found = all.into_iter().find(|value| value.text(&["metadata", "name"]) == call.target.name);
     let missing = || Status::not_found(Named { group: "", name: "componentstatus" }, &call.target.name);
     Ok(shaped(call, found.ok_or_else(missing)?, format, false))
 }
 
-fn shaped(call: &Call<'_>, value: Value, format: &Format, list: bool) -> Response<Body> {
+fn shaped(call: &ResourceRequest<'_>, value: Value, format: &Format, list: bool) -> Response<Body> {
     if format.shape != accept::Shape::Table {
-        return answer::value(&value, 200, format);
+        return response::value(&value, 200, format);
     }
     let objects = if list { value["items"].as_array().cloned().unwrap_or_default() } else { vec![value] };
     let include = IncludeObject::of(format, call.query).unwrap_or(IncludeObject::Metadata);
-    let table = answer::Tables::new(call.resource, format.meta_version, include).of(json!({}), objects);
-    answer::value(&table, 200, format)
+    let table = response::Tables::new(call.resource, format.meta_version, include).of(json!({}), objects);
+    response::value(&table, 200, format)
 }

@@ -5,22 +5,27 @@ use knarr_api::status::{Named, Status};
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Map, Value, json};
 
-use crate::answer::{self, Body};
 use crate::authenticate::UNKNOWN;
 use crate::authorize::Decision;
-use crate::persist::options::{WriteKind, WriteOptions};
-use crate::persist::pipeline::{self, Phase};
-use crate::persist::{Call, fields};
+use crate::authorized_request::AuthorizedRequest;
+use crate::decode;
+use crate::persist::managed_fields;
+use crate::persist::strategy::{self, Phase};
 use crate::request::{GROUP_AUTHENTICATED, Target, User};
+use crate::resource_request::ResourceRequest;
+use crate::response::{self, Body};
 use crate::route::accept::Format;
-use crate::route::decode;
-use crate::server::Admitted;
+use crate::route::options::{WriteKind, WriteOptions};
 
-pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> Result<Response<Body>, Status> {
+pub async fn serve(
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
+    format: &Format,
+) -> Result<Response<Body>, Status> {
     let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
     let mut review = decode::object(call, &request.body, options.field_validation)?;
-    pipeline::match_namespace(call, &mut review)?;
-    fields::record(call, None, &mut review, &options)?;
+    strategy::match_namespace(call, &mut review)?;
+    managed_fields::record(call, None, &mut review, &options)?;
     for phase in [Phase::Mutate, Phase::Validate] {
         call.admit(phase, crate::admit::Operation::Create, &mut review, None, options.dry_run).await?;
     }
@@ -48,7 +53,7 @@ pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> 
         _ => {}
     }
     review.set(&["status"], status);
-    Ok(answer::value(&review, 201, format))
+    Ok(response::value(&review, 201, format))
 }
 
 fn user_info(user: &User) -> Value {
@@ -67,7 +72,7 @@ fn user_info(user: &User) -> Value {
 }
 
 /// Whom a token stands for.
-fn token(call: &Call<'_>, review: &Value) -> Result<Value, Status> {
+fn token(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     let text = review.text(&["spec", "token"]);
     if text.is_empty() {
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
@@ -111,14 +116,14 @@ fn subject(review: &Value) -> User {
 }
 
 /// Such questions are told to be wrong without a word of their kind.
-fn check_access(call: &Call<'_>, review: &Value) -> Result<(), Status> {
+fn check_access(call: &ResourceRequest<'_>, review: &Value) -> Result<(), Status> {
     let errors = call.resource.rules.validate(review, None, &call.rules_context());
     let unnamed = Named { group: &call.resource.kind.group, name: "" };
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(unnamed, "", &errors)) }
 }
 
 /// Whether a user may do what a review asks about.
-fn access(call: &Call<'_>, user: &User, review: &Value) -> Value {
+fn access(call: &ResourceRequest<'_>, user: &User, review: &Value) -> Value {
     let target = match review.at(&["spec", "resourceAttributes"]) {
         Value::Null => {
             let asked = review.at(&["spec", "nonResourceAttributes"]);
@@ -153,7 +158,7 @@ fn access(call: &Call<'_>, user: &User, review: &Value) -> Value {
 }
 
 /// Everything the asking user may do in a namespace.
-fn rules(call: &Call<'_>, review: &Value) -> Result<Value, Status> {
+fn rules(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     let namespace = review.text(&["spec", "namespace"]);
     if namespace.is_empty() {
         return Err(Status::bad_request("no namespace on request"));
@@ -190,7 +195,7 @@ fn rules(call: &Call<'_>, review: &Value) -> Result<Value, Status> {
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::journeys::Cluster;
+    use crate::request_tests::Cluster;
 
     #[tokio::test]
     async fn reviews_compare_resource_and_subresource_as_one_text() {

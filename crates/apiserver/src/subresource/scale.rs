@@ -9,14 +9,15 @@ use knarr_api::status::{Named, Status};
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Map, Value, json};
 
-use crate::answer::{self, Body, IncludeObject};
-use crate::persist::options::{WriteKind, WriteOptions};
+use crate::authorized_request::AuthorizedRequest;
+use crate::decode::{self, Expected};
 use crate::persist::patch::{Patch, PatchKind};
 use crate::persist::update::update;
-use crate::persist::{self, Call, fields, stored};
+use crate::persist::{self, managed_fields, stored};
+use crate::resource_request::ResourceRequest;
+use crate::response::{self, Body, IncludeObject};
 use crate::route::accept::{Format, Shape};
-use crate::route::decode::{self, Expected};
-use crate::server::Admitted;
+use crate::route::options::{WriteKind, WriteOptions};
 
 /// Where a kind keeps what its scale shows.
 pub struct Paths {
@@ -27,7 +28,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    fn of(call: &Call<'_>) -> Result<Paths, Status> {
+    fn of(call: &ResourceRequest<'_>) -> Result<Paths, Status> {
         if let Some(custom) = &call.resource.custom {
             return custom.scale().ok_or_else(Status::no_such_resource);
         }
@@ -41,8 +42,8 @@ impl Paths {
 }
 
 pub async fn serve(
-    call: &Call<'_>,
-    request: &Admitted<'_>,
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
     verb: Verb,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
@@ -53,7 +54,7 @@ pub async fn serve(
             let options = WriteOptions::parse(call.query, call.headers, WriteKind::Update)?;
             let expected = expected()?;
             let mut scale = decode::body_as(call, &expected, &request.body, options.field_validation)?;
-            persist::pipeline::match_namespace(call, &mut scale)?;
+            persist::strategy::match_namespace(call, &mut scale)?;
             persist::patch::check_name(call, &scale)?;
             write(call, &options, &paths, &mut |_| Ok(scale.clone())).await?
         }
@@ -78,10 +79,10 @@ pub async fn serve(
 }
 
 /// A scale in the representation that is asked for.
-fn shown(call: &Call<'_>, scale: Value, format: &Format) -> Result<Response<Body>, Status> {
+fn shown(call: &ResourceRequest<'_>, scale: Value, format: &Format) -> Result<Response<Body>, Status> {
     let shaped = match format.shape {
         Shape::Whole => scale,
-        Shape::Partial => answer::partial(call.resource, &scale, format.meta_version),
+        Shape::Partial => response::partial(call.resource, &scale, format.meta_version),
         Shape::PartialList => {
             let why =
                 "you requested PartialObjectMetadataList, but the requested object is not a list (*autoscaling.Scale)";
@@ -91,7 +92,7 @@ fn shown(call: &Call<'_>, scale: Value, format: &Format) -> Result<Response<Body
             let include = IncludeObject::of(format, call.query)?;
             let describe = (call.server.kinds.load().descriptions)();
             let rules = knarr_rules::rules_of("autoscaling", "Scale");
-            let tables = answer::Tables::new(call.resource, format.meta_version, include);
+            let tables = response::Tables::new(call.resource, format.meta_version, include);
             let mut table = tables.of_rules(rules, &*describe, scale);
             if call.resource.custom.is_some() {
                 // The columns of custom resources say more of what they hold.
@@ -101,18 +102,18 @@ fn shown(call: &Call<'_>, scale: Value, format: &Format) -> Result<Response<Body
             table
         }
     };
-    Ok(answer::value(&shaped, 200, format))
+    Ok(response::value(&shaped, 200, format))
 }
 
 /// Objects as their scales, which is what admission sees of a write to a scale.
-pub fn seen(call: &Call<'_>, objects: &[Value]) -> Option<Vec<Value>> {
+pub fn seen(call: &ResourceRequest<'_>, objects: &[Value]) -> Option<Vec<Value>> {
     let paths = Paths::of(call).ok()?;
     let scale = |object: &Value| if object.is_null() { Ok(Value::Null) } else { scale_of(object, &paths, call) };
     objects.iter().map(scale).collect::<Result<_, Status>>().ok()
 }
 
 /// Writes what admission made of a scale into the object.
-pub fn put_back(call: &Call<'_>, object: &mut Value, scale: &Value) {
+pub fn put_back(call: &ResourceRequest<'_>, object: &mut Value, scale: &Value) {
     if let Ok(paths) = Paths::of(call) {
         let path: Vec<&str> = paths.replicas.iter().map(String::as_str).collect();
         object.set(&path, scale.integer(&["spec", "replicas"]).unwrap_or(0));
@@ -125,7 +126,7 @@ fn expected() -> Result<Expected<'static>, Status> {
 
 /// Applies the wish of a scale to the object, which is where its owners are kept.
 async fn apply_scale(
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     options: &WriteOptions,
     paths: &Paths,
     expected: &Expected<'_>,
@@ -133,7 +134,7 @@ async fn apply_scale(
 ) -> Result<Value, Status> {
     let updated = update(call, options, false, &mut |current| {
         let current = current.ok_or_else(|| call.not_found())?;
-        let configuration = fields::Configuration::read(body)?;
+        let configuration = managed_fields::Configuration::read(body)?;
         configuration.check_as(call, expected)?;
         let object = configuration.apply_replicas(call, current, &paths.replicas, options)?;
         let scale = scale_of(&object, paths, call)?;
@@ -146,7 +147,7 @@ async fn apply_scale(
 
 /// Writes the wish of a scale into the object.
 async fn write(
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     options: &WriteOptions,
     paths: &Paths,
     make: &mut (dyn FnMut(&Value) -> Result<Value, Status> + Send),
@@ -168,14 +169,14 @@ async fn write(
         }
         let path: Vec<&str> = paths.replicas.iter().map(String::as_str).collect();
         object.set(&path, replicas);
-        fields::record_scale(call, current, &mut object, &path, options)?;
+        managed_fields::record_scale(call, current, &mut object, &path, options)?;
         Ok(object)
     })
     .await?;
     updated.outcome.value()
 }
 
-fn check(call: &Call<'_>, scale: &Value, replicas: i64) -> Result<(), Status> {
+fn check(call: &ResourceRequest<'_>, scale: &Value, replicas: i64) -> Result<(), Status> {
     if call.resource.custom.is_some() {
         // The rules of the kind judge its replicas by their own path.
         return Ok(());
@@ -194,7 +195,7 @@ fn check(call: &Call<'_>, scale: &Value, replicas: i64) -> Result<(), Status> {
 }
 
 /// The scale of an object.
-fn scale_of(object: &Value, paths: &Paths, call: &Call<'_>) -> Result<Value, Status> {
+fn scale_of(object: &Value, paths: &Paths, call: &ResourceRequest<'_>) -> Result<Value, Status> {
     let at = |path: &[String]| {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         object.at(&path)

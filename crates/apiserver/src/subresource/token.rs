@@ -9,23 +9,28 @@ use knarr_api::value::{Read, Write as _};
 use serde_json::{Value, json};
 
 use super::{admit, created};
-use crate::answer::{self, Body};
 use crate::authenticate::{Bound, TokenRequest};
-use crate::persist::pipeline::Phase;
-use crate::persist::{Call, fields, stored};
+use crate::authorized_request::AuthorizedRequest;
+use crate::decode::Expected;
+use crate::persist::strategy::Phase;
+use crate::persist::{managed_fields, stored};
+use crate::resource_request::ResourceRequest;
+use crate::response::{self, Body};
 use crate::route::accept::Format;
-use crate::route::decode::Expected;
-use crate::server::Admitted;
 
 const REQUEST: Named<'static> = Named { group: "authentication.k8s.io", name: "TokenRequest" };
 const SHORTEST: i64 = 10 * 60;
 const LONGEST: i64 = 1 << 32;
 const DEFAULT: i64 = 60 * 60;
 
-pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> Result<Response<Body>, Status> {
+pub async fn serve(
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
+    format: &Format,
+) -> Result<Response<Body>, Status> {
     let (mut asked, options) = created(call, request).await?;
     let kind = GroupVersionKind::new("authentication.k8s.io/v1", "TokenRequest");
-    fields::record_as(call, &Expected::built_in(kind.clone())?, &mut asked, &options);
+    managed_fields::record_as(call, &Expected::built_in(kind.clone())?, &mut asked, &options);
     let name = &call.target.name;
     for (field, own, what) in [("name", name, "name"), ("namespace", &call.target.namespace, "namespace")] {
         let given = asked.text(&["metadata", field]);
@@ -71,7 +76,7 @@ pub async fn serve(call: &Call<'_>, request: &Admitted<'_>, format: &Format) -> 
         .map_err(|error| Status::internal(format!("failed to generate token: {error}")))?;
     asked.set_default(&["spec", "boundObjectRef"], Value::Null);
     asked.set(&["status"], json!({"token": token, "expirationTimestamp": time::seconds(expires)}));
-    Ok(answer::value(&asked, 201, format))
+    Ok(response::value(&asked, 201, format))
 }
 
 fn check(asked: &Value) -> Result<(), Status> {
@@ -91,7 +96,7 @@ fn check(asked: &Value) -> Result<(), Status> {
 /// The object a token is bound to, and the node of a bound pod.
 type BoundTo = (Option<(&'static str, Value)>, Option<Value>);
 
-fn bound(call: &Call<'_>, asked: &Value) -> Result<BoundTo, Status> {
+fn bound(call: &ResourceRequest<'_>, asked: &Value) -> Result<BoundTo, Status> {
     let reference = asked.at(&["spec", "boundObjectRef"]);
     if reference.is_null() {
         return Ok((None, None));

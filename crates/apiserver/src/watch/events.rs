@@ -7,10 +7,10 @@ use knarr_api::{decode, protobuf};
 use knarr_store::{Entry, Event};
 use serde_json::{Value, json};
 
-use crate::answer::{IncludeObject, Tables, is_shown_whole, partial};
 use crate::kinds::Resource;
-use crate::persist::facts::Selection;
-use crate::persist::{splice, stored};
+use crate::persist::selection::Selection;
+use crate::persist::{stored, trim};
+use crate::response::{IncludeObject, Tables, partial, serves_stored_metadata};
 use crate::route::accept::{Encoding, Format, Shape};
 
 /// Turns changes into frames, all in one representation.
@@ -66,13 +66,14 @@ impl Events {
 
     /// Appends as much of an object as is wanted, where that is less than all of it and can be cut out of its bytes.
     fn append_cut(&self, out: &mut Vec<u8>, kind: &str, entry: &Entry, revision: u64) -> bool {
-        let Some(cut) = self.format.cut().filter(|cut| cut.to_metadata.is_none() || is_shown_whole(&self.resource))
+        let Some(trim) =
+            self.format.trim().filter(|trim| trim.metadata_only.is_none() || serves_stored_metadata(&self.resource))
         else {
             return false;
         };
         let before = out.len();
         append_opening(out, kind);
-        if !splice::append(out, &self.resource, entry, revision, cut) {
+        if !trim::append(out, &self.resource, entry, revision, trim) {
             out.truncate(before);
             return false;
         }

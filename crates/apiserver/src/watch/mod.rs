@@ -11,12 +11,14 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use knarr_api::status::Status;
 use rand::Rng;
 
-use crate::answer::{Body, IncludeObject, with_type};
+use crate::authorized_request::AuthorizedRequest;
 use crate::kinds::Resource;
-use crate::persist::facts::Selection;
-use crate::persist::options::ListOptions;
+use crate::persist::selection::Selection;
+use crate::response::HandlerResponse;
+use crate::response::{Body, IncludeObject, with_type};
 use crate::route::accept::{Encoding, Format};
-use crate::server::{Admitted, Answer, Server};
+use crate::route::options::ListOptions;
+use crate::state::ApiServer;
 use events::Events;
 use stream::{Start, Stream};
 
@@ -25,11 +27,11 @@ const SHORTEST: u64 = 30 * 60;
 
 /// Answers a watch.
 pub async fn serve(
-    server: &Arc<Server>,
+    server: &Arc<ApiServer>,
     resource: &Arc<Resource>,
-    request: &mut Admitted<'_>,
+    request: &mut AuthorizedRequest<'_>,
     format: &Format,
-) -> Result<Answer, Status> {
+) -> Result<HandlerResponse, Status> {
     let target = &request.routed.target;
     let options = ListOptions::parse(request.query, true)?;
     let mut fields = options.field_selector.clone();
@@ -57,7 +59,8 @@ pub async fn serve(
     };
     let stream = Stream::open(server.clone(), events, start).await;
     if websocket::is_wanted(&request.parts.headers) {
-        return websocket::serve(request.parts, stream, format.encoding == Encoding::Protobuf).map(Answer::from);
+        return websocket::serve(request.parts, stream, format.encoding == Encoding::Protobuf)
+            .map(HandlerResponse::from);
     }
     let mut response = with_type(200, "application/json", Body::stream(stream.into_chunks()));
     if format.encoding == Encoding::Protobuf {

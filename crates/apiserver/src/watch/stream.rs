@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::events::Events;
 use crate::persist::{convert, store_error, too_large};
-use crate::server::Server;
+use crate::state::ApiServer;
 
 /// How often a watcher that asked for it learns how far it is.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ pub struct Start {
 
 /// A watch that is being sent.
 pub struct Stream {
-    server: Arc<Server>,
+    server: Arc<ApiServer>,
     events: Events,
     watch: Option<Box<dyn Watch>>,
     /// What is to be sent before anything else.
@@ -45,7 +45,7 @@ pub struct Stream {
 
 impl Stream {
     /// Opens a watch. What is wrong with its start is its first and last event.
-    pub async fn open(server: Arc<Server>, events: Events, start: Start) -> Stream {
+    pub async fn open(server: Arc<ApiServer>, events: Events, start: Start) -> Stream {
         let stopping = server.stopping.clone();
         let mut stream = Stream {
             events,

@@ -17,7 +17,7 @@ use sha1::{Digest, Sha1};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::stream::Stream;
-use crate::answer::Body;
+use crate::response::Body;
 
 /// What the handshake's key is hashed with, by RFC 6455.
 const HANDSHAKE: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";

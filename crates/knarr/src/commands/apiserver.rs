@@ -17,8 +17,8 @@ use knarr_apiserver::encrypt::{Configuration, Encrypted};
 use knarr_apiserver::outbound::Identity as ProxyIdentity;
 use knarr_apiserver::pki::{Identity, Pki, kubeconfig};
 use knarr_apiserver::provided::resource_metrics;
-use knarr_apiserver::server::Server;
-use knarr_apiserver::start::{self, Settings, Started};
+use knarr_apiserver::state::ApiServer;
+use knarr_apiserver::startup::{self, Settings, Started};
 use knarr_apiserver::subresource::connect::Trust;
 use knarr_apiserver::{background, listen};
 use knarr_store::{Embedded, Etcd, EtcdOptions, Store, Tls};
@@ -103,6 +103,8 @@ pub struct Arguments {
 /// An API server that answers.
 pub struct Running {
     pub started: Started,
+    /// Where other hosts reach it.
+    pub advertised: SocketAddr,
     pub pki: Arc<Pki>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -126,7 +128,7 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
     let store = encrypted(arguments, open_store(arguments).await?)?;
     let pki = Arc::new(Pki::open(&arguments.data_dir.join("pki"), identity(arguments, advertised), Timestamp::now())?);
     let tokens = ServiceAccountTokens::new(&pki.service_account_key, ISSUER, vec![ISSUER.to_owned()])?;
-    let started = start::start(Settings {
+    let started = startup::start(Settings {
         store,
         token_file: token_file(arguments)?,
         service_accounts: Arc::new(tokens),
@@ -148,12 +150,12 @@ pub async fn begin(arguments: &Arguments) -> anyhow::Result<Running> {
     tasks.extend(background::run(&server));
     tasks.push(tokio::spawn(renew(pki.clone(), server.clone(), trust)));
     let reached = SocketAddr::new(advertised, address.port());
-    start::prepare(&server, &arguments.service_cluster_ip_range, reached).await?;
-    tasks.push(tokio::spawn(start::maintain(server.clone(), arguments.service_cluster_ip_range.clone(), reached)));
+    startup::prepare(&server, &arguments.service_cluster_ip_range, reached).await?;
+    tasks.push(tokio::spawn(startup::maintain(server.clone(), arguments.service_cluster_ip_range.clone(), reached)));
     write_kubeconfig(arguments, &pki, address)?;
     started.ready.send_replace(true);
     tracing::info!(%address, took = ?begun.elapsed(), "the API server is ready");
-    Ok(Running { started, pki, tasks })
+    Ok(Running { started, advertised: reached, pki, tasks })
 }
 
 impl Running {
@@ -169,7 +171,7 @@ impl Running {
 }
 
 /// Renews certificates long before they expire, without a restart.
-async fn renew(pki: Arc<Pki>, server: Arc<Server>, trust: Trust) {
+async fn renew(pki: Arc<Pki>, server: Arc<ApiServer>, trust: Trust) {
     let mut stopping = server.stopping.clone();
     loop {
         tokio::select! {
@@ -186,7 +188,7 @@ async fn renew(pki: Arc<Pki>, server: Arc<Server>, trust: Trust) {
 }
 
 /// Shows kubelets and aggregated APIs the certificates that are current.
-fn call_kubelets(pki: &Pki, server: &Server, trust: &Trust, now: Timestamp) -> anyhow::Result<()> {
+fn call_kubelets(pki: &Pki, server: &ApiServer, trust: &Trust, now: Timestamp) -> anyhow::Result<()> {
     let proxy = pki.front_proxy_client(now)?;
     server.aggregation.show(ProxyIdentity { certificate: proxy.certificate, key: proxy.key });
     let own = pki.kubelet_client(now)?;
@@ -225,7 +227,7 @@ async fn open_store(arguments: &Arguments) -> anyhow::Result<Arc<dyn Store>> {
 }
 
 /// Records requests from now on, where that is asked for.
-fn record_requests(arguments: &Arguments, server: &Server) -> anyhow::Result<()> {
+fn record_requests(arguments: &Arguments, server: &ApiServer) -> anyhow::Result<()> {
     let (Some(file), Some(path)) = (&arguments.audit_policy_file, &arguments.audit_log_path) else { return Ok(()) };
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let policy = Policy::parse(&text).with_context(|| format!("cannot use {}", file.display()))?;

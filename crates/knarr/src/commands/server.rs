@@ -25,8 +25,12 @@ use super::{apiserver, common, preflight};
 use crate::address::{ensure_address, own_address};
 use crate::check::{Listen, Plan};
 use crate::cluster::{self, Cluster};
+use crate::join::ClusterInfo;
 use crate::ready::{self, Display, Probe};
 use crate::{join, manifests, running, service};
+
+/// The default ones and, as kubeadm sets clusters up, those that serve bootstrap tokens.
+const CONTROLLERS: [&str; 3] = ["*", "bootstrap-signer-controller", "token-cleaner-controller"];
 
 #[derive(Args, Clone, Debug)]
 #[group(id = "server")]
@@ -66,7 +70,11 @@ pub async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     tasks.spawn(parts.scheduler());
     let node = runtime.map(|runtime| parts.node(runtime, stopped.clone())).transpose()?;
     // The network may read what it needs only after this.
-    join::ensure_objects(&parts.administrator("knarr"), &parts.cluster())
+    let info = ClusterInfo {
+        server: format!("https://{}", running.advertised),
+        authority: running.pki.authority.certificate.clone(),
+    };
+    join::ensure_objects(&parts.administrator("knarr"), &parts.cluster(), &info)
         .await
         .context("the cluster cannot be prepared")?;
     if node.is_some() {
@@ -120,7 +128,7 @@ async fn watch_node(node: Option<tokio::task::JoinHandle<anyhow::Result<()>>>) -
 }
 
 struct Parts {
-    server: Arc<knarr_apiserver::server::Server>,
+    server: Arc<knarr_apiserver::state::ApiServer>,
     arguments: Arguments,
 }
 
@@ -162,6 +170,7 @@ impl Parts {
 
     fn controllers(&self, pki: &knarr_apiserver::pki::Pki) -> impl Future<Output = ()> + Send + use<> {
         let settings = knarr_controllers::Settings {
+            controllers: CONTROLLERS.map(str::to_owned).into(),
             root_ca: Some(pki.authority.certificate.clone()),
             signing: Some(knarr_controllers::SigningAuthority {
                 certificate: pki.authority.certificate.clone(),

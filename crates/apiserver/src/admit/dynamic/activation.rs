@@ -8,8 +8,8 @@ use knarr_api::cel::{Authority, Authorize, EvaluateError, Program, Question, Val
 use serde_json::{Map, Value};
 
 use crate::authorize::{Authorizer, Decision};
-use crate::persist::Call;
 use crate::request::{Target, User};
+use crate::resource_request::ResourceRequest;
 
 /// What all expressions of one policy may cost for one write.
 pub const POLICY_BUDGET: u64 = 10_000_000;
@@ -143,7 +143,7 @@ impl<'a> Evaluation<'a> {
 
 /// Answers expressions that ask what somebody may do.
 pub struct RequestAuthority<'a> {
-    pub call: &'a Call<'a>,
+    pub call: &'a ResourceRequest<'a>,
     pub subresource: &'a str,
     pub name: &'a str,
 }

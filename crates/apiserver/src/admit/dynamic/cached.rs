@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use knarr_api::status::Status;
 
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -23,8 +23,8 @@ impl<T> Cached<T> {
     /// Fails when a configuration object cannot be read: without it nobody knows what it would have refused.
     pub fn get(
         &self,
-        objects: &dyn Objects,
-        make: impl FnOnce(&dyn Objects) -> Result<T, Status>,
+        objects: &dyn ObjectReader,
+        make: impl FnOnce(&dyn ObjectReader) -> Result<T, Status>,
     ) -> Result<Arc<T>, Status> {
         let versions: Vec<u64> = self.resources.iter().map(|resource| objects.version(GROUP, resource)).collect();
         if let Some(made) = &*self.made.load()
@@ -39,6 +39,6 @@ impl<T> Cached<T> {
 }
 
 /// All objects of one resource, in name order.
-pub fn all(objects: &dyn Objects, resource: &str) -> Result<Vec<Arc<serde_json::Value>>, Status> {
+pub fn all(objects: &dyn ObjectReader, resource: &str) -> Result<Vec<Arc<serde_json::Value>>, Status> {
     objects.read_all(GROUP, resource, "")
 }

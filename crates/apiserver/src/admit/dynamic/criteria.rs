@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::rule::{Asked, Rule};
 use crate::admit::{Operation, Write};
-use crate::objects::Objects;
-use crate::persist::Call;
+use crate::object_reader::ObjectReader;
+use crate::resource_request::ResourceRequest;
 
 /// What is looked at.
 #[derive(Debug)]
@@ -52,8 +52,8 @@ impl Criteria {
     pub fn matches(
         &self,
         write: &Write<'_>,
-        call: &Call<'_>,
-        objects: &dyn Objects,
+        call: &ResourceRequest<'_>,
+        objects: &dyn ObjectReader,
     ) -> Result<Option<Matched>, Status> {
         let namespaces = self.match_namespace(write, objects);
         if let Ok(false) = namespaces {
@@ -85,7 +85,7 @@ impl Criteria {
         }
     }
 
-    fn match_namespace(&self, write: &Write<'_>, objects: &dyn Objects) -> Result<bool, Status> {
+    fn match_namespace(&self, write: &Write<'_>, objects: &dyn ObjectReader) -> Result<bool, Status> {
         let is_namespace = write.resource == "namespaces" && write.group.is_empty();
         if write.namespace.is_empty() && !is_namespace {
             return Ok(true);
@@ -107,7 +107,12 @@ impl Criteria {
         Ok(selector.matches(namespace.fields(&["metadata", "labels"])))
     }
 
-    fn match_rules(&self, rules: &[Rule], write: &Write<'_>, call: &Call<'_>) -> Result<Option<Matched>, Status> {
+    fn match_rules(
+        &self,
+        rules: &[Rule],
+        write: &Write<'_>,
+        call: &ResourceRequest<'_>,
+    ) -> Result<Option<Matched>, Status> {
         let kind = &call.resource.kind;
         let asked = Asked {
             operation: write.operation.name(),
@@ -154,7 +159,7 @@ impl Criteria {
 }
 
 /// The write as the client sent it.
-pub fn own(write: &Write<'_>, call: &Call<'_>) -> Matched {
+pub fn own(write: &Write<'_>, call: &ResourceRequest<'_>) -> Matched {
     let kind = &call.resource.kind;
     let object_kind =
         GroupVersionKind { group: write.group.into(), version: write.version.into(), kind: write.kind.into() };
@@ -167,7 +172,7 @@ pub fn own(write: &Write<'_>, call: &Call<'_>) -> Matched {
 }
 
 /// Whether another resource is the same one in another version: both are kept in the same place.
-fn is_equivalent(call: &Call<'_>, other: &crate::kinds::Resource) -> bool {
+fn is_equivalent(call: &ResourceRequest<'_>, other: &crate::kinds::Resource) -> bool {
     let (kind, other) = (&call.resource.kind, &other.kind);
     let same = kind.group == other.group && kind.version == other.version;
     kind.plural == other.plural

@@ -5,9 +5,10 @@ use serde_json::Value;
 
 use super::criteria::Matched;
 use crate::admit::Write;
+use crate::decode::{Expected, set_defaults};
 use crate::kinds::Resource;
-use crate::persist::{Call, convert};
-use crate::route::decode::{Expected, set_defaults};
+use crate::persist::convert;
+use crate::resource_request::ResourceRequest;
 
 /// The objects of a write, in the version of one kind; null where there is none.
 #[derive(Clone, Debug)]
@@ -18,7 +19,7 @@ pub struct Versioned {
 }
 
 impl Versioned {
-    pub async fn new(write: &Write<'_>, call: &Call<'_>, matched: Matched) -> Result<Versioned, Status> {
+    pub async fn new(write: &Write<'_>, call: &ResourceRequest<'_>, matched: Matched) -> Result<Versioned, Status> {
         let mut objects = vec![write.object.clone(), write.old.cloned().unwrap_or(Value::Null)];
         if is_own_kind(write, call) {
             let version = matched.kind.api_version();
@@ -32,7 +33,7 @@ impl Versioned {
     }
 
     /// Takes an object that was changed outside: reads it by its schema and sets its defaults.
-    pub fn accept(&mut self, write: &Write<'_>, call: &Call<'_>, changed: &Value) -> Result<(), Status> {
+    pub fn accept(&mut self, write: &Write<'_>, call: &ResourceRequest<'_>, changed: &Value) -> Result<(), Status> {
         let unreadable = |error: &dyn std::fmt::Display| Status::internal(error.to_string());
         if !is_own_kind(write, call) {
             let expected = Expected::built_in(self.matched.kind.clone())?;
@@ -52,7 +53,7 @@ impl Versioned {
     }
 
     /// Puts a changed object back into the write.
-    pub async fn write_back(&self, write: &mut Write<'_>, call: &Call<'_>) -> Result<(), Status> {
+    pub async fn write_back(&self, write: &mut Write<'_>, call: &ResourceRequest<'_>) -> Result<(), Status> {
         if is_own_kind(write, call) {
             let version = convert::stored_api_version(call.resource);
             let made = convert::to_version(call.server, call.resource, vec![self.object.clone()], &version).await?;
@@ -67,7 +68,7 @@ impl Versioned {
 }
 
 /// Whether the objects are of the resource's own kind, which has versions to convert between.
-fn is_own_kind(write: &Write<'_>, call: &Call<'_>) -> bool {
+fn is_own_kind(write: &Write<'_>, call: &ResourceRequest<'_>) -> bool {
     let kind = &call.resource.kind;
     kind.kind == write.kind && kind.group == write.group && write.subresource != "scale"
 }

@@ -6,11 +6,11 @@ use knarr_api::value::Read;
 use super::bound_to;
 use crate::admit::Write;
 use crate::admit::references::api_reference;
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-pub fn check(write: &Write<'_>, objects: &dyn Objects, node: &str) -> Result<(), Status> {
+pub fn check(write: &Write<'_>, objects: &dyn ObjectReader, node: &str) -> Result<(), Status> {
     let pod = &*write.object;
     if pod.at(&["metadata", "annotations"]).get(MIRROR).is_none() {
         let why = format!("pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods");
@@ -28,7 +28,7 @@ pub fn check(write: &Write<'_>, objects: &dyn Objects, node: &str) -> Result<(),
 }
 
 /// The node, and nothing else, owns the pod: with the node it goes.
-fn check_owner(write: &Write<'_>, objects: &dyn Objects, node: &str) -> Result<(), Status> {
+fn check_owner(write: &Write<'_>, objects: &dyn ObjectReader, node: &str) -> Result<(), Status> {
     let refuse = |why: &str| Err(write.forbidden(format!("node {node:?} {why}")));
     let owner = match write.object.items(&["metadata", "ownerReferences"]) {
         [owner] => owner,

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Operation, Plugin, Write};
 use crate::authorize::{Authorizer, node_name};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 const OWN_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
@@ -49,7 +49,7 @@ impl Plugin for NodeRestriction {
         write.operation != Operation::Connect && node_name(write.user).is_some()
     }
 
-    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let node = node_name(write.user).unwrap_or_default().to_owned();
         if node.is_empty() {
             return Err(write.forbidden(format!("could not determine node from user {:?}", write.user.name)));
@@ -77,7 +77,7 @@ fn bound_to(pod: &Value) -> &str {
     pod.text(&["spec", "nodeName"])
 }
 
-fn pod(write: &Write<'_>, objects: &dyn Objects, node: &str) -> Result<(), Status> {
+fn pod(write: &Write<'_>, objects: &dyn ObjectReader, node: &str) -> Result<(), Status> {
     match write.operation {
         Operation::Create => mirror_pod::check(write, objects, node),
         Operation::Delete => match write.old {
@@ -119,7 +119,7 @@ fn unexpected(write: &Write<'_>) -> Status {
     write.forbidden(format!("unexpected operation {:?}", write.operation.name()))
 }
 
-fn eviction(write: &Write<'_>, objects: &dyn Objects, node: &str) -> Result<(), Status> {
+fn eviction(write: &Write<'_>, objects: &dyn ObjectReader, node: &str) -> Result<(), Status> {
     if write.operation != Operation::Create {
         return Err(write.forbidden(format!("unexpected operation {}", write.operation.name())));
     }
@@ -309,7 +309,7 @@ mod tests {
     use super::super::tests::run_as;
     use super::*;
     use crate::authorize::Decision;
-    use crate::objects::tests::{Fixed, Unreadable};
+    use crate::object_reader::tests::{Fixed, Unreadable};
     use crate::request::{Target, User};
     use serde_json::json;
 
@@ -364,7 +364,7 @@ mod tests {
         (group, resource): (&str, &str),
         object: Value,
         old: Option<Value>,
-        objects: &dyn Objects,
+        objects: &dyn ObjectReader,
     ) -> Option<String> {
         let user = User::named("system:node:one", &["system:nodes"]);
         let plugin = NodeRestriction::new(Arc::new(Nobody));

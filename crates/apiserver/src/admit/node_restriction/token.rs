@@ -7,10 +7,15 @@ use serde_json::Value;
 use super::bound_to;
 use crate::admit::{Operation, Write};
 use crate::authorize::{Authorizer, Decision};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use crate::request::Target;
 
-pub fn check(write: &Write<'_>, authorizer: &dyn Authorizer, objects: &dyn Objects, node: &str) -> Result<(), Status> {
+pub fn check(
+    write: &Write<'_>,
+    authorizer: &dyn Authorizer,
+    objects: &dyn ObjectReader,
+    node: &str,
+) -> Result<(), Status> {
     if write.operation != Operation::Create {
         return Ok(());
     }
@@ -42,7 +47,7 @@ pub fn check(write: &Write<'_>, authorizer: &dyn Authorizer, objects: &dyn Objec
 fn check_audience(
     write: &Write<'_>,
     authorizer: &dyn Authorizer,
-    objects: &dyn Objects,
+    objects: &dyn ObjectReader,
     pod: &Value,
 ) -> Result<(), Status> {
     let audience = match write.object.items(&["spec", "audiences"]) {
@@ -74,7 +79,7 @@ fn check_audience(
 
 /// Whether a volume of the pod names the audience, itself or by its CSI driver. Fails when no volume does and one could not
 /// be looked up.
-fn names_audience(pod: &Value, audience: &str, objects: &dyn Objects) -> Result<bool, String> {
+fn names_audience(pod: &Value, audience: &str, objects: &dyn ObjectReader) -> Result<bool, String> {
     let mut errors = Vec::new();
     for volume in pod.items(&["spec", "volumes"]) {
         let projected = volume.items(&["projected", "sources"]).iter().any(|source| {
@@ -96,7 +101,7 @@ fn names_audience(pod: &Value, audience: &str, objects: &dyn Objects) -> Result<
     }
 }
 
-fn driver_asks(pod: &Value, volume: &Value, audience: &str, objects: &dyn Objects) -> Result<bool, String> {
+fn driver_asks(pod: &Value, volume: &Value, audience: &str, objects: &dyn ObjectReader) -> Result<bool, String> {
     let namespace = pod.text(&["metadata", "namespace"]);
     let claim =
         match (volume.has(&["ephemeral", "volumeClaimTemplate"]), volume.text(&["persistentVolumeClaim", "claimName"]))
@@ -115,7 +120,7 @@ fn driver_asks(pod: &Value, volume: &Value, audience: &str, objects: &dyn Object
     Ok(found.items(&["spec", "tokenRequests"]).iter().any(|own| own.text(&["audience"]) == audience))
 }
 
-fn driver_of_claim(namespace: &str, claim: &str, objects: &dyn Objects) -> Result<String, String> {
+fn driver_of_claim(namespace: &str, claim: &str, objects: &dyn ObjectReader) -> Result<String, String> {
     let claim = find(objects, ("", "persistentvolumeclaims"), "persistentvolumeclaim", namespace, claim)?;
     let volume = claim.text(&["spec", "volumeName"]);
     let volume = find(objects, ("", "persistentvolumes"), "persistentvolume", "", volume)?;
@@ -123,7 +128,7 @@ fn driver_of_claim(namespace: &str, claim: &str, objects: &dyn Objects) -> Resul
 }
 
 fn find(
-    objects: &dyn Objects,
+    objects: &dyn ObjectReader,
     (group, resource): (&str, &str),
     shown: &str,
     namespace: &str,

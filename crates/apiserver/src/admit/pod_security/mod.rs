@@ -11,7 +11,7 @@ use knarr_api::value::Read;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Write};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use checks::evaluate;
 use level::{Level, LevelVersion, PREFIX, Policy};
 
@@ -34,7 +34,7 @@ impl Plugin for PodSecurity {
         pods || write.is("", "namespaces") || (write.subresource.is_empty() && template(write).is_some())
     }
 
-    async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         if write.is("", "namespaces") {
             return check_namespace(write, objects);
         }
@@ -143,7 +143,7 @@ fn images_changed(pod: &Value, old: &Value) -> bool {
     ["containers", "initContainers", "ephemeralContainers"].iter().any(|list| images(pod, list) != images(old, list))
 }
 
-fn check_namespace(write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+fn check_namespace(write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
     let (policy, errors) = Policy::of(write.object.at(&["metadata", "labels"]));
     let (old_policy, old_errors) = match write.old {
         Some(old) => Policy::of(old.at(&["metadata", "labels"])),
@@ -211,7 +211,7 @@ fn violating_pods(namespace: &str, policy: &Policy, pods: &[std::sync::Arc<Value
 mod tests {
     use super::super::tests::run;
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use serde_json::json;
 
     fn namespaces(level: &str) -> Fixed {

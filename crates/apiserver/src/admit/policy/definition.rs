@@ -13,7 +13,7 @@ use crate::admit::dynamic::activation::Expression;
 use crate::admit::dynamic::cached;
 use crate::admit::dynamic::condition::Conditions;
 use crate::admit::dynamic::criteria::Criteria;
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 /// A policy that at least one binding puts into force. `body` is what it does.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Policy<B> {
 
 /// Reads all policies of a kind with their bindings, in name order.
 pub fn read_all<B>(
-    objects: &dyn Objects,
+    objects: &dyn ObjectReader,
     (policies, bindings): (&str, &str),
     read_body: impl Fn(&Value, &Scope) -> B,
 ) -> Result<Vec<Policy<B>>, Status> {

@@ -17,10 +17,10 @@ use serde_json::Value;
 
 use super::Write;
 use super::dynamic::activation::namespace_object;
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 /// The namespace of a write as expressions see it; null for what is in none.
-fn namespace_of(write: &Write<'_>, objects: &dyn Objects) -> Result<Value, Status> {
+fn namespace_of(write: &Write<'_>, objects: &dyn ObjectReader) -> Result<Value, Status> {
     if write.namespace.is_empty() || write.kind == "Namespace" && write.group.is_empty() {
         return Ok(Value::Null);
     }

@@ -16,9 +16,9 @@ use crate::admit::dynamic::criteria::Matched;
 use crate::admit::dynamic::versioned::Versioned;
 use crate::admit::dynamic::{is_exempt, request};
 use crate::admit::{Operation, Plugin, Write};
-use crate::objects::Objects;
-use crate::persist::Call;
-use crate::route::decode::Expected;
+use crate::decode::Expected;
+use crate::object_reader::ObjectReader;
+use crate::resource_request::ResourceRequest;
 
 const RESOURCES: (&str, &str) = ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings");
 
@@ -55,7 +55,7 @@ impl Default for MutatingPolicies {
 }
 
 impl MutatingPolicies {
-    fn all(&self, objects: &dyn Objects) -> Result<std::sync::Arc<Vec<Policy<Body>>>, Status> {
+    fn all(&self, objects: &dyn ObjectReader) -> Result<std::sync::Arc<Vec<Policy<Body>>>, Status> {
         self.0.get(objects, |objects| definition::read_all(objects, RESOURCES, Body::read))
     }
 }
@@ -73,7 +73,7 @@ impl Plugin for MutatingPolicies {
         write.operation != Operation::Delete && concerns && !is_exempt(write)
     }
 
-    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
         let again = write.reinvocation.again;
         write.reinvocation.policies.begin(again, write.object);
@@ -116,8 +116,8 @@ fn shown(policy: &Policy<Body>, binding: Option<&Binding>, why: &str) -> String 
 async fn invoke(
     policy: &Policy<Body>,
     write: &mut Write<'_>,
-    call: &Call<'_>,
-    objects: &dyn Objects,
+    call: &ResourceRequest<'_>,
+    objects: &dyn ObjectReader,
     failed: &mut Vec<Failed>,
 ) -> Result<(), Status> {
     let misconfigured = |binding: Option<&Binding>, why: &str| {
@@ -172,10 +172,10 @@ async fn mutate(
     policy: &Policy<Body>,
     binding: &Binding,
     write: &mut Write<'_>,
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     matched: &Matched,
     parameter: Option<&Value>,
-    objects: &dyn Objects,
+    objects: &dyn ObjectReader,
 ) -> Result<Vec<String>, Status> {
     let again = write.reinvocation.again;
     let (namespace, name) = parameter.map_or(("", ""), |parameter| {
@@ -230,7 +230,7 @@ async fn mutate(
 
 /// Looks at the schema of the kind that is changed.
 fn with_node<T>(
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     matched: &Matched,
     look: impl FnOnce(knarr_api::schema::NodeRef<'_>) -> T,
 ) -> Result<T, Status> {

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::binding::Binding;
 use crate::kinds::Resource;
-use crate::persist::{Call, convert};
+use crate::persist::convert;
+use crate::resource_request::ResourceRequest;
 
 /// Why there are no parameters.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub enum Missing {
 }
 
 /// The resource that the kind of a policy's parameters is served as.
-pub fn resource_of(call: &Call<'_>, kind: &(String, String)) -> Result<Arc<Resource>, Missing> {
+pub fn resource_of(call: &ResourceRequest<'_>, kind: &(String, String)) -> Result<Arc<Resource>, Missing> {
     let (api_version, name) = kind;
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let kinds = call.server.kinds.load();
@@ -36,7 +37,7 @@ pub fn resource_of(call: &Call<'_>, kind: &(String, String)) -> Result<Arc<Resou
 /// The parameters for a write in a namespace: each is one evaluation of the policy. A policy without parameters is
 /// evaluated once, with none.
 pub async fn of(
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     resource: Option<&Arc<Resource>>,
     binding: &Binding,
     namespace: &str,

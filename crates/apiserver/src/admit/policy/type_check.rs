@@ -10,8 +10,8 @@ use knarr_rules::admissionregistration::expressions::Scope;
 use serde_json::{Value, json};
 
 use crate::kinds::Kinds;
-use crate::own_status;
-use crate::server::Server;
+use crate::state::ApiServer;
+use crate::status_sync;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 const PLURAL: &str = "validatingadmissionpolicies";
@@ -20,12 +20,12 @@ const MANAGER: &str = "validatingadmissionpolicy-status";
 const MOST_KINDS: usize = 10;
 
 /// Follows policies until the server stops.
-pub async fn follow(server: Arc<Server>) {
-    own_status::follow(server, GROUP, PLURAL, |server| async move { check_all(&server).await }).await;
+pub async fn follow(server: Arc<ApiServer>) {
+    status_sync::follow(server, GROUP, PLURAL, |server| async move { check_all(&server).await }).await;
 }
 
 /// Checks every policy whose newest generation was not looked at; false when a status could not be written.
-async fn check_all(server: &Arc<Server>) -> bool {
+async fn check_all(server: &Arc<ApiServer>) -> bool {
     let mut settled = true;
     for policy in server.objects.list(GROUP, PLURAL, "") {
         let generation = policy.integer(&["metadata", "generation"]).unwrap_or(0);
@@ -43,14 +43,14 @@ async fn check_all(server: &Arc<Server>) -> bool {
     settled
 }
 
-async fn write(server: &Arc<Server>, name: &str, status: Value) -> bool {
+async fn write(server: &Arc<ApiServer>, name: &str, status: Value) -> bool {
     let configuration = json!({
         "apiVersion": format!("{GROUP}/v1"), "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name},
         "status": status,
     });
     let account = "system:serviceaccount:kube-system:validatingadmissionpolicy-status-controller";
     let path = format!("/apis/{GROUP}/v1/{PLURAL}/{name}");
-    own_status::apply(server, &path, account, MANAGER, &configuration).await
+    status_sync::apply(server, &path, account, MANAGER, &configuration).await
 }
 
 /// What is wrong with a policy's expressions, kind by kind, as its status tells it.

@@ -17,8 +17,8 @@ use crate::admit::dynamic::cached::Cached;
 use crate::admit::dynamic::versioned::Versioned;
 use crate::admit::dynamic::{is_exempt, request};
 use crate::admit::{Plugin, Write};
-use crate::objects::Objects;
-use crate::persist::Call;
+use crate::object_reader::ObjectReader;
+use crate::resource_request::ResourceRequest;
 
 const RESOURCES: (&str, &str) = ("validatingadmissionpolicies", "validatingadmissionpolicybindings");
 const LONGEST_MESSAGE: usize = 5 * 1024;
@@ -88,7 +88,7 @@ impl Default for ValidatingPolicies {
 }
 
 impl ValidatingPolicies {
-    fn all(&self, objects: &dyn Objects) -> Result<std::sync::Arc<Vec<Policy<Body>>>, Status> {
+    fn all(&self, objects: &dyn ObjectReader) -> Result<std::sync::Arc<Vec<Policy<Body>>>, Status> {
         self.0.get(objects, |objects| definition::read_all(objects, RESOURCES, Body::read))
     }
 }
@@ -106,7 +106,7 @@ impl Plugin for ValidatingPolicies {
         concerns && !is_exempt(write)
     }
 
-    async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
         let mut refusals = Vec::new();
         for policy in self.all(objects)?.iter() {
@@ -125,8 +125,8 @@ type Refusals = Vec<(String, String)>;
 async fn judge(
     policy: &Policy<Body>,
     write: &mut Write<'_>,
-    call: &Call<'_>,
-    objects: &dyn Objects,
+    call: &ResourceRequest<'_>,
+    objects: &dyn ObjectReader,
     refusals: &mut Refusals,
 ) -> Result<(), Status> {
     let misconfigured = |binding: Option<&Binding>, why: &str, refusals: &mut Refusals| {
@@ -204,7 +204,7 @@ async fn judge(
 fn evaluate(
     policy: &Policy<Body>,
     write: &Write<'_>,
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     versioned: &Versioned,
     parameter: Option<&Value>,
     namespace: &Value,
@@ -314,7 +314,7 @@ fn enforce(
     policy: &Policy<Body>,
     binding: &Binding,
     write: &mut Write<'_>,
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     verdict: &Verdict,
     refusals: &mut Refusals,
 ) {

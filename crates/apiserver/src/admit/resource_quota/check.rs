@@ -171,7 +171,7 @@ mod tests {
     use super::super::super::tests::run;
     use super::super::{QuotaWriter, ResourceQuota};
     use super::*;
-    use crate::objects::tests::Fixed;
+    use crate::object_reader::tests::Fixed;
     use async_trait::async_trait;
     use parking_lot::Mutex;
     use serde_json::json;

@@ -14,7 +14,7 @@ use knarr_api::status::Status;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Write};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use check::{Demand, charge};
 use queue::Queues;
 
@@ -52,7 +52,7 @@ impl Plugin for ResourceQuota {
         counted && !write.namespace.is_empty()
     }
 
-    async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let quotas = objects.list("", "resourcequotas", write.namespace);
         if quotas.is_empty() {
             return Ok(());

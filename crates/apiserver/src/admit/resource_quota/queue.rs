@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::QuotaWriter;
 use super::check::{Charge, Demand, charge};
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 
 type Answer = Result<(), Status>;
 
@@ -50,7 +50,7 @@ impl Queues {
         namespace: &str,
         demand: Demand,
         writer: &dyn QuotaWriter,
-        objects: &dyn Objects,
+        objects: &dyn ObjectReader,
     ) -> Answer {
         let queue = Arc::clone(self.0.lock().entry(namespace.to_owned()).or_default());
         let answer = queue.charge(namespace, Arc::new(demand), writer, objects).await;
@@ -69,7 +69,7 @@ impl Queue {
         namespace: &str,
         demand: Arc<Demand>,
         writer: &dyn QuotaWriter,
-        objects: &dyn Objects,
+        objects: &dyn ObjectReader,
     ) -> Answer {
         loop {
             let (answer, mut answered) = oneshot::channel();
@@ -96,7 +96,7 @@ impl Queue {
 }
 
 /// Charges all that wait and answers each. A quota that somebody else changed meanwhile is read and charged again.
-async fn charge_all(namespace: &str, waiting: Vec<Waiter>, writer: &dyn QuotaWriter, objects: &dyn Objects) {
+async fn charge_all(namespace: &str, waiting: Vec<Waiter>, writer: &dyn QuotaWriter, objects: &dyn ObjectReader) {
     let begin = |waiter| Charging { waiter, charged: HashSet::new(), wanted: Vec::new() };
     let mut open: Vec<Charging> = waiting.into_iter().map(begin).collect();
     while !open.is_empty() {
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    impl Objects for Live {
+    impl ObjectReader for Live {
         fn read(&self, _: &str, _: &str, _: &str, _: &str) -> Result<Option<Arc<Value>>, Status> {
             Ok(Some(Arc::clone(&self.quota.lock())))
         }

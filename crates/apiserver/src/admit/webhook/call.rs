@@ -7,7 +7,7 @@ use super::configuration::Webhook;
 use super::review::{self, Answer};
 use crate::admit::Write;
 use crate::admit::dynamic::versioned::Versioned;
-use crate::persist::Call;
+use crate::resource_request::ResourceRequest;
 
 /// Why a webhook did not agree.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub enum Failure {
 pub async fn ask(
     webhook: &Webhook,
     write: &Write<'_>,
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     versioned: &Versioned,
     mutating: bool,
 ) -> Result<Answer, Failure> {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::admit::dynamic::cached;
 use crate::admit::dynamic::condition::Conditions;
 use crate::admit::dynamic::criteria::Criteria;
-use crate::objects::Objects;
+use crate::object_reader::ObjectReader;
 use crate::outbound::Destination;
 
 const DEFAULT_SECONDS: u64 = 10;
@@ -35,7 +35,7 @@ pub struct Webhook {
 }
 
 /// All webhooks of all configurations, in the order they are asked.
-pub fn read(objects: &dyn Objects, resource: &str) -> Result<Vec<Webhook>, Status> {
+pub fn read(objects: &dyn ObjectReader, resource: &str) -> Result<Vec<Webhook>, Status> {
     let configurations = cached::all(objects, resource)?;
     let each = configurations.iter().flat_map(|configuration| {
         let name = configuration.text(&["metadata", "name"]);

@@ -15,8 +15,8 @@ use super::dynamic::criteria::Matched;
 use super::dynamic::versioned::Versioned;
 use super::dynamic::{is_exempt, request};
 use super::{Plugin, Write};
-use crate::objects::Objects;
-use crate::persist::Call;
+use crate::object_reader::ObjectReader;
+use crate::resource_request::ResourceRequest;
 use call::Failure;
 use configuration::Webhook;
 
@@ -48,7 +48,7 @@ impl Plugin for MutatingWebhooks {
         has_any(&self.0, "mutatingwebhookconfigurations", write)
     }
 
-    async fn admit(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn admit(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
         let webhooks = self.0.get(objects, |objects| configuration::read(objects, "mutatingwebhookconfigurations"))?;
         let again = write.reinvocation.again;
@@ -84,7 +84,7 @@ impl Plugin for MutatingWebhooks {
 async fn mutate(
     webhook: &Webhook,
     write: &mut Write<'_>,
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     versioned: &mut Versioned,
     (round, index): (u8, usize),
 ) -> Result<bool, Failure> {
@@ -114,7 +114,7 @@ async fn mutate(
     Ok(versioned.object != before)
 }
 
-fn annotate(call: &Call<'_>, webhook: &Webhook, mutated: bool, (round, index): (u8, usize)) {
+fn annotate(call: &ResourceRequest<'_>, webhook: &Webhook, mutated: bool, (round, index): (u8, usize)) {
     let key = format!("mutation.webhook.admission.k8s.io/round_{round}_index_{index}");
     let told = serde_json::json!({
         "configuration": webhook.configuration, "webhook": webhook.name, "mutated": mutated,
@@ -132,7 +132,7 @@ impl Plugin for ValidatingWebhooks {
         has_any(&self.0, "validatingwebhookconfigurations", write)
     }
 
-    async fn validate(&self, write: &mut Write<'_>, objects: &dyn Objects) -> Result<(), Status> {
+    async fn validate(&self, write: &mut Write<'_>, objects: &dyn ObjectReader) -> Result<(), Status> {
         let Some(call) = write.call else { return Ok(()) };
         let webhooks = self.0.get(objects, |objects| configuration::read(objects, "validatingwebhookconfigurations"))?;
         let mut asked = Vec::new();
@@ -178,8 +178,8 @@ fn has_any(cached: &Cached<Vec<Webhook>>, resource: &'static str, write: &Write<
 async fn concerned(
     webhook: &Webhook,
     write: &Write<'_>,
-    call: &Call<'_>,
-    objects: &dyn Objects,
+    call: &ResourceRequest<'_>,
+    objects: &dyn ObjectReader,
 ) -> Result<Option<Versioned>, Status> {
     let Some(matched) = webhook.criteria.matches(write, call, objects)? else { return Ok(None) };
     let versioned = Versioned::new(write, call, matched).await?;
@@ -199,7 +199,7 @@ async fn concerned(
 fn conditions_hold(
     webhook: &Webhook,
     write: &Write<'_>,
-    call: &Call<'_>,
+    call: &ResourceRequest<'_>,
     versioned: &Versioned,
     matched: &Matched,
 ) -> Result<bool, String> {
@@ -216,7 +216,7 @@ fn conditions_hold(
 }
 
 /// What a webhook that did not agree means: a refusal counts, a failed call only when its policy says so.
-fn settle(webhook: &Webhook, call: &Call<'_>, failure: Failure, open_key: &str) -> Result<(), Status> {
+fn settle(webhook: &Webhook, call: &ResourceRequest<'_>, failure: Failure, open_key: &str) -> Result<(), Status> {
     match failure {
         Failure::Refused(status) => Err(status),
         Failure::Uncalled(why) if webhook.ignores_failure => {

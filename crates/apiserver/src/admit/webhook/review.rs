@@ -11,10 +11,10 @@ use super::call::Failure;
 use crate::admit::Write;
 use crate::admit::dynamic::request;
 use crate::admit::dynamic::versioned::Versioned;
-use crate::persist::Call;
+use crate::resource_request::ResourceRequest;
 
 /// The review of a write in one of the two versions, which differ in their name only.
-pub fn make(write: &Write<'_>, call: &Call<'_>, versioned: &Versioned, version: &str, uid: &str) -> Value {
+pub fn make(write: &Write<'_>, call: &ResourceRequest<'_>, versioned: &Versioned, version: &str, uid: &str) -> Value {
     let mut told = request::describe(write, &versioned.matched, call.operation_options(write.operation));
     told.insert("uid".to_owned(), uid.into());
     told.insert("object".to_owned(), versioned.object.clone());

@@ -14,8 +14,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::page::{self, ContainerName, Page, Reading};
+use crate::request::Sender;
 use crate::request::User;
-use crate::server::{Sender, Server};
+use crate::state::ApiServer;
 
 /// How often the pages are read while somebody asks.
 const PACE: Duration = Duration::from_secs(15);
@@ -72,7 +73,7 @@ struct Pair {
 
 impl Collector {
     /// Returns when there is something to tell, which is at once while the nodes are being read.
-    pub async fn refresh(&self, server: &Arc<Server>) {
+    pub async fn refresh(&self, server: &Arc<ApiServer>) {
         let starts = self.asked.lock().replace(Instant::now()).is_none();
         let mut rounds = self.rounds.subscribe();
         if starts {
@@ -102,7 +103,7 @@ impl Collector {
 }
 
 async fn read_while_asked(
-    server: Arc<Server>,
+    server: Arc<ApiServer>,
     nodes: Arc<Mutex<HashMap<String, Pages>>>,
     asked: Arc<Mutex<Option<Instant>>>,
     rounds: Arc<watch::Sender<u64>>,
@@ -132,7 +133,7 @@ fn all_known(nodes: &HashMap<String, Pages>) -> bool {
     !nodes.is_empty() && nodes.values().all(|pages| pages.node.used().is_some())
 }
 
-async fn read_all(server: &Arc<Server>, nodes: &Mutex<HashMap<String, Pages>>) {
+async fn read_all(server: &Arc<ApiServer>, nodes: &Mutex<HashMap<String, Pages>>) {
     let names: Vec<String> =
         server.objects.list("", "nodes", "").iter().map(|node| node.text(&["metadata", "name"]).to_owned()).collect();
     keep_only(&mut nodes.lock(), &names);
@@ -156,7 +157,7 @@ fn keep_only(known: &mut HashMap<String, Pages>, names: &[String]) {
 }
 
 /// Asks by the way every client has to a node.
-async fn read_page(server: &Arc<Server>, node: &str) -> Option<Page> {
+async fn read_page(server: &Arc<ApiServer>, node: &str) -> Option<Page> {
     let path = format!("/api/v1/nodes/{node}/proxy/metrics/resource");
     let request = Request::get(path).body(Empty::<Bytes>::new()).ok()?;
     let user = User::named("system:metrics", &["system:masters", "system:authenticated"]);

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::{ProvidedKind, Provider};
 use crate::bootstrap::Wanted;
-use crate::server::Server;
+use crate::state::ApiServer;
 use collect::{Collector, Use};
 
 pub const GROUP: &str = "metrics.k8s.io";
@@ -139,13 +139,13 @@ impl Nodes {
 
 #[async_trait]
 impl Provider for Nodes {
-    async fn list(&self, server: &Arc<Server>, _: &str) -> Result<Vec<Value>, Status> {
+    async fn list(&self, server: &Arc<ApiServer>, _: &str) -> Result<Vec<Value>, Status> {
         self.0.refresh(server).await;
         let nodes = server.objects.list("", "nodes", "");
         Ok(nodes.iter().filter_map(|node| self.metrics(node)).collect())
     }
 
-    async fn get(&self, server: &Arc<Server>, _: &str, name: &str) -> Result<Value, Status> {
+    async fn get(&self, server: &Arc<ApiServer>, _: &str, name: &str) -> Result<Value, Status> {
         let missing = || Status::not_found(Named { group: GROUP, name: "nodemetrics" }, name);
         let node = server.objects.get("", "nodes", "", name).ok_or_else(missing)?;
         self.0.refresh(server).await;
@@ -180,13 +180,13 @@ impl Pods {
 
 #[async_trait]
 impl Provider for Pods {
-    async fn list(&self, server: &Arc<Server>, namespace: &str) -> Result<Vec<Value>, Status> {
+    async fn list(&self, server: &Arc<ApiServer>, namespace: &str) -> Result<Vec<Value>, Status> {
         self.0.refresh(server).await;
         let pods = server.objects.list("", "pods", namespace);
         Ok(pods.iter().filter_map(|pod| self.metrics(pod)).collect())
     }
 
-    async fn get(&self, server: &Arc<Server>, namespace: &str, name: &str) -> Result<Value, Status> {
+    async fn get(&self, server: &Arc<ApiServer>, namespace: &str, name: &str) -> Result<Value, Status> {
         let missing = || Status::not_found(Named { group: GROUP, name: "podmetrics" }, &format!("{namespace}/{name}"));
         let pod = server.objects.get("", "pods", namespace, name).ok_or_else(missing)?;
         self.0.refresh(server).await;

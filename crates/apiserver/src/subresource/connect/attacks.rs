@@ -15,9 +15,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::forward::connect;
 use super::location::{Location, Peer};
 use super::{Kubelets, Trust};
-use crate::journeys::{Cluster, admin};
 use crate::outbound::testing::TestServer;
 use crate::pki::{Identity, Pki};
+use crate::request_tests::{Cluster, admin};
 
 /// A cluster with one node and a pod on it; its kubelet is a test server.
 async fn cluster(kubelet: &TestServer, address: &str) -> Cluster {

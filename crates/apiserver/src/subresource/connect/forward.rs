@@ -15,10 +15,10 @@ use tokio_rustls::TlsConnector;
 use super::links::Seen;
 use super::location::{Location, Peer};
 use super::trust::{Kubelets, any_certificate};
-use crate::answer::Body;
+use crate::authorized_request::AuthorizedRequest;
 use crate::outbound::{check_addresses, failed_upgrade, lookup, onward_headers, pass};
+use crate::response::Body;
 use crate::route::target::tail;
-use crate::server::Admitted;
 use crate::watch::websocket::is_token_protocol;
 
 const DIAL_TIME: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 /// Asks the location what the client asks, and answers with its answer.
 pub async fn forward(
     kubelets: &Kubelets,
-    request: &mut Admitted<'_>,
+    request: &mut AuthorizedRequest<'_>,
     location: &Location,
     is_log: bool,
 ) -> Result<Response<Body>, Status> {
@@ -59,7 +59,7 @@ fn plain_error(message: String) -> Status {
 /// Asks what is behind a proxy, whose pages are to be read under the path of the proxy.
 pub async fn proxy(
     kubelets: &Kubelets,
-    request: &mut Admitted<'_>,
+    request: &mut AuthorizedRequest<'_>,
     location: &Location,
 ) -> Result<Response<Body>, Status> {
     let target = &request.routed.target;
@@ -80,7 +80,7 @@ pub async fn proxy(
 }
 
 /// Relative links of the page at the root would lead out of the proxy if its path did not end with a slash.
-fn slash_is_missing(request: &Admitted<'_>) -> Result<Response<Body>, Status> {
+fn slash_is_missing(request: &AuthorizedRequest<'_>) -> Result<Response<Body>, Status> {
     let uri = &request.parts.uri;
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     Response::builder()

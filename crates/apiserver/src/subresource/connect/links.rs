@@ -15,7 +15,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, HeaderValue, Response};
 use http_body_util::BodyStream;
 
-use crate::answer::Body;
+use crate::response::Body;
 
 /// Larger pages are passed on as they are: a page is held whole while its links are changed.
 const LARGEST_PAGE: usize = 8 * 1024 * 1024;

@@ -8,7 +8,7 @@ use rand::seq::SliceRandom;
 use serde_json::Value;
 
 use crate::outbound::{AddressError, is_global_unicast};
-use crate::persist::Call;
+use crate::resource_request::ResourceRequest;
 use crate::route::query::Query;
 use crate::route::target::tail;
 
@@ -37,12 +37,12 @@ pub enum Peer {
 }
 
 /// A path on the kubelet of a node.
-pub fn kubelet(call: &Call<'_>, node_name: &str, path: &str, query: &str) -> Result<Location, Status> {
+pub fn kubelet(call: &ResourceRequest<'_>, node_name: &str, path: &str, query: &str) -> Result<Location, Status> {
     let path = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
     kubelet_of(&*node_of(call, node_name)?, path)
 }
 
-fn node_of(call: &Call<'_>, name: &str) -> Result<Arc<Value>, Status> {
+fn node_of(call: &ResourceRequest<'_>, name: &str) -> Result<Arc<Value>, Status> {
     let nodes = knarr_api::status::Named { group: "", name: "nodes" };
     call.server.objects.get("", "nodes", "", name).ok_or_else(|| Status::not_found(nodes, name))
 }
@@ -123,7 +123,7 @@ fn parse_port(kind: &str, id: &str, port: &str) -> Result<u16, Status> {
     port.parse().map_err(|_| Status::bad_request(format!("invalid {kind} request {id:?}")))
 }
 
-pub fn pod_proxy(call: &Call<'_>) -> Result<Location, Status> {
+pub fn pod_proxy(call: &ResourceRequest<'_>) -> Result<Location, Status> {
     let (_, name, _) = split_name("pod", &call.target.name)?;
     let pod = call
         .server
@@ -162,7 +162,7 @@ fn workload(ip: &str, port: u16, tls: bool, path: String) -> Result<Location, St
     Ok(Location { host: ip.to_owned(), port, tls, path, peer: Peer::Workload, global_only: true })
 }
 
-pub fn service_proxy(call: &Call<'_>) -> Result<Location, Status> {
+pub fn service_proxy(call: &ResourceRequest<'_>) -> Result<Location, Status> {
     let namespace = &call.target.namespace;
     let (_, name, _) = split_name("service", &call.target.name)?;
     let objects = &call.server.objects;
@@ -224,7 +224,7 @@ fn service_location(
     }
 }
 
-pub fn node_proxy(call: &Call<'_>) -> Result<Location, Status> {
+pub fn node_proxy(call: &ResourceRequest<'_>) -> Result<Location, Status> {
     let (_, name, _) = split_name("node", &call.target.name)?;
     node_location(&*node_of(call, name)?, &call.target.name, proxied_path(call))
 }
@@ -240,7 +240,7 @@ fn node_location(node: &Value, id: &str, path: String) -> Result<Location, Statu
 }
 
 /// The part of the path that is meant for what is behind the proxy, with its parameters.
-fn proxied_path(call: &Call<'_>) -> String {
+fn proxied_path(call: &ResourceRequest<'_>) -> String {
     let rest = tail(&call.target.path, call.target);
     let mut path = if rest.is_empty() { "/".to_owned() } else { rest.to_owned() };
     let query = call.query.encoded();

@@ -1,0 +1,208 @@
+//! Flaws that were published of Kubernetes, tried on the whole server. Each test names the entry it is about.
+
+use serde_json::{Value, json};
+
+use crate::request_tests::{Cluster, MAPS, map};
+
+const PATCHES: [&str; 2] = ["application/merge-patch+json", "application/strategic-merge-patch+json"];
+
+/// A namespace with its default account, and the Pod Security Standard that it enforces.
+async fn namespace(cluster: &Cluster, name: &str, enforce: &str) {
+    let labels = json!({"pod-security.kubernetes.io/enforce": enforce});
+    let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+    assert_eq!(cluster.json("POST", "/api/v1/namespaces", object).await.0, 201);
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+    let path = format!("/api/v1/namespaces/{name}/serviceaccounts");
+    assert_eq!(cluster.json("POST", &path, account).await.0, 201);
+}
+
+fn pod(containers: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers}})
+}
+
+/// CVE-2021-25737: endpoints do not lead to the node's own or link-local addresses.
+#[tokio::test]
+async fn endpoints_do_not_lead_to_the_node_itself() {
+    let cluster = Cluster::new().await;
+    let addresses =
+        ["127.0.0.1", "::1", "169.254.169.254", "fe80::1", "::ffff:127.0.0.1", "0177.0.0.1", "224.0.0.1", "0.0.0.0"];
+    for (index, address) in addresses.iter().enumerate() {
+        let family = if address.contains(':') { "IPv6" } else { "IPv4" };
+        let metadata = json!({"name": format!("s{index}"), "labels": {"kubernetes.io/service-name": "s"}});
+        let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata,
+            "addressType": family, "endpoints": [{"addresses": [address]}]});
+        let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+        let (code, answer) = cluster.json("POST", path, slice).await;
+        assert_eq!(code, 422, "EndpointSlice {address}: {answer}");
+        let endpoints = json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata,
+            "subsets": [{"addresses": [{"ip": address}], "ports": [{"port": 80}]}]});
+        let (code, answer) = cluster.json("POST", "/api/v1/namespaces/default/endpoints", endpoints).await;
+        assert_eq!(code, 422, "Endpoints {address}: {answer}");
+    }
+}
+
+/// CVE-2015-5305: a name never leaves its kind's part of the store.
+#[tokio::test]
+async fn names_are_checked_before_they_are_keys() {
+    let cluster = Cluster::new().await;
+    for name in [".", "..", "a/b", "a%2Fb", "../secrets/x"] {
+        let (code, answer) = cluster.json("POST", MAPS, map(name, json!({}))).await;
+        assert_eq!(code, 422, "{name}: {answer}");
+    }
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"a": "b"}});
+    assert_eq!(cluster.json("POST", "/api/v1/namespaces/default/secrets", secret).await.0, 201);
+    for name in ["%2E%2E", "%2E", "..%2F..%2Fsecrets%2Fdefault%2Fs", "a%2Fb"] {
+        let (code, answer) = cluster.json("GET", &format!("{MAPS}/{name}"), Value::Null).await;
+        assert!((400..500).contains(&code), "{name}: {code} {answer}");
+    }
+}
+
+/// CVE-2022-3162: a list or watch of one kind never shows another.
+#[tokio::test]
+async fn lists_stay_within_their_kind() {
+    let cluster = Cluster::new().await;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"a": "b"}});
+    assert_eq!(cluster.json("POST", "/api/v1/namespaces/default/secrets", secret).await.0, 201);
+    for namespace in ["..", "..%2Fsecrets", "..%2Fsecrets%2Fdefault", "a%2F..", "%2E%2E"] {
+        let (code, answer) =
+            cluster.json("GET", &format!("/api/v1/namespaces/{namespace}/configmaps"), Value::Null).await;
+        let is_empty = answer["items"].as_array().is_none_or(Vec::is_empty);
+        assert!(code >= 400 || is_empty, "{namespace}: {code} {answer}");
+    }
+    for name in ["../../secrets/default/s", "..%2F..%2Fsecrets%2Fdefault%2Fs", "../secrets/s"] {
+        let path = format!("/api/v1/configmaps?fieldSelector=metadata.name%3D{name}");
+        let (code, answer) = cluster.json("GET", &path, Value::Null).await;
+        let is_empty = answer["items"].as_array().is_none_or(Vec::is_empty);
+        assert!(code >= 400 || is_empty, "{name}: {code} {answer}");
+    }
+    use base64::Engine;
+    let page = cluster.json("GET", "/api/v1/configmaps?limit=1", Value::Null).await.1;
+    let version = page["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+    for start in ["../secrets/", "default/../../secrets/default/", "../../secrets/default/a"] {
+        let forged = json!({"v": "meta.k8s.io/v1", "rv": version, "start": start}).to_string();
+        let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(forged);
+        let (code, answer) =
+            cluster.json("GET", &format!("/api/v1/configmaps?limit=9&continue={token}"), Value::Null).await;
+        assert!(code >= 400 || !answer.to_string().contains("\"Secret\""), "{start}: {code} {answer}");
+        assert!(!answer.to_string().contains("\"a\":\"Yg==\""), "{start}: {answer}");
+    }
+}
+
+/// CVE-2019-11247: a kind is served in its own scope alone.
+#[tokio::test]
+async fn scopes_are_not_interchangeable() {
+    let cluster = Cluster::new().await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "x"}});
+    assert_eq!(cluster.json("POST", "/api/v1/nodes", node.clone()).await.0, 201);
+    for (method, path, body) in [
+        ("GET", "/api/v1/namespaces/default/nodes/x", Value::Null),
+        ("GET", "/api/v1/namespaces/default/nodes", Value::Null),
+        ("POST", "/api/v1/namespaces/default/nodes", node.clone()),
+        ("PUT", "/api/v1/namespaces/default/nodes/x", node),
+        ("DELETE", "/api/v1/namespaces/default/nodes/x", Value::Null),
+        ("GET", "/api/v1/configmaps/kube-root-ca.crt", Value::Null),
+        ("DELETE", "/api/v1/configmaps/kube-root-ca.crt", Value::Null),
+    ] {
+        let (code, answer) = cluster.json(method, path, body).await;
+        assert_eq!(code, 404, "{method} {path}: {answer}");
+    }
+}
+
+/// CVE-2016-1905: admission judges what a patch makes, whatever kind of patch it is.
+#[tokio::test]
+async fn patches_are_admitted_too() {
+    let cluster = Cluster::new().await;
+    namespace(&cluster, "strict", "baseline").await;
+    let pods = "/api/v1/namespaces/strict/pods";
+    assert_eq!(cluster.json("POST", pods, pod(json!([{"name": "c", "image": "i"}]))).await.0, 201);
+    let privileged = json!({"name": "e", "image": "i", "securityContext": {"privileged": true}});
+    let path = format!("{pods}/p/ephemeralcontainers");
+    for kind in PATCHES {
+        let patch = json!({"spec": {"ephemeralContainers": [privileged]}});
+        let (code, answer) = cluster.ask("PATCH", &path, kind, patch).await;
+        assert_eq!(code, 403, "{kind}: {answer}");
+        assert!(answer["message"].as_str().unwrap().contains("violates PodSecurity \"baseline:latest\""), "{answer}");
+    }
+    let patch = json!([{"op": "add", "path": "/spec/ephemeralContainers", "value": [privileged]}]);
+    assert_eq!(cluster.ask("PATCH", &path, "application/json-patch+json", patch).await.0, 403);
+    let mut applied = pod(json!([privileged]));
+    applied["metadata"]["name"] = "q".into();
+    let path = format!("{pods}/q?fieldManager=m");
+    assert_eq!(cluster.ask("PATCH", &path, "application/apply-patch+yaml", applied).await.0, 403);
+}
+
+/// CVE-2024-3177 and CVE-2023-2728: the secrets of an account that lists its own are all that its pods use.
+#[tokio::test]
+async fn accounts_that_list_their_secrets_use_no_others() {
+    let cluster = Cluster::new().await;
+    namespace(&cluster, "n", "privileged").await;
+    let account = json!({"metadata": {"annotations": {"kubernetes.io/enforce-mountable-secrets": "true"}},
+        "secrets": [{"name": "listed"}]});
+    let path = "/api/v1/namespaces/n/serviceaccounts/default";
+    assert_eq!(cluster.ask("PATCH", path, PATCHES[0], account).await.0, 200);
+    let pods = "/api/v1/namespaces/n/pods";
+    let from = |secret: &str| json!({"envFrom": [{"secretRef": {"name": secret}}]});
+    let variable =
+        |secret: &str| json!({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": secret, "key": "k"}}}]});
+    let container = |name: &str, part: &Value| {
+        let mut container = json!({"name": name, "image": "i"});
+        container.as_object_mut().unwrap().extend(part.as_object().unwrap().clone());
+        container
+    };
+    let good = pod(json!([container("c", &from("listed"))]));
+    assert_eq!(cluster.json("POST", pods, good).await.0, 201);
+    for part in [from("other"), variable("other")] {
+        let mut in_container = pod(json!([container("c", &part)]));
+        in_container["metadata"]["name"] = "q".into();
+        let mut in_init = pod(json!([{"name": "c", "image": "i"}]));
+        in_init["metadata"]["name"] = "q".into();
+        in_init["spec"]["initContainers"] = json!([container("i", &part)]);
+        for refused in [in_container, in_init] {
+            let (code, answer) = cluster.json("POST", pods, refused).await;
+            assert_eq!(code, 403, "{answer}");
+            let message = answer["message"].as_str().unwrap();
+            let why = "is not allowed because service account default does not reference that secret";
+            assert!(message.ends_with(why), "{message}");
+        }
+        let patch = json!({"spec": {"ephemeralContainers": [container("e", &part)]}});
+        let (code, answer) = cluster.ask("PATCH", &format!("{pods}/p/ephemeralcontainers"), PATCHES[1], patch).await;
+        assert_eq!(code, 403, "{answer}");
+        assert!(answer["message"].as_str().unwrap().contains("ephemeral container e with env"), "{answer}");
+    }
+}
+
+/// CVE-2021-25735: admission sees the old object as it was.
+#[tokio::test]
+async fn the_old_object_is_shown_unchanged() {
+    let cluster = Cluster::new().await;
+    let registration = "/apis/admissionregistration.k8s.io/v1";
+    let seen = "string(oldObject.metadata.labels.a) + '|' + string(oldObject.spec.?unschedulable.orValue(false)) + '|' + \
+                string(oldObject.spec.?podCIDR.orValue('none')) + '|' + string(size(oldObject.spec.?taints.orValue([])))";
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "show"}, "spec": {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]}]},
+            "validations": [{"expression": "false", "messageExpression": seen}]}});
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "show"}, "spec": {"policyName": "show", "validationActions": ["Deny"]}});
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "x", "labels": {"a": "1"}}});
+    assert_eq!(cluster.json("POST", "/api/v1/nodes", node).await.0, 201);
+    let policies = format!("{registration}/validatingadmissionpolicies");
+    assert_eq!(cluster.json("POST", &policies, policy).await.0, 201);
+    assert_eq!(
+        cluster.json("POST", &format!("{registration}/validatingadmissionpolicybindings"), binding).await.0,
+        201
+    );
+    for kind in PATCHES {
+        for patch in [
+            json!({"metadata": {"labels": {"a": "2"}}}),
+            json!({"spec": {"unschedulable": true}}),
+            json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}}),
+            json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}),
+        ] {
+            let (code, answer) = cluster.ask("PATCH", "/api/v1/nodes/x", kind, patch.clone()).await;
+            assert_eq!(code, 422, "{patch}: {answer}");
+            // A new node has one taint: that it is not ready.
+            assert!(answer["message"].as_str().unwrap().contains("1|false|none|1"), "{patch}: {answer}");
+        }
+    }
+}

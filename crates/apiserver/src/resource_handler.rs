@@ -1,0 +1,275 @@
+//! Requests for resources: which operation a target and a method mean.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use http::{Method, Response};
+use knarr_api::catalogue::Verb;
+use knarr_api::names;
+use knarr_api::status::Status;
+
+use crate::authorized_request::AuthorizedRequest;
+use crate::decode;
+use crate::kinds::Resource;
+use crate::persist::{self, Outcome, selection::Selection};
+use crate::resource_request::ResourceRequest;
+use crate::response::HandlerResponse;
+use crate::response::{self, Body, IncludeObject};
+use crate::route::accept::{self, Format, Offer};
+use crate::route::options::{DeleteOptions, ListOptions, WriteKind, WriteOptions};
+use crate::state::ApiServer;
+use crate::{subresource, watch};
+
+/// How many objects of a collection are deleted at once.
+const DELETIONS_AT_ONCE: usize = 64;
+
+/// Answers a request for a resource.
+pub async fn handle(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> Result<HandlerResponse, Status> {
+    let target = &request.routed.target;
+    let kinds = server.kinds.load_full();
+    let Some(resource) = kinds.resource(&target.group, &target.version, &target.resource) else {
+        let built_in = knarr_api::catalogue::Catalogue::built_in().version(&target.group, &target.version).is_some();
+        return if built_in { Err(Status::no_such_resource()) } else { Ok(response::page_not_found().into()) };
+    };
+    let operation = check_path(resource, request)?;
+    if !target.subresource.is_empty() {
+        return subresource::serve(server, resource, request, operation).await;
+    }
+    let offer = Offer {
+        custom: resource.custom.is_some(),
+        list: matches!(operation, Verb::List | Verb::Watch),
+        // What is not stored has no rows to show.
+        shapes: resource.storage().is_some() || operation != Verb::Create,
+    };
+    let format = accept::negotiate(&request.parts.headers, request.query, offer)?;
+    if operation == Verb::Watch {
+        let mut answer = watch::serve(server, resource, request, &format).await?;
+        answer.warnings.extend(deprecation(resource).map(str::to_owned));
+        return Ok(answer);
+    }
+    let call = ResourceRequest::new(server, resource, request);
+    call.warnings.lock().extend(deprecation(resource).map(str::to_owned));
+    let include = match IncludeObject::of(&format, request.query) {
+        Ok(include) => include,
+        Err(status) => return Ok(call.respond(Err(status))),
+    };
+    let response = if let Some(provider) = server.provided.provider(&resource.kind) {
+        crate::provided::serve(server, &**provider, &call, operation, &format).await
+    } else if resource.storage().is_none() {
+        subresource::virtual_kind(&call, request, operation, &format).await
+    } else {
+        serve(&call, request, operation, &format, include).await
+    };
+    Ok(call.respond(response))
+}
+
+/// What every request for a kind on its way out is warned with.
+pub fn deprecation(resource: &Resource) -> Option<&str> {
+    if let Some(custom) = &resource.custom {
+        return custom.deprecation.as_deref();
+    }
+    match resource.kind.plural.as_str() {
+        _ if !resource.kind.group.is_empty() => None,
+        "componentstatuses" => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        "endpoints" => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
+        _ => None,
+    }
+}
+
+/// What the method means on this path, or why it means nothing.
+fn check_path(resource: &Resource, request: &AuthorizedRequest<'_>) -> Result<Verb, Status> {
+    let target = &request.routed.target;
+    let kind = &resource.kind;
+    let is_namespaces = target.resource == "namespaces" && target.group.is_empty();
+    let has_namespace = !target.namespace.is_empty() && !is_namespaces;
+    let named = request.routed.named;
+    if has_namespace && !kind.namespaced || kind.namespaced && !has_namespace && named {
+        return Err(Status::no_such_resource());
+    }
+    if named {
+        check_path_name(&target.name)?;
+    }
+    let (verbs, proxies) = if target.subresource.is_empty() {
+        (kind.verbs, false)
+    } else {
+        let own = kind.subresource(&target.subresource).ok_or_else(|| match resource.custom {
+            Some(_) => Status::not_found(resource.named(), &target.name),
+            None => Status::no_such_resource(),
+        })?;
+        (own.verbs, target.subresource == "proxy")
+    };
+    if request.routed.beyond > 0 && !proxies {
+        return Err(Status::no_such_resource());
+    }
+    let verb = match (&request.parts.method, target.verb.as_str()) {
+        (&Method::GET | &Method::HEAD, verb) => Verb::parse(verb),
+        (&Method::POST, _) => Some(Verb::Create),
+        (&Method::PUT, _) => Some(Verb::Update),
+        (&Method::PATCH, _) => Some(Verb::Patch),
+        (&Method::DELETE, verb) => Verb::parse(verb),
+        // What it means is the business of whoever the request is forwarded to.
+        (&Method::OPTIONS, _) if proxies => Some(Verb::Get),
+        _ => None,
+    };
+    let verb = verb.filter(|verb| verbs.contains(*verb)).ok_or_else(|| match resource.custom {
+        Some(_) if !target.subresource.is_empty() => unsupported(resource, &target.verb),
+        _ => Status::method_not_allowed(),
+    })?;
+    let on_collection = target.subresource.is_empty();
+    let fits = match verb {
+        Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => named,
+        // A custom resource may be made under its own name's path.
+        Verb::Create => (!named || !on_collection || resource.custom.is_some()) && (!kind.namespaced || has_namespace),
+        Verb::DeleteCollection => !named && (!kind.namespaced || has_namespace),
+        Verb::List => !named,
+        Verb::Watch => true,
+    };
+    if fits { Ok(verb) } else { Err(Status::method_not_allowed()) }
+}
+
+/// A name stands for one part of a path; no object can have another.
+fn check_path_name(name: &str) -> Result<(), Status> {
+    if name.contains('/') {
+        return Err(Status::no_such_resource());
+    }
+    match names::path_segment(name).as_slice() {
+        [] => Ok(()),
+        wrong => Err(Status::bad_request(format!("Name parameter invalid: {name:?}: {}", wrong.join(", ")))),
+    }
+}
+
+/// The refusal of a method that a custom resource's subresource does not know.
+fn unsupported(resource: &Resource, verb: &str) -> Status {
+    let of = resource.named();
+    let text = format!("{verb} is not supported on resources of kind {:?}", of.to_string());
+    Status::new(405, "MethodNotAllowed", text).about(of, "")
+}
+
+async fn serve(
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
+    operation: Verb,
+    format: &Format,
+    include: IncludeObject,
+) -> Result<Response<Body>, Status> {
+    let resource = call.resource;
+    match operation {
+        Verb::Get => {
+            let entry = persist::get(call).await?;
+            response::object(resource, &Outcome::Stored(entry), 200, format, include)
+        }
+        Verb::List => {
+            let options = ListOptions::parse(call.query, false)?;
+            let selection = Selection::parse(resource, &options.label_selector, &options.field_selector)?;
+            let listed = persist::list::list(call, &options, &selection).await?;
+            response::list(resource, listed, format, include)
+        }
+        Verb::Create => {
+            let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
+            let object = decode::object(call, &request.body, options.field_validation)?;
+            let outcome = persist::create::create(call, object, &options).await?;
+            answer_object(call, outcome, 201, format, include).await
+        }
+        Verb::Update => {
+            let updated = put(call, request).await?;
+            let code = if updated.created { 201 } else { 200 };
+            answer_object(call, updated.outcome, code, format, include).await
+        }
+        Verb::Patch => {
+            let (updated, _) = persist::patch::patch(call, &request.body).await?;
+            let code = if updated.created { 201 } else { 200 };
+            answer_object(call, updated.outcome, code, format, include).await
+        }
+        Verb::Delete => delete(call, request, format, include).await,
+        Verb::DeleteCollection => delete_collection(call, request, format, include).await,
+        Verb::Watch => Err(Status::method_not_allowed()),
+    }
+}
+
+/// Answers with what a write left.
+pub async fn answer_object(
+    call: &ResourceRequest<'_>,
+    outcome: Outcome,
+    code: u16,
+    format: &Format,
+    include: IncludeObject,
+) -> Result<Response<Body>, Status> {
+    let outcome = persist::convert::outcome(call.server, call.resource, outcome).await?;
+    response::object(call.resource, &outcome, code, format, include)
+}
+
+/// Replaces an object by the one in the body.
+pub async fn put(
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
+) -> Result<persist::update::Updated, Status> {
+    let options = WriteOptions::parse(call.query, call.headers, WriteKind::Update)?;
+    let mut object = decode::object(call, &request.body, options.field_validation)?;
+    persist::patch::check_name(call, &object)?;
+    persist::strategy::match_namespace(call, &mut object)?;
+    persist::strategy::deduplicate_owners(call, &mut object, false);
+    let may_create = call.resource.custom.is_none()
+        && call.resource.rules.allows_create_on_update()
+        && call.target.subresource.is_empty();
+    persist::update::update(call, &options, may_create, &mut |current| {
+        let mut object = object.clone();
+        if let Some(current) = current {
+            persist::update::check_identity(call, &object, current)?;
+        }
+        persist::managed_fields::record(call, current, &mut object, &options)?;
+        Ok(object)
+    })
+    .await
+}
+
+async fn delete(
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
+    format: &Format,
+    include: IncludeObject,
+) -> Result<Response<Body>, Status> {
+    let given = decode::delete_options(call.headers, &request.body)?;
+    let options = DeleteOptions::parse(call.query, &given)?;
+    call.delete_options.get_or_init(|| given);
+    let deleted = persist::delete::delete(call, &call.target.name, &options).await?;
+    let code = if !deleted.gone && options.orphan_dependents == Some(false) { 202 } else { 200 };
+    match deleted.response {
+        persist::delete::DeleteResponse::Object(outcome) => answer_object(call, outcome, code, format, include).await,
+        persist::delete::DeleteResponse::Status(status) => Ok(response::value(&status, code, format)),
+    }
+}
+
+/// Deletes one of many; that it is gone already is no failure.
+fn delete_named<'a>(
+    call: &'a ResourceRequest<'a>,
+    name: String,
+    options: &'a DeleteOptions,
+) -> Pin<Box<dyn Future<Output = Result<(), Status>> + Send + 'a>> {
+    Box::pin(async move {
+        match persist::delete::delete(call, &name, options).await {
+            Err(status) if status.code != 404 => Err(status),
+            _ => Ok(()),
+        }
+    })
+}
+
+async fn delete_collection(
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
+    format: &Format,
+    include: IncludeObject,
+) -> Result<Response<Body>, Status> {
+    let given = decode::delete_options(call.headers, &request.body)?;
+    let options = DeleteOptions::parse(call.query, &given)?;
+    call.delete_options.get_or_init(|| given);
+    let listing = ListOptions::parse(call.query, false)?;
+    let selection = Selection::parse(call.resource, &listing.label_selector, &listing.field_selector)?;
+    let listed = persist::list::list(call, &listing, &selection).await?;
+    // Many at a time, since writes that wait together share one sync of the disk.
+    let names: Vec<String> =
+        listed.entries.iter().map(|entry| call.resource.split_key(&entry.key).1.to_owned()).collect();
+    let deletions = futures::stream::iter(names).map(|name| delete_named(call, name, &options));
+    deletions.buffer_unordered(DELETIONS_AT_ONCE).try_collect::<()>().await?;
+    response::list(call.resource, listed, format, include)
+}

@@ -1,0 +1,280 @@
+//! How a server comes to be: from a store and settings to a server that can be listened for.
+
+pub mod api_services;
+pub mod write;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use futures::{StreamExt, TryStreamExt};
+use http::Method;
+use jiff::Timestamp;
+use knarr_api::catalogue::Catalogue;
+use knarr_api::status::Status;
+use knarr_api::value::{Read, Write as _};
+use knarr_store::{Error, Store};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::admit::{Chain, EnabledPlugins, QuotaWriter};
+use crate::authenticate::{Authenticator, ServiceAccountTokens, TokenFile, publish_since};
+use crate::authorize::{Authorizer, Decision, NodeAuthorizer, NodeGraph, Rbac, Rule, Union};
+use crate::bootstrap::{self, Wanted};
+use crate::endpoint::Documents;
+use crate::endpoint::metrics::Metrics;
+use crate::endpoint::page::Pages;
+use crate::kinds::{Kinds, OpenDescriptions};
+use crate::object_reader::ObjectReader;
+use crate::persist::store_reader::StoreReader;
+use crate::persist::{managed_fields, store_error, stored};
+use crate::provided::{Provided, ProvidedKind, resource_metrics};
+use crate::request::{Target, User};
+use crate::service::Services;
+use crate::state::ApiServer;
+use crate::subresource::connect::Kubelets;
+
+/// How many of the first objects are written side by side, so that they share the disk's syncs.
+const AT_ONCE: usize = 64;
+
+const NAMESPACE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What a server is made from.
+pub struct Settings {
+    pub store: Arc<dyn Store>,
+    pub token_file: TokenFile,
+    pub service_accounts: Arc<ServiceAccountTokens>,
+    pub descriptions: OpenDescriptions,
+    /// PEM of the authority that signs client certificates.
+    pub client_authority: String,
+    /// PEM of the authority that signs the certificates of servers that authenticate users for this one.
+    pub front_proxy_authority: String,
+    /// `10.96.0.0/12`, one a family.
+    pub service_ranges: Vec<String>,
+    /// Where clients reach this server: address and port.
+    pub address: String,
+    /// Kinds that other parts of this process make the objects of.
+    pub provided: Vec<ProvidedKind>,
+    /// Paths that other parts of this process answer.
+    pub pages: Pages,
+    /// Admission plugins beyond those that always run.
+    pub admission_plugins: EnabledPlugins,
+}
+
+/// A server, and the switches of its life.
+pub struct Started {
+    pub server: Arc<ApiServer>,
+    pub stop: watch::Sender<bool>,
+    pub ready: watch::Sender<bool>,
+}
+
+/// Puts a server together. It answers at once; `prepare` makes what a cluster holds from its first moment.
+pub fn start(settings: Settings) -> Started {
+    let provided = Provided::new(settings.provided);
+    let catalogue = Catalogue::with_custom(provided.kinds().map(|(kind, _)| kind));
+    let kinds = Arc::new(ArcSwap::from_pointee(Kinds::new(catalogue, &provided.by_path(), settings.descriptions)));
+    let objects: Arc<dyn ObjectReader> = Arc::new(StoreReader::new(settings.store.clone(), kinds.clone()));
+    let rbac = Arc::new(Rbac::new(objects.clone()));
+    let node_graph = Arc::new(NodeGraph::default());
+    let nodes = NodeAuthorizer::new(node_graph.clone(), node_rules());
+    let authorizer: Arc<dyn Authorizer> = Arc::new(Union(vec![Box::new(nodes), Box::new(SharedRbac(rbac.clone()))]));
+    let quotas = StoredQuotas { store: settings.store.clone(), kinds: kinds.clone() };
+    let admission = Chain::new(authorizer.clone(), rbac.clone(), Arc::new(quotas), &settings.admission_plugins);
+    let store = settings.store.clone();
+    let (stop, stopping) = watch::channel(false);
+    let (ready, is_ready) = watch::channel(false);
+    let server = Arc::new(ApiServer {
+        store: settings.store,
+        kinds,
+        objects,
+        admission,
+        authenticator: Arc::new(Authenticator::new(settings.token_file, settings.service_accounts.clone())),
+        authorizer,
+        rbac,
+        node_graph,
+        service_accounts: settings.service_accounts,
+        services: Services::new(store, &settings.service_ranges),
+        kubelets: Kubelets::default(),
+        client_authority: settings.client_authority,
+        provided,
+        front_proxy_authority: settings.front_proxy_authority,
+        aggregation: Default::default(),
+        audit: Default::default(),
+        outbound: Default::default(),
+        documents: Documents::new(settings.address),
+        pages: settings.pages,
+        metrics: Metrics::default(),
+        health: Default::default(),
+        fairness: Default::default(),
+        stopping,
+        ready: is_ready,
+    });
+    crate::custom::load(&server);
+    server.fairness.load(&*server.objects);
+    Started { server, stop, ready }
+}
+
+/// Tells other servers which authority signs client certificates, so that they can know their callers too.
+async fn publish_trust(server: &Arc<ApiServer>) -> Result<(), PrepareError> {
+    const NAME: &str = "extension-apiserver-authentication";
+    const NAMESPACE: &str = "kube-system";
+    let mut object = match server.objects.get("", "configmaps", NAMESPACE, NAME) {
+        Some(existing) => (*existing).clone(),
+        None => json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": NAMESPACE}}),
+    };
+    let data = json!({
+        "client-ca-file": server.client_authority,
+        "requestheader-allowed-names": json!([crate::authenticate::FRONT_PROXY_CLIENT]).to_string(),
+        "requestheader-client-ca-file": server.front_proxy_authority,
+        "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
+        "requestheader-group-headers": "[\"X-Remote-Group\"]",
+        "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
+        "requestheader-username-headers": "[\"X-Remote-User\"]",
+    });
+    if *object.at(&["data"]) == data {
+        return Ok(());
+    }
+    let method = if object.has(&["metadata", "uid"]) { Method::PUT } else { Method::POST };
+    object.set(&["data"], data);
+    let path = write::Path { group: "", version: "v1", plural: "configmaps", namespace: NAMESPACE, name: NAME };
+    write::send(server, method, &path, &object).await.map_err(|status| PrepareError {
+        verb: "publish",
+        resource: "configmaps",
+        name: NAME.to_owned(),
+        status: Box::new(status),
+    })
+}
+
+/// Makes an object that is missing, or mends one that has lost something.
+async fn ensure(server: &Arc<ApiServer>, wanted: Wanted) -> Result<(), PrepareError> {
+    let path = write::Path {
+        group: wanted.group,
+        version: wanted.version,
+        plural: wanted.resource,
+        namespace: wanted.namespace(),
+        name: wanted.name(),
+    };
+    let existing = server.objects.get(wanted.group, wanted.resource, wanted.namespace(), wanted.name());
+    let written = match existing {
+        None => write::send(server, Method::POST, &path, &wanted.object).await,
+        Some(existing) => match bootstrap::reconcile(&existing, &wanted) {
+            Some(mended) => write::send(server, Method::PUT, &path, &mended).await,
+            None => Ok(()),
+        },
+    };
+    written.map_err(|status| PrepareError {
+        verb: "prepare",
+        resource: wanted.resource,
+        name: wanted.name().to_owned(),
+        status: Box::new(status),
+    })
+}
+
+/// What every node may do to what belongs to no node in particular: the rules of the built-in role.
+fn node_rules() -> Vec<Rule> {
+    let all = bootstrap::wanted(&[]);
+    let role = all.iter().find(|wanted| wanted.resource == "clusterroles" && wanted.name() == "system:node");
+    role.map(|role| role.object.items(&["rules"]).iter().map(Rule::from_value).collect()).unwrap_or_default()
+}
+
+struct SharedRbac(Arc<Rbac>);
+
+impl Authorizer for SharedRbac {
+    fn decide(&self, user: &User, target: &Target) -> Decision {
+        self.0.decide(user, target)
+    }
+}
+
+/// Charges quotas in the store.
+struct StoredQuotas {
+    store: Arc<dyn Store>,
+    kinds: Arc<ArcSwap<Kinds>>,
+}
+
+#[async_trait]
+impl QuotaWriter for StoredQuotas {
+    async fn write_used(&self, quota: &Value, used: Value) -> Result<bool, Status> {
+        let kinds = self.kinds.load_full();
+        let resource = kinds.stored("", "resourcequotas").ok_or_else(Status::no_such_resource)?;
+        let (namespace, name) = (quota.text(&["metadata", "namespace"]), quota.text(&["metadata", "name"]));
+        let revision = quota.text(&["metadata", "resourceVersion"]).parse().map_err(Status::internal)?;
+        let mut charged = quota.clone();
+        charged.set(&["status", "used"], used);
+        managed_fields::record_status(resource, quota, &mut charged, Timestamp::now());
+        let value = stored::encode(resource, &charged);
+        match self.store.update(&resource.key(namespace, name), value, revision, None).await {
+            Ok(_) => Ok(true),
+            Err(Error::Conflict { .. }) => Ok(false),
+            Err(error) => Err(store_error(error)),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {resource} {name}: {status}")]
+pub struct PrepareError {
+    verb: &'static str,
+    resource: &'static str,
+    name: String,
+    status: Box<Status>,
+}
+
+/// Makes and mends what every cluster holds. `advertised` is where the rest of the cluster reaches this server.
+pub async fn prepare(
+    server: &Arc<ApiServer>,
+    service_ranges: &[String],
+    advertised: SocketAddr,
+) -> Result<(), PrepareError> {
+    server.services.repair(server, jiff::Timestamp::now()).await;
+    // Whatever lives in a namespace comes after all namespaces; beyond that the order is free.
+    let (namespaces, mut others): (Vec<Wanted>, Vec<Wanted>) =
+        bootstrap::wanted(service_ranges).into_iter().partition(|wanted| wanted.resource == "namespaces");
+    others.extend(server.provided.serves(resource_metrics::GROUP).then(resource_metrics::reader_role));
+    for part in [namespaces, others] {
+        futures::stream::iter(part).map(Ok).try_for_each_concurrent(AT_ONCE, |wanted| ensure(server, wanted)).await?;
+    }
+    let (published, trust, since) = futures::join!(
+        api_services::publish(server),
+        publish_trust(server),
+        publish_since(server, jiff::Timestamp::now())
+    );
+    let () = published;
+    trust?;
+    since.map_err(|status| PrepareError {
+        verb: "publish",
+        resource: "configmaps",
+        name: "kube-apiserver-legacy-service-account-token-tracking".to_owned(),
+        status: Box::new(status),
+    })?;
+    crate::service::publish(server, service_ranges, advertised).await.map_err(|status| PrepareError {
+        verb: "publish",
+        resource: "services",
+        name: "kubernetes".to_owned(),
+        status: Box::new(status),
+    })?;
+    server.fairness.load(&*server.objects);
+    Ok(())
+}
+
+/// Restores what every cluster holds where somebody deletes it, until the server stops.
+pub async fn maintain(server: Arc<ApiServer>, service_ranges: Vec<String>, advertised: SocketAddr) {
+    tokio::join!(crate::service::run(server.clone(), service_ranges, advertised), keep_namespaces(server),);
+}
+
+/// Creates the system namespaces again when they are gone.
+async fn keep_namespaces(server: Arc<ApiServer>) {
+    let mut stopping = server.stopping.clone();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(NAMESPACE_INTERVAL) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+        }
+        for wanted in bootstrap::wanted(&[]).into_iter().filter(|wanted| wanted.resource == "namespaces") {
+            if let Err(error) = ensure(&server, wanted).await {
+                tracing::warn!(%error, "cannot create a system namespace");
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Writes of the server itself, on the same path as those of every client.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use knarr_api::status::Status;
+use serde_json::Value;
+
+use crate::request::Sender;
+use crate::request::{GROUP_MASTERS, User};
+use crate::state::ApiServer;
+
+/// Where an object is.
+pub struct Path<'a> {
+    pub group: &'a str,
+    pub version: &'a str,
+    pub plural: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+/// Sends an object to where it belongs, or what is to be changed of one. That it is there already is no failure.
+pub async fn send(server: &Arc<ApiServer>, method: Method, at: &Path<'_>, object: &Value) -> Result<(), Status> {
+    let mut path = if at.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", at.group) };
+    path.push_str(&format!("/{}", at.version));
+    if !at.namespace.is_empty() {
+        path.push_str(&format!("/namespaces/{}", at.namespace));
+    }
+    path.push_str(&format!("/{}", at.plural));
+    if method != Method::POST {
+        path.push_str(&format!("/{}", at.name));
+    }
+    let media = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+    let body = serde_json::to_vec(object).map_err(Status::internal)?;
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", media)
+        .header("user-agent", "kube-apiserver")
+        .body(Full::new(Bytes::from(body)))
+        .map_err(Status::internal)?;
+    let sender = Sender::Trusted(Arc::new(User::named("system:apiserver", &[GROUP_MASTERS])));
+    let mut response = server.handle(request, &sender).await;
+    let code = response.status().as_u16();
+    if response.status().is_success() || code == 409 {
+        return Ok(());
+    }
+    let body = response.body_mut().gather().unwrap_or_default();
+    Err(Status::new(code, "", message(&body)))
+}
+
+/// What a refusal says, in words alone.
+fn message(body: &[u8]) -> String {
+    let status = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    status["message"].as_str().map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned)
+}

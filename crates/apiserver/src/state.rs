@@ -1,0 +1,61 @@
+//! The state that all requests share.
+
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use knarr_store::Store;
+
+use crate::admit::Chain;
+use crate::aggregate::Aggregation;
+use crate::audit::Audit;
+use crate::authenticate::{Authenticator, ServiceAccountTokens};
+use crate::authorize::{Authorizer, NodeGraph, Rbac};
+use crate::endpoint;
+use crate::endpoint::metrics::Metrics;
+use crate::fairness::Fairness;
+use crate::kinds::Kinds;
+use crate::object_reader::ObjectReader;
+use crate::outbound::Outbound;
+use crate::service::Services;
+use crate::subresource::connect::Kubelets;
+
+/// An API server. `startup` builds it, `pipeline` handles requests with it, `background` keeps it up to date.
+pub struct ApiServer {
+    pub store: Arc<dyn Store>,
+    pub kinds: Arc<ArcSwap<Kinds>>,
+    pub objects: Arc<dyn ObjectReader>,
+    pub admission: Chain,
+    pub authenticator: Arc<Authenticator>,
+    pub authorizer: Arc<dyn Authorizer>,
+    /// The rules that access reviews list.
+    pub rbac: Arc<Rbac>,
+    /// Which node needs which object; kept up to date in the background.
+    pub node_graph: Arc<NodeGraph>,
+    pub service_accounts: Arc<ServiceAccountTokens>,
+    pub services: Services,
+    pub kubelets: Kubelets,
+    /// PEM of the authority that signs client certificates.
+    pub client_authority: String,
+    /// Kinds whose objects this process computes on request instead of storing them.
+    pub provided: crate::provided::Provided,
+    /// PEM of the authority that signs the certificates of servers that authenticate users for this one.
+    pub front_proxy_authority: String,
+    /// Groups that other servers of the cluster serve.
+    pub aggregation: Aggregation,
+    /// Where requests are recorded; unset without an audit policy.
+    pub audit: OnceLock<Audit>,
+    /// The client that calls webhooks.
+    pub outbound: Outbound,
+    pub documents: endpoint::Documents,
+    /// Paths that other components of this process serve.
+    pub pages: endpoint::page::Pages,
+    pub metrics: Metrics,
+    /// The results of health checks, as metrics.
+    pub health: endpoint::slis::Indicators,
+    /// Which FlowSchema a request belongs to.
+    pub fairness: Fairness,
+    /// Turns true when the server starts to stop: watches end, and it is no longer ready.
+    pub stopping: tokio::sync::watch::Receiver<bool>,
+    /// Turns true once everything a new cluster needs is in place.
+    pub ready: tokio::sync::watch::Receiver<bool>,
+}
