@@ -1,6 +1,7 @@
 //! The one error a client sees: a Kubernetes Status. Everything that can go wrong with a request becomes one here.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
@@ -149,13 +150,9 @@ impl Status {
 
     /// All that is wrong with an object of a kind.
     pub fn invalid(kind: Named<'_>, name: &str, errors: &Errors) -> Self {
-        let mut texts: Vec<String> = Vec::new();
-        for error in &errors.0 {
-            let text = error.to_string();
-            if !texts.contains(&text) {
-                texts.push(text);
-            }
-        }
+        let mut seen = HashSet::new();
+        let texts: Vec<String> =
+            errors.0.iter().map(ToString::to_string).filter(|text| seen.insert(text.clone())).collect();
         let list = match texts.as_slice() {
             [] => "<nil>".to_owned(),
             [one] => one.clone(),

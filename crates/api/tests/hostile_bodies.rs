@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use knarr_api::field::{Errors, Path};
 use knarr_api::schema::builtin;
+use knarr_api::status::{Named, Status};
 use knarr_api::{decode, patch};
 use serde_json::json;
 
@@ -142,4 +144,17 @@ fn long_lists_merge_quickly() {
     let merged = within_deadline("a merge", || patch::strategic_merge(object, patch, node)).expect("merged");
     let count = |pointer: &str| merged.pointer(pointer).and_then(|list| list.as_array()).map(Vec::len);
     assert_eq!((count("/metadata/finalizers"), count("/spec/volumes")), (Some(7_500), Some(7_500)));
+}
+
+/// An object with an error in each of many fields: each message is listed once.
+#[test]
+fn many_field_errors_become_a_status_quickly() {
+    let spec = Path::root("spec");
+    let mut errors = Errors::new();
+    for at in (0..50_000).chain(0..10) {
+        errors.required(&spec.item("containers", at).child("name"), "");
+    }
+    let kind = Named { group: "", name: "Pod" };
+    let status = within_deadline("field errors", || Status::invalid(kind, "a", &errors));
+    assert_eq!(status.message.matches("Required value").count(), 50_000);
 }
