@@ -1,7 +1,7 @@
-//! Makes a client from a kubeconfig file, or from the surroundings when none is named.
+//! Creates a client from a kubeconfig file, or from the environment when none is given.
 //!
-//! Requests share one HTTP/2 connection, so that hundreds in flight cost no handshakes. Watches have a connection each: they
-//! last, and a server lets only so many streams through one connection.
+//! Requests share one HTTP/2 connection, so that hundreds in flight need no extra handshakes. Each watch has its own
+//! connection: it is long-lived, and a server limits the streams per connection.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -20,28 +20,33 @@ use kube::{Client, Config};
 use tower::retry::RetryLayer;
 use tower::{BoxError, Service, ServiceBuilder};
 
-use crate::reach::Reach;
+use crate::reachability::ServerReachability;
 
-/// How long a connection may be silent before it is asked whether it still stands.
-const SILENCE: Duration = Duration::from_secs(30);
-const ANSWER: Duration = Duration::from_secs(15);
+/// How long a connection may be idle before a keep-alive ping.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// Why no client could be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
+    /// The kubeconfig can't be read.
     #[error("cannot read the kubeconfig")]
     Kubeconfig(#[source] kube::config::KubeconfigError),
+    /// There is no configuration in the environment.
     #[error("no kubeconfig was given and none could be inferred")]
     Infer(#[source] kube::config::InferConfigError),
-    #[error("cannot make a client from the configuration")]
+    /// The configuration is invalid.
+    #[error("cannot create a client from the configuration")]
     Client(#[source] kube::Error),
-    #[error("the server's name {0:?} is no name that TLS can check")]
+    /// The configured server name is not a valid TLS server name.
+    #[error("the server name {0:?} is not valid for TLS")]
     ServerName(String),
 }
 
-/// Connects as the kubeconfig says; without one, as `KUBECONFIG`, `~/.kube/config` or the pod's service account say.
+/// Connects with the given kubeconfig; without one, with `KUBECONFIG`, `~/.kube/config` or the pod's service account.
 ///
-/// Writes are recorded under the `agent`'s name. No read timeout is set: a watch may be silent for minutes and ends by the
-/// server's own timeout.
+/// `agent` is the user agent, which names the field manager of writes. There is no read timeout: a watch may be silent for
+/// minutes, and the server ends it.
 pub async fn connect(kubeconfig: Option<&Path>, agent: &'static str) -> Result<Client, ConnectError> {
     let mut config = match kubeconfig {
         Some(path) => {
@@ -59,7 +64,7 @@ pub async fn connect(kubeconfig: Option<&Path>, agent: &'static str) -> Result<C
 
 fn client_of(config: Config) -> Result<Client, ConnectError> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Should another have installed one in between, that one does.
+        // Fails only when another thread has just installed one, which is as good.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }
     if config.proxy_url.is_some() {
@@ -68,14 +73,14 @@ fn client_of(config: Config) -> Result<Client, ConnectError> {
     let connections = Connections {
         requests: legacy::Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
-            .http2_keep_alive_interval(SILENCE)
-            .http2_keep_alive_timeout(ANSWER)
+            .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+            .http2_keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             // A burst after a pause would open a connection for each request until one is known to be shared.
             .http2_keep_alive_while_idle(true)
             .pool_idle_timeout(None)
             .build(connector(&config, true)?),
         watches: legacy::Client::builder(TokioExecutor::new()).build(connector(&config, false)?),
-        reach: Arc::default(),
+        reachability: Arc::default(),
     };
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
@@ -87,35 +92,35 @@ fn client_of(config: Config) -> Result<Client, ConnectError> {
     Ok(Client::new(service, config.default_namespace))
 }
 
-fn connector(config: &Config, shares: bool) -> Result<HttpsConnector<HttpConnector>, ConnectError> {
+fn connector(config: &Config, shared: bool) -> Result<HttpsConnector<HttpConnector>, ConnectError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(config.connect_timeout);
-    tcp.set_keepalive(Some(SILENCE));
+    tcp.set_keepalive(Some(KEEP_ALIVE_INTERVAL));
     let tls = config.rustls_client_config().map_err(ConnectError::Client)?;
     let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
     if let Some(name) = &config.tls_server_name {
         let resolved = name.clone().try_into().map_err(|_| ConnectError::ServerName(name.clone()))?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(resolved));
     }
-    Ok(match shares {
+    Ok(match shared {
         true => builder.enable_all_versions().wrap_connector(tcp),
         false => builder.enable_http1().wrap_connector(tcp),
     })
 }
 
-/// Put into a request's extensions, it learns the host and port that the request went to.
+/// The host and port that a request was sent to. Put a clone into the request's extensions to have it filled in.
 #[derive(Clone, Debug, Default)]
-pub struct Server(Arc<OnceLock<String>>);
+pub struct ServerAddress(Arc<OnceLock<String>>);
 
-impl Server {
-    /// Nothing before the first request, and of a server that is reached without a connection.
+impl ServerAddress {
+    /// Empty before the first request, and for an in-process server.
     pub fn name(&self) -> &str {
         self.0.get().map_or("", String::as_str)
     }
 
-    fn learn(request: &Request<Body>) {
+    fn fill_in(request: &Request<Body>) {
         if let Some((server, authority)) = request.extensions().get::<Self>().zip(request.uri().authority()) {
             server.0.get_or_init(|| authority.to_string());
         }
@@ -128,7 +133,7 @@ type Connection = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 struct Connections {
     requests: Connection,
     watches: Connection,
-    reach: Arc<Reach>,
+    reachability: Arc<ServerReachability>,
 }
 
 impl Service<Request<Body>> for Connections {
@@ -141,19 +146,20 @@ impl Service<Request<Body>> for Connections {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        Server::learn(&request);
-        let connection = if lasts(request.uri().query()) { &self.watches } else { &self.requests };
-        let (asked, answer, reach) = (self.reach.ask(), connection.request(request), self.reach.clone());
+        ServerAddress::fill_in(&request);
+        let connection = if is_watch(request.uri().query()) { &self.watches } else { &self.requests };
+        let (epoch, response) = (self.reachability.start_request(), connection.request(request));
+        let reachability = self.reachability.clone();
         Box::pin(async move {
-            let answer = answer.await;
-            reach.learn(asked, answer.as_ref().err().map(|error| error as &dyn std::error::Error));
-            answer
+            let response = response.await;
+            reachability.finish_request(epoch, response.as_ref().err().map(|error| error as &dyn std::error::Error));
+            response
         })
     }
 }
 
-/// Whether the request is answered for as long as the client listens.
-fn lasts(query: Option<&str>) -> bool {
+/// Whether the response lasts until the client closes it: a watch, or a followed log.
+fn is_watch(query: Option<&str>) -> bool {
     let parameters = query.unwrap_or_default().split('&');
     parameters.into_iter().any(|parameter| {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
@@ -163,10 +169,10 @@ fn lasts(query: Option<&str>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::lasts;
+    use super::is_watch;
 
     #[test]
-    fn watches_go_their_own_way() {
+    fn watches_have_their_own_connections() {
         for (query, expected) in [
             (None, false),
             (Some("limit=500"), false),
@@ -176,7 +182,7 @@ mod tests {
             (Some("follow=true"), true),
             (Some("labelSelector=watch%3Dtrue"), false),
         ] {
-            assert_eq!(lasts(query), expected, "{query:?}");
+            assert_eq!(is_watch(query), expected, "{query:?}");
         }
     }
 }

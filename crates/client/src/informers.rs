@@ -1,4 +1,4 @@
-//! All informers of a process: one per kind and selector, started when first asked for.
+//! The informers of a process: one per kind and selector, started on first use.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -14,21 +14,22 @@ use parking_lot::Mutex;
 
 use crate::informer::{self, Informer, Metadata, Object, only_identity};
 
-/// Large enough that a list takes few requests, small enough that its pages stay a few megabytes.
-const PAGE: u32 = 1000;
+/// Large enough for few requests per list, small enough that a page stays within a few megabytes.
+const PAGE_SIZE: u32 = 1000;
 
+/// The informers of a process. Clones share them.
 #[derive(Clone)]
 pub struct Informers {
     client: Client,
-    /// Asks for objects without what informers would drop.
+    /// Requests objects without managed fields, which informers would remove.
     lean: Client,
-    running: Arc<Mutex<HashMap<Followed, Arc<dyn Any + Send + Sync>>>>,
-    /// By kind, a `fn(&mut K)` that drops from each object what nobody here reads.
-    reducers: Arc<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
+    running: Arc<Mutex<HashMap<WatchKey, Arc<dyn Any + Send + Sync>>>>,
+    /// By kind, a `fn(&mut K)` that removes from each object what this process does not read.
+    transforms: Arc<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
 }
 
 #[derive(PartialEq, Eq, Hash)]
-struct Followed {
+struct WatchKey {
     object: TypeId,
     /// Group, version and plural of a kind known only at run time.
     resource: Option<(String, String, String)>,
@@ -37,81 +38,85 @@ struct Followed {
 }
 
 impl Informers {
+    /// Informers that list and watch with `client`.
     pub fn new(client: Client) -> Self {
-        let (asked, namespace) = (client.clone(), client.default_namespace().to_owned());
+        let (inner, namespace) = (client.clone(), client.default_namespace().to_owned());
         let lean = tower::service_fn(move |request| {
-            let asked = asked.clone();
-            async move { asked.send(without_managed_fields(request)).await }
+            let inner = inner.clone();
+            async move { inner.send(without_managed_fields(request)).await }
         });
         let lean = Client::new(lean, namespace);
-        Self { client, lean, running: Arc::default(), reducers: Arc::default() }
+        Self { client, lean, running: Arc::default(), transforms: Arc::default() }
     }
 
-    /// Keeps objects of a kind smaller: `reduce` takes out what none of this process' readers needs. Such objects must not
-    /// be written back whole. To be called before informers are asked for.
-    pub fn reducing<K: Object>(mut self, reduce: fn(&mut K)) -> Self {
-        if let Some(reducers) = Arc::get_mut(&mut self.reducers) {
-            reducers.insert(TypeId::of::<K>(), Box::new(reduce));
+    /// Makes objects of a kind smaller: `transform` removes what this process does not read. Such objects must not be
+    /// written back with an update. Call this before the first informer is started.
+    pub fn with_transform<K: Object>(mut self, transform: fn(&mut K)) -> Self {
+        if let Some(transforms) = Arc::get_mut(&mut self.transforms) {
+            transforms.insert(TypeId::of::<K>(), Box::new(transform));
         }
         self
     }
 
+    /// The client that lists and watches.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Everything of a kind.
+    /// The informer of all objects of a kind.
     pub fn of<K: Object + Resource<DynamicType = ()>>(&self) -> Arc<Informer<K>> {
         self.selected("", "")
     }
 
-    /// What of a kind the selectors let through; an empty selector lets everything through.
+    /// The informer of the objects of a kind that match the selectors; an empty selector matches everything.
     pub fn selected<K: Object + Resource<DynamicType = ()>>(&self, fields: &str, labels: &str) -> Arc<Informer<K>> {
-        let followed =
-            Followed { object: TypeId::of::<K>(), resource: None, fields: fields.into(), labels: labels.into() };
-        self.shared(followed, || {
+        let key = WatchKey { object: TypeId::of::<K>(), resource: None, fields: fields.into(), labels: labels.into() };
+        self.shared(key, || {
             let mut config = config();
             config.field_selector = (!fields.is_empty()).then(|| fields.to_owned());
             config.label_selector = (!labels.is_empty()).then(|| labels.to_owned());
-            let reduce =
-                self.reducers.get(&TypeId::of::<K>()).and_then(|reduce| reduce.downcast_ref::<fn(&mut K)>()).copied();
+            let transform = self
+                .transforms
+                .get(&TypeId::of::<K>())
+                .and_then(|transform| transform.downcast_ref::<fn(&mut K)>())
+                .copied();
             Informer::start(watcher(Api::<K>::all(self.lean.clone()), config), move |object: &mut K| {
                 informer::without_managed_fields(object);
-                if let Some(reduce) = reduce {
-                    reduce(object);
+                if let Some(transform) = transform {
+                    transform(object);
                 }
             })
         })
     }
 
-    /// Identity and owners of everything of a kind known only at run time.
+    /// The informer of identity and owners of all objects of a kind known only at run time.
     pub fn metadata(&self, resource: &ApiResource) -> Arc<Informer<Metadata>> {
-        self.shared(followed_metadata(resource), || {
+        self.shared(metadata_key(resource), || {
             let api = Api::<Metadata>::all_with(self.lean.clone(), resource);
             Informer::start(watcher(api, config()), only_identity)
         })
     }
 
-    /// Ends the informer of a kind that is no longer served, once its users have let it go.
-    pub fn forget_metadata(&self, resource: &ApiResource) {
-        self.running.lock().remove(&followed_metadata(resource));
+    /// Removes the informer of a kind that is no longer served; it stops when its last user drops it.
+    pub fn remove_metadata(&self, resource: &ApiResource) {
+        self.running.lock().remove(&metadata_key(resource));
     }
 
-    fn shared<K: Object>(&self, followed: Followed, start: impl FnOnce() -> Informer<K>) -> Arc<Informer<K>> {
+    fn shared<K: Object>(&self, key: WatchKey, start: impl FnOnce() -> Informer<K>) -> Arc<Informer<K>> {
         let mut running = self.running.lock();
-        if let Some(informer) = running.get(&followed)
+        if let Some(informer) = running.get(&key)
             && let Ok(informer) = informer.clone().downcast::<Informer<K>>()
         {
             return informer;
         }
         let informer = Arc::new(start());
-        running.insert(followed, informer.clone());
+        running.insert(key, informer.clone());
         informer
     }
 }
 
-/// Asks that who set which fields be left out of the answer, as few servers know how to: to read it is much of the work.
-/// A request that does not say what it accepts takes JSON.
+/// Requests a response without managed fields, whose parsing is expensive; servers that do not support this ignore it. A
+/// request without an `Accept` header accepts JSON.
 fn without_managed_fields(mut request: Request<Body>) -> Request<Body> {
     let accepted = request.headers().get(ACCEPT).map_or(&b"application/json"[..], HeaderValue::as_bytes);
     if let Ok(lean) = HeaderValue::from_bytes(&[accepted, b";managedFields=none"].concat()) {
@@ -121,11 +126,11 @@ fn without_managed_fields(mut request: Request<Body>) -> Request<Body> {
 }
 
 fn config() -> watcher::Config {
-    watcher::Config::default().page_size(PAGE)
+    watcher::Config::default().page_size(PAGE_SIZE)
 }
 
-fn followed_metadata(resource: &ApiResource) -> Followed {
-    Followed {
+fn metadata_key(resource: &ApiResource) -> WatchKey {
+    WatchKey {
         object: TypeId::of::<Metadata>(),
         resource: Some((resource.group.clone(), resource.version.clone(), resource.plural.clone())),
         fields: String::new(),
@@ -138,15 +143,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_are_asked_for_without_managed_fields() {
+    fn objects_are_requested_without_managed_fields() {
         let metadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-        for (accepted, asked) in [
+        for (accepted, expected) in [
             (None, "application/json;managedFields=none".to_owned()),
             (Some(metadata), format!("{metadata};managedFields=none")),
         ] {
             let request = accepted.into_iter().fold(Request::builder(), |request, value| request.header(ACCEPT, value));
             let request = without_managed_fields(request.body(Body::empty()).expect("a request"));
-            assert_eq!(request.headers().get_all(ACCEPT).iter().collect::<Vec<_>>(), [asked.as_str()]);
+            assert_eq!(request.headers().get_all(ACCEPT).iter().collect::<Vec<_>>(), [expected.as_str()]);
         }
     }
 }

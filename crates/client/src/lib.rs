@@ -1,12 +1,12 @@
-//! How every component of Knarr talks to the Kubernetes API.
+//! The Kubernetes API client library of Knarr's components.
 //!
-//! In comes a [`kube::Client`], either over TLS ([`connect`]) or over an in-process service the binary hands in. Out go
+//! In: a [`kube::Client`], either over TLS ([`connect`]) or over an in-process service from the binary. Out:
 //! - [`Informers`]: one list-and-watch per kind and selector for the whole process, with a local store, indexes and
 //!   inline change handlers;
 //! - [`WorkQueue`] and [`run_workers`]: deduplicated, delayed and rate-limited keys, one worker per key at a time;
-//! - [`LeaderElection`]: leadership on a Lease, whose loser stops before the lease can be taken over;
+//! - [`LeaderElection`]: leadership by a Lease, whose loser stops before another candidate can acquire it;
 //! - [`EventRecorder`] (core/v1) and [`SeriesRecorder`] (events.k8s.io/v1): events that aggregate;
-//! - [`Reach`]: one line in the log when the API server goes, one when it is back;
+//! - [`ServerReachability`]: one log line when the API server becomes unreachable, one when it is back;
 //! - small helpers on the typed API: [`owner`], [`selector`], [`quantity`], [`pod`], [`time`].
 //!
 //! Start reading at [`informers::Informers`].
@@ -14,6 +14,7 @@
 pub use {k8s_openapi, kube};
 
 pub mod connect;
+mod error_chain;
 pub mod events;
 pub mod informer;
 pub mod informers;
@@ -23,15 +24,15 @@ pub mod node_network;
 pub mod owner;
 pub mod pod;
 pub mod quantity;
-pub mod reach;
+pub mod reachability;
 pub mod selector;
 pub mod time;
 pub mod work_queue;
 
-pub use connect::{ConnectError, Server, connect};
+pub use connect::{ConnectError, ServerAddress, connect};
 pub use events::{EventRecorder, SeriesRecorder};
 pub use informer::{Change, Informer, Metadata};
 pub use informers::Informers;
 pub use leader::{LeaderElection, LeaderError};
-pub use reach::{Reach, is_unreachable};
+pub use reachability::{ServerReachability, is_unreachable};
 pub use work_queue::{WorkQueue, run_workers};

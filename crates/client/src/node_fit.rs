@@ -1,10 +1,10 @@
-//! Whether a node is one a pod may run on: names, labels and taints.
+//! Whether a pod may run on a node: node selector, node affinity and taints.
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
 
 use crate::selector::Labels;
 
-/// Whether node selector and required node affinity allow the node.
+/// Whether the pod's node selector and required node affinity match the node.
 pub fn affinity_allows(spec: &PodSpec, node: &Node) -> bool {
     let labels = node.metadata.labels.clone().unwrap_or_default();
     let name = node.metadata.name.as_deref().unwrap_or_default();
@@ -44,24 +44,25 @@ fn requirement_met(requirement: &NodeSelectorRequirement, value: Option<&str>) -
     }
 }
 
+/// Whether a toleration tolerates a taint.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let effect = toleration.effect.as_deref().unwrap_or("");
     let key = toleration.key.as_deref().unwrap_or("");
     if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {
         return false;
     }
-    let (wanted, given) = (toleration.value.as_deref().unwrap_or(""), taint.value.as_deref().unwrap_or(""));
-    let numbers = || Some((given.parse::<i64>().ok()?, wanted.parse::<i64>().ok()?));
+    let (tolerated, tainted) = (toleration.value.as_deref().unwrap_or(""), taint.value.as_deref().unwrap_or(""));
+    let numbers = || Some((tainted.parse::<i64>().ok()?, tolerated.parse::<i64>().ok()?));
     match toleration.operator.as_deref().unwrap_or("") {
-        "" | "Equal" => !key.is_empty() && wanted == given,
+        "" | "Equal" => !key.is_empty() && tolerated == tainted,
         "Exists" => true,
-        "Lt" => numbers().is_some_and(|(given, wanted)| given < wanted),
-        "Gt" => numbers().is_some_and(|(given, wanted)| given > wanted),
+        "Lt" => numbers().is_some_and(|(tainted, tolerated)| tainted < tolerated),
+        "Gt" => numbers().is_some_and(|(tainted, tolerated)| tainted > tolerated),
         _ => false,
     }
 }
 
-/// The first taint of one of the effects that nothing tolerates.
+/// The first taint with one of the effects that no toleration tolerates.
 pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], effects: &[&str]) -> Option<&'a Taint> {
     taints
         .iter()

@@ -1,18 +1,19 @@
-//! Owner references: who controls an object, and how one is written.
+//! Owner references: reading an object's controller, and creating references.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
 
-/// The reference that marks its object as managed by a controller, if there is one.
+/// The owner reference of the managing controller, if any.
 pub fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.as_ref()?.iter().find(|reference| reference.controller == Some(true))
 }
 
-/// Uid of the managing controller; what pods, replica sets and jobs are indexed by.
+/// The UID of the managing controller, by which pods, replica sets and jobs are indexed.
 pub fn controller_uid(meta: &ObjectMeta) -> Option<&str> {
     controller_of(meta).map(|reference| reference.uid.as_str())
 }
 
+/// Whether `owner` is the managing controller.
 pub fn is_controlled_by(meta: &ObjectMeta, owner: &ObjectMeta) -> bool {
     owner.uid.is_some() && controller_uid(meta) == owner.uid.as_deref()
 }

@@ -1,4 +1,4 @@
-//! What controllers ask of a pod.
+//! Helpers to read a pod's state.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -6,42 +6,47 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::time;
 
+/// The pod's phase; empty when unset.
 pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("")
 }
 
+/// The node that the pod is bound to.
 pub fn node_name(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).filter(|name| !name.is_empty())
 }
 
-/// Succeeded or failed: its containers will not run again.
+/// Whether the pod has succeeded or failed: its containers will not run again.
 pub fn is_terminal(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
+/// Whether the pod is being deleted.
 pub fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// Neither finished nor being deleted.
+/// Whether the pod is neither finished nor being deleted.
 pub fn is_active(pod: &Pod) -> bool {
     !is_terminal(pod) && !is_terminating(pod)
 }
 
+/// The condition of a type.
 pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
     pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
 }
 
+/// Whether the Ready condition is true.
 pub fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// When the pod last turned ready, if it is.
+/// When the pod last became ready, if it is.
 pub fn ready_since(pod: &Pod) -> Option<&Time> {
     condition(pod, "Ready").filter(|ready| ready.status == "True").and_then(|ready| ready.last_transition_time.as_ref())
 }
 
-/// Ready, and for at least `min_ready_seconds`.
+/// Whether the pod has been ready for at least `min_ready_seconds`.
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     if !is_ready(pod) {
         return false;
@@ -50,13 +55,13 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
         || ready_since(pod).is_some_and(|since| time::after_seconds(since, min_ready_seconds.into()) <= now)
 }
 
-/// When a ready pod becomes available, if that lies ahead.
+/// When a ready pod becomes available, if that is in the future.
 pub fn available_at(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Timestamp> {
     let at = time::after_seconds(ready_since(pod)?, min_ready_seconds.into());
     (min_ready_seconds > 0 && at > now).then_some(at)
 }
 
-/// The most any of its containers restarted.
+/// The largest restart count of its containers.
 pub fn max_restarts(pod: &Pod) -> i32 {
     let Some(status) = &pod.status else { return 0 };
     let sidecars = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
@@ -72,7 +77,7 @@ pub fn max_restarts(pod: &Pod) -> i32 {
     containers.chain(sidecar_restarts).max().unwrap_or(0)
 }
 
-/// A pod with the template's metadata and spec, not yet named.
+/// A pod with the template's metadata and spec, without a name.
 pub fn from_template(template: &PodTemplateSpec) -> Pod {
     let meta = template.metadata.clone().unwrap_or_default();
     Pod {

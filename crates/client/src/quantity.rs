@@ -1,6 +1,6 @@
 //! Exact arithmetic on resource quantities ("100m", "1Gi", "2e3").
 //!
-//! A value is kept in billionths, the smallest unit the API knows; finer digits round away from zero as the API does.
+//! A value is stored in billionths, the smallest unit of the API; finer digits are rounded away from zero, as the API does.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -13,88 +13,106 @@ const MILLI: i128 = 1_000_000;
 /// No quantity is larger than 2^63-1 whole units.
 const LIMIT: i128 = i64::MAX as i128 * NANO;
 
-/// Which family of suffixes a quantity is written with.
+/// The suffixes that a quantity is written with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
+    /// `m`, `k`, `M`, `G`.
     #[default]
     DecimalSi,
+    /// `Ki`, `Mi`, `Gi`.
     BinarySi,
+    /// `e3`, `e6`.
     DecimalExponent,
 }
 
+/// An exact resource quantity.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quantity {
     nano: i128,
     format: Format,
 }
 
+/// A text that is not a quantity.
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[error("\"{0}\" is not a quantity")]
 pub struct NotAQuantity(pub String);
 
-/// Whole units of a quantity, rounded up; zero when it cannot be read (the API server lets none such in).
+/// Whole units of a quantity, rounded up; zero when it is invalid, which the API server prevents.
 pub fn value(quantity: &ApiQuantity) -> i64 {
     Quantity::parse(&quantity.0).map_or(0, |q| q.value())
 }
 
-/// Thousandths of a quantity, rounded up; zero when it cannot be read.
+/// Thousandths of a quantity, rounded up; zero when it is invalid.
 pub fn milli_value(quantity: &ApiQuantity) -> i64 {
     Quantity::parse(&quantity.0).map_or(0, |q| q.milli_value())
 }
 
 impl Quantity {
+    /// No units.
     pub const ZERO: Quantity = Quantity { nano: 0, format: Format::DecimalSi };
 
+    /// A number of whole units.
     pub fn new(value: i64, format: Format) -> Self {
         Self { nano: i128::from(value) * NANO, format }
     }
 
+    /// A number of thousandths.
     pub fn from_milli(milli: i64, format: Format) -> Self {
         Self { nano: i128::from(milli) * MILLI, format }
     }
 
+    /// Parses the text form.
     pub fn parse(text: &str) -> Result<Self, NotAQuantity> {
         parse(text).ok_or_else(|| NotAQuantity(text.to_owned()))
     }
 
+    /// Parses a quantity of the API; zero when it is invalid.
     pub fn of(quantity: &ApiQuantity) -> Self {
         Self::parse(&quantity.0).unwrap_or(Self::ZERO)
     }
 
+    /// Whole units, rounded up.
     pub fn value(self) -> i64 {
         round_up(self.nano, NANO)
     }
 
+    /// Thousandths, rounded up.
     pub fn milli_value(self) -> i64 {
         round_up(self.nano, MILLI)
     }
 
+    /// Whether the quantity is zero.
     pub fn is_zero(self) -> bool {
         self.nano == 0
     }
 
+    /// Whether the quantity is negative.
     pub fn is_negative(self) -> bool {
         self.nano < 0
     }
 
+    /// The suffixes it is written with.
     pub fn format(self) -> Format {
         self.format
     }
 
+    /// The approximate value in units.
     pub fn as_f64(self) -> f64 {
         self.nano as f64 / NANO as f64
     }
 
+    /// The larger of two quantities.
     pub fn max(self, other: Self) -> Self {
         if other > self { other } else { self }
     }
 
+    /// The quantity as the API's type, in canonical form.
     pub fn to_api(self) -> ApiQuantity {
         ApiQuantity(self.to_string())
     }
 
     fn combined(self, other: Self, nano: i128) -> Self {
-        // A zero takes the other's way of writing, so that sums started from nothing look like their parts.
+        // A zero adopts the other's format, so that sums started from zero look like their summands.
         let format = if self.nano == 0 { other.format } else { self.format };
         Self { nano: nano.clamp(-LIMIT, LIMIT), format }
     }
@@ -214,26 +232,26 @@ fn parse(text: &str) -> Option<Quantity> {
     }
     let (numerator, denominator, format) = scale(suffix)?;
     let mut nano: i128 = 0;
-    let mut beyond = false;
-    // Digits are added at their own weight; what is finer than a billionth only tells whether to round up.
+    let mut is_inexact = false;
+    // Digits are added by their weight; digits finer than a billionth only decide whether to round up.
     for digit in whole.bytes() {
         nano = nano.saturating_mul(10).saturating_add(i128::from(digit - b'0') * NANO).min(LIMIT);
     }
     nano = nano.saturating_mul(numerator);
     let mut remainder = nano % denominator;
     nano /= denominator;
-    beyond |= remainder != 0;
+    is_inexact |= remainder != 0;
     let mut weight = NANO.saturating_mul(numerator);
     for digit in fraction.bytes() {
         let digit = i128::from(digit - b'0');
-        beyond |= digit != 0 && weight % 10 != 0;
+        is_inexact |= digit != 0 && weight % 10 != 0;
         weight /= 10;
-        let part = digit * weight;
-        remainder = part % denominator;
-        beyond |= remainder != 0;
-        nano = nano.saturating_add(part / denominator);
+        let term = digit * weight;
+        remainder = term % denominator;
+        is_inexact |= remainder != 0;
+        nano = nano.saturating_add(term / denominator);
     }
-    let nano = (nano + i128::from(beyond)).min(LIMIT);
+    let nano = (nano + i128::from(is_inexact)).min(LIMIT);
     Some(Quantity { nano: if negative { -nano } else { nano }, format })
 }
 
@@ -268,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_and_writes() {
+    fn parses_and_formats() {
         for (text, value, milli, canonical) in [
             ("0", 0, 0, "0"),
             ("100m", 1, 100, "100m"),
@@ -296,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_keep_the_format_of_their_parts() {
+    fn sums_keep_the_format_of_their_summands() {
         let sum = Quantity::ZERO + Quantity::parse("1Gi").unwrap() + Quantity::parse("1Gi").unwrap();
         assert_eq!(sum.to_string(), "2Gi");
         let rest = Quantity::parse("1").unwrap() - Quantity::parse("250m").unwrap();

@@ -1,12 +1,13 @@
-//! Label selectors on the typed API: matching, and the textual form used in requests and statuses.
+//! Label selectors of the typed API: matching, and the text form of requests and statuses.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
+/// The labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// A selector ready to match: equality terms and set terms, both of which must hold.
+/// A parsed selector: equality terms and set terms, all of which must match.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selector {
     equal: Vec<(String, String)>,
@@ -23,24 +24,28 @@ enum Requirement {
     DoesNotExist(String),
 }
 
+/// A selector has an unknown operator.
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[error("\"{0}\" is not a valid label selector operator")]
 pub struct UnknownOperator(pub String);
 
 impl Selector {
+    /// Matches no object.
     pub fn nothing() -> Self {
         Self { nothing: true, ..Self::default() }
     }
 
+    /// Matches every object.
     pub fn everything() -> Self {
         Self::default()
     }
 
-    /// The selector of a map of labels, as Services and ReplicationControllers have it.
+    /// The selector of a map of labels, as in Services and ReplicationControllers.
     pub fn of_map(labels: &Labels) -> Self {
         Self { equal: labels.iter().map(|(k, v)| (k.clone(), v.clone())).collect(), ..Self::default() }
     }
 
+    /// Parses a `LabelSelector` of the API.
     pub fn of(selector: &LabelSelector) -> Result<Self, UnknownOperator> {
         let equal = selector.match_labels.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
         let requirements =
@@ -48,12 +53,12 @@ impl Selector {
         Ok(Self { equal, requirements, nothing: false })
     }
 
-    /// A missing selector selects nothing.
+    /// Parses an optional `LabelSelector`; a missing one matches nothing.
     pub fn of_option(selector: Option<&LabelSelector>) -> Result<Self, UnknownOperator> {
         selector.map_or_else(|| Ok(Self::nothing()), Self::of)
     }
 
-    /// Reads the textual form: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
+    /// Parses the text form: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
     pub fn parse(text: &str) -> Option<Self> {
         let mut selector = Self::default();
         for term in terms(text) {
@@ -82,14 +87,16 @@ impl Selector {
         Some(selector)
     }
 
+    /// Whether the selector has no terms and matches everything.
     pub fn is_empty(&self) -> bool {
         !self.nothing && self.equal.is_empty() && self.requirements.is_empty()
     }
 
+    /// Whether the labels match.
     pub fn matches(&self, labels: Option<&Labels>) -> bool {
         let value = |key: &str| labels.and_then(|labels| labels.get(key));
         !self.nothing
-            && self.equal.iter().all(|(key, wanted)| value(key) == Some(wanted))
+            && self.equal.iter().all(|(key, expected)| value(key) == Some(expected))
             && self.requirements.iter().all(|requirement| match requirement {
                 Requirement::In(key, values) => value(key).is_some_and(|v| values.contains(v)),
                 Requirement::NotIn(key, values) => value(key).is_none_or(|v| !values.contains(v)),
@@ -137,7 +144,7 @@ impl Requirement {
     }
 }
 
-/// As it is written in a request or in a scale's status: terms by key, values sorted.
+/// The text form of requests and of a scale's status: terms sorted by key, values sorted.
 impl std::fmt::Display for Selector {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let set = |values: &[String]| {

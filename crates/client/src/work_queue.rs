@@ -1,7 +1,8 @@
-//! The queue of keys a controller works through.
+//! A controller's queue of object keys, with deduplication, delays and exponential backoff.
 //!
-//! A key waiting is held once however often it is added; a key being worked on is not handed out again until it is done,
-//! and if it was added meanwhile it comes back then. Failed keys come back after a time that doubles with each failure.
+//! A waiting key is queued once however often it is added. A key being processed is not handed out again until it is done;
+//! if it was added in the meantime, it is queued again then. Failed keys are retried after a backoff that doubles with each
+//! failure.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -16,27 +17,28 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-const FIRST_RETRY: Duration = Duration::from_millis(5);
-const LONGEST_RETRY: Duration = Duration::from_secs(1000);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(5);
+const MAX_BACKOFF: Duration = Duration::from_secs(1000);
 
-/// What a key must be.
+/// The bounds of a key.
 pub trait Key: Clone + Eq + Hash + Ord + Debug + Send + 'static {}
 impl<T: Clone + Eq + Hash + Ord + Debug + Send + 'static> Key for T {}
 
+/// A queue of keys for concurrent workers.
 pub struct WorkQueue<T> {
     state: Mutex<State<T>>,
     wake: Notify,
-    first_retry: Duration,
-    longest_retry: Duration,
+    initial_backoff: Duration,
+    max_backoff: Duration,
 }
 
 struct State<T> {
     ready: VecDeque<T>,
-    /// Waiting in `ready`, or added while in `working`.
+    /// Waiting in `ready`, or added while in `processing`.
     dirty: HashSet<T>,
-    working: HashSet<T>,
+    processing: HashSet<T>,
     delayed: BinaryHeap<Reverse<(Instant, T)>>,
-    /// The earliest moment each delayed key is due; entries of `delayed` that disagree are stale.
+    /// When each delayed key is due; entries of `delayed` with another time are stale.
     due: HashMap<T, Instant>,
     failures: HashMap<T, u32>,
     stopped: bool,
@@ -44,40 +46,42 @@ struct State<T> {
 
 impl<T: Key> Default for WorkQueue<T> {
     fn default() -> Self {
-        Self::with_back_off(FIRST_RETRY, LONGEST_RETRY)
+        Self::with_durations(INITIAL_BACKOFF, MAX_BACKOFF)
     }
 }
 
 impl<T: Key> WorkQueue<T> {
-    fn with_back_off(first_retry: Duration, longest_retry: Duration) -> Self {
+    fn with_durations(initial_backoff: Duration, max_backoff: Duration) -> Self {
         let state = State {
             ready: VecDeque::new(),
             dirty: HashSet::new(),
-            working: HashSet::new(),
+            processing: HashSet::new(),
             delayed: BinaryHeap::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
             stopped: false,
         };
-        Self { state: Mutex::new(state), wake: Notify::new(), first_retry, longest_retry }
+        Self { state: Mutex::new(state), wake: Notify::new(), initial_backoff, max_backoff }
     }
 
+    /// A queue with the default backoff: from 5 ms to 1000 s.
     pub fn new() -> Arc<Self> {
         Arc::new(Self::default())
     }
 
-    /// One whose keys wait that long after the first failure, and no longer than the other after many.
-    pub fn backing_off(first_retry: Duration, longest_retry: Duration) -> Arc<Self> {
-        Arc::new(Self::with_back_off(first_retry, longest_retry))
+    /// A queue with its own initial and maximum backoff.
+    pub fn with_backoff(initial_backoff: Duration, max_backoff: Duration) -> Arc<Self> {
+        Arc::new(Self::with_durations(initial_backoff, max_backoff))
     }
 
+    /// Adds a key, unless it is already queued.
     pub fn add(&self, key: T) {
         if self.state.lock().add(key) {
             self.wake.notify_one();
         }
     }
 
-    /// Adds the key once the time has passed; of several such requests the earliest counts.
+    /// Adds the key after a delay; of several delays for one key the earliest counts.
     pub fn add_after(&self, key: T, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -93,8 +97,7 @@ impl<T: Key> WorkQueue<T> {
         self.wake.notify_one();
     }
 
-    /// Adds the key after its back-off: 5 ms at first unless the queue has its own, twice as long with each failure, up to
-    /// 1000 s.
+    /// Adds the key after its backoff, which doubles with each failure.
     pub fn add_rate_limited(&self, key: T) {
         let failures = {
             let mut state = self.state.lock();
@@ -102,42 +105,45 @@ impl<T: Key> WorkQueue<T> {
             *failures = failures.saturating_add(1);
             *failures
         };
-        let delay =
-            self.first_retry.saturating_mul(1u32.checked_shl(failures - 1).unwrap_or(u32::MAX)).min(self.longest_retry);
+        let delay = self
+            .initial_backoff
+            .saturating_mul(1u32.checked_shl(failures - 1).unwrap_or(u32::MAX))
+            .min(self.max_backoff);
         self.add_after(key, delay);
     }
 
-    /// Ends the key's back-off: it succeeded or is given up.
+    /// Resets the key's backoff: it succeeded or is given up.
     pub fn forget(&self, key: &T) {
         self.state.lock().failures.remove(key);
     }
 
-    /// How often in a row the key was added rate-limited.
+    /// How often in a row the key was added with a backoff.
     pub fn failures(&self, key: &T) -> u32 {
         self.state.lock().failures.get(key).copied().unwrap_or(0)
     }
 
-    /// Keys ready to be taken now.
+    /// The number of keys that are ready now.
     pub fn len(&self) -> usize {
         self.state.lock().ready.len()
     }
 
+    /// Whether no key is ready now.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The next key, waiting for one; `None` once the queue is shut down and empty. Pair with [`WorkQueue::done`].
+    /// Waits for the next key; `None` once the queue is shut down and empty. Call [`WorkQueue::done`] after processing it.
     pub async fn take(&self) -> Option<T> {
         loop {
-            // Registered before looking, so that a key added in between wakes this call.
+            // Subscribed before the queue is read, so that a key added in between wakes this call.
             let woken = self.wake.notified();
             let next_due = {
                 let mut state = self.state.lock();
-                state.admit_due(Instant::now());
+                state.enqueue_due(Instant::now());
                 if let Some(key) = state.ready.pop_front() {
                     state.dirty.remove(&key);
-                    state.working.insert(key.clone());
-                    // Another worker must watch over what is left, delayed keys included.
+                    state.processing.insert(key.clone());
+                    // Another worker must wait for the remaining keys, including delayed ones.
                     let more = !state.ready.is_empty() || !state.delayed.is_empty();
                     drop(state);
                     if more {
@@ -164,9 +170,10 @@ impl<T: Key> WorkQueue<T> {
         }
     }
 
+    /// Ends the processing of a key; it is queued again if it was added in the meantime.
     pub fn done(&self, key: &T) {
         let mut state = self.state.lock();
-        state.working.remove(key);
+        state.processing.remove(key);
         if state.dirty.contains(key) {
             state.ready.push_back(key.clone());
             drop(state);
@@ -174,7 +181,7 @@ impl<T: Key> WorkQueue<T> {
         }
     }
 
-    /// No key is accepted from now on; those ready are still handed out.
+    /// Accepts no more keys; ready ones are still handed out.
     pub fn shutdown(&self) {
         let mut state = self.state.lock();
         state.stopped = true;
@@ -187,16 +194,16 @@ impl<T: Key> WorkQueue<T> {
 }
 
 impl<T: Key> State<T> {
-    /// Whether a key became ready.
+    /// Returns whether the key became ready.
     fn add(&mut self, key: T) -> bool {
-        if self.stopped || !self.dirty.insert(key.clone()) || self.working.contains(&key) {
+        if self.stopped || !self.dirty.insert(key.clone()) || self.processing.contains(&key) {
             return false;
         }
         self.ready.push_back(key);
         true
     }
 
-    fn admit_due(&mut self, now: Instant) {
+    fn enqueue_due(&mut self, now: Instant) {
         while let Some(Reverse((at, _))) = self.delayed.peek() {
             if *at > now {
                 break;
@@ -210,9 +217,9 @@ impl<T: Key> State<T> {
     }
 }
 
-/// Works the queue off with `count` workers until it is shut down. A key whose work fails comes back after its back-off.
+/// Processes the queue with `count` workers until it is shut down. A key whose work fails is retried after its backoff.
 ///
-/// Dropping the returned future ends all workers at once.
+/// Dropping the returned future stops all workers immediately.
 pub async fn run_workers<T, F, W, E>(queue: Arc<WorkQueue<T>>, count: usize, work: F)
 where
     T: Key + Sync,
@@ -225,16 +232,16 @@ where
         let (queue, work) = (queue.clone(), work.clone());
         workers.spawn(async move {
             while let Some(key) = queue.take().await {
-                // A panic in one key's work must not leave the key locked for ever.
+                // A panic must not leave the key locked for ever.
                 let outcome = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(work(key.clone()))).await;
                 match outcome {
                     Ok(Ok(())) => queue.forget(&key),
                     Ok(Err(error)) => {
-                        tracing::debug!(?key, %error, "will be tried again");
+                        tracing::debug!(?key, %error, "processing a key failed; retrying");
                         queue.add_rate_limited(key.clone());
                     }
                     Err(_) => {
-                        tracing::error!(?key, "the work on a key panicked; it will be tried again");
+                        tracing::error!(?key, "processing a key panicked; retrying");
                         queue.add_rate_limited(key.clone());
                     }
                 }
@@ -251,7 +258,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test(start_paused = true)]
-    async fn holds_a_key_once() {
+    async fn queues_a_key_once() {
         let queue = WorkQueue::new();
         for key in ["a", "b", "a"] {
             queue.add(key);
@@ -259,10 +266,10 @@ mod tests {
         assert_eq!(queue.len(), 2);
         assert_eq!(queue.take().await, Some("a"));
         queue.add("a");
-        assert_eq!(queue.take().await, Some("b"), "a is being worked on");
+        assert_eq!(queue.take().await, Some("b"), "a is being processed");
         assert!(queue.is_empty());
         queue.done(&"a");
-        assert_eq!(queue.take().await, Some("a"), "it was added while worked on");
+        assert_eq!(queue.take().await, Some("a"), "it was added while being processed");
     }
 
     #[tokio::test(start_paused = true)]
@@ -283,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn back_off_doubles_up_to_its_limit_and_is_forgotten() {
+    async fn backoff_doubles_up_to_its_maximum_and_is_reset() {
         let queue = WorkQueue::new();
         let mut waits = Vec::new();
         for _ in 0..20 {
@@ -294,7 +301,7 @@ mod tests {
             waits.push(start.elapsed());
         }
         assert_eq!(waits[..3], [5, 10, 20].map(Duration::from_millis));
-        assert_eq!(waits[19], LONGEST_RETRY);
+        assert_eq!(waits[19], MAX_BACKOFF);
         queue.forget(&"a");
         assert_eq!(queue.failures(&"a"), 0);
     }

@@ -1,7 +1,7 @@
-//! The process that holds a pod's namespaces open: it waits, buries the dead children a shared process namespace leaves
-//! to it, and ends when told to. It is built without any library, so that one costs a few pages of memory.
+//! The pause process, which holds a pod's namespaces open: it reaps the zombies of a shared process namespace, and exits on
+//! SIGTERM or SIGINT. It uses no library, so that one process needs only a few pages of memory.
 //!
-//! Signals are blocked and taken one by one instead of handled: a blocked signal reaches even process 1, and no handler
+//! Signals are blocked and read one by one instead of handled: a blocked signal reaches even process 1, and no handler
 //! trampoline is needed.
 #![no_std]
 #![no_main]

@@ -1,4 +1,4 @@
-//! One method a CRI call, over a channel that connects again by itself.
+//! The CRI client: one method per call, over a channel that reconnects automatically.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,86 +7,22 @@ use std::time::{Duration, Instant};
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
+use tonic::Request;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
-use crate::containerd::NAMESPACE;
+use crate::CONTAINERD_NAMESPACE;
+use crate::error::CallError;
 use crate::messages::*;
 
-/// Calls that only read or change a record answer at once; what starts processes may take long on a busy machine.
-const QUICK: Duration = Duration::from_secs(30);
-const SLOW: Duration = Duration::from_secs(240);
-/// Pulls end by their own progress, not by a clock of ours; this is a bound against a runtime that hangs for ever.
-const PULL: Duration = Duration::from_secs(3600);
-/// Large nodes list hundreds of images and containers in one answer.
-const LARGEST_ANSWER: usize = 32 << 20;
-
-#[derive(Debug, thiserror::Error)]
-pub enum CallError {
-    #[error("{method}: {}", status.message())]
-    Refused { method: &'static str, status: Box<tonic::Status> },
-    #[error("{method}: the runtime does not answer")]
-    Unreachable { method: &'static str, source: tonic::transport::Error },
-    #[error("{method}: the runtime left out {what}")]
-    Incomplete { method: &'static str, what: &'static str },
-    #[error("the runtime endpoint {0} is not a unix socket")]
-    Endpoint(String),
-}
-
-impl CallError {
-    pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::Refused { status, .. } if status.code() == Code::NotFound)
-    }
-
-    pub fn is_unimplemented(&self) -> bool {
-        matches!(self, Self::Refused { status, .. } if status.code() == Code::Unimplemented)
-    }
-
-    /// The call took longer than it was given.
-    pub fn is_late(&self) -> bool {
-        let late = |status: &tonic::Status| matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled);
-        matches!(self, Self::Refused { status, .. } if late(status))
-    }
-
-    /// The runtime is away, or was started a moment ago and has not taken up yet what it knows.
-    pub fn is_unavailable(&self) -> bool {
-        // Of containerd, which gives that no code of its own.
-        const STARTS: &str = "server is not initialized yet";
-        match self {
-            Self::Refused { status, .. } => status.code() == Code::Unavailable || status.message() == STARTS,
-            Self::Unreachable { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// What the runtime said, without the name of the call.
-    pub fn message(&self) -> String {
-        match self {
-            Self::Refused { status, .. } => status.message().to_string(),
-            other => other.to_string(),
-        }
-    }
-
-    /// Of a pull: the kind of failure is told where it says something.
-    pub fn pull_text(&self) -> String {
-        match self {
-            Self::Refused { status, .. } if status.code() == Code::Unknown => self.message(),
-            other => other.rpc_text(),
-        }
-    }
-
-    /// The words of a gRPC client as users of the node know them from events.
-    pub fn rpc_text(&self) -> String {
-        match self {
-            Self::Refused { status, .. } => {
-                format!("rpc error: code = {:?} desc = {}", status.code(), status.message())
-            }
-            other => other.to_string(),
-        }
-    }
-}
+/// The timeout of calls that only read or change a record; starting processes may take long on a busy node.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
+const LONG_TIMEOUT: Duration = Duration::from_secs(240);
+/// The runtime supervises the progress of pulls itself; this only guards against a runtime that hangs.
+const PULL_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Large nodes list hundreds of images and containers in one response.
+const MAX_RESPONSE_BYTES: usize = 32 << 20;
 
 type Result<T> = std::result::Result<T, CallError>;
 
@@ -98,7 +34,7 @@ pub struct Runtime {
     observer: Option<Observer>,
 }
 
-/// Told of every call: its method, how long it took, and whether it succeeded.
+/// Called after every CRI call with its method, its duration, and whether it succeeded.
 pub type Observer = Arc<dyn Fn(&'static str, Duration, bool) + Send + Sync>;
 
 impl Runtime {
@@ -119,13 +55,14 @@ impl Runtime {
         Ok(Self { channel, socket, observer: None })
     }
 
-    /// The same runtime, with somebody told of every call.
+    /// The same runtime, with an observer of every call.
     #[must_use]
-    pub fn observed(mut self, observer: Observer) -> Self {
+    pub fn with_observer(mut self, observer: Observer) -> Self {
         self.observer = Some(observer);
         self
     }
 
+    /// The unix socket of the runtime.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -139,12 +76,12 @@ impl Runtime {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let begun = Instant::now();
-        let answer = self.send(method, path, request, limit).await;
+        let started = Instant::now();
+        let response = self.send(method, path, request, limit).await;
         if let Some(observer) = &self.observer {
-            observer(method, begun.elapsed(), answer.is_ok());
+            observer(method, started.elapsed(), response.is_ok());
         }
-        answer
+        response
     }
 
     async fn send<Q, A>(&self, method: &'static str, path: &'static str, request: Q, limit: Duration) -> Result<A>
@@ -152,19 +89,19 @@ impl Runtime {
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
     {
-        let mut grpc = tonic::client::Grpc::new(self.channel.clone()).max_decoding_message_size(LARGEST_ANSWER);
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_RESPONSE_BYTES);
         grpc.ready().await.map_err(|source| CallError::Unreachable { method, source })?;
         let mut request = Request::new(request);
         request.set_timeout(limit);
-        let answer = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
-        match answer.await {
+        let response = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
+        match response.await {
             Ok(response) => Ok(response.into_inner()),
             Err(status) => Err(CallError::Refused { method, status: Box::new(status) }),
         }
     }
 
-    /// Calls containerd itself, which can more than CRI asks for. Other runtimes call that unimplemented.
-    pub(crate) async fn ask_containerd<Q, A>(&self, method: &'static str, path: &'static str, request: Q) -> Result<A>
+    /// Calls a service of containerd beyond CRI. Other runtimes respond `Unimplemented`.
+    pub(crate) async fn call_containerd<Q, A>(&self, method: &'static str, path: &'static str, request: Q) -> Result<A>
     where
         Q: prost::Message + 'static,
         A: prost::Message + Default + 'static,
@@ -172,66 +109,75 @@ impl Runtime {
         let mut grpc = tonic::client::Grpc::new(self.channel.clone());
         grpc.ready().await.map_err(|source| CallError::Unreachable { method, source })?;
         let mut request = Request::new(request);
-        request.set_timeout(QUICK);
-        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
-        let answer = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await;
-        answer
+        request.set_timeout(SHORT_TIMEOUT);
+        request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(CONTAINERD_NAMESPACE));
+        let response = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await;
+        response
             .map(tonic::Response::into_inner)
             .map_err(|status| CallError::Refused { method, status: Box::new(status) })
     }
 
+    /// The runtime's name and versions.
     pub async fn version(&self) -> Result<VersionResponse> {
         let request = VersionRequest { version: "0.1.0".into() };
-        self.call("Version", "/runtime.v1.RuntimeService/Version", request, QUICK).await
+        self.call("Version", "/runtime.v1.RuntimeService/Version", request, SHORT_TIMEOUT).await
     }
 
+    /// The runtime's conditions, handlers and features.
     pub async fn status(&self, verbose: bool) -> Result<StatusResponse> {
-        self.call("Status", "/runtime.v1.RuntimeService/Status", StatusRequest { verbose }, QUICK).await
+        self.call("Status", "/runtime.v1.RuntimeService/Status", StatusRequest { verbose }, SHORT_TIMEOUT).await
     }
 
-    /// Which cgroup driver the runtime uses; runtimes before CRI 1.28 don't tell.
+    /// Which cgroup driver the runtime uses; runtimes before CRI 1.28 do not report it.
     pub async fn runtime_config(&self) -> Result<RuntimeConfigResponse> {
-        self.call("RuntimeConfig", "/runtime.v1.RuntimeService/RuntimeConfig", Empty {}, QUICK).await
+        self.call("RuntimeConfig", "/runtime.v1.RuntimeService/RuntimeConfig", Empty {}, SHORT_TIMEOUT).await
     }
 
+    /// Passes the node's pod CIDR to the runtime.
     pub async fn update_runtime_config(&self, pod_cidr: &str) -> Result<()> {
         let network_config = Some(NetworkConfig { pod_cidr: pod_cidr.to_string() });
         let request = UpdateRuntimeConfigRequest { runtime_config: Some(RuntimeConfig { network_config }) };
         let path = "/runtime.v1.RuntimeService/UpdateRuntimeConfig";
-        self.call::<_, Empty>("UpdateRuntimeConfig", path, request, QUICK).await.map(drop)
+        self.call::<_, Empty>("UpdateRuntimeConfig", path, request, SHORT_TIMEOUT).await.map(drop)
     }
 
+    /// Creates and starts a sandbox; returns its ID.
     pub async fn run_pod_sandbox(&self, config: PodSandboxConfig, runtime_handler: &str) -> Result<String> {
         let request = RunPodSandboxRequest { config: Some(config), runtime_handler: runtime_handler.to_string() };
         let path = "/runtime.v1.RuntimeService/RunPodSandbox";
-        let answer: RunPodSandboxResponse = self.call("RunPodSandbox", path, request, SLOW).await?;
-        named("RunPodSandbox", "the sandbox id", answer.pod_sandbox_id)
+        let response: RunPodSandboxResponse = self.call("RunPodSandbox", path, request, LONG_TIMEOUT).await?;
+        non_empty("RunPodSandbox", "the sandbox id", response.pod_sandbox_id)
     }
 
+    /// Stops a sandbox with its containers, and tears down its network.
     pub async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
         let request = PodSandboxIdRequest { pod_sandbox_id: id.to_string() };
         let path = "/runtime.v1.RuntimeService/StopPodSandbox";
-        self.call::<_, Empty>("StopPodSandbox", path, request, SLOW).await.map(drop)
+        self.call::<_, Empty>("StopPodSandbox", path, request, LONG_TIMEOUT).await.map(drop)
     }
 
+    /// Removes a stopped sandbox with its containers.
     pub async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
         let request = PodSandboxIdRequest { pod_sandbox_id: id.to_string() };
         let path = "/runtime.v1.RuntimeService/RemovePodSandbox";
-        self.call::<_, Empty>("RemovePodSandbox", path, request, SLOW).await.map(drop)
+        self.call::<_, Empty>("RemovePodSandbox", path, request, LONG_TIMEOUT).await.map(drop)
     }
 
+    /// The status of a sandbox.
     pub async fn pod_sandbox_status(&self, id: &str, verbose: bool) -> Result<PodSandboxStatusResponse> {
         let request = PodSandboxStatusRequest { pod_sandbox_id: id.to_string(), verbose };
-        self.call("PodSandboxStatus", "/runtime.v1.RuntimeService/PodSandboxStatus", request, QUICK).await
+        self.call("PodSandboxStatus", "/runtime.v1.RuntimeService/PodSandboxStatus", request, SHORT_TIMEOUT).await
     }
 
+    /// Lists sandboxes.
     pub async fn list_pod_sandboxes(&self, filter: PodSandboxFilter) -> Result<Vec<PodSandbox>> {
         let request = ListPodSandboxRequest { filter: Some(filter) };
         let path = "/runtime.v1.RuntimeService/ListPodSandbox";
-        let answer: ListPodSandboxResponse = self.call("ListPodSandbox", path, request, QUICK).await?;
-        Ok(answer.items)
+        let response: ListPodSandboxResponse = self.call("ListPodSandbox", path, request, SHORT_TIMEOUT).await?;
+        Ok(response.items)
     }
 
+    /// Creates a container in a sandbox; returns its ID.
     pub async fn create_container(
         &self,
         sandbox_id: &str,
@@ -244,125 +190,142 @@ impl Runtime {
             sandbox_config: Some(sandbox_config),
         };
         let path = "/runtime.v1.RuntimeService/CreateContainer";
-        let answer: CreateContainerResponse = self.call("CreateContainer", path, request, SLOW).await?;
-        named("CreateContainer", "the container id", answer.container_id)
+        let response: CreateContainerResponse = self.call("CreateContainer", path, request, LONG_TIMEOUT).await?;
+        non_empty("CreateContainer", "the container id", response.container_id)
     }
 
+    /// Starts a created container.
     pub async fn start_container(&self, id: &str) -> Result<()> {
         let request = ContainerIdRequest { container_id: id.to_string() };
         let path = "/runtime.v1.RuntimeService/StartContainer";
-        self.call::<_, Empty>("StartContainer", path, request, SLOW).await.map(drop)
+        self.call::<_, Empty>("StartContainer", path, request, LONG_TIMEOUT).await.map(drop)
     }
 
-    /// Sends the stop signal, and the kill signal when the grace is over; answers when the container has ended.
+    /// Sends the stop signal, and the kill signal after the grace period; returns when the container has exited.
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let request = StopContainerRequest { container_id: id.to_string(), timeout };
-        let limit = grace.saturating_add(SLOW);
+        let limit = grace.saturating_add(LONG_TIMEOUT);
         let path = "/runtime.v1.RuntimeService/StopContainer";
         self.call::<_, Empty>("StopContainer", path, request, limit).await.map(drop)
     }
 
+    /// Removes a container.
     pub async fn remove_container(&self, id: &str) -> Result<()> {
         let request = ContainerIdRequest { container_id: id.to_string() };
         let path = "/runtime.v1.RuntimeService/RemoveContainer";
-        self.call::<_, Empty>("RemoveContainer", path, request, SLOW).await.map(drop)
+        self.call::<_, Empty>("RemoveContainer", path, request, LONG_TIMEOUT).await.map(drop)
     }
 
+    /// Lists containers.
     pub async fn list_containers(&self, filter: ContainerFilter) -> Result<Vec<Container>> {
         let request = ListContainersRequest { filter: Some(filter) };
         let path = "/runtime.v1.RuntimeService/ListContainers";
-        let answer: ListContainersResponse = self.call("ListContainers", path, request, QUICK).await?;
-        Ok(answer.containers)
+        let response: ListContainersResponse = self.call("ListContainers", path, request, SHORT_TIMEOUT).await?;
+        Ok(response.containers)
     }
 
+    /// The status of a container.
     pub async fn container_status(&self, id: &str) -> Result<ContainerStatus> {
         let request = ContainerStatusRequest { container_id: id.to_string(), verbose: false };
         let path = "/runtime.v1.RuntimeService/ContainerStatus";
-        let answer: ContainerStatusResponse = self.call("ContainerStatus", path, request, QUICK).await?;
-        answer.status.ok_or(CallError::Incomplete { method: "ContainerStatus", what: "the status" })
+        let response: ContainerStatusResponse = self.call("ContainerStatus", path, request, SHORT_TIMEOUT).await?;
+        response.status.ok_or(CallError::Incomplete { method: "ContainerStatus", field: "the status" })
     }
 
-    /// The status with what the runtime adds beyond the protocol (containerd: the process id among others).
+    /// The status with the runtime's own information (for containerd, the process ID among others).
     pub async fn container_details(&self, id: &str) -> Result<ContainerStatusResponse> {
         let request = ContainerStatusRequest { container_id: id.to_string(), verbose: true };
-        self.call("ContainerStatus", "/runtime.v1.RuntimeService/ContainerStatus", request, QUICK).await
+        self.call("ContainerStatus", "/runtime.v1.RuntimeService/ContainerStatus", request, SHORT_TIMEOUT).await
     }
 
+    /// Changes the resources of a running container.
     pub async fn update_container_resources(&self, id: &str, resources: LinuxContainerResources) -> Result<()> {
         let request = UpdateContainerResourcesRequest { container_id: id.to_string(), linux: Some(resources) };
         let path = "/runtime.v1.RuntimeService/UpdateContainerResources";
-        self.call::<_, Empty>("UpdateContainerResources", path, request, QUICK).await.map(drop)
+        self.call::<_, Empty>("UpdateContainerResources", path, request, SHORT_TIMEOUT).await.map(drop)
     }
 
+    /// Makes the runtime reopen a container's log file after rotation.
     pub async fn reopen_container_log(&self, id: &str) -> Result<()> {
         let request = ContainerIdRequest { container_id: id.to_string() };
         let path = "/runtime.v1.RuntimeService/ReopenContainerLog";
-        self.call::<_, Empty>("ReopenContainerLog", path, request, QUICK).await.map(drop)
+        self.call::<_, Empty>("ReopenContainerLog", path, request, SHORT_TIMEOUT).await.map(drop)
     }
 
-    /// Runs a command to its end; without a limit it may run as long as it likes.
+    /// Runs a command in a container to completion, with an optional time limit.
     pub async fn exec_sync(&self, id: &str, command: Vec<String>, limit: Option<Duration>) -> Result<ExecSyncResponse> {
         let seconds = limit.map_or(0, |limit| i64::try_from(limit.as_secs().max(1)).unwrap_or(i64::MAX));
         let request = ExecSyncRequest { container_id: id.to_string(), cmd: command, timeout: seconds };
-        let bound = limit.map_or(PULL, |limit| limit.saturating_add(QUICK));
+        let bound = limit.map_or(PULL_TIMEOUT, |limit| limit.saturating_add(SHORT_TIMEOUT));
         self.call("ExecSync", "/runtime.v1.RuntimeService/ExecSync", request, bound).await
     }
 
+    /// Prepares a streaming exec; returns the URL of its stream.
     pub async fn exec(&self, request: ExecRequest) -> Result<String> {
-        let answer: StreamingUrl = self.call("Exec", "/runtime.v1.RuntimeService/Exec", request, QUICK).await?;
-        named("Exec", "the streaming address", answer.url)
+        let response: StreamingUrl =
+            self.call("Exec", "/runtime.v1.RuntimeService/Exec", request, SHORT_TIMEOUT).await?;
+        non_empty("Exec", "the streaming address", response.url)
     }
 
+    /// Prepares a streaming attach; returns the URL of its stream.
     pub async fn attach(&self, request: AttachRequest) -> Result<String> {
-        let answer: StreamingUrl = self.call("Attach", "/runtime.v1.RuntimeService/Attach", request, QUICK).await?;
-        named("Attach", "the streaming address", answer.url)
+        let response: StreamingUrl =
+            self.call("Attach", "/runtime.v1.RuntimeService/Attach", request, SHORT_TIMEOUT).await?;
+        non_empty("Attach", "the streaming address", response.url)
     }
 
+    /// Prepares a port forward; returns the URL of its stream.
     pub async fn port_forward(&self, sandbox_id: &str, ports: Vec<i32>) -> Result<String> {
         let request = PortForwardRequest { pod_sandbox_id: sandbox_id.to_string(), port: ports };
         let path = "/runtime.v1.RuntimeService/PortForward";
-        let answer: StreamingUrl = self.call("PortForward", path, request, QUICK).await?;
-        named("PortForward", "the streaming address", answer.url)
+        let response: StreamingUrl = self.call("PortForward", path, request, SHORT_TIMEOUT).await?;
+        non_empty("PortForward", "the streaming address", response.url)
     }
 
+    /// The resource usage of containers.
     pub async fn list_container_stats(&self, filter: ContainerStatsFilter) -> Result<Vec<ContainerStats>> {
         let request = ListContainerStatsRequest { filter: Some(filter) };
         let path = "/runtime.v1.RuntimeService/ListContainerStats";
-        let answer: ListContainerStatsResponse = self.call("ListContainerStats", path, request, QUICK).await?;
-        Ok(answer.stats)
+        let response: ListContainerStatsResponse =
+            self.call("ListContainerStats", path, request, SHORT_TIMEOUT).await?;
+        Ok(response.stats)
     }
 
+    /// Lists the stored images.
     pub async fn list_images(&self) -> Result<Vec<Image>> {
         let path = "/runtime.v1.ImageService/ListImages";
         let request = ListImagesRequest { filter: None };
-        let answer: ListImagesResponse = self.call("ListImages", path, request, QUICK).await?;
-        Ok(answer.images)
+        let response: ListImagesResponse = self.call("ListImages", path, request, SHORT_TIMEOUT).await?;
+        Ok(response.images)
     }
 
-    /// The stored image of this name, or none when it must be pulled.
+    /// The stored image of this name; `None` when it must be pulled.
     pub async fn image_status(&self, image: &str) -> Result<Option<Image>> {
         let request = ImageStatusRequest { image: Some(image_spec(image)), verbose: false };
         let path = "/runtime.v1.ImageService/ImageStatus";
-        let answer: ImageStatusResponse = self.call("ImageStatus", path, request, QUICK).await?;
-        Ok(answer.image)
+        let response: ImageStatusResponse = self.call("ImageStatus", path, request, SHORT_TIMEOUT).await?;
+        Ok(response.image)
     }
 
+    /// Pulls an image; returns its reference in the runtime.
     pub async fn pull_image(&self, image: &str, auth: Option<AuthConfig>, sandbox: PodSandboxConfig) -> Result<String> {
         let request = PullImageRequest { image: Some(image_spec(image)), auth, sandbox_config: Some(sandbox) };
         let path = "/runtime.v1.ImageService/PullImage";
-        let answer: PullImageResponse = self.call("PullImage", path, request, PULL).await?;
-        Ok(answer.image_ref)
+        let response: PullImageResponse = self.call("PullImage", path, request, PULL_TIMEOUT).await?;
+        Ok(response.image_ref)
     }
 
+    /// Removes an image.
     pub async fn remove_image(&self, image: &str) -> Result<()> {
         let request = RemoveImageRequest { image: Some(image_spec(image)) };
         let path = "/runtime.v1.ImageService/RemoveImage";
-        self.call::<_, Empty>("RemoveImage", path, request, SLOW).await.map(drop)
+        self.call::<_, Empty>("RemoveImage", path, request, LONG_TIMEOUT).await.map(drop)
     }
 
+    /// The disk usage of images and containers.
     pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse> {
-        self.call("ImageFsInfo", "/runtime.v1.ImageService/ImageFsInfo", Empty {}, QUICK).await
+        self.call("ImageFsInfo", "/runtime.v1.ImageService/ImageFsInfo", Empty {}, SHORT_TIMEOUT).await
     }
 }
 
@@ -370,25 +333,6 @@ fn image_spec(image: &str) -> ImageSpec {
     ImageSpec { image: image.to_string(), user_specified_image: image.to_string(), ..Default::default() }
 }
 
-fn named(method: &'static str, what: &'static str, value: String) -> Result<String> {
-    if value.is_empty() { Err(CallError::Incomplete { method, what }) } else { Ok(value) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_runtime_that_is_away_or_just_starts_is_unavailable() {
-        for (code, message, expected) in [
-            (Code::Unavailable, "Connection refused (os error 111)", true),
-            (Code::Unknown, "server is not initialized yet", true),
-            (Code::Unknown, "failed to reserve sandbox name", false),
-            (Code::NotFound, "not found", false),
-        ] {
-            let status = Box::new(tonic::Status::new(code, message));
-            let error = CallError::Refused { method: "Status", status };
-            assert_eq!(error.is_unavailable(), expected, "{message}");
-        }
-    }
+fn non_empty(method: &'static str, field: &'static str, value: String) -> Result<String> {
+    if value.is_empty() { Err(CallError::Incomplete { method, field }) } else { Ok(value) }
 }

@@ -1,7 +1,7 @@
-//! Which container changed, told by the runtime as it happens.
+//! The stream of container changes from the runtime.
 //!
-//! containerd before 1.7 serves no CRI events, but its own stream of task events says the same at once; other runtimes
-//! serve CRI's. Where neither exists the caller falls back to listing.
+//! containerd before 1.7 serves no CRI events, but an equivalent stream of task events; other runtimes serve CRI's. Where
+//! neither exists, the caller falls back to listing.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,41 +11,49 @@ use prost::Message;
 use tonic::Request;
 use tonic_prost::ProstCodec;
 
+use crate::CONTAINERD_NAMESPACE;
 use crate::client::Runtime;
-use crate::containerd::NAMESPACE;
 use crate::messages::{
     ContainerEventResponse, ContainerEventType, Empty, Envelope, SubscribeRequest, TaskExit, TaskOom,
 };
 
+/// A change of a container or sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContainerEvent {
-    /// The main process of a container or sandbox ended. The runtime may need a moment to record it.
+    /// The main process of a container or sandbox exited. The runtime may need a moment to record it.
     Exited { id: String },
-    /// Something else changed: look at the container again.
+    /// Something else changed: query the container's status.
     Changed { id: String },
 }
 
-/// An event, and when it happened by the runtime's word.
+/// An event with the runtime's timestamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct TimedEvent {
+    /// The change.
     pub event: ContainerEvent,
+    /// When it happened, if the runtime reports it.
     pub at: Option<SystemTime>,
 }
 
+/// Why the event stream ended.
 #[derive(Debug, thiserror::Error)]
 pub enum EventError {
+    /// The runtime implements no event stream.
     #[error("the runtime serves no event stream")]
     Unsupported,
+    /// The stream failed.
     #[error("the event stream broke: {0}")]
     Broken(Box<tonic::Status>),
-    #[error("the runtime does not answer")]
+    /// The connection to the runtime failed.
+    #[error("the runtime does not respond")]
     Unreachable(#[source] tonic::transport::Error),
 }
 
-pub type EventStream = BoxStream<'static, Result<Told, EventError>>;
+/// A stream of container events.
+pub type EventStream = BoxStream<'static, Result<TimedEvent, EventError>>;
 
-/// Whichever stream this runtime serves. It connects when it is first polled: a runtime answers a subscription only with
-/// its first event. A runtime without any stream shows as [`EventError::Unsupported`], the first and last item.
+/// Subscribes to the event stream that this runtime serves. Connects when first polled: a runtime responds to a
+/// subscription only with its first event. A runtime without a stream yields a single [`EventError::Unsupported`].
 pub fn subscribe(runtime: &Runtime) -> EventStream {
     let state = (containerd_events(runtime.clone()), Some(runtime.clone()));
     stream::unfold(state, |(mut current, mut fallback)| async move {
@@ -63,15 +71,16 @@ pub fn subscribe(runtime: &Runtime) -> EventStream {
 }
 
 fn containerd_events(runtime: Runtime) -> EventStream {
-    let request = SubscribeRequest { filters: vec![format!("namespace=={NAMESPACE},topic~=^/tasks/(exit|oom)$")] };
+    let request =
+        SubscribeRequest { filters: vec![format!("namespace=={CONTAINERD_NAMESPACE},topic~=^/tasks/(exit|oom)$")] };
     let path = "/containerd.services.events.v1.Events/Subscribe";
     open::<SubscribeRequest, Envelope>(runtime, path, request)
         .try_filter_map(async |envelope| {
-            let at = envelope.timestamp.and_then(|moment| {
-                let since = Duration::new(u64::try_from(moment.seconds).ok()?, u32::try_from(moment.nanos).ok()?);
+            let at = envelope.timestamp.and_then(|time| {
+                let since = Duration::new(u64::try_from(time.seconds).ok()?, u32::try_from(time.nanos).ok()?);
                 SystemTime::UNIX_EPOCH.checked_add(since)
             });
-            Ok(translate(&envelope).map(|event| Told { event, at }))
+            Ok(translate(&envelope).map(|event| TimedEvent { event, at }))
         })
         .boxed()
 }
@@ -85,7 +94,7 @@ fn cri_events(runtime: Runtime) -> EventStream {
             let at = since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
             let id = event.container_id;
             let event = if stopped { ContainerEvent::Exited { id } } else { ContainerEvent::Changed { id } };
-            Told { event, at }
+            TimedEvent { event, at }
         })
         .boxed()
 }
@@ -99,8 +108,8 @@ where
         let mut grpc = tonic::client::Grpc::new(runtime.channel());
         grpc.ready().await.map_err(EventError::Unreachable)?;
         let codec = ProstCodec::<Q, A>::default();
-        let answer = grpc.server_streaming(Request::new(request), PathAndQuery::from_static(path), codec).await;
-        Ok(answer.map_err(refused)?.into_inner().map_err(refused))
+        let response = grpc.server_streaming(Request::new(request), PathAndQuery::from_static(path), codec).await;
+        Ok(response.map_err(refused)?.into_inner().map_err(refused))
     })
     .try_flatten()
 }
@@ -112,7 +121,7 @@ fn refused(status: tonic::Status) -> EventError {
     EventError::Broken(Box::new(status))
 }
 
-/// None for events of no interest and for the ends of processes added by exec.
+/// `None` for other events and for the exit of processes started by exec.
 fn translate(envelope: &Envelope) -> Option<ContainerEvent> {
     let payload = envelope.event.as_ref()?;
     match envelope.topic.as_str() {
@@ -131,14 +140,14 @@ fn translate(envelope: &Envelope) -> Option<ContainerEvent> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::Packed;
+    use crate::messages::Any;
 
     fn envelope(topic: &str, value: Vec<u8>) -> Envelope {
         Envelope {
             timestamp: None,
-            namespace: NAMESPACE.into(),
+            namespace: CONTAINERD_NAMESPACE.into(),
             topic: topic.into(),
-            event: Some(Packed { type_url: String::new(), value }),
+            event: Some(Any { type_url: String::new(), value }),
         }
     }
 

@@ -1,14 +1,19 @@
-//! The node's side of the Container Runtime Interface.
+//! A client of the Container Runtime Interface (CRI), and the containerd that a node starts for itself.
 //!
-//! In: a runtime that serves CRI v1 on a unix socket (any of them), or nothing, in which case [`containerd`] starts one
-//! with a configuration, state and socket of its own.
-//! Out: [`Runtime`], one method a CRI call; [`events`], a stream that tells which container changed; and
-//! [`containerd::import`], which brings image archives into a runtime that has no registry to pull from.
+//! In: the unix socket of any runtime that serves CRI v1; without one, [`containerd`] starts a containerd with its own
+//! configuration, state and socket.
+//! Out: [`Runtime`], a client with one method per CRI call; [`events`], a stream of container changes; and
+//! [`containerd::import`], which imports image archives on nodes without a registry.
 
 pub mod containerd;
 pub mod events;
 pub mod messages;
 
 mod client;
+mod error;
 
-pub use client::{CallError, Observer, Runtime};
+pub use client::{Observer, Runtime};
+pub use error::CallError;
+
+/// The containerd namespace of everything created through CRI.
+pub(crate) const CONTAINERD_NAMESPACE: &str = "k8s.io";

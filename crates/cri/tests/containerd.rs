@@ -1,5 +1,5 @@
-//! A containerd of our own, from its start to a container that ran in it. Needs root, containerd and runc; on a machine
-//! without them there is nothing to test.
+//! The node's containerd, from its start to a container that ran in it. Needs root, containerd and runc; skipped on hosts
+//! without them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,21 +14,21 @@ const IMAGE: &str = "localhost/knarr/test:1";
 const CGROUP: &str = "/knarr-cri-test";
 
 fn is_possible() -> bool {
-    let found = |name: &str| ["/usr/bin", "/usr/sbin"].iter().any(|folder| Path::new(folder).join(name).exists());
+    let found = |name: &str| ["/usr/bin", "/usr/sbin"].iter().any(|directory| Path::new(directory).join(name).exists());
     nix::unistd::geteuid().is_root() && found("containerd") && found("runc") && Path::new("/bin/busybox").exists()
 }
 
-/// Ends what was started, whatever the test came to.
+/// Stops what was started, whatever the outcome of the test.
 struct Cleanup {
     directory: PathBuf,
 }
 
 impl Drop for Cleanup {
     fn drop(&mut self) {
-        let wanted = self.directory.join("config.toml");
+        let config = self.directory.join("config.toml");
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
             let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let ours = String::from_utf8_lossy(&command).contains(&*wanted.to_string_lossy());
+            let ours = String::from_utf8_lossy(&command).contains(&*config.to_string_lossy());
             let Some(pid) = entry.file_name().to_string_lossy().parse().ok().filter(|_| ours) else { continue };
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
         }
@@ -40,7 +40,7 @@ impl Drop for Cleanup {
         for point in below.collect::<Vec<_>>().into_iter().rev() {
             let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
         }
-        // One folder a hierarchy, or one at the root where there is only one hierarchy.
+        // One directory per hierarchy, or one at the root of a unified hierarchy.
         let hierarchies = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
         for hierarchy in hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]) {
             let _ = std::fs::remove_dir(hierarchy.join(CGROUP.trim_start_matches('/')));
@@ -48,9 +48,9 @@ impl Drop for Cleanup {
     }
 }
 
-fn sandbox_config(folder: &Path) -> PodSandboxConfig {
+fn sandbox_config(parent: &Path) -> PodSandboxConfig {
     let namespaces = NamespaceOption {
-        // On the node's own network no pod network is needed, and nothing of the machine's is changed.
+        // On the node's own network no pod network is needed, and the host's network is not changed.
         network: NamespaceMode::Node as i32,
         ..Default::default()
     };
@@ -61,7 +61,7 @@ fn sandbox_config(folder: &Path) -> PodSandboxConfig {
             namespace: "default".into(),
             attempt: 0,
         }),
-        log_directory: folder.join("logs").to_string_lossy().into_owned(),
+        log_directory: parent.join("logs").to_string_lossy().into_owned(),
         linux: Some(LinuxPodSandboxConfig {
             cgroup_parent: CGROUP.into(),
             security_context: Some(LinuxSandboxSecurityContext {
@@ -74,8 +74,8 @@ fn sandbox_config(folder: &Path) -> PodSandboxConfig {
     }
 }
 
-async fn run_container(runtime: &Runtime, folder: &Path) -> (String, String) {
-    let config = sandbox_config(folder);
+async fn run_container(runtime: &Runtime, parent: &Path) -> (String, String) {
+    let config = sandbox_config(parent);
     let sandbox = runtime.run_pod_sandbox(config.clone(), "").await.expect("a sandbox");
     let container = ContainerConfig {
         metadata: Some(ContainerMetadata { name: "main".into(), attempt: 0 }),
@@ -113,39 +113,39 @@ async fn a_container_runs_in_a_containerd_of_our_own() {
         eprintln!("skipped: needs root, containerd, runc and a static busybox");
         return;
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let directory = folder.path().join("containerd");
+    let parent = tempfile::tempdir().expect("a directory");
+    let directory = parent.path().join("containerd");
     let cleanup = Cleanup { directory: directory.clone() };
-    let containerd = Containerd::new(&directory, Path::new("/usr/lib/cni"), &folder.path().join("cni"));
+    let containerd = Containerd::new(&directory, Path::new("/usr/lib/cni"), &parent.path().join("cni"));
     let runtime = containerd.ensure().await.expect("containerd starts");
     containerd.ensure().await.expect("it is adopted, not started twice");
 
     let busybox = std::fs::read("/bin/busybox").expect("busybox");
     let archive = ImageArchive::new(IMAGE).directory("bin", 0o755).file("bin/busybox", 0o755, &busybox).build();
-    let path = folder.path().join("image.tar");
+    let path = parent.path().join("image.tar");
     std::fs::write(&path, archive).expect("written");
     assert_eq!(import(containerd.socket(), &path).await.expect("imported"), [IMAGE]);
     let known = tokio::time::timeout(Duration::from_secs(30), async {
-        while runtime.image_status(IMAGE).await.expect("an answer").is_none() {
+        while runtime.image_status(IMAGE).await.expect("a response").is_none() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     });
     known.await.expect("the image is known in time");
 
-    std::fs::create_dir_all(folder.path().join("logs")).expect("a folder");
-    let (sandbox, id) = run_container(&runtime, folder.path()).await;
-    let answer = runtime
+    std::fs::create_dir_all(parent.path().join("logs")).expect("a directory");
+    let (sandbox, id) = run_container(&runtime, parent.path()).await;
+    let output = runtime
         .exec_sync(&id, ["/bin/busybox", "echo", "inside"].map(String::from).to_vec(), Some(Duration::from_secs(10)))
         .await
         .expect("a command runs");
-    assert_eq!((answer.exit_code, answer.stdout.as_slice()), (0, b"inside\n".as_slice()));
+    assert_eq!((output.exit_code, output.stdout.as_slice()), (0, b"inside\n".as_slice()));
 
-    let elsewhere = Containerd::new(&directory, Path::new("/usr/lib/cni"), &folder.path().join("elsewhere"));
-    let runtime = elsewhere.ensure().await.expect("it is started anew with other settings");
+    let elsewhere = Containerd::new(&directory, Path::new("/usr/lib/cni"), &parent.path().join("elsewhere"));
+    let runtime = elsewhere.ensure().await.expect("a restart with other settings");
     let settings = std::fs::read_to_string(directory.join("config.toml")).expect("its settings");
     assert!(settings.contains("elsewhere"), "{settings}");
     let status = runtime.container_status(&id).await.expect("a status");
-    assert_eq!(status.state, ContainerState::Running as i32, "the container was ended with its containerd");
+    assert_eq!(status.state, ContainerState::Running as i32, "the container was stopped with its containerd");
     let mut stream = subscribe(&runtime);
     let (sender, mut events) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
@@ -155,7 +155,7 @@ async fn a_container_runs_in_a_containerd_of_our_own() {
     });
 
     runtime.stop_container(&id, Duration::from_secs(30)).await.expect("stopped");
-    let told = tokio::time::timeout(Duration::from_secs(10), async {
+    let exited = tokio::time::timeout(Duration::from_secs(10), async {
         while let Some(event) = events.recv().await {
             if event.event == (ContainerEvent::Exited { id: id.clone() }) {
                 return true;
@@ -163,10 +163,10 @@ async fn a_container_runs_in_a_containerd_of_our_own() {
         }
         false
     });
-    assert_eq!(told.await, Ok(true), "the exit of the command does not count, that of the container does");
+    assert_eq!(exited.await, Ok(true), "the exit of the command does not count, that of the container does");
     let status = runtime.container_status(&id).await.expect("a status");
     assert_eq!((status.state, status.exit_code), (ContainerState::Exited as i32, 7));
-    let log = std::fs::read_to_string(folder.path().join("logs/main.log")).expect("a log");
+    let log = std::fs::read_to_string(parent.path().join("logs/main.log")).expect("a log");
     assert!(log.ends_with("stdout F hello\n"), "{log}");
 
     runtime.remove_container(&id).await.expect("removed");

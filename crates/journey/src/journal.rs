@@ -1,4 +1,4 @@
-//! The memory of what happened: the newest steps, never more than so many bytes of them.
+//! The journal: the newest steps in memory, limited by a number of bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use tokio::sync::watch;
 
 use crate::step::Step;
 
-/// Enough for the last three thousand steps or so.
-const CAPACITY: usize = 1 << 20;
+/// Enough for about three thousand steps.
+const CAPACITY_BYTES: usize = 1 << 20;
 
-/// Steps as lines of JSON, oldest first. All clones are the same journal.
+/// Steps as lines of JSON, oldest first. Clones share the journal.
 #[derive(Clone)]
 pub struct Journal {
     shared: Arc<Shared>,
@@ -19,46 +19,47 @@ pub struct Journal {
 
 struct Shared {
     lines: Mutex<Lines>,
-    /// How many lines were ever written.
+    /// The number of lines ever written.
     written: watch::Sender<u64>,
     capacity: usize,
 }
 
 #[derive(Default)]
 struct Lines {
-    kept: VecDeque<Box<str>>,
+    stored: VecDeque<Box<str>>,
     bytes: usize,
     written: u64,
 }
 
 impl Default for Journal {
     fn default() -> Journal {
-        Journal::with_capacity(CAPACITY)
+        Journal::with_capacity(CAPACITY_BYTES)
     }
 }
 
 impl Journal {
+    /// A journal that keeps at most this many bytes.
     pub fn with_capacity(capacity: usize) -> Journal {
         let shared = Shared { lines: Mutex::default(), written: watch::Sender::new(0), capacity };
         Journal { shared: Arc::new(shared) }
     }
 
     /// Adds a step that another process recorded.
-    pub fn take_in(&self, step: &Step) {
-        // A step is made of strings and numbers: there is nothing in it that JSON could not hold.
+    pub fn append(&self, step: &Step) {
+        // A step has only strings and numbers, so this does not fail.
         if let Ok(line) = serde_json::to_string(step) {
-            self.add(line);
+            self.append_line(line);
         }
     }
 
-    /// Adds a step as its line of JSON; the oldest make room for it.
-    pub(crate) fn add(&self, line: String) {
+    /// Adds a step as a line of JSON; drops the oldest beyond the capacity.
+    pub(crate) fn append_line(&self, line: String) {
         let mut lines = self.shared.lines.lock();
         lines.bytes += line.len();
-        lines.kept.push_back(line.into());
+        lines.stored.push_back(line.into());
         lines.written += 1;
         while lines.bytes > self.shared.capacity {
-            let Some(oldest) = lines.kept.pop_front() else { break };
+            let Some(oldest) = lines.stored.pop_front() else { break };
             lines.bytes -= oldest.len();
         }
         let written = lines.written;
@@ -66,29 +67,29 @@ impl Journal {
         self.shared.written.send_replace(written);
     }
 
-    /// Everything that is remembered, one step a line.
+    /// All stored steps, one per line.
     pub fn text(&self) -> String {
         self.since(0).0
     }
 
-    /// A reader of what is remembered and of what comes.
-    pub fn follow(&self) -> Follower {
-        Follower { journal: self.clone(), seen: 0, changes: self.shared.written.subscribe() }
+    /// Subscribes to the stored and all further steps.
+    pub fn subscribe(&self) -> Subscription {
+        Subscription { journal: self.clone(), seen: 0, changes: self.shared.written.subscribe() }
     }
 
-    /// A reader of what comes from now on.
-    pub fn follow_new(&self) -> Follower {
+    /// Subscribes to further steps only.
+    pub fn subscribe_new(&self) -> Subscription {
         let seen = self.shared.lines.lock().written;
-        Follower { seen, ..self.follow() }
+        Subscription { seen, ..self.subscribe() }
     }
 
-    /// The lines after the first `seen` that were ever written, and how many there are by now.
+    /// The lines after the first `seen` ever written, and the number of lines written so far.
     fn since(&self, seen: u64) -> (String, u64) {
         let lines = self.shared.lines.lock();
-        let forgotten = lines.written - lines.kept.len() as u64;
-        let skip = usize::try_from(seen.saturating_sub(forgotten)).unwrap_or(usize::MAX);
+        let dropped = lines.written - lines.stored.len() as u64;
+        let skip = usize::try_from(seen.saturating_sub(dropped)).unwrap_or(usize::MAX);
         let mut text = String::new();
-        for line in lines.kept.iter().skip(skip) {
+        for line in lines.stored.iter().skip(skip) {
             text.push_str(line);
             text.push('\n');
         }
@@ -97,14 +98,14 @@ impl Journal {
 }
 
 /// Reads a journal as it grows.
-pub struct Follower {
+pub struct Subscription {
     journal: Journal,
     seen: u64,
     changes: watch::Receiver<u64>,
 }
 
-impl Follower {
-    /// The next lines, as many as there are; waits for the first. `None` never comes while the journal lives.
+impl Subscription {
+    /// Waits for new lines and returns all of them. `None` only after the journal is dropped.
     pub async fn next(&mut self) -> Option<String> {
         let seen = self.seen;
         self.changes.wait_for(|written| *written > seen).await.ok()?;
@@ -120,9 +121,9 @@ mod tests {
 
     fn step(number: u64) -> String {
         let step = Step {
-            began: number,
+            started: number,
             took: 0,
-            step: "seen".into(),
+            step: "reconciled".into(),
             object: "pods/a/b".into(),
             process: String::new(),
             fields: Default::default(),
@@ -131,38 +132,38 @@ mod tests {
     }
 
     fn moments(text: &str) -> Vec<u64> {
-        text.lines().map(|line| serde_json::from_str::<Step>(line).unwrap().began).collect()
+        text.lines().map(|line| serde_json::from_str::<Step>(line).unwrap().started).collect()
     }
 
     #[test]
-    fn the_oldest_make_room() {
+    fn the_oldest_lines_are_dropped() {
         let size = step(1).len();
         let journal = Journal::with_capacity(size * 3);
-        (1..=5).for_each(|number| journal.add(step(number)));
+        (1..=5).for_each(|number| journal.append_line(step(number)));
         assert_eq!(moments(&journal.text()), [3, 4, 5]);
     }
 
     #[tokio::test]
-    async fn a_follower_misses_nothing_and_sees_nothing_twice() {
+    async fn a_subscription_gets_every_line_once() {
         let journal = Journal::default();
-        journal.add(step(1));
-        let mut all = journal.follow();
-        let mut new = journal.follow_new();
+        journal.append_line(step(1));
+        let mut all = journal.subscribe();
+        let mut new = journal.subscribe_new();
         assert_eq!(moments(&all.next().await.unwrap()), [1]);
-        journal.add(step(2));
-        journal.add(step(3));
+        journal.append_line(step(2));
+        journal.append_line(step(3));
         assert_eq!(moments(&all.next().await.unwrap()), [2, 3]);
         assert_eq!(moments(&new.next().await.unwrap()), [2, 3]);
     }
 
     #[tokio::test]
-    async fn a_follower_goes_on_after_what_was_forgotten() {
+    async fn a_subscription_continues_after_dropped_lines() {
         let size = step(1).len();
         let journal = Journal::with_capacity(size * 2);
-        let mut follower = journal.follow();
-        (1..=5).for_each(|number| journal.add(step(number)));
-        assert_eq!(moments(&follower.next().await.unwrap()), [4, 5]);
-        journal.add(step(6));
-        assert_eq!(moments(&follower.next().await.unwrap()), [6]);
+        let mut subscription = journal.subscribe();
+        (1..=5).for_each(|number| journal.append_line(step(number)));
+        assert_eq!(moments(&subscription.next().await.unwrap()), [4, 5]);
+        journal.append_line(step(6));
+        assert_eq!(moments(&subscription.next().await.unwrap()), [6]);
     }
 }

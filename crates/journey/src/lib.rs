@@ -1,33 +1,33 @@
-//! What happened to an object on its way through the system, told as a timeline.
+//! The timeline of an object: what each component did with it, and when.
 //!
-//! In: spans and events that the parts record with `tracing` under the target [`TARGET`]; no part needs this crate for
-//! that. Out: a [`Journal`] of bounded size that holds them, and the [`Story`] of one object and of all that came of it,
-//! as text, JSON, a page or OTLP.
+//! In: spans and events that components record with `tracing` under the target [`TARGET`]; they do not depend on this
+//! crate. Out: a [`Journal`] of bounded size that stores them, and the [`Timeline`] of one object and its dependents, as
+//! text, JSON, HTML or OTLP.
 //!
-//! What a part records has a field `object` (`pods/default/web`, `nodes/a`) and a name for the step: the span's own, or
-//! an event's field `step`. An event may say in `took_us` how long the step took. All other fields are told as they are;
-//! `owner` and `service` name other objects, and the story follows them.
+//! A journey event has a field `object` (`pods/default/web`, `nodes/a`) and the name of a step: the name of the span, or
+//! the field `step` of an event. An event may set the duration of the step in `took_us`. All other fields are rendered
+//! unchanged; `owner` and `service` name related objects, which the timeline includes.
 
 mod html;
 mod journal;
+mod message;
 mod otlp;
 mod outcome;
 mod phases;
 mod record;
 mod step;
-mod story;
 mod text;
-mod words;
+mod timeline;
 
-pub use html::page;
-pub use journal::{Follower, Journal};
-pub use otlp::traces;
+pub use html::render_html;
+pub use journal::{Journal, Subscription};
+pub use otlp::render_otlp;
 pub use outcome::Outcome;
 pub use phases::Phase;
 pub use record::Recorder;
 pub use step::Step;
-pub use story::{Chapter, Moment, Story, Telling, tell};
-pub use text::{Style, news, outcome, print, title};
+pub use text::{Style, render_entry, render_outcome, render_text, render_title};
+pub use timeline::{Detail, Entry, Section, Timeline, build_timeline};
 
-/// The `tracing` target of everything that belongs to a journey.
+/// The `tracing` target of journey events.
 pub const TARGET: &str = "journey";

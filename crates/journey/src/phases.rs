@@ -1,75 +1,76 @@
-//! Where the time went: the way of one pod cut into phases that follow each other, so that they add up to the whole.
+//! Splits the timeline of one pod into consecutive phases, which add up to the total duration.
 
 use serde::Serialize;
 
 use crate::step::Step;
-use crate::story::is_request;
 
+/// A phase of a pod's creation or deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Phase {
+    /// The name of the phase.
     pub name: &'static str,
-    /// The part of the system that this phase waited for.
-    pub part: &'static str,
+    /// The component that this phase waited for.
+    #[serde(rename = "part")]
+    pub component: &'static str,
     /// In microseconds.
     pub took: u64,
 }
 
-/// A phase lasts until the last of the steps that belong to it has ended.
+/// A phase lasts until the end of its last step.
 struct Milestone {
     name: &'static str,
-    part: &'static str,
+    component: &'static str,
     is_step: fn(&Step) -> bool,
 }
 
-const COMING: &[Milestone] = &[
-    Milestone { name: "request and controllers", part: "controllers", is_step: |step| is_request(step, "create") },
-    Milestone { name: "scheduling", part: "scheduler", is_step: |step| step.step == "bound" },
-    Milestone { name: "volumes", part: "kubelet", is_step: |step| matches!(&*step.step, "accepted" | "volume") },
-    Milestone { name: "sandbox and network", part: "kubelet", is_step: |step| step.step == "sandbox" },
-    Milestone { name: "images", part: "kubelet", is_step: |step| step.step == "image" },
+const CREATION: &[Milestone] = &[
+    Milestone { name: "request and controllers", component: "controllers", is_step: |step| step.is_request("create") },
+    Milestone { name: "scheduling", component: "scheduler", is_step: |step| step.step == "bound" },
+    Milestone { name: "volumes", component: "kubelet", is_step: |step| matches!(&*step.step, "accepted" | "volume") },
+    Milestone { name: "sandbox and network", component: "kubelet", is_step: |step| step.step == "sandbox" },
+    Milestone { name: "images", component: "kubelet", is_step: |step| step.step == "image" },
     Milestone {
         name: "containers",
-        part: "kubelet",
+        component: "kubelet",
         is_step: |step| step.step.starts_with("container-") || step.step == "hook",
     },
-    Milestone { name: "probes and status", part: "api", is_step: |step| !step.field("state").is_empty() },
+    Milestone { name: "probes and status", component: "api", is_step: |step| !step.field("state").is_empty() },
 ];
 
-const GOING: &[Milestone] = &[
-    Milestone { name: "request", part: "api", is_step: |step| is_request(step, "delete") && !is_let_go(step) },
+const DELETION: &[Milestone] = &[
+    Milestone {
+        name: "request",
+        component: "api",
+        is_step: |step| step.is_request("delete") && !step.is_final_delete(),
+    },
     Milestone {
         name: "containers",
-        part: "kubelet",
+        component: "kubelet",
         is_step: |step| step.step.starts_with("container-") || step.step == "hook",
     },
-    Milestone { name: "sandbox and network", part: "kubelet", is_step: |step| step.step == "sandbox-stopped" },
-    Milestone { name: "volumes", part: "kubelet", is_step: |step| step.step == "volumes-removed" },
-    Milestone { name: "last status and removal", part: "api", is_step: |step| step.step == "request" },
+    Milestone { name: "sandbox and network", component: "kubelet", is_step: |step| step.step == "sandbox-stopped" },
+    Milestone { name: "volumes", component: "kubelet", is_step: |step| step.step == "volumes-removed" },
+    Milestone { name: "last status and removal", component: "api", is_step: |step| step.step == "request" },
 ];
 
-/// A node that has ended a pod deletes it once more, and for good.
-pub(crate) fn is_let_go(step: &Step) -> bool {
-    is_request(step, "delete") && step.field("agent") == "kubelet"
+/// The phases of a pod from the start of the timeline until it was ready at `until`.
+pub fn of_creation(steps: &[Step], pod: &str, started: u64, until: u64) -> Vec<Phase> {
+    split(CREATION, steps, pod, started, until)
 }
 
-/// How a pod came to be ready: from when the story began until `until`.
-pub fn coming(steps: &[Step], pod: &str, began: u64, until: u64) -> Vec<Phase> {
-    cut(COMING, steps, pod, began, until)
+/// The phases of a pod's deletion.
+pub fn of_deletion(steps: &[Step], pod: &str, started: u64, until: u64) -> Vec<Phase> {
+    split(DELETION, steps, pod, started, until)
 }
 
-/// How a pod went.
-pub fn going(steps: &[Step], pod: &str, began: u64, until: u64) -> Vec<Phase> {
-    cut(GOING, steps, pod, began, until)
-}
-
-fn cut(milestones: &[Milestone], steps: &[Step], pod: &str, began: u64, until: u64) -> Vec<Phase> {
-    let own: Vec<&Step> = steps.iter().filter(|step| step.object == pod && step.ended() <= until).collect();
-    let mut reached = began;
+fn split(milestones: &[Milestone], steps: &[Step], pod: &str, started: u64, until: u64) -> Vec<Phase> {
+    let own: Vec<&Step> = steps.iter().filter(|step| step.object == pod && step.end() <= until).collect();
+    let mut reached = started;
     let mut phases = Vec::new();
-    for Milestone { name, part, is_step } in milestones {
-        let ends = own.iter().filter(|step| is_step(step)).map(|step| step.ended());
+    for Milestone { name, component, is_step } in milestones {
+        let ends = own.iter().filter(|step| is_step(step)).map(|step| step.end());
         let Some(end) = ends.max().filter(|end| *end > reached) else { continue };
-        phases.push(Phase { name, part, took: end - reached });
+        phases.push(Phase { name, component, took: end - reached });
         reached = end;
     }
     phases
@@ -78,10 +79,10 @@ fn cut(milestones: &[Milestone], steps: &[Step], pod: &str, began: u64, until: u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::tests::steps;
+    use crate::timeline::tests::steps;
 
     #[test]
-    fn phases_add_up_to_the_whole() {
+    fn phases_add_up_to_the_total() {
         let steps = steps(
             "10 request pods/a/b verb=create state=Pending
              20 bound pods/a/b
@@ -95,10 +96,10 @@ mod tests {
              99 container-started pods/a/b
              99 bound pods/a/other",
         );
-        let phases = coming(&steps, "pods/a/b", 0, 95);
-        let told: Vec<(&str, u64)> = phases.iter().map(|phase| (phase.name, phase.took)).collect();
+        let phases = of_creation(&steps, "pods/a/b", 0, 95);
+        let durations: Vec<(&str, u64)> = phases.iter().map(|phase| (phase.name, phase.took)).collect();
         assert_eq!(
-            told,
+            durations,
             [
                 ("request and controllers", 15),
                 ("scheduling", 10),
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_waited_for_is_no_phase() {
+    fn a_step_that_was_not_waited_for_is_no_phase() {
         let steps = steps(
             "0 request pods/a/b verb=delete agent=kubectl
              10 container-stopped pods/a/b
@@ -121,10 +122,10 @@ mod tests {
              40 request pods/a/b verb=delete agent=kubelet
              50 request pods/a/b verb=removed",
         );
-        let told: Vec<(&str, u64)> =
-            going(&steps, "pods/a/b", 0, 60).iter().map(|phase| (phase.name, phase.took)).collect();
+        let durations: Vec<(&str, u64)> =
+            of_deletion(&steps, "pods/a/b", 0, 60).iter().map(|phase| (phase.name, phase.took)).collect();
         assert_eq!(
-            told,
+            durations,
             [("request", 5), ("containers", 10), ("sandbox and network", 10), ("last status and removal", 30)]
         );
     }

@@ -1,4 +1,4 @@
-//! From what the parts say with `tracing` to steps in a journal.
+//! A `tracing` layer that writes journey events into a journal.
 
 use std::fmt::Debug;
 use std::io::Write as _;
@@ -13,53 +13,53 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::TARGET;
 use crate::journal::Journal;
 
-/// A layer that writes everything under the journey's target into a journal, and leaves all else alone.
+/// A layer that writes all events and spans of the journey target into a journal, and ignores others.
 pub struct Recorder {
     journal: Journal,
     process: String,
 }
 
 impl Recorder {
-    /// `process` names this process among those of the cluster.
+    /// `process` identifies this process in the cluster.
     pub fn new(journal: Journal, process: impl Into<String>) -> Recorder {
         Recorder { journal, process: process.into() }
     }
 
-    /// Whether something is for a journal; layers that write logs leave it out.
-    pub fn wants(metadata: &Metadata<'_>) -> bool {
+    /// Whether an event or span belongs to the journal; log layers must ignore it.
+    pub fn is_journey_event(metadata: &Metadata<'_>) -> bool {
         metadata.target() == TARGET
     }
 
-    /// Writes a line as `Step` reads it. Steps are many, so nothing is made for one but its line.
-    fn add(&self, name: &'static str, said: &Said, took: Duration) {
-        let took = said.took_us.map_or(took, Duration::from_micros);
+    /// Writes a line in the format of `Step`. Steps are frequent, so nothing but the line is allocated.
+    fn add(&self, name: &'static str, fields: &Fields, took: Duration) {
+        let took = fields.took_us.map_or(took, Duration::from_micros);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let mut line = Line(Vec::with_capacity(160 + said.object.len() + said.fields.0.len()));
+        let mut line = Line(Vec::with_capacity(160 + fields.object.len() + fields.others.0.len()));
         line.0.extend_from_slice(b"{\"began\":");
         line.number(micros(now.saturating_sub(took)));
         if !took.is_zero() {
             line.0.extend_from_slice(b",\"took\":");
             line.number(micros(took));
         }
-        line.field("step", said.step.as_deref().unwrap_or(name));
-        line.field("object", &said.object);
+        line.field("step", fields.step.as_deref().unwrap_or(name));
+        line.field("object", &fields.object);
         line.field("process", &self.process);
-        line.0.extend_from_slice(&said.fields.0);
+        line.0.extend_from_slice(&fields.others.0);
         line.0.push(b'}');
-        // It is made of texts alone.
+        // All pieces are UTF-8, so this does not fail.
         if let Ok(line) = String::from_utf8(line.0) {
-            self.journal.add(line);
+            self.journal.append_line(line);
         }
     }
 }
 
-/// JSON in the making.
+/// A line of JSON being built.
 #[derive(Default)]
 struct Line(Vec<u8>);
 
 impl Line {
     fn number(&mut self, number: u64) {
-        // Writing to memory does not fail, here and below.
+        // Writing to memory does not fail; the same applies below.
         let _ = write!(self.0, "{number}");
     }
 
@@ -80,76 +80,76 @@ where
     S: Subscriber + for<'s> LookupSpan<'s>,
 {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        Recorder::wants(metadata)
+        Recorder::is_journey_event(metadata)
     }
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let Some(span) = context.span(id).filter(|span| Recorder::wants(span.metadata())) else { return };
-        let mut said = Said::default();
-        attributes.record(&mut said);
-        span.extensions_mut().insert((said, Instant::now()));
+        let Some(span) = context.span(id).filter(|span| Recorder::is_journey_event(span.metadata())) else { return };
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        span.extensions_mut().insert((fields, Instant::now()));
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        if let Some((said, _)) = span.extensions_mut().get_mut::<(Said, Instant)>() {
-            values.record(said);
+        if let Some((fields, _)) = span.extensions_mut().get_mut::<(Fields, Instant)>() {
+            values.record(fields);
         }
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(span) = context.span(&id) else { return };
-        if let Some((said, began)) = span.extensions_mut().remove::<(Said, Instant)>() {
-            self.add(span.metadata().name(), &said, began.elapsed());
+        if let Some((fields, started)) = span.extensions_mut().remove::<(Fields, Instant)>() {
+            self.add(span.metadata().name(), &fields, started.elapsed());
         }
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        if Recorder::wants(event.metadata()) {
-            let mut said = Said::default();
-            event.record(&mut said);
-            self.add("", &said, Duration::ZERO);
+        if Recorder::is_journey_event(event.metadata()) {
+            let mut fields = Fields::default();
+            event.record(&mut fields);
+            self.add("", &fields, Duration::ZERO);
         }
     }
 }
 
 /// The fields of a span or event.
 #[derive(Default)]
-struct Said {
+struct Fields {
     step: Option<String>,
     object: String,
     took_us: Option<u64>,
-    /// The others, as they stand in the line.
-    fields: Line,
+    /// The other fields, as JSON.
+    others: Line,
 }
 
-impl Said {
-    fn take(&mut self, field: &Field, value: &str) {
+impl Fields {
+    fn set(&mut self, field: &Field, value: &str) {
         match field.name() {
             "step" => self.step = Some(value.to_owned()),
             "object" => value.clone_into(&mut self.object),
-            // Nothing to tell.
+            // An empty field is omitted.
             _ if value.is_empty() => {}
-            name => self.fields.field(name, value),
+            name => self.others.field(name, value),
         }
     }
 }
 
-impl Visit for Said {
+impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.take(field, value);
+        self.set(field, value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
         if field.name() == "took_us" {
             self.took_us = Some(value);
         } else {
-            self.take(field, &value.to_string());
+            self.set(field, &value.to_string());
         }
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        self.take(field, &format!("{value:?}"));
+        self.set(field, &format!("{value:?}"));
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
     fn an_event_is_a_step() {
         let steps = recorded(|| {
             tracing::info!(target: "journey", step = "request", object = "pods/a/b", took_us = 1_500_u64, user = "jane \"j\"\n", note = "");
-            tracing::info!(object = "pods/a/b", "a log line is none");
+            tracing::info!(object = "pods/a/b", "a log line is not a step");
         });
         assert_eq!(steps.len(), 1);
         assert_eq!((steps[0].step.as_ref(), steps[0].object.as_str(), steps[0].took), ("request", "pods/a/b", 1_500));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_a_step_once_it_ends_with_what_it_learnt() {
+    fn a_span_is_a_step_once_it_closes_with_all_its_fields() {
         let steps = recorded(|| {
             let span = tracing::info_span!(target: "journey", "sandbox", object = %format_args!("pods/{}/{}", "a", "b"), address = tracing::field::Empty);
             span.record("address", "10.0.0.7");

@@ -1,25 +1,27 @@
-//! One thing that happened.
+//! One recorded step.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A step of an object's way, as it was recorded.
+/// A step that a component executed for an object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// When it began, in microseconds since 1970.
-    pub began: u64,
-    /// How long it took, in microseconds; 0 for what happens in a moment.
+    /// When it started, in microseconds since 1970.
+    #[serde(rename = "began")]
+    pub started: u64,
+    /// How long it took, in microseconds; 0 for instantaneous steps.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub took: u64,
-    /// What was done, by the name its part gave it.
+    /// The name of the step.
     pub step: Cow<'static, str>,
-    /// What it was done to: `pods/default/web`, `nodes/a`.
+    /// The object: `pods/default/web`, `nodes/a`.
     pub object: String,
-    /// Which process saw it.
+    /// The process that recorded it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub process: String,
+    /// All other fields.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", flatten)]
     pub fields: BTreeMap<Cow<'static, str>, String>,
 }
@@ -29,16 +31,28 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Step {
+    /// A field; empty when it is not set.
     pub fn field(&self, name: &str) -> &str {
         self.fields.get(name).map(String::as_str).unwrap_or_default()
     }
 
-    /// A field that holds a number.
+    /// A numeric field.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.field(name).parse().ok()
     }
 
-    pub fn ended(&self) -> u64 {
-        self.began.saturating_add(self.took)
+    /// When it ended, in microseconds since 1970.
+    pub fn end(&self) -> u64 {
+        self.started.saturating_add(self.took)
+    }
+
+    /// Whether it is a request with this verb on the object itself.
+    pub(crate) fn is_request(&self, verb: &str) -> bool {
+        self.step == "request" && self.field("verb") == verb && self.field("subresource").is_empty()
+    }
+
+    /// Whether it is the kubelet's delete request, by which it removes a terminated pod for good.
+    pub(crate) fn is_final_delete(&self) -> bool {
+        self.is_request("delete") && self.field("agent") == "kubelet"
     }
 }

@@ -1,27 +1,29 @@
-//! A story for a terminal.
+//! Renders a timeline as text for a terminal.
 
+use crate::message::duration;
 use crate::phases::Phase;
-use crate::story::{Chapter, Moment, Story};
-use crate::words::duration;
+use crate::timeline::{Entry, Section, Timeline};
 
-/// How wide the chart beside the words is, and the bars of phases.
+/// The width of the chart in each line, and of the bars of phases.
 const CHART: usize = 24;
 const BAR: usize = 40;
 
+/// How text is rendered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
+    /// Whether to use terminal colours.
     pub colour: bool,
-    /// Lines are cut at this many columns.
+    /// Lines are truncated to this many columns.
     pub width: Option<usize>,
 }
 
-/// The whole story.
-pub fn print(story: &Story, style: Style) -> String {
-    let mut text = format!("{}\n", style.paint(STRONG, &story.object));
-    for chapter in &story.chapters {
+/// The whole timeline.
+pub fn render_text(timeline: &Timeline, style: Style) -> String {
+    let mut text = format!("{}\n", style.paint(STRONG, &timeline.object));
+    for section in &timeline.sections {
         text.push('\n');
-        text.push_str(&heading(chapter, style));
-        for line in phases(story, chapter, style).into_iter().chain(moments(story, chapter, style)) {
+        text.push_str(&heading(section, style));
+        for line in phases(timeline, section, style).into_iter().chain(entries(timeline, section, style)) {
             text.push_str(&line);
             text.push('\n');
         }
@@ -29,62 +31,62 @@ pub fn print(story: &Story, style: Style) -> String {
     text
 }
 
-fn heading(chapter: &Chapter, style: Style) -> String {
-    format!("{}: {}\n", style.paint(STRONG, chapter.title), chapter.in_words())
+fn heading(section: &Section, style: Style) -> String {
+    format!("{}: {}\n", style.paint(STRONG, section.title), section.summary())
 }
 
-/// A line for the beginning of a chapter.
-pub fn title(story: &Story, chapter: &Chapter, style: Style) -> String {
-    style.paint(STRONG, &format!("{}, {}", story.object, chapter.title))
+/// The heading line of a section.
+pub fn render_title(timeline: &Timeline, section: &Section, style: Style) -> String {
+    style.paint(STRONG, &format!("{}, {}", timeline.object, section.title))
 }
 
-/// A line for what came of a chapter.
-pub fn outcome(chapter: &Chapter, style: Style) -> String {
-    style.paint(STRONG, &format!("{:>12}  {}", "", chapter.in_words()))
+/// The line with the outcome of a section.
+pub fn render_outcome(section: &Section, style: Style) -> String {
+    style.paint(STRONG, &format!("{:>12}  {}", "", section.summary()))
 }
 
-/// A line for a moment as it happens, when nobody knows yet how long the whole will take.
-pub fn news(story: &Story, moment: &Moment, style: Style) -> String {
-    line(story, moment, None, style)
+/// The line of an entry, without a chart since the total duration is not known yet.
+pub fn render_entry(timeline: &Timeline, entry: &Entry, style: Style) -> String {
+    line(timeline, entry, None, style)
 }
 
-fn phases(story: &Story, chapter: &Chapter, style: Style) -> Vec<String> {
-    let phases = chapter.phases();
+fn phases(timeline: &Timeline, section: &Section, style: Style) -> Vec<String> {
+    let phases = section.phases();
     if phases.is_empty() {
         return Vec::new();
     }
-    let mut lines = vec![style.paint(FAINT, &format!("  {}", story.whose_time(chapter)))];
-    let longest = phases.iter().map(|phase| phase.took).max().unwrap_or(1).max(1);
+    let mut lines = vec![style.paint(FAINT, &format!("  {}", timeline.phases_heading(section)))];
+    let max = phases.iter().map(|phase| phase.took).max().unwrap_or(1).max(1);
     lines.extend(phases.iter().map(|phase| {
-        let columns = usize::try_from(phase.took * BAR as u64 / longest).unwrap_or(BAR);
+        let columns = usize::try_from(phase.took * BAR as u64 / max).unwrap_or(BAR);
         let bar = if columns == 0 { "▏".to_owned() } else { "█".repeat(columns) };
-        let Phase { name, part, took } = phase;
-        format!("    {name:<24}{:>10}  {}", duration(*took), style.paint(colour(part), &bar))
+        let Phase { name, component, took } = phase;
+        format!("    {name:<24}{:>10}  {}", duration(*took), style.paint(colour(component), &bar))
     }));
     lines.push(String::new());
     lines
 }
 
-fn moments(story: &Story, chapter: &Chapter, style: Style) -> Vec<String> {
-    chapter.moments.iter().map(|moment| line(story, moment, Some(chapter), style)).collect()
+fn entries(timeline: &Timeline, section: &Section, style: Style) -> Vec<String> {
+    section.entries.iter().map(|entry| line(timeline, entry, Some(section), style)).collect()
 }
 
-fn line(story: &Story, moment: &Moment, chapter: Option<&Chapter>, style: Style) -> String {
-    let took = if moment.took == 0 { String::new() } else { duration(moment.took) };
-    let mut pieces = vec![(PLAIN, format!("{:>12}  {took:>8}  ", format!("+{}", duration(moment.after))))];
-    if let Some(chapter) = chapter {
-        pieces.push((colour(moment.part), format!("{}  ", chart(chapter, moment))));
+fn line(timeline: &Timeline, entry: &Entry, section: Option<&Section>, style: Style) -> String {
+    let took = if entry.took == 0 { String::new() } else { duration(entry.took) };
+    let mut pieces = vec![(PLAIN, format!("{:>12}  {took:>8}  ", format!("+{}", duration(entry.after))))];
+    if let Some(section) = section {
+        pieces.push((colour(entry.component), format!("{}  ", chart(section, entry))));
     }
-    pieces.push((colour(moment.part), format!("{:<11}  ", moment.part)));
-    pieces.push((PLAIN, moment.what.clone()));
-    if moment.repeated > 0 {
-        pieces.push((FAINT, format!(" (and {} more)", times(moment.repeated))));
+    pieces.push((colour(entry.component), format!("{:<11}  ", entry.component)));
+    pieces.push((PLAIN, entry.message.clone()));
+    if entry.repeated > 0 {
+        pieces.push((FAINT, format!(" (and {} more)", times(entry.repeated))));
     }
-    if moment.object != story.object {
-        pieces.push((FAINT, format!("  {}", story.short(&moment.object))));
+    if entry.object != timeline.object {
+        pieces.push((FAINT, format!("  {}", timeline.short(&entry.object))));
     }
-    if !moment.detail.is_empty() {
-        pieces.push((FAINT, format!("  ({})", moment.detail)));
+    if !entry.detail.is_empty() {
+        pieces.push((FAINT, format!("  ({})", entry.detail)));
     }
     style.join(&pieces)
 }
@@ -93,22 +95,22 @@ pub(crate) fn times(number: u32) -> String {
     if number == 1 { "once".to_owned() } else { format!("{number} times") }
 }
 
-/// Where in the chapter a moment lies.
-fn chart(chapter: &Chapter, moment: &Moment) -> String {
-    let total = chapter.took.max(1);
+/// The position of an entry within its section.
+fn chart(section: &Section, entry: &Entry) -> String {
+    let total = section.took.max(1);
     let column = |micros: u64| usize::try_from(micros * CHART as u64 / total).unwrap_or(CHART);
-    let begin = column(moment.after).min(CHART - 1);
-    let end = column(moment.after + moment.took).clamp(begin + 1, CHART);
-    let mark = if moment.took == 0 { '·' } else { '━' };
-    (0..CHART).map(|place| if (begin..end).contains(&place) { mark } else { ' ' }).collect()
+    let start = column(entry.after).min(CHART - 1);
+    let end = column(entry.after + entry.took).clamp(start + 1, CHART);
+    let mark = if entry.took == 0 { '·' } else { '━' };
+    (0..CHART).map(|column| if (start..end).contains(&column) { mark } else { ' ' }).collect()
 }
 
 const PLAIN: &str = "";
 const STRONG: &str = "1";
 const FAINT: &str = "2";
 
-fn colour(part: &str) -> &'static str {
-    match part {
+fn colour(component: &str) -> &'static str {
+    match component {
         "api" => "34",
         "controllers" => "35",
         "scheduler" => "33",
@@ -118,7 +120,7 @@ fn colour(part: &str) -> &'static str {
 }
 
 impl Style {
-    /// Puts pieces together, up to the width of the terminal.
+    /// Joins pieces, up to the width of the terminal.
     fn join(self, pieces: &[(&str, String)]) -> String {
         let mut left = self.width.unwrap_or(usize::MAX);
         let mut text = String::new();
@@ -148,51 +150,51 @@ mod tests {
     use super::*;
     use crate::outcome::Outcome;
 
-    fn story() -> Story {
-        let moment = |after, took, part, what: &str| Moment {
+    fn timeline() -> Timeline {
+        let entry = |after, took, component, message: &str| Entry {
             after,
             took,
-            part,
+            component,
             object: "pods/a/b".to_owned(),
-            what: what.to_owned(),
-            ..Moment::default()
+            message: message.to_owned(),
+            ..Entry::default()
         };
-        let created = Moment { detail: "stored 1.1 ms, revision 7".to_owned(), ..moment(0, 1_200, "api", "created") };
-        let seen = Moment { object: "jobs/a/j".into(), repeated: 1, ..moment(300, 1, "controllers", "seen") };
+        let created = Entry { detail: "stored 1.1 ms, revision 7".to_owned(), ..entry(0, 1_200, "api", "created") };
+        let reconciled = Entry { object: "jobs/a/j".into(), repeated: 1, ..entry(300, 1, "controllers", "reconciled") };
         let outcome = Outcome {
             after: Some(2_300),
-            words: "ready after 2.3 ms".to_owned(),
+            message: "ready after 2.3 ms".to_owned(),
             slowest: "pods/a/b".to_owned(),
             phases: vec![
-                Phase { name: "scheduling", part: "scheduler", took: 2_000 },
-                Phase { name: "images", part: "kubelet", took: 300 },
+                Phase { name: "scheduling", component: "scheduler", took: 2_000 },
+                Phase { name: "images", component: "kubelet", took: 300 },
             ],
         };
-        let moments = vec![created, seen, moment(1_200, 0, "scheduler", "bound to n1")];
-        let chapter = Chapter { title: "how it came to be", began: 5, took: 2_400, outcome, moments };
-        Story { object: "pods/a/b".to_owned(), chapters: vec![chapter] }
+        let entries = vec![created, reconciled, entry(1_200, 0, "scheduler", "bound to n1")];
+        let section = Section { title: "creation", started: 5, took: 2_400, outcome, entries };
+        Timeline { object: "pods/a/b".to_owned(), sections: vec![section] }
     }
 
     #[test]
-    fn a_story_as_text() {
+    fn renders_a_timeline_as_text() {
         let expected = "pods/a/b
 
-how it came to be: ready after 2.3 ms
+creation: ready after 2.3 ms
   where the time went
     scheduling                  2.0 ms  ████████████████████████████████████████
     images                      300 µs  ██████
 
        +0 µs    1.2 ms  ━━━━━━━━━━━━              api          created  (stored 1.1 ms, revision 7)
-     +300 µs      1 µs     ━                      controllers  seen (and once more)  jobs/j
+     +300 µs      1 µs     ━                      controllers  reconciled (and once more)  jobs/j
      +1.2 ms                        ·             scheduler    bound to n1
 ";
-        assert_eq!(print(&story(), Style::default()), expected);
+        assert_eq!(render_text(&timeline(), Style::default()), expected);
     }
 
     #[test]
-    fn lines_end_where_the_terminal_does() {
+    fn lines_are_truncated_to_the_terminal() {
         for (width, expected) in [(70, "api          created\n"), (74, "api          created  (…\n")] {
-            let text = print(&story(), Style { width: Some(width), ..Style::default() });
+            let text = render_text(&timeline(), Style { width: Some(width), ..Style::default() });
             assert!(text.contains(expected), "{text}");
         }
     }

@@ -1,15 +1,15 @@
-//! Joins two connections, so that what comes from one goes to the other.
+//! Copies data between two connections in both directions.
 //!
-//! Nothing that was received is lost, however the sender ends: tokio's own joining drops what it holds when a connection
-//! is closed without the farewell of TLS or is reset, and the last lines of a command's output are gone.
+//! All received data is delivered, however the sender closes: `tokio::io::copy_bidirectional` drops its buffer when a
+//! connection is reset or closed without a TLS close notification, which loses the last lines of a command's output.
 
 use std::io::{self, ErrorKind};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 
-const BUFFER: usize = 16 << 10;
+const BUFFER_BYTES: usize = 16 << 10;
 
-/// Runs until both ends have nothing more to say, or one of them is broken.
+/// Copies until both sides have closed their sending direction, or one of them fails.
 pub async fn relay<A, B>(one: A, other: B) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite,
@@ -17,12 +17,12 @@ where
 {
     let (one_read, one_write) = split(one);
     let (other_read, other_write) = split(other);
-    tokio::try_join!(one_way(one_read, other_write), one_way(other_read, one_write)).map(drop)
+    tokio::try_join!(copy_one_way(one_read, other_write), copy_one_way(other_read, one_write)).map(drop)
 }
 
-async fn one_way(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
-    let mut buffer = vec![0; BUFFER];
-    let ended = loop {
+async fn copy_one_way(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let result = loop {
         match from.read(&mut buffer).await {
             Ok(0) => break Ok(()),
             Ok(count) => {
@@ -33,9 +33,9 @@ async fn one_way(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unp
             Err(error) => break Err(error),
         }
     };
-    // A receiver that is gone needs no farewell, and what it still said is read by the other way.
+    // Fails only when the receiver is gone; the other direction reads what it still sent.
     let _ = to.shutdown().await;
-    ended
+    result
 }
 
 #[cfg(test)]
@@ -75,36 +75,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_said_before_an_end_arrives_however_it_ends() {
-        for (kind, is_an_end) in [(ErrorKind::UnexpectedEof, true), (ErrorKind::ConnectionReset, false)] {
+    async fn data_sent_before_the_close_arrives_however_it_closes() {
+        for (kind, is_clean) in [(ErrorKind::UnexpectedEof, true), (ErrorKind::ConnectionReset, false)] {
             let (mut sender, ours) = duplex(1 << 20);
             let (mut receiver, theirs) = duplex(64);
             let joined = tokio::spawn(relay(Broken(ours, kind), theirs));
-            let said: Vec<u8> = (0..300_000).map(|at| at as u8).collect();
-            sender.write_all(&said).await.expect("room for all");
+            let sent: Vec<u8> = (0..300_000).map(|at| at as u8).collect();
+            sender.write_all(&sent).await.expect("room for all");
             drop(sender);
-            let mut heard = Vec::new();
-            receiver.read_to_end(&mut heard).await.expect("an end");
-            assert!(heard == said, "{kind}: {} of {} bytes", heard.len(), said.len());
+            let mut received = Vec::new();
+            receiver.read_to_end(&mut received).await.expect("end of stream");
+            assert!(received == sent, "{kind}: {} of {} bytes", received.len(), sent.len());
             drop(receiver);
-            assert_eq!(joined.await.expect("it ends").is_ok(), is_an_end, "{kind}");
+            assert_eq!(joined.await.expect("finished").is_ok(), is_clean, "{kind}");
         }
     }
 
     #[tokio::test]
-    async fn an_end_of_one_way_leaves_the_other_open() {
+    async fn closing_one_direction_leaves_the_other_open() {
         let (mut client, ours) = duplex(64);
         let (mut server, theirs) = duplex(64);
         let joined = tokio::spawn(relay(ours, theirs));
-        client.write_all(b"question").await.expect("written");
+        client.write_all(b"request").await.expect("written");
         client.shutdown().await.expect("ended");
-        let mut heard = String::new();
-        server.read_to_string(&mut heard).await.expect("an end");
-        server.write_all(b"answer").await.expect("written");
+        let mut received = String::new();
+        server.read_to_string(&mut received).await.expect("end of stream");
+        server.write_all(b"response").await.expect("written");
         drop(server);
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).await.expect("an end");
-        assert_eq!((heard.as_str(), answer.as_str()), ("question", "answer"));
-        joined.await.expect("it ends").expect("well");
+        let mut response = String::new();
+        client.read_to_string(&mut response).await.expect("end of stream");
+        assert_eq!((received.as_str(), response.as_str()), ("request", "response"));
+        joined.await.expect("finished").expect("no error");
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps repeated events from flooding: the same event is counted, similar ones are combined, a talkative object is muted.
+//! Limits repeated events: identical ones are counted, similar ones are combined, and each object has a rate limit.
 
 use std::collections::HashSet;
 
@@ -6,32 +6,32 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 
+use super::lru_map::LruMap;
 use super::name_for;
-use super::recent::Recent;
 use crate::time::truncated;
 
-const REMEMBERED: usize = 4096;
-/// So many different messages of one reason within the interval, and they are combined.
-const SIMILAR: usize = 10;
+const CACHE_SIZE: usize = 4096;
+/// This many different messages of one reason within the interval are combined.
+const MAX_SIMILAR: usize = 10;
 const SIMILAR_INTERVAL_SECONDS: i64 = 600;
-/// An object's events of one type: so many at once, then one every so many seconds.
+/// The rate limit of an object's events of one type: a burst, then one per refill period.
 const BURST: f64 = 25.0;
 const REFILL_SECONDS: f64 = 300.0;
 
-/// What is to be done about an event.
+/// What to do with an event.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Create(Box<Event>),
-    /// The event is on the server under this name: write its new count, time and message.
+    /// The event exists on the server under this name: update its count, time and message.
     Repeat(Box<Event>),
-    /// The object said too much of late.
+    /// The object exceeded its rate limit.
     Skip,
 }
 
 pub(super) struct Correlator {
-    similar: Recent<String, Similar>,
-    seen: Recent<String, Seen>,
-    allowance: Recent<String, Allowance>,
+    similar: LruMap<String, Similar>,
+    counts: LruMap<String, Counted>,
+    allowance: LruMap<String, Allowance>,
 }
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ struct Similar {
 }
 
 #[derive(Default)]
-struct Seen {
+struct Counted {
     count: i32,
     name: Option<String>,
     first: Option<Time>,
@@ -54,23 +54,23 @@ struct Allowance {
 
 impl Correlator {
     pub fn new() -> Self {
-        Self { similar: Recent::new(REMEMBERED), seen: Recent::new(REMEMBERED), allowance: Recent::new(REMEMBERED) }
+        Self { similar: LruMap::new(CACHE_SIZE), counts: LruMap::new(CACHE_SIZE), allowance: LruMap::new(CACHE_SIZE) }
     }
 
     pub fn observe(&mut self, event: Event, now: Timestamp) -> Outcome {
-        let talker = subject(&event);
-        let (event, key) = self.combine(event, &talker, now);
+        let source = subject(&event);
+        let (event, key) = self.combine(event, &source, now);
         let (event, repeated) = self.count(event, key);
-        match (self.is_allowed(talker, now), repeated) {
+        match (self.is_allowed(source, now), repeated) {
             (false, _) => Outcome::Skip,
             (true, true) => Outcome::Repeat(Box::new(event)),
             (true, false) => Outcome::Create(Box::new(event)),
         }
     }
 
-    /// The event itself, or the one that stands for many like it, with the key it is counted under.
-    fn combine(&mut self, event: Event, talker: &str, now: Timestamp) -> (Event, String) {
-        let group = format!("{talker}\0{}", event.reason.as_deref().unwrap_or(""));
+    /// The event itself, or the combined one, with the key it is counted under.
+    fn combine(&mut self, event: Event, source: &str, now: Timestamp) -> (Event, String) {
+        let group = format!("{source}\0{}", event.reason.as_deref().unwrap_or(""));
         let message = event.message.clone().unwrap_or_default();
         let similar = self.similar.get_or_insert_with(group.clone(), Similar::default);
         if similar.last.is_none_or(|last| now.duration_since(last).as_secs() > SIMILAR_INTERVAL_SECONDS) {
@@ -78,12 +78,12 @@ impl Correlator {
         }
         similar.last = Some(now);
         similar.messages.insert(message.clone());
-        if similar.messages.len() < SIMILAR {
-            // Two containers of a pod may have the same to tell.
-            let part = event.involved_object.field_path.clone().unwrap_or_default();
-            return (event, format!("{group}\0{message}\0{part}"));
+        if similar.messages.len() < MAX_SIMILAR {
+            // Two containers of a pod may have the same message.
+            let field_path = event.involved_object.field_path.clone().unwrap_or_default();
+            return (event, format!("{group}\0{message}\0{field_path}"));
         }
-        // The set grows no further; one place stays free for the next message.
+        // The set stays below its limit by one for the next message.
         if let Some(any) = similar.messages.iter().next().cloned() {
             similar.messages.remove(&any);
         }
@@ -107,14 +107,14 @@ impl Correlator {
     }
 
     fn count(&mut self, mut event: Event, key: String) -> (Event, bool) {
-        let seen = self.seen.get_or_insert_with(key, Seen::default);
-        let repeated = seen.count > 0;
+        let known = self.counts.get_or_insert_with(key, Counted::default);
+        let repeated = known.count > 0;
         if repeated {
-            event.metadata.name = seen.name.clone();
-            event.first_timestamp = seen.first.clone();
-            event.count = Some(seen.count + 1);
+            event.metadata.name = known.name.clone();
+            event.first_timestamp = known.first.clone();
+            event.count = Some(known.count + 1);
         }
-        *seen = Seen {
+        *known = Counted {
             count: event.count.unwrap_or(1),
             name: event.metadata.name.clone(),
             first: event.first_timestamp.clone(),
@@ -122,8 +122,8 @@ impl Correlator {
         (event, repeated)
     }
 
-    fn is_allowed(&mut self, talker: String, now: Timestamp) -> bool {
-        let allowance = self.allowance.get_or_insert_with(talker, || Allowance { tokens: BURST, at: now });
+    fn is_allowed(&mut self, source: String, now: Timestamp) -> bool {
+        let allowance = self.allowance.get_or_insert_with(source, || Allowance { tokens: BURST, at: now });
         let gained = now.duration_since(allowance.at).as_secs_f64().max(0.0) / REFILL_SECONDS;
         allowance.tokens = (allowance.tokens + gained).min(BURST);
         allowance.at = now;
@@ -135,7 +135,7 @@ impl Correlator {
     }
 }
 
-/// Who speaks about what, and how urgently.
+/// The source, object and type of an event.
 fn subject(event: &Event) -> String {
     let object = &event.involved_object;
     let source = event.source.as_ref();
@@ -184,9 +184,9 @@ mod tests {
         assert_eq!(repeated.metadata.name.as_deref(), Some("web.1"));
         assert_eq!(repeated.first_timestamp, Some(Time(at(1))));
         assert!(matches!(correlator.observe(event("other", 3), at(3)), Outcome::Create(_)));
-        let mut of_part = event("no", 4);
-        of_part.involved_object.field_path = Some("spec.containers{b}".into());
-        assert!(matches!(correlator.observe(of_part, at(4)), Outcome::Create(_)), "of another part");
+        let mut of_container = event("no", 4);
+        of_container.involved_object.field_path = Some("spec.containers{b}".into());
+        assert!(matches!(correlator.observe(of_container, at(4)), Outcome::Create(_)), "of another container");
     }
 
     #[test]
@@ -204,10 +204,10 @@ mod tests {
     }
 
     #[test]
-    fn a_talkative_object_is_muted_and_recovers() {
+    fn an_object_over_its_rate_limit_is_skipped_and_recovers() {
         let mut correlator = Correlator::new();
-        let spoken = (0..40).filter(|_| !matches!(correlator.observe(event("no", 1), at(1)), Outcome::Skip)).count();
-        assert_eq!(spoken, 25);
+        let written = (0..40).filter(|_| !matches!(correlator.observe(event("no", 1), at(1)), Outcome::Skip)).count();
+        assert_eq!(written, 25);
         assert!(!matches!(correlator.observe(event("no", 302), at(302)), Outcome::Skip), "one more after 300 s");
         assert!(matches!(correlator.observe(event("no", 303), at(303)), Outcome::Skip));
     }

@@ -1,4 +1,4 @@
-//! Events of core/v1, as controllers and the kubelet write them: repeats raise a count.
+//! The recorder of core/v1 events, as controllers and the kubelet use them: repeats increase a count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +12,12 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::correlator::{Correlator, Outcome};
-use super::lanes::{Lane, Lanes};
-use super::writer::{Writer, is_missing};
-use super::{EventType, QUEUED, name_for, namespace_of, reference};
+use super::serial_writes::{SerialWrites, WriteSlot};
+use super::writer::{Writer, is_not_found};
+use super::{EventType, MAX_QUEUED, name_for, namespace_of, reference};
 use crate::time::truncated;
 
+/// Records core/v1 events.
 #[derive(Clone)]
 pub struct EventRecorder {
     component: String,
@@ -25,27 +26,31 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// Records as `component` ("deployment-controller"); `host` is the node's name for what runs on nodes.
+    /// Records as `component` ("deployment-controller"); `host` is the node's name for components on nodes.
     ///
-    /// The task that writes ends when the last clone is dropped.
+    /// The background task stops when the last clone is dropped.
     pub fn new(client: Client, component: &str, host: Option<&str>) -> Self {
-        let (queue, events) = mpsc::channel(QUEUED);
+        let (queue, events) = mpsc::channel(MAX_QUEUED);
         tokio::spawn(write(client, events));
         Self { component: component.to_owned(), host: host.map(str::to_owned), queue }
     }
 
+    /// Records an event of type Normal.
     pub fn normal<K: Resource<DynamicType = ()>>(&self, object: &K, reason: &str, message: impl Into<String>) {
         self.about(reference(object), EventType::Normal, reason, message);
     }
 
+    /// Records an event of type Warning.
     pub fn warning<K: Resource<DynamicType = ()>>(&self, object: &K, reason: &str, message: impl Into<String>) {
         self.about(reference(object), EventType::Warning, reason, message);
     }
 
+    /// Records an event about a referenced object.
     pub fn about(&self, object: ObjectReference, kind: EventType, reason: &str, message: impl Into<String>) {
         self.annotated(object, kind, reason, message, None);
     }
 
+    /// Records an event with annotations.
     pub fn annotated(
         &self,
         object: ObjectReference,
@@ -75,7 +80,7 @@ impl EventRecorder {
             ..Event::default()
         };
         if self.queue.try_send(event).is_err() {
-            tracing::debug!(component = %self.component, reason, "too many events wait; one was dropped");
+            tracing::debug!(component = %self.component, reason, "the event queue is full; dropping an event");
         }
     }
 }
@@ -83,7 +88,7 @@ impl EventRecorder {
 async fn write(client: Client, mut events: mpsc::Receiver<Event>) {
     let mut correlator = Correlator::new();
     let writer = Writer::new();
-    let lanes = Lanes::default();
+    let writes = SerialWrites::default();
     while let Some(event) = events.recv().await {
         let (event, repeated) = match correlator.observe(event, Timestamp::now()) {
             Outcome::Create(event) => (*event, false),
@@ -91,18 +96,18 @@ async fn write(client: Client, mut events: mpsc::Receiver<Event>) {
             Outcome::Skip => continue,
         };
         let namespace = event.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let lane = format!("{namespace}/{}", event.metadata.name.as_deref().unwrap_or_default());
-        let Some(lane) = lanes.enter(lane, event) else { continue };
+        let key = format!("{namespace}/{}", event.metadata.name.as_deref().unwrap_or_default());
+        let Some(slot) = writes.enqueue(key, event) else { continue };
         let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
-        let (lane, is_repeat) = (Arc::new(lane), AtomicBool::new(repeated));
-        writer.spawn(move || send_all(api.clone(), lane.clone(), is_repeat.swap(true, Ordering::Relaxed))).await;
+        let (slot, is_repeat) = (Arc::new(slot), AtomicBool::new(repeated));
+        writer.spawn(move || send_all(api.clone(), slot.clone(), is_repeat.swap(true, Ordering::Relaxed))).await;
     }
 }
 
-/// Writes the event, and then what was said of it meanwhile.
-async fn send_all(api: Api<Event>, lane: Arc<Lane<Event>>, mut repeated: bool) -> Result<(), kube::Error> {
-    while let Some(event) = lane.next() {
-        send(&api, &event, repeated).await.inspect_err(|_| lane.put_back(event))?;
+/// Writes the event, and then its newer versions that were queued in the meantime.
+async fn send_all(api: Api<Event>, slot: Arc<WriteSlot<Event>>, mut repeated: bool) -> Result<(), kube::Error> {
+    while let Some(event) = slot.next() {
+        send(&api, &event, repeated).await.inspect_err(|_| slot.put_back(event))?;
         repeated = true;
     }
     Ok(())
@@ -113,9 +118,9 @@ async fn send(api: &Api<Event>, event: &Event, repeated: bool) -> Result<(), kub
         let changes = json!({"count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message});
         let name = event.metadata.name.as_deref().unwrap_or_default();
         match api.patch(name, &PatchParams::default(), &Patch::Strategic(changes)).await {
-            // It ran out meanwhile: begin anew.
-            Err(error) if is_missing(&error) => {}
-            answer => return answer.map(drop),
+            // It has expired: create it again.
+            Err(error) if is_not_found(&error) => {}
+            result => return result.map(drop),
         }
     }
     api.create(&PostParams::default(), event).await.map(drop)

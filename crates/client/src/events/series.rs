@@ -1,5 +1,5 @@
-//! Events of events.k8s.io/v1, as the scheduler writes them: repeats become a series, written when it begins, now and then
-//! while it lasts, and when it ends.
+//! The recorder of events.k8s.io/v1 events, as the scheduler uses them: repeats become a series, which is written when it
+//! starts, periodically while it lasts, and when it is finished.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -15,15 +15,16 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::writer::{Writer, exists_already, is_missing};
-use super::{EventType, QUEUED, name_for, namespace_of};
+use super::writer::{Writer, is_conflict, is_not_found};
+use super::{EventType, MAX_QUEUED, name_for, namespace_of};
 
-/// A series nobody added to for this long is over.
+/// A series without an event for this long is finished.
 const FINISHED_AFTER: SignedDuration = SignedDuration::from_mins(6);
-const FINISH_EVERY: Duration = Duration::from_secs(6 * 60);
-/// A lasting series is written this often, so that it does not run out.
-const REFRESH_EVERY: Duration = Duration::from_secs(30 * 60);
+const FINISH_INTERVAL: Duration = Duration::from_secs(6 * 60);
+/// A lasting series is written this often, so that it does not expire.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(30 * 60);
 
+/// Records events.k8s.io/v1 events.
 #[derive(Clone)]
 pub struct SeriesRecorder {
     controller: String,
@@ -34,12 +35,12 @@ pub struct SeriesRecorder {
 impl SeriesRecorder {
     /// Records as `controller` ("default-scheduler") on `host`.
     pub fn new(client: Client, controller: &str, host: &str) -> Self {
-        let (queue, events) = mpsc::channel(QUEUED);
+        let (queue, events) = mpsc::channel(MAX_QUEUED);
         tokio::spawn(write(client, events));
         Self { controller: controller.to_owned(), instance: format!("{controller}-{host}"), queue }
     }
 
-    /// `action` is what was being done ("Scheduling", "Binding"), `related` the other object it concerned.
+    /// Records an event. `action` is the operation ("Scheduling", "Binding"), `related` a second object.
     pub fn record(
         &self,
         regarding: ObjectReference,
@@ -63,21 +64,21 @@ impl SeriesRecorder {
             reason: Some(reason.to_owned()),
             regarding: Some(regarding),
             related,
-            note: Some(limited(note.into())),
+            note: Some(truncated(note.into())),
             type_: Some(kind.as_str().to_owned()),
             ..Event::default()
         };
         if self.queue.try_send(event).is_err() {
-            tracing::debug!(controller = %self.controller, reason, "too many events wait; one was dropped");
+            tracing::debug!(controller = %self.controller, reason, "the event queue is full; dropping an event");
         }
     }
 }
 
-/// The API refuses notes of more than 1 KiB.
-fn limited(mut note: String) -> String {
-    const LONGEST: usize = 1024;
-    if note.len() > LONGEST {
-        let mut end = LONGEST - 4;
+/// Truncates a note to the API's limit of 1 KiB.
+fn truncated(mut note: String) -> String {
+    const MAX_NOTE_LENGTH: usize = 1024;
+    if note.len() > MAX_NOTE_LENGTH {
+        let mut end = MAX_NOTE_LENGTH - 4;
         while !note.is_char_boundary(end) {
             end -= 1;
         }
@@ -89,17 +90,17 @@ fn limited(mut note: String) -> String {
 
 async fn write(client: Client, mut events: mpsc::Receiver<Event>) {
     let writer = Writer::new();
-    let mut current = Current::default();
-    let mut finish = tokio::time::interval(FINISH_EVERY);
-    let mut refresh = tokio::time::interval(REFRESH_EVERY);
+    let mut active = ActiveSeries::default();
+    let mut finish = tokio::time::interval(FINISH_INTERVAL);
+    let mut refresh = tokio::time::interval(REFRESH_INTERVAL);
     loop {
         let due = tokio::select! {
             event = events.recv() => match event {
-                Some(event) => current.observe(event, Timestamp::now()).into_iter().collect(),
+                Some(event) => active.observe(event, Timestamp::now()).into_iter().collect(),
                 None => return,
             },
-            _ = finish.tick() => current.finished(Timestamp::now()),
-            _ = refresh.tick() => current.series(),
+            _ = finish.tick() => active.finished(Timestamp::now()),
+            _ = refresh.tick() => active.series(),
         };
         for event in due {
             let api: Api<Event> =
@@ -116,40 +117,40 @@ async fn send(api: Api<Event>, event: Arc<Event>) -> Result<(), kube::Error> {
     let name = event.metadata.name.as_deref().unwrap_or_default();
     let patch = Patch::Strategic(json!({ "series": series }));
     match api.patch(name, &PatchParams::default(), &patch).await {
-        Err(error) if is_missing(&error) => {}
-        answer => return answer.map(drop),
+        Err(error) if is_not_found(&error) => {}
+        result => return result.map(drop),
     }
     match api.create(&PostParams::default(), &event).await {
-        // The series began before its first event was written; now it is.
-        Err(error) if exists_already(&error) => api.patch(name, &PatchParams::default(), &patch).await.map(drop),
-        answer => answer.map(drop),
+        // The series started before its first event was written; now it is.
+        Err(error) if is_conflict(&error) => api.patch(name, &PatchParams::default(), &patch).await.map(drop),
+        result => result.map(drop),
     }
 }
 
-/// Stands for what makes two events the same but for their time. The note is part of it: a pod may be tried again, and fail for
-/// another reason, before its new version is known here. Thousands are remembered, so a hash in place of the words:
-/// of 128 bits with keys of this process' own, so that no two are taken for one.
+/// Identifies events that are equal except for their time. The note is included: a pod may be tried again, and fail for
+/// another reason, before its new version is known here. A 128-bit hash with random keys instead of the text, since
+/// thousands are kept and no two may collide.
 #[derive(PartialEq, Eq, Hash, Clone, Copy)]
-struct Likeness(u64, u64);
+struct EventKey(u64, u64);
 
 #[derive(Default)]
-struct Current {
-    events: HashMap<Likeness, Event>,
+struct ActiveSeries {
+    events: HashMap<EventKey, Event>,
     keys: [RandomState; 2],
 }
 
-impl Current {
-    fn likeness(&self, event: &Event) -> Likeness {
-        let what = (&event.type_, &event.action, &event.reason, &event.note);
-        let all = (what, event.regarding.as_ref().map(regarded), event.related.as_ref().map(regarded));
-        Likeness(self.keys[0].hash_one(all), self.keys[1].hash_one(all))
+impl ActiveSeries {
+    fn event_key(&self, event: &Event) -> EventKey {
+        let content = (&event.type_, &event.action, &event.reason, &event.note);
+        let all = (content, event.regarding.as_ref().map(identity), event.related.as_ref().map(identity));
+        EventKey(self.keys[0].hash_one(all), self.keys[1].hash_one(all))
     }
 
-    /// What to write now, if anything.
+    /// The event to write now, if any.
     fn observe(&mut self, event: Event, now: Timestamp) -> Option<Arc<Event>> {
-        let likeness = self.likeness(&event);
-        let Some(known) = self.events.get_mut(&likeness) else {
-            self.events.insert(likeness, event.clone());
+        let event_key = self.event_key(&event);
+        let Some(known) = self.events.get_mut(&event_key) else {
+            self.events.insert(event_key, event.clone());
             return Some(Arc::new(event));
         };
         match &mut known.series {
@@ -165,21 +166,21 @@ impl Current {
         }
     }
 
-    /// Forgets what has not happened for a while and returns the series whose last count is to be written.
+    /// Removes inactive events and returns the finished series, whose last count must be written.
     fn finished(&mut self, now: Timestamp) -> Vec<Arc<Event>> {
-        let mut over = Vec::new();
+        let mut finished = Vec::new();
         self.events.retain(|_, event| {
             let last = match &event.series {
                 Some(series) => Some(series.last_observed_time.0),
                 None => event.event_time.as_ref().map(|time| time.0),
             };
-            let lasts = last.is_some_and(|last| now.duration_since(last) <= FINISHED_AFTER);
-            if !lasts && event.series.is_some() {
-                over.push(Arc::new(event.clone()));
+            let is_active = last.is_some_and(|last| now.duration_since(last) <= FINISHED_AFTER);
+            if !is_active && event.series.is_some() {
+                finished.push(Arc::new(event.clone()));
             }
-            lasts
+            is_active
         });
-        over
+        finished
     }
 
     fn series(&self) -> Vec<Arc<Event>> {
@@ -187,8 +188,8 @@ impl Current {
     }
 }
 
-/// Identity of an object together with the version the event speaks of.
-fn regarded(object: &ObjectReference) -> [&Option<String>; 7] {
+/// The identity of an object with the version that the event refers to.
+fn identity(object: &ObjectReference) -> [&Option<String>; 7] {
     [
         &object.kind,
         &object.namespace,
@@ -213,17 +214,17 @@ mod tests {
     }
 
     #[test]
-    fn repeats_become_a_series_that_is_written_when_it_begins_and_ends() {
-        let mut current = Current::default();
-        assert!(current.observe(event("FailedScheduling", 0), at(0)).unwrap().series.is_none());
-        assert_eq!(current.observe(event("FailedScheduling", 1), at(1)).unwrap().series.as_ref().unwrap().count, 2);
-        assert!(current.observe(event("FailedScheduling", 2), at(2)).is_none());
-        assert!(current.observe(event("Scheduled", 2), at(2)).is_some());
+    fn repeats_become_a_series_that_is_written_when_it_starts_and_finishes() {
+        let mut active = ActiveSeries::default();
+        assert!(active.observe(event("FailedScheduling", 0), at(0)).unwrap().series.is_none());
+        assert_eq!(active.observe(event("FailedScheduling", 1), at(1)).unwrap().series.as_ref().unwrap().count, 2);
+        assert!(active.observe(event("FailedScheduling", 2), at(2)).is_none());
+        assert!(active.observe(event("Scheduled", 2), at(2)).is_some());
         let other = Event { note: Some("another reason".into()), ..event("FailedScheduling", 2) };
-        assert!(current.observe(other, at(2)).unwrap().series.is_none());
-        assert!(current.finished(at(60)).is_empty());
-        let over = current.finished(at(3 + 360));
+        assert!(active.observe(other, at(2)).unwrap().series.is_none());
+        assert!(active.finished(at(60)).is_empty());
+        let over = active.finished(at(3 + 360));
         assert_eq!(over.iter().map(|event| event.series.as_ref().unwrap().count).collect::<Vec<_>>(), [3]);
-        assert!(current.events.is_empty());
+        assert!(active.events.is_empty());
     }
 }

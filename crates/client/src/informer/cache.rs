@@ -1,4 +1,4 @@
-//! The objects an informer holds, by namespace and name, and by the keys of its indexes.
+//! The cache of an informer: its objects by namespace and name, and by the keys of its indexes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::{Change, Object};
 
 pub(super) struct Cache<K> {
-    /// Namespace, then name; two levels so that a lookup borrows its key and a namespace is listed by itself.
+    /// Namespace, then name; two levels, so that a lookup borrows its key and a namespace can be listed.
     objects: HashMap<Box<str>, HashMap<Box<str>, Arc<K>>>,
     indexes: HashMap<&'static str, Index<K>>,
     count: usize,
@@ -69,25 +69,25 @@ impl<K: Object> Cache<K> {
         if old.meta().resource_version == new.meta().resource_version && old.meta().uid == new.meta().uid {
             return Vec::new();
         }
-        self.take_out(&old);
+        self.detach(&old);
         self.insert(new.clone());
         if old.meta().uid == new.meta().uid {
             vec![Change::Updated { old, new }]
         } else {
-            // Deleted and made again between two events: two objects, not one changed.
+            // Deleted and created again between two events: two objects, not an update.
             vec![Change::Deleted(old), Change::Added(new)]
         }
     }
 
-    /// Takes an object out; the change carries its last state.
+    /// Removes an object; the change carries its last state.
     pub fn remove(&mut self, last: K) -> Vec<Change<K>> {
         let (namespace, name) = key(last.meta());
         let Some(old) = self.get(namespace, name).cloned() else { return Vec::new() };
-        self.take_out(&old);
+        self.detach(&old);
         vec![Change::Deleted(Arc::new(last))]
     }
 
-    /// Makes `objects` all there is and tells what that changed.
+    /// Replaces the whole cache by `objects` and returns the changes.
     pub fn replace(&mut self, objects: Vec<K>) -> Vec<Change<K>> {
         let mut listed: HashMap<&str, std::collections::HashSet<&str>> = HashMap::new();
         for object in &objects {
@@ -101,7 +101,7 @@ impl<K: Object> Cache<K> {
         let vanished: Vec<Arc<K>> = self.all().filter(|object| !is_listed(object)).cloned().collect();
         let mut changes = Vec::new();
         for object in vanished {
-            self.take_out(&object);
+            self.detach(&object);
             changes.push(Change::Deleted(object));
         }
         for object in objects {
@@ -123,7 +123,7 @@ impl<K: Object> Cache<K> {
         self.count += 1;
     }
 
-    fn take_out(&mut self, object: &Arc<K>) {
+    fn detach(&mut self, object: &Arc<K>) {
         for index in self.indexes.values_mut() {
             index.remove(object);
         }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn indexes_follow_changes() {
+    fn indexes_are_updated_with_changes() {
         let mut cache = Cache::default();
         cache.put(object("a", "1", "red"));
         cache.add_index("color", color);

@@ -1,18 +1,18 @@
-//! Whether a request is for the certificate of the network components of the node that asks.
+//! Whether a node requests a certificate for its own network components.
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use knarr_client::node_network;
 
 use super::request::{Asked, CLIENT};
 
-/// A node asks for its own network: for exactly that user and group, and for nothing but to be a client.
+/// The request names exactly that user and group and only the usage of a client.
 pub(super) fn is_own(spec: &CertificateSigningRequestSpec, asked: &Asked) -> bool {
     let asks_as = spec.username.as_deref().unwrap_or_default();
     let usages: Vec<&str> = spec.usages.iter().flatten().map(String::as_str).collect();
     spec.signer_name == CLIENT
         && spec.groups.iter().flatten().any(|group| group == "system:nodes")
         && asked.identity.groups == [node_network::GROUP]
-        && node_network::is_own(asks_as, &asked.identity.name)
+        && node_network::is_for_own_node(asks_as, &asked.identity.name)
         && asked.names().next().is_none()
         && usages.contains(&"client auth")
         && usages.iter().all(|usage| ["client auth", "digital signature", "key encipherment"].contains(usage))

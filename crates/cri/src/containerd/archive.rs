@@ -1,8 +1,8 @@
-//! Writing an OCI image archive of one layer: enough for the pause image and for small images made on the spot.
+//! Builds OCI image archives of one layer, for the pause image and for tests.
 
 use sha2::{Digest, Sha256};
 
-/// An image in the making. Paths are relative to its root.
+/// A builder of an image archive. Paths are relative to the image's root.
 #[derive(Clone, Debug, Default)]
 pub struct ImageArchive {
     names: Vec<String>,
@@ -25,43 +25,49 @@ impl ImageArchive {
         self
     }
 
+    /// Sets the entrypoint.
     #[must_use]
     pub fn entrypoint(mut self, command: &[&str]) -> Self {
         self.entrypoint = command.iter().map(ToString::to_string).collect();
         self
     }
 
+    /// Adds an environment variable.
     #[must_use]
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push(format!("{name}={value}"));
         self
     }
 
+    /// Sets the user, as `UID` or `UID:GID`.
     #[must_use]
     pub fn user(mut self, user: &str) -> Self {
         self.user = user.to_string();
         self
     }
 
+    /// Adds a directory.
     #[must_use]
     pub fn directory(mut self, path: &str, mode: u32) -> Self {
         self.layer.entry(&format!("{}/", path.trim_end_matches('/')), mode, b'5', "", &[]);
         self
     }
 
+    /// Adds a file.
     #[must_use]
     pub fn file(mut self, path: &str, mode: u32, content: &[u8]) -> Self {
         self.layer.entry(path, mode, b'0', "", content);
         self
     }
 
+    /// Adds a symbolic link.
     #[must_use]
     pub fn symlink(mut self, path: &str, target: &str) -> Self {
         self.layer.entry(path, 0o777, b'2', target, &[]);
         self
     }
 
-    /// The archive as `ctr images import` and `docker load` take it.
+    /// The archive in the format of `ctr images import` and `docker load`.
     pub fn build(self) -> Vec<u8> {
         let layer = self.layer.finish();
         let layer_digest = digest(&layer);
@@ -115,7 +121,7 @@ fn digest(content: &[u8]) -> String {
 
 const BLOCK: usize = 512;
 
-/// A tar file in the ustar form, whose names stay below 100 bytes here.
+/// A tar file in ustar format; all names here are shorter than 100 bytes.
 #[derive(Clone, Debug, Default)]
 struct Tar(Vec<u8>);
 

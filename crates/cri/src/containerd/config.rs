@@ -2,27 +2,32 @@
 
 use std::path::PathBuf;
 
-/// Everything that differs between two containerds on one machine.
+/// The settings in which two containerds on one host differ.
 #[derive(Clone, Debug)]
 pub struct ContainerdConfig {
-    /// Images, snapshots and metadata: kept over a reboot.
+    /// Images, snapshots and metadata; survives a reboot.
     pub root: PathBuf,
-    /// Sockets and the state of running containers: gone with a reboot.
+    /// Sockets and the state of running containers; lost in a reboot.
     pub state: PathBuf,
+    /// The unix socket to serve on.
     pub socket: PathBuf,
+    /// The pause image.
     pub sandbox_image: String,
+    /// The directory of CNI plugins.
     pub cni_binaries: PathBuf,
+    /// The directory of CNI network configurations.
     pub cni_configuration: PathBuf,
-    /// `hosts.toml` files a registry, for mirrors and private authorities.
+    /// The directory of `hosts.toml` files per registry, for mirrors and private CAs.
     pub registry_configuration: PathBuf,
     /// Without CAP_SYS_RESOURCE a score below our own can't be set, and containers would not start.
     pub restrict_oom_score: bool,
+    /// Whether systemd manages the cgroups.
     pub systemd_cgroup: bool,
     /// Other runtime handlers by name, each with its binary (runc-compatible).
     pub runtime_handlers: Vec<(String, PathBuf)>,
 }
 
-/// The file in the version 2 form, which containerd 1.3 to 2.x read.
+/// Renders the configuration file in version 2, which containerd 1.3 to 2.x read.
 pub fn render(config: &ContainerdConfig) -> String {
     let text = |value: &std::path::Path| quote(&value.to_string_lossy());
     let mut file = String::new();
@@ -119,7 +124,7 @@ mod tests {
             "restrict_oom_score_adj = true",
             "containerd.runtimes.\"test-handler\".options]",
             "BinaryName = \"/usr/sbin/runc\"",
-            // It obeys labels, which images set.
+            // This plugin obeys labels, which images can set.
             "\"io.containerd.internal.v1.restart\"",
         ] {
             assert!(file.contains(expected), "{expected} is missing in:\n{file}");

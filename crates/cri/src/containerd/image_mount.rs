@@ -1,16 +1,16 @@
-//! Mounting an image's files on the node, for runtimes whose CRI can't mount images into containers yet.
+//! Mounts image contents on the node, for runtimes whose CRI can't mount images into containers.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::ImportError;
 
-/// Mounts the image read-only. `target` must be an empty folder.
+/// Mounts the image read-only. `target` must be an empty directory.
 pub fn mount_image(socket: &Path, image: &str, target: &Path) -> Result<(), ImportError> {
     ctr(socket, &["images", "mount", "--snapshotter", "overlayfs", image], target)
 }
 
-/// Takes the mount and what it holds in the runtime away.
+/// Unmounts an image and removes its snapshot from the runtime.
 pub fn unmount_image(socket: &Path, target: &Path) -> Result<(), ImportError> {
     ctr(socket, &["images", "unmount", "--rm", "--snapshotter", "overlayfs"], target)
 }

@@ -1,26 +1,31 @@
-//! Bringing image archives into containerd. CRI has no call for it; containerd's own `ctr` does it in one step,
-//! unpacking included.
+//! Imports image archives into containerd. CRI has no call for this; containerd's `ctr` imports and unpacks in one step.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tokio::process::Command;
 
-use crate::client::{CallError, Runtime};
+use crate::client::Runtime;
+use crate::error::CallError;
 
+/// Why an import failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
+    /// `ctr` could not be started.
     #[error("ctr could not be started")]
     Start(#[source] std::io::Error),
+    /// `ctr` failed with this message.
     #[error("{archive}: {message}")]
     Refused { archive: PathBuf, message: String },
-    #[error("{folder} can't be used")]
-    Folder { folder: PathBuf, source: std::io::Error },
+    /// The directory of archives can't be read or written.
+    #[error("{directory} can't be read or written")]
+    Directory { directory: PathBuf, source: std::io::Error },
+    /// The imported images could not be pinned.
     #[error("the images can't be pinned")]
     Pin(#[from] CallError),
 }
 
-/// Imports one archive (OCI or docker form) and returns the names it brought. Its images stay until somebody removes them.
+/// Imports one archive (OCI or docker form) and returns the names of its images. They are pinned until somebody removes them.
 pub async fn import(socket: &Path, archive: &Path) -> Result<Vec<String>, ImportError> {
     let output = Command::new("ctr")
         .arg("--address")
@@ -55,7 +60,7 @@ fn imported_names(output: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn names_are_read_from_what_ctr_prints() {
+    fn names_are_read_from_the_output_of_ctr() {
         let output = "unpacking localhost/knarr/pause:1 (sha256:ab)...done\nother\n";
         assert_eq!(super::imported_names(output), ["localhost/knarr/pause:1"]);
     }

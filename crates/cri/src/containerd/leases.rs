@@ -1,16 +1,17 @@
-//! What containerd holds for work under way. Whoever works with its files takes a lease first, so that nothing is cleared
-//! away meanwhile; of a containerd that is killed it stays, and holds what was half made for a day.
+//! Deletes the leases that a killed containerd left behind. A lease protects the files of work in progress from garbage
+//! collection; after a kill it stays and keeps incomplete files for a day.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use crate::client::{CallError, Runtime};
-use crate::messages::{Empty, Moment};
+use crate::client::Runtime;
+use crate::error::CallError;
+use crate::messages::{Empty, Timestamp};
 
-/// On leases that end by themselves, should nobody end them.
+/// The label of leases that expire if nobody deletes them.
 const EXPIRES: &str = "containerd.io/gc.expire";
-/// Begins the labels that name what a lease holds beyond what was made under it: somebody uses that for longer.
-const HOLDS: &str = "containerd.io/gc.ref.";
+/// The prefix of labels that name resources a lease protects for a longer use.
+const REFERENCE_PREFIX: &str = "containerd.io/gc.ref.";
 
 /// containerd.services.leases.v1.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -18,13 +19,13 @@ struct Lease {
     #[prost(string, tag = "1")]
     id: String,
     #[prost(message, optional, tag = "2")]
-    created_at: Option<Moment>,
+    created_at: Option<Timestamp>,
     #[prost(map = "string, string", tag = "3")]
     labels: HashMap<String, String>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ListAnswer {
+struct ListResponse {
     #[prost(message, repeated, tag = "1")]
     leases: Vec<Lease>,
 }
@@ -33,33 +34,33 @@ struct ListAnswer {
 struct DeleteRequest {
     #[prost(string, tag = "1")]
     id: String,
-    /// Whether the answer waits until what the lease held is cleared away.
+    /// Whether the response waits until the lease's resources are deleted.
     #[prost(bool, tag = "2")]
     sync: bool,
 }
 
-/// Ends the leases of work that a containerd began which ended before this moment, and clears away what they held.
-pub async fn end_before(runtime: &Runtime, moment: SystemTime) -> Result<(), CallError> {
+/// Deletes the leases of work that a previous containerd process started before `time`, with their resources.
+pub async fn delete_before(runtime: &Runtime, time: SystemTime) -> Result<(), CallError> {
     let path = "/containerd.services.leases.v1.Leases/List";
-    let all: ListAnswer = runtime.ask_containerd("Leases.List", path, Empty {}).await?;
-    let moment = moment.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    for lease in all.leases.into_iter().filter(|lease| is_lost(lease, moment)) {
-        tracing::info!(lease = lease.id, "work that containerd did not end is given up");
+    let all: ListResponse = runtime.call_containerd("Leases.List", path, Empty {}).await?;
+    let time = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    for lease in all.leases.into_iter().filter(|lease| is_lost(lease, time)) {
+        tracing::info!(lease = lease.id, "deleting the lease of work that a previous containerd did not finish");
         let request = DeleteRequest { id: lease.id, sync: true };
         let path = "/containerd.services.leases.v1.Leases/Delete";
-        runtime.ask_containerd::<_, Empty>("Leases.Delete", path, request).await?;
+        runtime.call_containerd::<_, Empty>("Leases.Delete", path, request).await?;
     }
     Ok(())
 }
 
-/// `moment` is counted from 1970.
-fn is_lost(lease: &Lease, moment: Duration) -> bool {
-    let made = lease.created_at.and_then(|at| {
+/// `time` is the duration since 1970.
+fn is_lost(lease: &Lease, time: Duration) -> bool {
+    let created = lease.created_at.and_then(|at| {
         let (seconds, nanos) = (u64::try_from(at.seconds).ok()?, u32::try_from(at.nanos).ok()?);
         Some(Duration::new(seconds, nanos))
     });
-    let is_used = lease.labels.keys().any(|label| label.starts_with(HOLDS));
-    lease.labels.contains_key(EXPIRES) && !is_used && made.is_some_and(|made| made < moment)
+    let is_used = lease.labels.keys().any(|label| label.starts_with(REFERENCE_PREFIX));
+    lease.labels.contains_key(EXPIRES) && !is_used && created.is_some_and(|created| created < time)
 }
 
 #[cfg(test)]
@@ -67,17 +68,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_leases_of_work_that_broke_off_are_lost() {
+    fn only_leases_of_interrupted_work_are_lost() {
         let held = "containerd.io/gc.ref.snapshot.overlayfs";
         for (title, seconds, labels, expected) in [
-            ("of a pull that broke off", 99, vec![EXPIRES], true),
-            ("of a pull of this life", 101, vec![EXPIRES], false),
+            ("of an interrupted pull", 99, vec![EXPIRES], true),
+            ("of a pull of this process", 101, vec![EXPIRES], false),
             ("of a mounted image", 99, vec![EXPIRES, held], false),
-            ("of somebody who ends it himself", 99, vec![], false),
+            ("without expiry, whose owner deletes it", 99, vec![], false),
         ] {
             let lease = Lease {
                 id: "l".into(),
-                created_at: Some(Moment { seconds, nanos: 5 }),
+                created_at: Some(Timestamp { seconds, nanos: 5 }),
                 labels: labels.into_iter().map(|label| (label.to_owned(), String::new())).collect(),
             };
             assert_eq!(is_lost(&lease, Duration::from_secs(100)), expected, "{title}");

@@ -1,8 +1,8 @@
-//! What a killed containerd leaves behind that nobody remembers.
+//! Cleans up what a killed containerd leaves behind: shims, leases and pod networks.
 //!
-//! A containerd that is killed while it starts a sandbox may have started the shim without having noted it: its next life
-//! clears the folder away and knows nothing of the process. Pod networks can be lost in the same moment, after the plugin
-//! made them and before the sandbox was written down.
+//! A containerd that is killed while it starts a sandbox may have started the shim without recording it: the next process
+//! removes the shim's directory and does not know the shim. Pod networks can be lost in the same way, after the plugin
+//! created them and before the sandbox was recorded.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 
-use super::{ContainerdConfig, NAMESPACE, leases};
+use super::{ContainerdConfig, leases};
+use crate::CONTAINERD_NAMESPACE;
 use crate::client::Runtime;
 use crate::messages::{ContainerFilter, PodSandboxFilter};
 
@@ -22,36 +23,36 @@ const SHIM: &str = "containerd-shim-runc-v2";
 /// Where shims keep the state of runc, whatever containerd they belong to.
 const RUNC_ROOT: &str = "/run/containerd/runc/k8s.io";
 
-/// To be called when containerd has just started, at that moment, and taken up all it knows.
+/// Call this when containerd, started at `started`, has loaded its state.
 pub async fn clear(config: &ContainerdConfig, runtime: &Runtime, started: SystemTime) {
-    end_shims(config).await;
-    if let Err(error) = leases::end_before(runtime, started).await {
-        tracing::warn!(%error, "work that an earlier containerd did not end can't be given up");
+    kill_lost_shims(config).await;
+    if let Err(error) = leases::delete_before(runtime, started).await {
+        tracing::warn!(%error, "the leases of a previous containerd can't be deleted");
     }
     let sandboxes = match runtime.list_pod_sandboxes(PodSandboxFilter::default()).await {
         Ok(sandboxes) => sandboxes.into_iter().map(|sandbox| sandbox.id).collect(),
         Err(error) => {
-            tracing::warn!(%error, "lost pod networks can't be looked for");
+            tracing::warn!(%error, "lost pod networks can't be collected");
             return;
         }
     };
     collect_networks(config, &sandboxes).await;
 }
 
-/// Ends shims of this containerd that it has no folder for, with all that runs below them.
-async fn end_shims(config: &ContainerdConfig) {
+/// Kills shims of this containerd that it has no directory for, with all their descendants.
+async fn kill_lost_shims(config: &ContainerdConfig) {
     let tasks = tasks(&config.state);
     for (pid, id) in shims(Path::new("/proc"), &config.socket) {
         if tasks.join(&id).exists() {
             continue;
         }
-        end(pid, &id).await;
+        kill_shim(pid, &id).await;
     }
 }
 
-async fn end(pid: i32, id: &str) {
-    tracing::warn!(pid, sandbox = id, "a shim that containerd has lost is ended");
-    // runc ends the processes of the container and removes its cgroups. It may know nothing of it either.
+async fn kill_shim(pid: i32, id: &str) {
+    tracing::warn!(pid, sandbox = id, "killing a shim that containerd has lost");
+    // runc kills the processes of the container and removes its cgroups. It may not know the container either.
     let _ = tokio::process::Command::new("runc")
         .args(["--root", RUNC_ROOT, "delete", "--force", id])
         .stdin(Stdio::null())
@@ -65,33 +66,36 @@ async fn end(pid: i32, id: &str) {
     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
 }
 
-/// Shims that were there when this life of containerd, or our own, began. Of one that was killed while it was given its
-/// sandbox, containerd knows the folder but no task: the sandbox goes, and the shim would stay.
+/// Shims that existed when this containerd process, or Knarr, started. If containerd was killed while it created a shim's
+/// sandbox, it knows the shim's directory but no task: the sandbox is removed, and the shim would stay.
 pub struct Inherited {
     shims: Vec<(i32, String)>,
-    /// Those that were idle and unknown at the last look.
+    /// Those that were idle and unknown at the last check.
     suspects: HashSet<i32>,
-    /// Those that were ended at the last look.
-    ended: Vec<String>,
-    /// Where containerd keeps a folder for each.
-    folders: [PathBuf; 2],
+    /// Those that were killed at the last check.
+    killed: Vec<String>,
+    /// Where containerd keeps a directory for each.
+    directories: [PathBuf; 2],
 }
 
 impl Inherited {
+    /// Finds the shims of this containerd.
     pub fn find(config: &ContainerdConfig) -> Self {
-        let folders = [tasks(&config.state), tasks(&config.root)];
+        let directories = [tasks(&config.state), tasks(&config.root)];
         let shims = shims(Path::new("/proc"), &config.socket);
-        Self { shims, suspects: HashSet::new(), ended: Vec::new(), folders }
+        Self { shims, suspects: HashSet::new(), killed: Vec::new(), directories }
     }
 
-    /// Ends shims that run nothing and that no sandbox or container has had for two looks.
-    pub async fn look(&mut self, runtime: &Runtime) {
+    /// Kills shims that run nothing and that belonged to no sandbox or container in two consecutive checks.
+    pub async fn check(&mut self, runtime: &Runtime) {
         let processes = Path::new("/proc");
-        for id in self.ended.drain(..) {
-            // containerd has cleared them away by now, unless it was killed before it had filled them.
-            for folder in self.folders.iter().map(|folder| folder.join(&id)).filter(|folder| folder.exists()) {
-                if let Err(error) = remove_folder(&folder) {
-                    tracing::warn!(%error, folder = %folder.display(), "the folder of a lost shim can't be removed");
+        for id in self.killed.drain(..) {
+            // containerd has removed them by now, unless it was killed before it had filled them.
+            for directory in
+                self.directories.iter().map(|parent| parent.join(&id)).filter(|directory| directory.exists())
+            {
+                if let Err(error) = remove_shim_directory(&directory) {
+                    tracing::warn!(%error, directory = %directory.display(), "the directory of a lost shim can't be removed");
                 }
             }
         }
@@ -102,30 +106,30 @@ impl Inherited {
         let Some(known) = known else { return };
         let unknown: Vec<(i32, String)> = idle.into_iter().filter(|(_, id)| !known.contains(id)).cloned().collect();
         for (pid, id) in unknown.iter().filter(|(pid, _)| self.suspects.contains(pid)) {
-            end(*pid, id).await;
-            self.ended.push(id.clone());
+            kill_shim(*pid, id).await;
+            self.killed.push(id.clone());
         }
         self.suspects = unknown.into_iter().map(|(pid, _)| pid).collect();
     }
 }
 
-/// Where containerd keeps a folder for each shim, below its root and below its state.
+/// Where containerd keeps a directory for each shim, below its root and below its state.
 fn tasks(below: &Path) -> PathBuf {
-    below.join("io.containerd.runtime.v2.task").join(NAMESPACE)
+    below.join("io.containerd.runtime.v2.task").join(CONTAINERD_NAMESPACE)
 }
 
-/// What may be mounted there goes first; where something still is, the folder stays.
-fn remove_folder(folder: &Path) -> std::io::Result<()> {
-    let files = folder.join("rootfs");
-    if files.exists() {
-        // It fails where nothing is mounted.
-        let _ = nix::mount::umount2(&files, nix::mount::MntFlags::MNT_DETACH);
-        std::fs::remove_dir(&files)?;
+/// Unmounts the root filesystem first; the directory stays if that still has content.
+fn remove_shim_directory(directory: &Path) -> std::io::Result<()> {
+    let rootfs = directory.join("rootfs");
+    if rootfs.exists() {
+        // Fails where nothing is mounted.
+        let _ = nix::mount::umount2(&rootfs, nix::mount::MntFlags::MNT_DETACH);
+        std::fs::remove_dir(&rootfs)?;
     }
-    std::fs::remove_dir_all(folder)
+    std::fs::remove_dir_all(directory)
 }
 
-/// The sandboxes and containers that containerd knows, if it tells.
+/// The IDs of all sandboxes and containers; `None` when containerd does not respond.
 async fn known(runtime: &Runtime) -> Option<HashSet<String>> {
     let sandboxes = runtime.list_pod_sandboxes(PodSandboxFilter::default()).await.ok()?;
     let containers = runtime.list_containers(ContainerFilter::default()).await.ok()?;
@@ -136,7 +140,7 @@ async fn known(runtime: &Runtime) -> Option<HashSet<String>> {
 /// Whether the process is still the shim of that id.
 fn serves(processes: &Path, pid: i32, id: &str) -> bool {
     let command = std::fs::read(processes.join(pid.to_string()).join("cmdline")).unwrap_or_default();
-    command.split(|byte| *byte == 0).any(|word| word == id.as_bytes())
+    command.split(|byte| *byte == 0).any(|argument| argument == id.as_bytes())
 }
 
 /// Shims that serve the containerd behind a socket, each with the id it was started for.
@@ -145,14 +149,14 @@ fn shims(processes: &Path, socket: &Path) -> Vec<(i32, String)> {
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| {
         let command = std::fs::read(processes.join(pid.to_string()).join("cmdline")).ok()?;
-        let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
+        let arguments: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
         let after = |flag: &str| {
-            let at = words.iter().position(|word| *word == flag.as_bytes())?;
-            words.get(at + 1).copied()
+            let at = arguments.iter().position(|argument| *argument == flag.as_bytes())?;
+            arguments.get(at + 1).copied()
         };
-        let is_shim = Path::new(std::ffi::OsStr::from_bytes(words.first()?)).file_name()? == SHIM;
-        // One that is told to start or delete another ends by itself.
-        let serves = !words.iter().any(|word| matches!(*word, b"start" | b"delete"));
+        let is_shim = Path::new(std::ffi::OsStr::from_bytes(arguments.first()?)).file_name()? == SHIM;
+        // A shim invoked to start or delete another one exits by itself.
+        let serves = !arguments.iter().any(|argument| matches!(*argument, b"start" | b"delete"));
         let ours = after("-address")? == socket.as_os_str().as_bytes();
         let id = std::str::from_utf8(after("-id")?).ok()?.to_string();
         (is_shim && serves && ours).then_some((pid, id))
@@ -166,23 +170,23 @@ fn descendants(processes: &Path, pid: i32) -> Vec<i32> {
     direct.iter().flat_map(|child| descendants(processes, *child).into_iter().chain([*child])).collect()
 }
 
-/// Lets each network plugin that can, release what belongs to no sandbox: CNI's GC.
+/// Lets each network plugin that supports CNI's GC release what belongs to no sandbox.
 async fn collect_networks(config: &ContainerdConfig, sandboxes: &HashSet<String>) {
     for network in networks(&config.cni_configuration) {
-        // Our own plugin collects in any version; others since the one that brought it.
-        let knows = network["cniVersion"].as_str().is_some_and(|version| version >= "1.1.0");
+        // Our own plugin supports GC in any version; others since CNI 1.1.
+        let supports_gc = network["cniVersion"].as_str().is_some_and(|version| version >= "1.1.0");
         let plugins = network["plugins"].as_array().into_iter().flatten();
-        for plugin in plugins.filter(|plugin| knows || plugin["type"] == "knarr") {
+        for plugin in plugins.filter(|plugin| supports_gc || plugin["type"] == "knarr") {
             if let Err(error) = collect(config, &network, plugin, sandboxes).await {
                 let name = plugin["type"].as_str().unwrap_or_default();
-                tracing::debug!(%error, plugin = name, "a network plugin does not collect what is lost");
+                tracing::debug!(%error, plugin = name, "a network plugin failed to collect garbage");
             }
         }
     }
 }
 
-fn networks(folder: &Path) -> Vec<serde_json::Value> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+fn networks(directory: &Path) -> Vec<serde_json::Value> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     files.sort();
     let lists = files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "conflist"));
@@ -225,7 +229,7 @@ mod tests {
 
     #[test]
     fn only_serving_shims_of_this_containerd_count() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let shim = "/usr/bin/containerd-shim-runc-v2";
         for (pid, words) in [
             ("10", vec![shim, "-namespace", "k8s.io", "-id", "lost", "-address", "/a/c.sock"]),
@@ -233,38 +237,38 @@ mod tests {
             ("12", vec![shim, "-namespace", "k8s.io", "-address", "/a/c.sock", "-id", "new", "start"]),
             ("13", vec!["/bin/sleep", "-id", "x", "-address", "/a/c.sock"]),
         ] {
-            std::fs::create_dir(folder.path().join(pid)).expect("a folder");
-            std::fs::write(folder.path().join(pid).join("cmdline"), words.join("\0")).expect("a file");
+            std::fs::create_dir(directory.path().join(pid)).expect("a directory");
+            std::fs::write(directory.path().join(pid).join("cmdline"), words.join("\0")).expect("a file");
         }
-        assert_eq!(shims(folder.path(), Path::new("/a/c.sock")), [(10, "lost".to_string())]);
+        assert_eq!(shims(directory.path(), Path::new("/a/c.sock")), [(10, "lost".to_string())]);
     }
 
     #[test]
-    fn folders_go_unless_a_container_s_files_are_in_them() {
-        let folder = tempfile::tempdir().expect("a folder");
+    fn directories_are_removed_unless_they_hold_a_container_s_files() {
+        let directory = tempfile::tempdir().expect("a directory");
         for (id, files, removed) in [("bare", None, true), ("empty", Some(""), true), ("full", Some("file"), false)] {
-            let own = folder.path().join(id);
-            std::fs::create_dir(&own).expect("a folder");
+            let own = directory.path().join(id);
+            std::fs::create_dir(&own).expect("a directory");
             std::fs::write(own.join("config.json"), "{}").expect("a file");
             if let Some(file) = files {
-                std::fs::create_dir(own.join("rootfs")).expect("a folder");
+                std::fs::create_dir(own.join("rootfs")).expect("a directory");
                 if !file.is_empty() {
                     std::fs::write(own.join("rootfs").join(file), "").expect("a file");
                 }
             }
-            assert_eq!(remove_folder(&own).is_ok(), removed, "{id}");
+            assert_eq!(remove_shim_directory(&own).is_ok(), removed, "{id}");
             assert_eq!(own.exists(), !removed, "{id}");
         }
     }
 
     #[test]
     fn children_come_before_their_parents() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         for (pid, children) in [(1, "2 3 "), (2, "4"), (3, ""), (4, "")] {
-            let task = folder.path().join(format!("{pid}/task/{pid}"));
-            std::fs::create_dir_all(&task).expect("a folder");
+            let task = directory.path().join(format!("{pid}/task/{pid}"));
+            std::fs::create_dir_all(&task).expect("a directory");
             std::fs::write(task.join("children"), children).expect("a file");
         }
-        assert_eq!(descendants(folder.path(), 1), [4, 2, 3]);
+        assert_eq!(descendants(directory.path(), 1), [4, 2, 3]);
     }
 }

@@ -1,10 +1,12 @@
-//! Images that are to stay, whatever the disk looks like: nobody could pull those again that came as archives.
+//! Pinned images, which garbage collection must keep: imported images can't be pulled again.
 //!
-//! containerd notes it as a label of the image. Its CRI part shows that since 1.7; asked itself, every version knows.
+//! containerd stores the pin as a label of the image. Its CRI plugin reports it since 1.7; its own API does in every
+//! version.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::client::{CallError, Runtime};
+use crate::client::Runtime;
+use crate::error::CallError;
 
 const LABEL: &str = "io.cri-containerd.pinned";
 const VALUE: &str = "pinned";
@@ -25,7 +27,7 @@ struct ListRequest {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ListAnswer {
+struct ListResponse {
     #[prost(message, repeated, tag = "1")]
     images: Vec<NamedImage>,
 }
@@ -45,24 +47,24 @@ struct FieldMask {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct UpdateAnswer {
+struct UpdateResponse {
     #[prost(message, optional, tag = "1")]
     image: Option<NamedImage>,
 }
 
 impl Runtime {
-    /// The names of the images that are to stay; none where the runtime is not containerd.
+    /// The names of the pinned images; none if the runtime is not containerd.
     pub async fn pinned_images(&self) -> Result<HashSet<String>, CallError> {
         let request = ListRequest { filters: vec![format!("labels.\"{LABEL}\"=={VALUE}")] };
         let path = "/containerd.services.images.v1.Images/List";
-        match self.ask_containerd::<_, ListAnswer>("Images.List", path, request).await {
-            Ok(answer) => Ok(answer.images.into_iter().map(|image| image.name).collect()),
+        match self.call_containerd::<_, ListResponse>("Images.List", path, request).await {
+            Ok(response) => Ok(response.images.into_iter().map(|image| image.name).collect()),
             Err(error) if error.is_unimplemented() => Ok(HashSet::new()),
             Err(error) => Err(error),
         }
     }
 
-    /// Lets an image stay.
+    /// Pins an image.
     pub async fn pin_image(&self, name: &str) -> Result<(), CallError> {
         let labels = HashMap::from([(LABEL.to_owned(), VALUE.to_owned())]);
         let request = UpdateRequest {
@@ -70,6 +72,6 @@ impl Runtime {
             mask: Some(FieldMask { paths: vec![format!("labels.{LABEL}")] }),
         };
         let path = "/containerd.services.images.v1.Images/Update";
-        self.ask_containerd::<_, UpdateAnswer>("Images.Update", path, request).await.map(drop)
+        self.call_containerd::<_, UpdateResponse>("Images.Update", path, request).await.map(drop)
     }
 }

@@ -1,8 +1,8 @@
-//! Starting containerd apart from us and finding it again.
+//! Starts, adopts and supervises the node's containerd process.
 //!
-//! It runs in a session of its own, so that neither a signal to Knarr's group nor Knarr's end reaches it, and its
-//! containers outlive both. A restarted Knarr adopts whatever answers on the socket; where its settings are no longer
-//! those that Knarr would give it, it is started anew, and the containers go on.
+//! It runs in its own session, so that neither a signal to Knarr's process group nor Knarr's exit reaches it, and its
+//! containers survive both. A restarted Knarr adopts the containerd that responds on the socket; if the configuration has
+//! changed, it restarts that containerd while the containers keep running.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,39 +17,49 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{ContainerdConfig, PAUSE_IMAGE, import, orphans, pause_archive, render};
-use crate::client::{CallError, Runtime};
+use crate::client::Runtime;
+use crate::error::CallError;
 
+/// Why containerd could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// A file or directory could not be written.
     #[error("{path} could not be written")]
     Write { path: PathBuf, source: io::Error },
+    /// The process could not be spawned.
     #[error("containerd could not be started")]
     Spawn(#[source] io::Error),
-    #[error("containerd ended right after its start, see {log}")]
-    Ended { log: PathBuf },
+    /// It exited by itself.
+    #[error("containerd exited right after its start, see {log}")]
+    Exited { log: PathBuf },
+    /// It was killed by a signal.
     #[error("containerd was killed as it started: {status}")]
     Killed { status: ExitStatus },
-    #[error("containerd did not answer within {seconds} s, see {log}")]
-    Silent { seconds: u64, log: PathBuf },
-    #[error("containerd (process {process}) has other settings than it should and does not end")]
-    Stays { process: i32 },
+    /// It did not serve CRI in time.
+    #[error("containerd did not respond within {seconds} s, see {log}")]
+    Timeout { seconds: u64, log: PathBuf },
+    /// A containerd with an outdated configuration does not stop.
+    #[error("containerd (process {process}) has an outdated configuration and does not stop")]
+    DoesNotStop { process: i32 },
+    /// A CRI call failed.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// The pause image could not be imported.
     #[error("the pause image could not be imported")]
     Pause(#[from] super::ImportError),
 }
 
 impl StartError {
-    /// Whether another try may go better: containerd itself was there, and then it was not.
-    fn may_pass(&self) -> bool {
+    /// Whether a retry may succeed: containerd was running and then was lost.
+    fn is_transient(&self) -> bool {
         matches!(self, StartError::Killed { .. } | StartError::Call(_) | StartError::Pause(_))
     }
 }
 
-/// How many looks at containerd come on one for shims it has lost.
-const ROUNDS_PER_LOOK: u32 = 2;
-/// A machine that is slow, or busy as all its services start, takes its time.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// How many health checks pass between two checks for lost shims.
+const CHECKS_PER_SHIM_CHECK: u32 = 2;
+/// Long enough for a slow host on which all services start at once.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A containerd whose files all live under one directory.
 #[derive(Clone, Debug)]
@@ -59,8 +69,8 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// `directory` is where everything of this containerd lives; `cni_binaries` and `cni_configuration` are shared with
-    /// whoever writes the pod network's configuration.
+    /// `directory` holds all files of this containerd; `cni_binaries` and `cni_configuration` are shared with the pod
+    /// network.
     pub fn new(directory: &Path, cni_binaries: &Path, cni_configuration: &Path) -> Self {
         let config = ContainerdConfig {
             root: directory.join("root"),
@@ -77,24 +87,26 @@ impl Containerd {
         Self { directory: directory.to_path_buf(), config }
     }
 
+    /// Adds a runtime handler with its runc-compatible binary.
     #[must_use]
     pub fn with_runtime_handler(mut self, name: &str, binary: &Path) -> Self {
         self.config.runtime_handlers.push((name.to_string(), binary.to_path_buf()));
         self
     }
 
+    /// The unix socket it serves on.
     pub fn socket(&self) -> &Path {
         &self.config.socket
     }
 
-    /// Adopts the containerd that answers on the socket, or starts one; returns when it serves CRI and has its pause
-    /// image. One that is lost on the way is tried again.
+    /// Adopts the containerd that responds on the socket, or starts one; returns when it serves CRI and has its pause
+    /// image. Retries when containerd is lost in between.
     pub async fn ensure(&self) -> Result<Runtime, StartError> {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + START_TIMEOUT;
         loop {
             match self.adopt_or_start().await {
-                Err(error) if error.may_pass() && tokio::time::Instant::now() < deadline => {
-                    tracing::warn!(%error, "containerd was lost as it was being started");
+                Err(error) if error.is_transient() && tokio::time::Instant::now() < deadline => {
+                    tracing::warn!(%error, "containerd was lost during its start; retrying");
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
                 outcome => return outcome,
@@ -104,13 +116,13 @@ impl Containerd {
 
     async fn adopt_or_start(&self) -> Result<Runtime, StartError> {
         let runtime = Runtime::connect(&self.config.socket.to_string_lossy())?;
-        if !self.answers(&runtime).await {
+        if !self.responds(&runtime).await {
             self.start(&runtime).await?;
         } else if self.is_configured() {
-            tracing::info!(socket = %self.config.socket.display(), "containerd runs already");
+            tracing::info!(socket = %self.config.socket.display(), "containerd is already running");
         } else {
-            tracing::info!("containerd has other settings than it should: it is started anew");
-            self.end().await?;
+            tracing::info!("the configuration of containerd has changed: restarting it");
+            self.stop().await?;
             self.start(&runtime).await?;
         }
         if runtime.image_status(PAUSE_IMAGE).await?.is_none() {
@@ -119,10 +131,10 @@ impl Containerd {
         Ok(runtime)
     }
 
-    /// Whether a containerd of ours answers. One that runs is given time: it may have been started a moment ago, or the
-    /// machine is busy, and a second one on the same files would help nobody.
-    async fn answers(&self, runtime: &Runtime) -> bool {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+    /// Whether our containerd responds. Waits for one that runs: it may just have been started, or the host is busy, and
+    /// a second one on the same files would do harm.
+    async fn responds(&self, runtime: &Runtime) -> bool {
+        let deadline = tokio::time::Instant::now() + START_TIMEOUT;
         loop {
             if runtime.version().await.is_ok() {
                 return true;
@@ -143,18 +155,18 @@ impl Containerd {
         std::fs::read_to_string(self.file()).is_ok_and(|text| text == render(&self.config))
     }
 
-    /// Ends the containerd that runs, and waits until it has ended.
-    async fn end(&self) -> Result<(), StartError> {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        let mut asked = None;
+    /// Stops the running containerd, and waits until it has exited.
+    async fn stop(&self) -> Result<(), StartError> {
+        let deadline = tokio::time::Instant::now() + START_TIMEOUT;
+        let mut signalled = None;
         while let Some(process) = running(Path::new("/proc"), &self.file()) {
             if tokio::time::Instant::now() >= deadline {
-                return Err(StartError::Stays { process });
+                return Err(StartError::DoesNotStop { process });
             }
-            if asked != Some(process) {
-                // It may just have ended by itself.
+            if signalled != Some(process) {
+                // Fails only when it has just exited by itself.
                 let _ = kill(Pid::from_raw(process), Signal::SIGTERM);
-                asked = Some(process);
+                signalled = Some(process);
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -166,7 +178,7 @@ impl Containerd {
             tracing::warn!("CAP_SYS_RESOURCE is missing: the out-of-memory scores of containers can't be lowered");
         }
         for (directory, mode) in directories(&self.directory, &self.config) {
-            limit(&directory, mode).map_err(|source| StartError::Write { path: directory.clone(), source })?;
+            restrict(&directory, mode).map_err(|source| StartError::Write { path: directory.clone(), source })?;
         }
         let file = self.file();
         std::fs::write(&file, render(&self.config))
@@ -177,20 +189,20 @@ impl Containerd {
         let mut command = Command::new("containerd");
         command.arg("--config").arg(&file).arg("--log-level").arg("warn");
         command.stdin(Stdio::null()).stdout(log).stderr(errors).current_dir("/");
-        // It would tell systemd that we are ready when it is.
+        // Otherwise it would notify systemd of its own readiness as ours.
         command.env_remove("NOTIFY_SOCKET");
         // SAFETY: setsid and prctl are async-signal-safe and touch only the child.
         unsafe {
             command.pre_exec(|| {
-                // Whether we do without huge pages is inherited, and containers are to decide for themselves.
+                // Knarr's huge page setting is inherited, but containers must have their own.
                 let _ = nix::sys::prctl::set_thp_disable(false);
                 nix::unistd::setsid().map(drop).map_err(io::Error::from)
             });
         }
         let started = SystemTime::now();
         let mut child = command.spawn().map_err(StartError::Spawn)?;
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        let mut pause = Duration::from_millis(10);
+        let deadline = tokio::time::Instant::now() + START_TIMEOUT;
+        let mut backoff = Duration::from_millis(10);
         loop {
             if runtime.version().await.is_ok() {
                 break;
@@ -198,24 +210,24 @@ impl Containerd {
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(match status.signal() {
                     Some(_) => StartError::Killed { status },
-                    None => StartError::Ended { log: log_path },
+                    None => StartError::Exited { log: log_path },
                 });
             }
             if tokio::time::Instant::now() >= deadline {
-                return Err(StartError::Silent { seconds: PATIENCE.as_secs(), log: log_path });
+                return Err(StartError::Timeout { seconds: START_TIMEOUT.as_secs(), log: log_path });
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(200));
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(Duration::from_millis(200));
         }
         tracing::info!(pid = child.id(), socket = %self.config.socket.display(), "containerd started");
         orphans::clear(&self.config, runtime, started).await;
-        // Should containerd end while we live, it must be collected or it would stay as a zombie.
+        // If containerd exits while we run, it must be reaped or it would stay as a zombie.
         std::thread::Builder::new()
             .name("containerd-wait".into())
             .stack_size(64 << 10)
             .spawn(move || {
                 if let Ok(status) = child.wait() {
-                    tracing::warn!(%status, "containerd ended");
+                    tracing::warn!(%status, "containerd exited");
                 }
             })
             .map_err(StartError::Spawn)?;
@@ -226,42 +238,42 @@ impl Containerd {
         let path = self.directory.join("pause.tar");
         std::fs::write(&path, pause_archive()).map_err(|source| StartError::Write { path: path.clone(), source })?;
         import(&self.config.socket, &path).await?;
-        // The CRI part learns of an import by an event, a moment after it.
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        // The CRI plugin learns of an import through an event, a moment later.
+        let deadline = tokio::time::Instant::now() + START_TIMEOUT;
         while runtime.image_status(PAUSE_IMAGE).await?.is_none() {
             if tokio::time::Instant::now() >= deadline {
                 let log = self.directory.join("containerd.log");
-                return Err(StartError::Silent { seconds: PATIENCE.as_secs(), log });
+                return Err(StartError::Timeout { seconds: START_TIMEOUT.as_secs(), log });
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(())
     }
 
-    /// Watches over the runtime for as long as we live: starts it again whenever it does not answer.
+    /// Supervises the runtime for ever: restarts it when its process is gone.
     pub async fn supervise(self, runtime: Runtime) {
         let mut failures = 0;
         let mut inherited = orphans::Inherited::find(&self.config);
-        let mut rounds = 0;
+        let mut checks = 0;
         loop {
             tokio::time::sleep(Duration::from_secs(5)).await;
-            rounds += 1;
+            checks += 1;
             match runtime.version().await {
                 Ok(_) => {
                     failures = 0;
-                    if rounds % ROUNDS_PER_LOOK == 0 {
-                        inherited.look(&runtime).await;
+                    if checks % CHECKS_PER_SHIM_CHECK == 0 {
+                        inherited.check(&runtime).await;
                     }
                 }
                 Err(error) => {
                     failures += 1;
-                    tracing::warn!(%error, failures, "containerd does not answer");
-                    // A busy machine makes it slow. A second one on the same files would help nobody.
+                    tracing::warn!(%error, failures, "containerd does not respond");
+                    // It may be slow on a busy host. A second one on the same files would do harm.
                     if running(Path::new("/proc"), &self.file()).is_some() {
                         continue;
                     }
                     if let Err(error) = self.start(&runtime).await {
-                        tracing::error!(%error, "containerd could not be started again");
+                        tracing::error!(%error, "containerd could not be restarted");
                     }
                     inherited = orphans::Inherited::find(&self.config);
                 }
@@ -270,15 +282,15 @@ impl Containerd {
     }
 }
 
-/// The containerd with this configuration that lives, whoever started it.
+/// The process ID of the running containerd with this configuration, whoever started it.
 fn running(processes: &Path, configuration: &Path) -> Option<i32> {
     let mut entries = std::fs::read_dir(processes).into_iter().flatten().flatten();
     entries.find_map(|entry| {
         let process = entry.file_name().to_str()?.parse().ok()?;
         let command = std::fs::read(entry.path().join("cmdline")).ok()?;
-        let words: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
-        let named = words.first().is_some_and(|program| program.ends_with(b"containerd"));
-        (named && words.contains(&configuration.as_os_str().as_bytes())).then_some(process)
+        let arguments: Vec<&[u8]> = command.split(|byte| *byte == 0).collect();
+        let named = arguments.first().is_some_and(|program| program.ends_with(b"containerd"));
+        (named && arguments.contains(&configuration.as_os_str().as_bytes())).then_some(process)
     })
 }
 
@@ -298,8 +310,8 @@ fn may_lower_oom_scores() -> bool {
     effective.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & (1 << 24) != 0)
 }
 
-/// Each directory, and the most that its mode allows. Containers with users of their own pass through the directory of
-/// states; images, layers and what the runtime keeps of pods are nobody else's.
+/// Each directory with the maximum of its mode. Containers in user namespaces traverse the state directory; images, layers
+/// and the runtime's data about pods are private.
 fn directories(own: &Path, config: &ContainerdConfig) -> [(PathBuf, u32); 6] {
     [
         (own.to_path_buf(), 0o711),
@@ -311,13 +323,13 @@ fn directories(own: &Path, config: &ContainerdConfig) -> [(PathBuf, u32); 6] {
     ]
 }
 
-/// Creates a directory, or takes from the mode of an existing one what goes beyond.
-fn limit(directory: &Path, most: u32) -> std::io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(most).create(directory)?;
+/// Creates a directory, or removes excess permissions from an existing one.
+fn restrict(directory: &Path, max_mode: u32) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(max_mode).create(directory)?;
     let mode = std::fs::metadata(directory)?.permissions().mode() & 0o7777;
-    match mode & most == mode {
+    match mode & max_mode == mode {
         true => Ok(()),
-        false => std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode & most)),
+        false => std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode & max_mode)),
     }
 }
 
@@ -326,19 +338,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_containerd_is_known_by_its_configuration() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let process = folder.path().join("7");
-        std::fs::create_dir(&process).expect("a folder");
+    fn a_containerd_is_identified_by_its_configuration() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let process = directory.path().join("7");
+        std::fs::create_dir(&process).expect("a directory");
         std::fs::write(process.join("cmdline"), "containerd\0--config\0/a/config.toml\0").expect("a file");
-        assert_eq!(running(folder.path(), Path::new("/a/config.toml")), Some(7));
-        assert_eq!(running(folder.path(), Path::new("/b/config.toml")), None);
+        assert_eq!(running(directory.path(), Path::new("/a/config.toml")), Some(7));
+        assert_eq!(running(directory.path(), Path::new("/b/config.toml")), None);
     }
 
     #[test]
-    fn other_users_do_not_reach_what_the_runtime_keeps() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = |name: &str| folder.path().join(name);
+    fn other_users_cannot_read_the_runtime_s_data() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name);
         let config = ContainerdConfig {
             root: path("c/root"),
             state: path("run"),
@@ -356,8 +368,8 @@ mod tests {
             std::fs::create_dir_all(open).expect("made");
             std::fs::set_permissions(open, std::fs::Permissions::from_mode(0o755)).expect("set");
         }
-        for (directory, most) in directories(&path("c"), &config) {
-            limit(&directory, most).expect("limited");
+        for (directory, max_mode) in directories(&path("c"), &config) {
+            restrict(&directory, max_mode).expect("restricted");
         }
         let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
         assert_eq!((mode(&config.root), mode(&kept)), (0o700, 0o700));

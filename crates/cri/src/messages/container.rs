@@ -1,198 +1,10 @@
-//! Containers: their configuration, state and the calls on them.
+//! Containers: their status and the calls on them.
 
 use std::collections::HashMap;
 
-use super::{IdMapping, ImageSpec, Int64Value, NamespaceOption, PodSandboxConfig, SecurityProfile, SelinuxOption};
+use super::{ContainerConfig, ContainerMetadata, ImageSpec, LinuxContainerResources, Mount, PodSandboxConfig};
 
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct ContainerConfig {
-    #[prost(message, optional, tag = "1")]
-    pub metadata: Option<ContainerMetadata>,
-    #[prost(message, optional, tag = "2")]
-    pub image: Option<ImageSpec>,
-    #[prost(string, repeated, tag = "3")]
-    pub command: Vec<String>,
-    #[prost(string, repeated, tag = "4")]
-    pub args: Vec<String>,
-    #[prost(string, tag = "5")]
-    pub working_dir: String,
-    #[prost(message, repeated, tag = "6")]
-    pub envs: Vec<KeyValue>,
-    #[prost(message, repeated, tag = "7")]
-    pub mounts: Vec<Mount>,
-    #[prost(message, repeated, tag = "8")]
-    pub devices: Vec<Device>,
-    #[prost(map = "string, string", tag = "9")]
-    pub labels: HashMap<String, String>,
-    #[prost(map = "string, string", tag = "10")]
-    pub annotations: HashMap<String, String>,
-    /// Relative to the log directory of the sandbox.
-    #[prost(string, tag = "11")]
-    pub log_path: String,
-    #[prost(bool, tag = "12")]
-    pub stdin: bool,
-    #[prost(bool, tag = "13")]
-    pub stdin_once: bool,
-    #[prost(bool, tag = "14")]
-    pub tty: bool,
-    #[prost(message, optional, tag = "15")]
-    pub linux: Option<LinuxContainerConfig>,
-    #[prost(message, repeated, tag = "17")]
-    pub cdi_devices: Vec<CdiDevice>,
-    #[prost(int32, tag = "18")]
-    pub stop_signal: i32,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct ContainerMetadata {
-    #[prost(string, tag = "1")]
-    pub name: String,
-    #[prost(uint32, tag = "2")]
-    pub attempt: u32,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct KeyValue {
-    #[prost(string, tag = "1")]
-    pub key: String,
-    #[prost(string, tag = "2")]
-    pub value: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Mount {
-    #[prost(string, tag = "1")]
-    pub container_path: String,
-    #[prost(string, tag = "2")]
-    pub host_path: String,
-    #[prost(bool, tag = "3")]
-    pub readonly: bool,
-    #[prost(bool, tag = "4")]
-    pub selinux_relabel: bool,
-    #[prost(enumeration = "MountPropagation", tag = "5")]
-    pub propagation: i32,
-    #[prost(message, repeated, tag = "6")]
-    pub uid_mappings: Vec<IdMapping>,
-    #[prost(message, repeated, tag = "7")]
-    pub gid_mappings: Vec<IdMapping>,
-    #[prost(bool, tag = "8")]
-    pub recursive_read_only: bool,
-    #[prost(message, optional, tag = "9")]
-    pub image: Option<ImageSpec>,
-    #[prost(string, tag = "10")]
-    pub image_sub_path: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-pub enum MountPropagation {
-    Private = 0,
-    HostToContainer = 1,
-    Bidirectional = 2,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Device {
-    #[prost(string, tag = "1")]
-    pub container_path: String,
-    #[prost(string, tag = "2")]
-    pub host_path: String,
-    #[prost(string, tag = "3")]
-    pub permissions: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct CdiDevice {
-    #[prost(string, tag = "1")]
-    pub name: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct LinuxContainerConfig {
-    #[prost(message, optional, tag = "1")]
-    pub resources: Option<LinuxContainerResources>,
-    #[prost(message, optional, tag = "2")]
-    pub security_context: Option<LinuxContainerSecurityContext>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct LinuxContainerResources {
-    #[prost(int64, tag = "1")]
-    pub cpu_period: i64,
-    #[prost(int64, tag = "2")]
-    pub cpu_quota: i64,
-    #[prost(int64, tag = "3")]
-    pub cpu_shares: i64,
-    #[prost(int64, tag = "4")]
-    pub memory_limit_in_bytes: i64,
-    #[prost(int64, tag = "5")]
-    pub oom_score_adj: i64,
-    #[prost(string, tag = "6")]
-    pub cpuset_cpus: String,
-    #[prost(string, tag = "7")]
-    pub cpuset_mems: String,
-    #[prost(message, repeated, tag = "8")]
-    pub hugepage_limits: Vec<HugepageLimit>,
-    #[prost(map = "string, string", tag = "9")]
-    pub unified: HashMap<String, String>,
-    #[prost(int64, tag = "10")]
-    pub memory_swap_limit_in_bytes: i64,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct HugepageLimit {
-    #[prost(string, tag = "1")]
-    pub page_size: String,
-    #[prost(uint64, tag = "2")]
-    pub limit: u64,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct LinuxContainerSecurityContext {
-    #[prost(message, optional, tag = "1")]
-    pub capabilities: Option<Capability>,
-    #[prost(bool, tag = "2")]
-    pub privileged: bool,
-    #[prost(message, optional, tag = "3")]
-    pub namespace_options: Option<NamespaceOption>,
-    #[prost(message, optional, tag = "4")]
-    pub selinux_options: Option<SelinuxOption>,
-    #[prost(message, optional, tag = "5")]
-    pub run_as_user: Option<Int64Value>,
-    #[prost(string, tag = "6")]
-    pub run_as_username: String,
-    #[prost(bool, tag = "7")]
-    pub readonly_rootfs: bool,
-    #[prost(int64, repeated, tag = "8")]
-    pub supplemental_groups: Vec<i64>,
-    #[prost(string, tag = "9")]
-    pub apparmor_profile: String,
-    #[prost(string, tag = "10")]
-    pub seccomp_profile_path: String,
-    #[prost(bool, tag = "11")]
-    pub no_new_privs: bool,
-    #[prost(message, optional, tag = "12")]
-    pub run_as_group: Option<Int64Value>,
-    #[prost(string, repeated, tag = "13")]
-    pub masked_paths: Vec<String>,
-    #[prost(string, repeated, tag = "14")]
-    pub readonly_paths: Vec<String>,
-    #[prost(message, optional, tag = "15")]
-    pub seccomp: Option<SecurityProfile>,
-    #[prost(message, optional, tag = "16")]
-    pub apparmor: Option<SecurityProfile>,
-    #[prost(enumeration = "super::SupplementalGroupsPolicy", tag = "17")]
-    pub supplemental_groups_policy: i32,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Capability {
-    #[prost(string, repeated, tag = "1")]
-    pub add_capabilities: Vec<String>,
-    #[prost(string, repeated, tag = "2")]
-    pub drop_capabilities: Vec<String>,
-}
-
+/// Request of `CreateContainer`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CreateContainerRequest {
     #[prost(string, tag = "1")]
@@ -203,6 +15,7 @@ pub struct CreateContainerRequest {
     pub sandbox_config: Option<PodSandboxConfig>,
 }
 
+/// Response of `CreateContainer`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CreateContainerResponse {
     #[prost(string, tag = "1")]
@@ -216,6 +29,7 @@ pub struct ContainerIdRequest {
     pub container_id: String,
 }
 
+/// Request of `StopContainer`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StopContainerRequest {
     #[prost(string, tag = "1")]
@@ -225,6 +39,7 @@ pub struct StopContainerRequest {
     pub timeout: i64,
 }
 
+/// The state of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum ContainerState {
@@ -234,12 +49,14 @@ pub enum ContainerState {
     Unknown = 3,
 }
 
+/// Request of `ListContainers`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListContainersRequest {
     #[prost(message, optional, tag = "1")]
     pub filter: Option<ContainerFilter>,
 }
 
+/// Restricts a list of containers.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerFilter {
     #[prost(string, tag = "1")]
@@ -250,12 +67,14 @@ pub struct ContainerFilter {
     pub label_selector: HashMap<String, String>,
 }
 
+/// Response of `ListContainers`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListContainersResponse {
     #[prost(message, repeated, tag = "1")]
     pub containers: Vec<Container>,
 }
 
+/// A container in a list.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Container {
     #[prost(string, tag = "1")]
@@ -278,6 +97,7 @@ pub struct Container {
     pub annotations: HashMap<String, String>,
 }
 
+/// Request of `ContainerStatus`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerStatusRequest {
     #[prost(string, tag = "1")]
@@ -286,6 +106,7 @@ pub struct ContainerStatusRequest {
     pub verbose: bool,
 }
 
+/// Response of `ContainerStatus`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerStatusResponse {
     #[prost(message, optional, tag = "1")]
@@ -294,6 +115,7 @@ pub struct ContainerStatusResponse {
     pub info: HashMap<String, String>,
 }
 
+/// The full status of a container.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerStatus {
     #[prost(string, tag = "1")]
@@ -302,7 +124,7 @@ pub struct ContainerStatus {
     pub metadata: Option<ContainerMetadata>,
     #[prost(enumeration = "ContainerState", tag = "3")]
     pub state: i32,
-    /// Nanoseconds since 1970, as the two below; zero where it has not happened.
+    /// Nanoseconds since 1970, like the next two; zero if it has not happened.
     #[prost(int64, tag = "4")]
     pub created_at: i64,
     #[prost(int64, tag = "5")]
@@ -335,18 +157,21 @@ pub struct ContainerStatus {
     pub user: Option<ContainerUser>,
 }
 
+/// The resources that a container runs with.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerResources {
     #[prost(message, optional, tag = "1")]
     pub linux: Option<LinuxContainerResources>,
 }
 
+/// The user that a container runs as.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerUser {
     #[prost(message, optional, tag = "1")]
     pub linux: Option<LinuxContainerUser>,
 }
 
+/// User and group IDs of a container.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LinuxContainerUser {
     #[prost(int64, tag = "1")]
@@ -357,61 +182,11 @@ pub struct LinuxContainerUser {
     pub supplemental_groups: Vec<i64>,
 }
 
+/// Request of `UpdateContainerResources`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct UpdateContainerResourcesRequest {
     #[prost(string, tag = "1")]
     pub container_id: String,
     #[prost(message, optional, tag = "2")]
     pub linux: Option<LinuxContainerResources>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct ExecSyncRequest {
-    #[prost(string, tag = "1")]
-    pub container_id: String,
-    #[prost(string, repeated, tag = "2")]
-    pub cmd: Vec<String>,
-    /// Seconds; zero waits for ever.
-    #[prost(int64, tag = "3")]
-    pub timeout: i64,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct ExecSyncResponse {
-    #[prost(bytes = "vec", tag = "1")]
-    pub stdout: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub stderr: Vec<u8>,
-    #[prost(int32, tag = "3")]
-    pub exit_code: i32,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct ExecRequest {
-    #[prost(string, tag = "1")]
-    pub container_id: String,
-    #[prost(string, repeated, tag = "2")]
-    pub cmd: Vec<String>,
-    #[prost(bool, tag = "3")]
-    pub tty: bool,
-    #[prost(bool, tag = "4")]
-    pub stdin: bool,
-    #[prost(bool, tag = "5")]
-    pub stdout: bool,
-    #[prost(bool, tag = "6")]
-    pub stderr: bool,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct AttachRequest {
-    #[prost(string, tag = "1")]
-    pub container_id: String,
-    #[prost(bool, tag = "2")]
-    pub stdin: bool,
-    #[prost(bool, tag = "3")]
-    pub tty: bool,
-    #[prost(bool, tag = "4")]
-    pub stdout: bool,
-    #[prost(bool, tag = "5")]
-    pub stderr: bool,
 }

@@ -1,5 +1,6 @@
-//! What a runtime tells by itself: CRI's container events, and containerd's own stream for versions before it served those.
+//! Event streams: CRI's container events, and containerd's own events for versions that do not serve those.
 
+/// A container event of CRI.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerEventResponse {
     #[prost(string, tag = "1")]
@@ -12,6 +13,7 @@ pub struct ContainerEventResponse {
     pub pod_sandbox_status: Option<super::PodSandboxStatus>,
 }
 
+/// The kind of a container event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum ContainerEventType {
@@ -28,21 +30,22 @@ pub struct SubscribeRequest {
     pub filters: Vec<String>,
 }
 
+/// An event of containerd with its topic.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Envelope {
     #[prost(message, optional, tag = "1")]
-    pub timestamp: Option<Moment>,
+    pub timestamp: Option<Timestamp>,
     #[prost(string, tag = "2")]
     pub namespace: String,
     #[prost(string, tag = "3")]
     pub topic: String,
     #[prost(message, optional, tag = "4")]
-    pub event: Option<Packed>,
+    pub event: Option<Any>,
 }
 
-/// Since 1970 (google.protobuf.Timestamp).
+/// Time since 1970 (google.protobuf.Timestamp).
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct Moment {
+pub struct Timestamp {
     #[prost(int64, tag = "1")]
     pub seconds: i64,
     #[prost(int32, tag = "2")]
@@ -51,14 +54,14 @@ pub struct Moment {
 
 /// A message together with the name of its type (google.protobuf.Any).
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Packed {
+pub struct Any {
     #[prost(string, tag = "1")]
     pub type_url: String,
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
 }
 
-/// containerd.events.TaskExit; `id` differs from `container_id` when a process added by exec has ended.
+/// containerd.events.TaskExit; `id` differs from `container_id` when a process started by exec has exited.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TaskExit {
     #[prost(string, tag = "1")]

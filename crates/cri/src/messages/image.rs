@@ -1,9 +1,10 @@
-//! Images: names, pulls and what is stored.
+//! Image messages: references, pulls and stored images.
 
 use std::collections::HashMap;
 
 use super::{FilesystemUsage, Int64Value, PodSandboxConfig};
 
+/// A reference to an image.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ImageSpec {
     #[prost(string, tag = "1")]
@@ -17,6 +18,7 @@ pub struct ImageSpec {
     pub runtime_handler: String,
 }
 
+/// A stored image.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Image {
     #[prost(string, tag = "1")]
@@ -35,24 +37,28 @@ pub struct Image {
     pub pinned: bool,
 }
 
+/// Request of `ListImages`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListImagesRequest {
     #[prost(message, optional, tag = "1")]
     pub filter: Option<ImageFilter>,
 }
 
+/// Restricts a list of images.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ImageFilter {
     #[prost(message, optional, tag = "1")]
     pub image: Option<ImageSpec>,
 }
 
+/// Response of `ListImages`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListImagesResponse {
     #[prost(message, repeated, tag = "1")]
     pub images: Vec<Image>,
 }
 
+/// Request of `ImageStatus`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ImageStatusRequest {
     #[prost(message, optional, tag = "1")]
@@ -61,12 +67,14 @@ pub struct ImageStatusRequest {
     pub verbose: bool,
 }
 
+/// Response of `ImageStatus`; no image when it is not stored.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ImageStatusResponse {
     #[prost(message, optional, tag = "1")]
     pub image: Option<Image>,
 }
 
+/// Request of `PullImage`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PullImageRequest {
     #[prost(message, optional, tag = "1")]
@@ -77,7 +85,7 @@ pub struct PullImageRequest {
     pub sandbox_config: Option<PodSandboxConfig>,
 }
 
-/// Credentials for one registry; `Debug` shows only which registry, so that no log can hold a secret.
+/// Credentials for one registry; `Debug` prints only the registry, so that no log contains a secret.
 #[derive(Clone, PartialEq, prost::Message)]
 #[prost(skip_debug)]
 pub struct AuthConfig {
@@ -101,18 +109,21 @@ impl std::fmt::Debug for AuthConfig {
     }
 }
 
+/// Response of `PullImage`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PullImageResponse {
     #[prost(string, tag = "1")]
     pub image_ref: String,
 }
 
+/// Request of `RemoveImage`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RemoveImageRequest {
     #[prost(message, optional, tag = "1")]
     pub image: Option<ImageSpec>,
 }
 
+/// Response of `ImageFsInfo`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ImageFsInfoResponse {
     #[prost(message, repeated, tag = "1")]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::{Int64Value, LinuxContainerResources};
 
+/// The configuration of a sandbox to run.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodSandboxConfig {
     #[prost(message, optional, tag = "1")]
@@ -24,6 +25,7 @@ pub struct PodSandboxConfig {
     pub linux: Option<LinuxPodSandboxConfig>,
 }
 
+/// Identifies the pod of a sandbox, and its attempt.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodSandboxMetadata {
     #[prost(string, tag = "1")]
@@ -36,6 +38,7 @@ pub struct PodSandboxMetadata {
     pub attempt: u32,
 }
 
+/// The contents of `resolv.conf`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DnsConfig {
     #[prost(string, repeated, tag = "1")]
@@ -46,6 +49,7 @@ pub struct DnsConfig {
     pub options: Vec<String>,
 }
 
+/// A host port of a pod.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PortMapping {
     #[prost(enumeration = "Protocol", tag = "1")]
@@ -58,6 +62,7 @@ pub struct PortMapping {
     pub host_ip: String,
 }
 
+/// A transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum Protocol {
@@ -66,6 +71,7 @@ pub enum Protocol {
     Sctp = 2,
 }
 
+/// The Linux settings of a sandbox.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LinuxPodSandboxConfig {
     #[prost(string, tag = "1")]
@@ -80,6 +86,7 @@ pub struct LinuxPodSandboxConfig {
     pub resources: Option<LinuxContainerResources>,
 }
 
+/// The security settings of a sandbox.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LinuxSandboxSecurityContext {
     #[prost(message, optional, tag = "1")]
@@ -106,6 +113,7 @@ pub struct LinuxSandboxSecurityContext {
     pub supplemental_groups_policy: i32,
 }
 
+/// Which namespaces are shared with what.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NamespaceOption {
     #[prost(enumeration = "NamespaceMode", tag = "1")]
@@ -120,6 +128,7 @@ pub struct NamespaceOption {
     pub userns_options: Option<UserNamespace>,
 }
 
+/// The user namespace of a pod.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct UserNamespace {
     #[prost(enumeration = "NamespaceMode", tag = "1")]
@@ -130,6 +139,7 @@ pub struct UserNamespace {
     pub gids: Vec<IdMapping>,
 }
 
+/// A range of mapped user or group IDs.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct IdMapping {
     #[prost(uint32, tag = "1")]
@@ -140,6 +150,7 @@ pub struct IdMapping {
     pub length: u32,
 }
 
+/// What a namespace is shared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum NamespaceMode {
@@ -149,6 +160,7 @@ pub enum NamespaceMode {
     Target = 3,
 }
 
+/// Whether the image's supplemental groups are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum SupplementalGroupsPolicy {
@@ -156,6 +168,7 @@ pub enum SupplementalGroupsPolicy {
     Strict = 1,
 }
 
+/// An SELinux label.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SelinuxOption {
     #[prost(string, tag = "1")]
@@ -168,6 +181,7 @@ pub struct SelinuxOption {
     pub level: String,
 }
 
+/// A seccomp or AppArmor profile.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SecurityProfile {
     #[prost(enumeration = "ProfileType", tag = "1")]
@@ -176,6 +190,7 @@ pub struct SecurityProfile {
     pub localhost_ref: String,
 }
 
+/// Where a security profile comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum ProfileType {
@@ -184,6 +199,7 @@ pub enum ProfileType {
     Localhost = 2,
 }
 
+/// Request of `RunPodSandbox`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RunPodSandboxRequest {
     #[prost(message, optional, tag = "1")]
@@ -192,6 +208,7 @@ pub struct RunPodSandboxRequest {
     pub runtime_handler: String,
 }
 
+/// Response of `RunPodSandbox`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RunPodSandboxResponse {
     #[prost(string, tag = "1")]
@@ -205,6 +222,7 @@ pub struct PodSandboxIdRequest {
     pub pod_sandbox_id: String,
 }
 
+/// Request of `PodSandboxStatus`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodSandboxStatusRequest {
     #[prost(string, tag = "1")]
@@ -213,6 +231,7 @@ pub struct PodSandboxStatusRequest {
     pub verbose: bool,
 }
 
+/// Response of `PodSandboxStatus`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodSandboxStatusResponse {
     #[prost(message, optional, tag = "1")]
@@ -221,6 +240,7 @@ pub struct PodSandboxStatusResponse {
     pub info: HashMap<String, String>,
 }
 
+/// The full status of a sandbox.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodSandboxStatus {
     #[prost(string, tag = "1")]
@@ -242,6 +262,7 @@ pub struct PodSandboxStatus {
     pub runtime_handler: String,
 }
 
+/// The addresses of a sandbox.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodSandboxNetworkStatus {
     #[prost(string, tag = "1")]
@@ -250,12 +271,14 @@ pub struct PodSandboxNetworkStatus {
     pub additional_ips: Vec<PodIp>,
 }
 
+/// An additional address of a sandbox.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodIp {
     #[prost(string, tag = "1")]
     pub ip: String,
 }
 
+/// The state of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum PodSandboxState {
@@ -263,12 +286,14 @@ pub enum PodSandboxState {
     NotReady = 1,
 }
 
+/// Request of `ListPodSandbox`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListPodSandboxRequest {
     #[prost(message, optional, tag = "1")]
     pub filter: Option<PodSandboxFilter>,
 }
 
+/// Restricts a list of sandboxes.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodSandboxFilter {
     #[prost(string, tag = "1")]
@@ -277,12 +302,14 @@ pub struct PodSandboxFilter {
     pub label_selector: HashMap<String, String>,
 }
 
+/// Response of `ListPodSandbox`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListPodSandboxResponse {
     #[prost(message, repeated, tag = "1")]
     pub items: Vec<PodSandbox>,
 }
 
+/// A sandbox in a list.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodSandbox {
     #[prost(string, tag = "1")]
@@ -299,19 +326,4 @@ pub struct PodSandbox {
     pub annotations: HashMap<String, String>,
     #[prost(string, tag = "7")]
     pub runtime_handler: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PortForwardRequest {
-    #[prost(string, tag = "1")]
-    pub pod_sandbox_id: String,
-    #[prost(int32, repeated, tag = "2")]
-    pub port: Vec<i32>,
-}
-
-/// Where the runtime's streaming server serves one exec, attach or port-forward.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct StreamingUrl {
-    #[prost(string, tag = "1")]
-    pub url: String,
 }

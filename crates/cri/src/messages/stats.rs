@@ -1,15 +1,17 @@
-//! What containers use.
+//! Resource usage of containers and filesystems.
 
 use std::collections::HashMap;
 
 use super::{ContainerMetadata, UInt64Value};
 
+/// Request of `ListContainerStats`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListContainerStatsRequest {
     #[prost(message, optional, tag = "1")]
     pub filter: Option<ContainerStatsFilter>,
 }
 
+/// Restricts a list of container statistics.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerStatsFilter {
     #[prost(string, tag = "1")]
@@ -20,12 +22,14 @@ pub struct ContainerStatsFilter {
     pub label_selector: HashMap<String, String>,
 }
 
+/// Response of `ListContainerStats`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ListContainerStatsResponse {
     #[prost(message, repeated, tag = "1")]
     pub stats: Vec<ContainerStats>,
 }
 
+/// The resource usage of one container.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerStats {
     #[prost(message, optional, tag = "1")]
@@ -38,6 +42,7 @@ pub struct ContainerStats {
     pub writable_layer: Option<FilesystemUsage>,
 }
 
+/// Identifies the container of statistics.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerAttributes {
     #[prost(string, tag = "1")]
@@ -50,6 +55,7 @@ pub struct ContainerAttributes {
     pub annotations: HashMap<String, String>,
 }
 
+/// CPU usage at a point in time.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct CpuUsage {
     #[prost(int64, tag = "1")]
@@ -60,6 +66,7 @@ pub struct CpuUsage {
     pub usage_nano_cores: Option<UInt64Value>,
 }
 
+/// Memory usage at a point in time.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct MemoryUsage {
     #[prost(int64, tag = "1")]
@@ -78,6 +85,7 @@ pub struct MemoryUsage {
     pub major_page_faults: Option<UInt64Value>,
 }
 
+/// Usage of a filesystem at a point in time.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FilesystemUsage {
     #[prost(int64, tag = "1")]
@@ -90,6 +98,7 @@ pub struct FilesystemUsage {
     pub inodes_used: Option<UInt64Value>,
 }
 
+/// Identifies a filesystem by its mount point.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FilesystemIdentifier {
     #[prost(string, tag = "1")]

@@ -28,7 +28,7 @@ pub fn start_logging(node: Option<&str>, lasts: bool) {
     // A command that is over in a moment says itself that it found no server.
     let quiet = if lasts { QUIET.to_owned() } else { format!("{QUIET},knarr::server=off") };
     let filter = EnvFilter::try_from_env("KNARR_LOG").unwrap_or_else(|_| EnvFilter::new(quiet));
-    let for_log = filter.and(filter_fn(|metadata| !Recorder::wants(metadata)));
+    let for_log = filter.and(filter_fn(|metadata| !Recorder::is_journey_event(metadata)));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     // The journal has its own time for each line.
     let log = match std::env::var_os("JOURNAL_STREAM") {
@@ -36,7 +36,7 @@ pub fn start_logging(node: Option<&str>, lasts: bool) {
         None => log.with_ansi(std::io::stderr().is_terminal()).with_filter(for_log).boxed(),
     };
     let node = node_name(node).unwrap_or_default();
-    let recorder = Recorder::new(crate::journal::own(), node).with_filter(filter_fn(Recorder::wants));
+    let recorder = Recorder::new(crate::journal::own(), node).with_filter(filter_fn(Recorder::is_journey_event));
     // A second call finds a log that works already.
     let _ = tracing_subscriber::registry().with(log).with(recorder).try_init();
 }

@@ -9,7 +9,10 @@ use clap::{Args, ValueEnum};
 use futures::{AsyncBufReadExt as _, StreamExt as _};
 use http::Request;
 use knarr_client::kube::Client;
-use knarr_journey::{Step, Story, Style, Telling, news, outcome, page, print, tell, title, traces};
+use knarr_journey::{
+    Detail, Step, Style, Timeline, build_timeline, render_entry, render_html, render_otlp, render_outcome, render_text,
+    render_title,
+};
 
 use super::{common, kinds};
 use crate::journal;
@@ -19,22 +22,22 @@ const REMEMBERED: usize = 10_000;
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
-    /// What to tell of: pod/web, deployment/web, job/import, service/web, node/a, …
+    /// The object: pod/web, deployment/web, job/import, service/web, node/a, …
     #[arg(value_name = "KIND/NAME", required = true, num_args = 1..=2)]
     object: Vec<String>,
     /// Its namespace; that of the kubeconfig when not given.
     #[arg(long, short)]
     namespace: Option<String>,
-    /// Go on telling what happens; also of what does not exist yet.
+    /// Keep printing steps as they happen, also for an object that does not exist yet.
     #[arg(long, short, conflicts_with_all = ["output", "otlp"])]
     follow: bool,
-    /// Tell what repeats, too: each look of each controller, each status that changed nothing.
+    /// Print repeated steps, too: each reconciliation, each status write without a change.
     #[arg(long, short)]
     all: bool,
-    /// How it is told.
+    /// The output format.
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// Send the story to an OpenTelemetry collector too, such as http://127.0.0.1:4318.
+    /// Send the timeline to an OpenTelemetry collector too, such as http://127.0.0.1:4318.
     #[arg(long, value_name = "URL")]
     otlp: Option<http::Uri>,
     /// How to reach the cluster; the server's own kubeconfig when not given.
@@ -61,32 +64,32 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let client = common::connect(&kubeconfig).await?;
     let named = kinds::find(&client, &arguments.object, arguments.namespace.as_deref()).await?;
     let object = named.in_journal();
-    let telling = if arguments.all { Telling::Everything } else { Telling::News };
+    let detail = if arguments.all { Detail::All } else { Detail::Changes };
     if arguments.follow {
-        return follow(&client, &object, telling).await;
+        return follow(&client, &object, detail).await;
     }
     let request = Request::get(journal::PATH).body(Vec::new())?;
     let text = client.request_text(request).await.context("the journal cannot be read from the API server")?;
     let steps = journal::steps(text.as_bytes()).context("the journal is not understood")?;
-    let story = tell(&steps, &object, telling).with_context(|| {
+    let timeline = build_timeline(&steps, &object, detail).with_context(|| {
         format!(
             "nothing is known of {object}: does it exist (`kubectl get`)? The journal holds the newest steps of the cluster \
              since the server started, and none is of this object"
         )
     })?;
     if let Some(collector) = &arguments.otlp {
-        crate::otlp::send(collector, &traces(&story)).await?;
+        crate::otlp::send(collector, &render_otlp(&timeline)).await?;
     }
-    show(&story, arguments.output)
+    show(&timeline, arguments.output)
 }
 
-fn show(story: &Story, output: Output) -> anyhow::Result<()> {
+fn show(timeline: &Timeline, output: Output) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let written = match output {
-        Output::Text => out.write_all(print(story, style()).as_bytes()),
-        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(story)?),
-        Output::Html => out.write_all(page(story).as_bytes()),
-        Output::Otlp => writeln!(out, "{}", serde_json::to_string(&traces(story))?),
+        Output::Text => out.write_all(render_text(timeline, style()).as_bytes()),
+        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(timeline)?),
+        Output::Html => out.write_all(render_html(timeline).as_bytes()),
+        Output::Otlp => writeln!(out, "{}", serde_json::to_string(&render_otlp(timeline))?),
     };
     common::unless_closed(written)
 }
@@ -97,7 +100,7 @@ fn style() -> Style {
 }
 
 /// Tells what is known, and then each step as it happens.
-async fn follow(client: &Client, object: &str, telling: Telling) -> anyhow::Result<()> {
+async fn follow(client: &Client, object: &str, detail: Detail) -> anyhow::Result<()> {
     let request = Request::get(format!("{}?follow=true", journal::PATH)).body(Vec::new())?;
     let stream = client.request_stream(request).await.context("the journal cannot be read from the API server")?;
     // What has come together is told together.
@@ -110,8 +113,8 @@ async fn follow(client: &Client, object: &str, telling: Telling) -> anyhow::Resu
             steps.push(serde_json::from_str(&line).context("the journal is not understood")?);
         }
         steps.drain(..steps.len().saturating_sub(REMEMBERED));
-        match tell(&steps, object, telling) {
-            Some(story) => common::unless_closed(teller.tell(&story, &mut std::io::stdout().lock(), style()))?,
+        match build_timeline(&steps, object, detail) {
+            Some(timeline) => common::unless_closed(teller.tell(&timeline, &mut std::io::stdout().lock(), style()))?,
             None => teller.wait(object),
         }
     }
@@ -128,21 +131,21 @@ struct Teller {
 }
 
 impl Teller {
-    fn tell(&mut self, story: &Story, out: &mut impl std::io::Write, style: Style) -> std::io::Result<()> {
-        for chapter in &story.chapters {
-            for moment in &chapter.moments {
-                if !self.told.insert((chapter.began + moment.after, moment.object.clone(), moment.what.clone())) {
+    fn tell(&mut self, timeline: &Timeline, out: &mut impl std::io::Write, style: Style) -> std::io::Result<()> {
+        for section in &timeline.sections {
+            for entry in &section.entries {
+                if !self.told.insert((section.started + entry.after, entry.object.clone(), entry.message.clone())) {
                     continue;
                 }
-                if self.titles.insert((chapter.began, chapter.title)) {
-                    writeln!(out, "{}", title(story, chapter, style))?;
+                if self.titles.insert((section.started, section.title)) {
+                    writeln!(out, "{}", render_title(timeline, section, style))?;
                 }
-                writeln!(out, "{}", news(story, moment, style))?;
+                writeln!(out, "{}", render_entry(timeline, entry, style))?;
             }
             // Ready, done or gone.
-            let words = chapter.in_words();
-            if chapter.outcome.after.is_some() && self.outcomes.insert((chapter.began, words)) {
-                writeln!(out, "{}", outcome(chapter, style))?;
+            let summary = section.summary();
+            if section.outcome.after.is_some() && self.outcomes.insert((section.started, summary)) {
+                writeln!(out, "{}", render_outcome(section, style))?;
             }
         }
         out.flush()
@@ -159,9 +162,9 @@ impl Teller {
 mod tests {
     use super::*;
 
-    fn step(began: u64, name: &'static str) -> Step {
+    fn step(started: u64, name: &'static str) -> Step {
         Step {
-            began,
+            started,
             took: 1,
             step: name.into(),
             object: "pods/a/b".into(),
@@ -175,18 +178,18 @@ mod tests {
         let mut teller = Teller::default();
         let mut told = |steps: &[Step]| {
             let mut out = Vec::new();
-            let story = tell(steps, "pods/a/b", Telling::News).unwrap();
-            teller.tell(&story, &mut out, Style::default()).unwrap();
+            let timeline = build_timeline(steps, "pods/a/b", Detail::Changes).unwrap();
+            teller.tell(&timeline, &mut out, Style::default()).unwrap();
             String::from_utf8(out).unwrap().lines().map(|line| line.trim_start().to_owned()).collect::<Vec<_>>()
         };
         let queued = step(10, "queued");
         let first = told(std::slice::from_ref(&queued));
         assert_eq!(first.len(), 2, "{first:?}");
-        assert!(first[0].starts_with("pods/a/b, how it came to be"), "{first:?}");
+        assert!(first[0].starts_with("pods/a/b, creation"), "{first:?}");
         let second = told(&[queued.clone(), step(30, "sandbox")]);
         assert_eq!(second.len(), 1, "{second:?}");
         let late = told(&[queued, step(20, "accepted"), step(30, "sandbox")]);
         assert_eq!(late.len(), 1, "{late:?}");
-        assert!(late[0].contains("seen by the kubelet"), "{late:?}");
+        assert!(late[0].contains("accepted by the kubelet"), "{late:?}");
     }
 }

@@ -73,8 +73,8 @@ where
         return Ok(());
     }
     let election = election(competitor, arguments);
-    if let Some(mistake) = election.mistake() {
-        anyhow::bail!("{mistake}");
+    if let Some(reason) = election.invalid_reason() {
+        anyhow::bail!("{reason}");
     }
     let shutdown = async {
         if let Err(error) = stopped().await {
@@ -95,9 +95,9 @@ fn election(competitor: Competitor<'_>, arguments: &LeaderArguments) -> LeaderEl
     let usual = LeaderElection::new(namespace, name, identity);
     LeaderElection {
         component: competitor.component.to_owned(),
-        lease: arguments.leader_elect_lease_duration.unwrap_or(usual.lease),
+        lease_duration: arguments.leader_elect_lease_duration.unwrap_or(usual.lease_duration),
         renew_deadline: arguments.leader_elect_renew_deadline.unwrap_or(usual.renew_deadline),
-        retry: arguments.leader_elect_retry_period.unwrap_or(usual.retry),
+        retry_period: arguments.leader_elect_retry_period.unwrap_or(usual.retry_period),
         ..usual
     }
 }

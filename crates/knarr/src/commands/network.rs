@@ -84,7 +84,7 @@ impl NodeNetwork<'_> {
     /// Starts all components; they end with the set of tasks. They read as the node's network (`client`) and write the
     /// Node as the node itself (`node`).
     pub fn start(self, client: Client, node: Client, tasks: &mut JoinSet<()>) -> anyhow::Result<()> {
-        let informers = Informers::new(client).reducing(policy::reduce);
+        let informers = Informers::new(client).with_transform(policy::reduce);
         let node_name = self.node.name()?;
         let settings = proxy::Settings {
             node_name: node_name.clone(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use knarr_client::kube::Client;
-use knarr_cri::containerd::{Containerd, load_folder};
+use knarr_cri::containerd::{Containerd, import_directory};
 use knarr_kubelet::{CertificateFiles, Settings};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -198,7 +198,7 @@ async fn own_containerd(data: &Path, cni: &CniFolders) -> anyhow::Result<Reached
     let (loaded, images_loaded) = watch::channel(false);
     let (folder, target) = (data.join("images"), runtime.clone());
     tokio::spawn(async move {
-        if let Err(error) = load_folder(&target, &folder).await {
+        if let Err(error) = import_directory(&target, &folder).await {
             tracing::error!(error = format!("{:#}", anyhow::Error::from(error)), "images cannot be loaded");
         }
         // A node that has ended waits for no image.

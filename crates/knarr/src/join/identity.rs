@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use knarr_client::Reach;
+use knarr_client::ServerReachability;
 use knarr_client::kube::client::Body;
 use knarr_client::kube::config::{AuthInfo, Config, KubeConfigOptions, Kubeconfig};
 use knarr_client::kube::{self, Client};
@@ -27,7 +27,7 @@ pub struct Identity {
     /// Who asks for new certificates; without it the identity itself does.
     asks: Option<Client>,
     current: Arc<ArcSwap<Client>>,
-    reach: Arc<Reach>,
+    reachability: Arc<ServerReachability>,
 }
 
 impl Way {
@@ -126,7 +126,7 @@ impl Identity {
     fn known(way: Way, node: &str, folder: &Path, purpose: Purpose, asks: Option<Client>) -> anyhow::Result<Self> {
         let current = Arc::new(ArcSwap::from_pointee(way.client(folder, &purpose)?));
         let (node, folder) = (node.to_owned(), folder.to_owned());
-        Ok(Identity { way, node, folder, purpose, asks, current, reach: Arc::default() })
+        Ok(Identity { way, node, folder, purpose, asks, current, reachability: Arc::default() })
     }
 
     /// A kubeconfig by which other programs on the node speak for it. It names the files of the certificate, so that it
@@ -162,13 +162,13 @@ impl Identity {
 
     /// A client that always shows the newest certificate.
     pub fn client(&self) -> Client {
-        let (current, reach) = (Arc::clone(&self.current), Arc::clone(&self.reach));
+        let (current, reachability) = (Arc::clone(&self.current), Arc::clone(&self.reachability));
         let send = service_fn(move |request: http::Request<Body>| {
-            let (client, reach) = (current.load_full(), reach.clone());
+            let (client, reachability) = (current.load_full(), reachability.clone());
             async move {
-                let asked = reach.ask();
+                let epoch = reachability.start_request();
                 let answer = client.as_ref().clone().send(request).await;
-                reach.learn(asked, answer.as_ref().err().map(|error| error as &dyn std::error::Error));
+                reachability.finish_request(epoch, answer.as_ref().err().map(|error| error as &dyn std::error::Error));
                 answer
             }
         });

@@ -73,9 +73,9 @@ fn the_story_of_two_nodes_is_told_in_one_place() {
     for (server, node) in [("node-1", "node-1"), ("node-1", "node-2")] {
         let expected = [
             format!("{server} api: created by kubectl"),
-            format!("{server} controllers: seen by the daemonset controller"),
+            format!("{server} controllers: reconciled by the daemonset controller"),
             format!("{server} scheduler: bound to {node}"),
-            format!("{node} kubelet: seen by the kubelet of {node}"),
+            format!("{node} kubelet: accepted by the kubelet of {node}"),
             format!("{node} kubelet: volume settings mounted (configMap settings)"),
             format!("{node} kubelet: image {IMAGE} for web was there"),
             format!("{node} kubelet: container web created"),
@@ -97,7 +97,7 @@ fn the_story_of_two_nodes_is_told_in_one_place() {
         });
     }
     let told_now = told(&cluster, "ds/web", 0);
-    let looked = told_now.iter().find(|line| line.contains("looked at 2 nodes: 1 fit"));
+    let looked = told_now.iter().find(|line| line.contains("checked 2 nodes: 1 fit"));
     let looked = looked.unwrap_or_else(|| panic!("why others did not fit is missing: {told_now:#?}"));
     assert!(looked.contains("others: 1 "), "{looked}");
 
@@ -111,7 +111,7 @@ fn the_story_of_two_nodes_is_told_in_one_place() {
     cluster.wait_for("the pods to go", || cluster.kubectl(&["get", "pods", "-o", "name"]).is_empty());
     cluster.wait_for("the story of the end", || {
         let told = told(&cluster, "daemonset/web", 1);
-        ["node-1 kubelet: preStop hook of web run", "node-2 kubelet: container web ended with 0 (Completed)"]
+        ["node-1 kubelet: preStop hook of web run", "node-2 kubelet: container web exited with 0 (Completed)"]
             .iter()
             .all(|line| told.iter().any(|own| own.starts_with(line)))
     });
@@ -126,7 +126,7 @@ fn goes_and_returns(cluster: &mut Cluster) {
     cluster.nodes[0].stop();
     harness::wait_for("the node to miss its server", || since(cluster).contains("the API server cannot be reached"));
     cluster.nodes[0].start();
-    harness::wait_for("the node to find its server", || since(cluster).contains("the API server answers again"));
+    harness::wait_for("the node to find its server", || since(cluster).contains("the API server responds again"));
     cluster.wait_for_nodes(2);
     let log = since(cluster);
     // The client's library is silent unless somebody asks for its log, as these tests do.

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use super::access::SecretUsed;
 use super::credentials::{self, PullSecret};
 use crate::context::Context;
-use crate::objects::{Interest, Kind};
+use crate::objects::{Subscription, Kind};
 use crate::pod;
 
 pub struct Pulled {
@@ -21,7 +21,7 @@ pub struct Pulled {
     pub whole: Duration,
 }
 
-/// Why a pull failed, as the container's status shows it.
+/// StopReason a pull failed, as the container's status shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: &'static str,
@@ -29,7 +29,7 @@ pub struct Refusal {
 }
 
 /// The secrets that the pod names. Those that can't be had are told of: the pull may do without.
-pub async fn secrets(context: &Context, pod: &Pod, objects: &Interest) -> Vec<PullSecret> {
+pub async fn secrets(context: &Context, pod: &Pod, objects: &Subscription) -> Vec<PullSecret> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     let namespace = pod::namespace(pod);
     let references = pod::spec(pod).image_pull_secrets.iter().flatten();

@@ -35,7 +35,7 @@ impl Index {
     }
 
     /// Each worker looks at all its containers.
-    fn tell_all(&self, round: &Arc<Round>) {
+    fn tell_all(&self, round: &Arc<RelistRound>) {
         let mut told: Vec<UnboundedSender<Message>> = Vec::new();
         for worker in self.0.lock().values() {
             if !told.iter().any(|known| known.same_channel(worker)) {
@@ -47,14 +47,14 @@ impl Index {
 }
 
 /// One look at all that the runtime holds. It is over, and measured, when nobody looks any more.
-pub struct Round {
+pub struct RelistRound {
     metrics: Arc<Counters>,
     heartbeat: Heartbeat,
     begun: Instant,
     is_answered: AtomicBool,
 }
 
-impl Drop for Round {
+impl Drop for RelistRound {
     fn drop(&mut self) {
         self.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], self.begun.elapsed());
         if self.is_answered.load(Ordering::Acquire) {
@@ -84,7 +84,7 @@ pub async fn follow(runtime: Runtime, index: Index, metrics: Arc<Counters>, hear
         metrics.observe("kubelet_pleg_relist_interval_seconds", &[], looked.elapsed());
         looked = Instant::now();
         let (metrics, heartbeat) = (metrics.clone(), heartbeat.clone());
-        let round = Arc::new(Round { metrics, heartbeat, begun: looked, is_answered: AtomicBool::new(false) });
+        let round = Arc::new(RelistRound { metrics, heartbeat, begun: looked, is_answered: AtomicBool::new(false) });
         index.tell_all(&round);
         let runtime = runtime.clone();
         tokio::spawn(async move {

@@ -128,7 +128,7 @@ fn accepted<B>(request: &Request<B>) -> &str {
 }
 
 fn age(server: &Server) -> zpages::Age {
-    let seconds = i64::try_from(server.context.begun.elapsed().as_secs()).unwrap_or(i64::MAX);
+    let seconds = i64::try_from(server.context.started_at.elapsed().as_secs()).unwrap_or(i64::MAX);
     let now = Timestamp::now();
     zpages::Age { started: now.saturating_sub(SignedDuration::from_secs(seconds)).unwrap_or(now), seconds }
 }
@@ -266,7 +266,7 @@ async fn logs(server: &Arc<Server>, namespace: &str, pod: &str, container: &str,
     response
 }
 
-/// Why there is no log to read.
+/// StopReason there is no log to read.
 fn no_logs(status: &PodStatus, pod: &str, container: &str) -> String {
     let all = status.container_statuses.iter().chain(&status.init_container_statuses);
     let mut all = all.chain(&status.ephemeral_container_statuses).flatten();

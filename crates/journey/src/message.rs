@@ -1,71 +1,70 @@
-//! Steps in words.
+//! Renders steps as messages.
 
 use std::borrow::Cow;
 
-use crate::phases::is_let_go;
 use crate::step::Step;
 
-/// The vocabulary: the name of a step, the part that takes it, and what it says, with `{field}` for what was recorded.
-/// A text in square brackets is left out where one of its fields is missing.
-const WORDS: &[(&str, &str, &str)] = &[
-    ("reconciled", "controllers", "seen by the {controller} controller"),
-    ("queued", "scheduler", "put into the queue"),
-    ("filtered", "scheduler", "looked at {nodes}[: {feasible} fit][, {chosen} chosen][ (others: {others})]"),
-    ("unschedulable", "scheduler", "fits nowhere: {why}"),
-    ("preempted", "scheduler", "ended to make room for {by} on {node}"),
+/// The known steps: name, component, and message pattern, in which `{field}` stands for a recorded field. A text in square
+/// brackets is omitted if one of its fields is missing.
+const PATTERNS: &[(&str, &str, &str)] = &[
+    ("reconciled", "controllers", "reconciled by the {controller} controller"),
+    ("queued", "scheduler", "added to the scheduling queue"),
+    ("filtered", "scheduler", "checked {nodes}[: {feasible} fit][, {chosen} chosen][ (others: {others})]"),
+    ("unschedulable", "scheduler", "unschedulable: {why}"),
+    ("preempted", "scheduler", "preempted by {by} on {node}"),
     ("bound", "scheduler", "bound to {node}"),
-    ("accepted", "kubelet", "seen by the kubelet of {node}"),
+    ("accepted", "kubelet", "accepted by the kubelet of {node}"),
     ("refused", "kubelet", "refused by the kubelet: {why}"),
     ("volume", "kubelet", "volume {volume} mounted[ ({kind})][: {failed}]"),
-    ("sandbox", "kubelet", "sandbox and network made[, address {address}][: {failed}]"),
+    ("sandbox", "kubelet", "sandbox and network created[, address {address}][: {failed}]"),
     ("image", "kubelet", "image {image} for {container}[ {found}][: {failed}]"),
     ("container-created", "kubelet", "container {container} created[: {failed}]"),
     ("container-started", "kubelet", "container {container} started[, restart {restart}][: {failed}]"),
-    ("container-stopped", "kubelet", "container {container} asked to end"),
-    ("container-ended", "kubelet", "container {container} ended with {code}[ ({reason})][, it ran {ran}]"),
+    ("container-stopped", "kubelet", "container {container} stopping"),
+    ("container-ended", "kubelet", "container {container} exited with {code}[ ({reason})][ after {ran}]"),
     ("hook", "kubelet", "{hook} hook of {container} run[: {failed}]"),
     ("probe", "kubelet", "{probe} probe of {container} {result}[: {why}]"),
-    ("sandbox-stopped", "kubelet", "sandbox stopped, network taken down"),
-    ("volumes-removed", "kubelet", "volumes taken down"),
+    ("sandbox-stopped", "kubelet", "sandbox stopped, network removed"),
+    ("volumes-removed", "kubelet", "volumes unmounted"),
     ("endpoint", "controllers", "endpoint of {service} published[, {condition}]"),
     ("proxied", "proxy", "[Service {for} ]programmed[ on {node}]"),
     ("named", "dns", "{name} resolvable[ on {node}]"),
 ];
 
-/// Whether a step on a Service says that its pods can be reached by it.
-pub fn tells_reach(step: &str) -> bool {
+/// Whether a step of a Service makes its pods reachable on a node.
+pub fn is_reachability(step: &str) -> bool {
     matches!(step, "proxied" | "named")
 }
 
-/// Which part of the system took a step.
-pub fn part(step: &Step) -> &'static str {
-    match WORDS.iter().find(|(name, ..)| *name == step.step) {
-        Some((_, part, _)) => part,
+/// The component that executed a step.
+pub fn component(step: &Step) -> &'static str {
+    match PATTERNS.iter().find(|(name, ..)| *name == step.step) {
+        Some((_, component, _)) => component,
         None if step.step == "request" => "api",
         None => "other",
     }
 }
 
-/// What of an object a step is about: what is said of the same matter again and again is told once.
-pub fn matter(step: &Step) -> String {
+/// The topic of a step: repeated messages about one topic of an object are counted.
+pub fn topic(step: &Step) -> String {
     let name = &*step.step;
     match name {
         "reconciled" => format!("{name} {}", step.field("controller")),
-        // A container's life is one matter: it starts again after it ended.
+        // Start and exit of a container are one topic: a start after an exit is not a repeat.
         _ if name.starts_with("container-") => format!("container {}", step.field("container")),
         "image" | "hook" | "probe" => {
             format!("{name} {}{} {}", step.field("hook"), step.field("probe"), step.field("container"))
         }
         "volume" => format!("{name} {}", step.field("volume")),
         "endpoint" => format!("{name} {}", step.field("service")),
-        _ if tells_reach(name) => format!("{name} {} {}", step.field("for"), step.process),
+        _ if is_reachability(name) => format!("{name} {} {}", step.field("for"), step.process),
         _ => name.to_owned(),
     }
 }
 
-/// What a step did, in words, and more of it for those who want to know.
-pub fn what(step: &Step) -> (String, String) {
-    match WORDS.iter().find(|(name, ..)| *name == step.step) {
+/// The message of a step, and additional information.
+pub fn render(step: &Step) -> (String, String) {
+    match PATTERNS.iter().find(|(name, ..)| *name == step.step) {
         Some((_, _, pattern)) => (fill(pattern, step), step.field("detail").to_owned()),
         None if step.step == "request" => (request(step), stages(step)),
         None => {
@@ -75,31 +74,31 @@ pub fn what(step: &Step) -> (String, String) {
     }
 }
 
-/// Puts fields into a pattern.
+/// Inserts a step's fields into a pattern.
 fn fill(pattern: &str, step: &Step) -> String {
     let mut text = String::new();
     let mut rest = pattern;
-    while let Some(begin) = rest.find('[') {
-        let Some(length) = rest[begin..].find(']') else { break };
-        text.push_str(&fields(&rest[..begin], step).0);
-        let (optional, complete) = fields(&rest[begin + 1..begin + length], step);
+    while let Some(start) = rest.find('[') {
+        let Some(length) = rest[start..].find(']') else { break };
+        text.push_str(&fields(&rest[..start], step).0);
+        let (optional, complete) = fields(&rest[start + 1..start + length], step);
         if complete {
             text.push_str(&optional);
         }
-        rest = &rest[begin + length + 1..];
+        rest = &rest[start + length + 1..];
     }
     text.push_str(&fields(rest, step).0);
     text.trim_end().to_owned()
 }
 
-/// A piece of a pattern with its fields, and whether all of them were there.
+/// A piece of a pattern with its fields inserted, and whether all of them were set.
 fn fields(piece: &str, step: &Step) -> (String, bool) {
     let mut text = String::new();
     let mut complete = true;
     let mut rest = piece;
     while let Some((before, after)) = rest.split_once('{') {
         let Some((name, behind)) = after.split_once('}') else { break };
-        let value = told(name, step);
+        let value = field_text(name, step);
         complete &= !value.is_empty();
         text.push_str(before);
         text.push_str(if value.is_empty() { "?" } else { &value });
@@ -109,11 +108,11 @@ fn fields(piece: &str, step: &Step) -> (String, bool) {
     (text, complete)
 }
 
-/// A field as it is told.
-fn told<'s>(name: &str, step: &'s Step) -> Cow<'s, str> {
+/// The text of a field.
+fn field_text<'s>(name: &str, step: &'s Step) -> Cow<'s, str> {
     let value = step.field(name);
     match name {
-        // What says on which node it happened, unless it says so itself.
+        // The recording process runs on the node.
         "node" if value.is_empty() => step.process.as_str().into(),
         "for" | "service" => value.rsplit('/').next().unwrap_or_default().into(),
         "nodes" if value == "1" => "1 node".into(),
@@ -132,39 +131,39 @@ fn request(step: &Step) -> String {
         ("create", "binding") => "binding stored".to_owned(),
         ("create", "eviction") => format!("eviction granted to {who}"),
         ("create", _) => format!("created{by}"),
-        ("delete", _) if is_let_go(step) => "let go by the kubelet".to_owned(),
-        ("delete", _) => format!("deletion asked for{by}"),
+        ("delete", _) if step.is_final_delete() => "deletion completed by the kubelet".to_owned(),
+        ("delete", _) => format!("deletion requested{by}"),
         ("removed", _) => return format!("removed from the store{by}"),
         (_, "") => format!("changed{by}"),
         (_, subresource) => format!("{subresource} stored{by}"),
     };
     match (step.field("verb"), step.field("state"), step.field("held")) {
-        ("delete", _, held) if !held.is_empty() => format!("{done}; held by the finalizer {held}"),
-        // Nobody is surprised that what was just made is Pending, or that it has a node now.
+        ("delete", _, held) if !held.is_empty() => format!("{done}; waiting for the finalizer {held}"),
+        // The state right after a creation or deletion is obvious.
         ("create" | "delete", ..) | (_, "", _) => done,
         (_, state, _) => format!("{done}: {state}"),
     }
 }
 
-/// The revision a request made and, where something began or ended with it, what each of its stages took.
+/// The revision of a write and, for creations and deletions, the duration of each stage of the request.
 fn stages(step: &Step) -> String {
     if !matches!(step.field("verb"), "create" | "delete" | "removed") {
         let revision = step.field("revision");
         return if revision.is_empty() { String::new() } else { format!("revision {revision}") };
     }
-    let mut parts: Vec<String> = ["authenticated", "authorized", "admitted", "stored"]
+    let mut stages: Vec<String> = ["authenticated", "authorized", "admitted", "stored"]
         .into_iter()
         .filter_map(|stage| Some(format!("{stage} {}", duration(step.number(&format!("{stage}_us"))?))))
         .collect();
     if !step.field("revision").is_empty() {
-        parts.push(format!("revision {}", step.field("revision")));
+        stages.push(format!("revision {}", step.field("revision")));
     }
-    parts.join(", ")
+    stages.join(", ")
 }
 
-/// A time span for people: three digits and a unit.
+/// A duration with up to three digits and a unit.
 pub fn duration(micros: u64) -> String {
-    #[allow(clippy::cast_precision_loss, reason = "three digits are shown")]
+    #[allow(clippy::cast_precision_loss, reason = "three digits are printed")]
     let number = micros as f64;
     match micros {
         0..1_000 => format!("{micros} µs"),
@@ -181,7 +180,7 @@ mod tests {
 
     fn step(name: &'static str, fields: &[(&'static str, &str)]) -> Step {
         Step {
-            began: 0,
+            started: 0,
             took: 0,
             step: name.into(),
             object: "pods/a/b".into(),
@@ -191,11 +190,11 @@ mod tests {
     }
 
     #[test]
-    fn steps_in_words() {
+    fn renders_steps() {
         let cases: &[(&'static str, &[(&'static str, &str)], &str, &str)] = &[
             ("bound", &[("node", "n1")], "bound to n1", ""),
-            ("sandbox", &[], "sandbox and network made", ""),
-            ("sandbox", &[("address", "10.0.0.1")], "sandbox and network made, address 10.0.0.1", ""),
+            ("sandbox", &[], "sandbox and network created", ""),
+            ("sandbox", &[("address", "10.0.0.1")], "sandbox and network created, address 10.0.0.1", ""),
             (
                 "filtered",
                 &[
@@ -205,14 +204,14 @@ mod tests {
                     ("others", "2 Insufficient cpu"),
                     ("detail", "n1 311"),
                 ],
-                "looked at 3 nodes: 1 fit, n1 chosen (others: 2 Insufficient cpu)",
+                "checked 3 nodes: 1 fit, n1 chosen (others: 2 Insufficient cpu)",
                 "n1 311",
             ),
-            ("filtered", &[("nodes", "1"), ("feasible", "0")], "looked at 1 node: 0 fit", ""),
+            ("filtered", &[("nodes", "1"), ("feasible", "0")], "checked 1 node: 0 fit", ""),
             (
                 "container-ended",
                 &[("container", "c"), ("code", "3"), ("reason", "Error"), ("ran", "1200000")],
-                "container c ended with 3 (Error), it ran 1.20 s",
+                "container c exited with 3 (Error) after 1.20 s",
                 "",
             ),
             ("proxied", &[("for", "services/a/web")], "Service web programmed on n9", ""),
@@ -237,16 +236,16 @@ mod tests {
                 "status stored by kubelet: Running, ready",
                 "",
             ),
-            ("request", &[("verb", "delete"), ("agent", "kubelet")], "let go by the kubelet", ""),
+            ("request", &[("verb", "delete"), ("agent", "kubelet")], "deletion completed by the kubelet", ""),
             (
                 "request",
                 &[("verb", "delete"), ("agent", "kubectl"), ("held", "a/b")],
-                "deletion asked for by kubectl; held by the finalizer a/b",
+                "deletion requested by kubectl; waiting for the finalizer a/b",
                 "",
             ),
         ];
         for (name, fields, expected, detail) in cases {
-            assert_eq!(what(&step(name, fields)), ((*expected).to_owned(), (*detail).to_owned()));
+            assert_eq!(render(&step(name, fields)), ((*expected).to_owned(), (*detail).to_owned()));
         }
     }
 

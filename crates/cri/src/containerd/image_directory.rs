@@ -1,4 +1,4 @@
-//! A folder of image archives that the node is to have.
+//! Imports a directory of image archives that every start of the node must have.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -7,30 +7,30 @@ use std::time::UNIX_EPOCH;
 use super::{ImportError, import};
 use crate::client::Runtime;
 
-/// What was imported, one archive a line: its file, size and time of change, and the names it brought.
+/// The record of imported archives, one per line: file, size, modification time, and the image names.
 const RECORD: &str = ".loaded";
 
-/// Imports every `.tar` of a folder that is new, has changed, or whose images the runtime has lost, in the order of their
-/// names. One that can't be imported does not keep the others out. A folder that does not exist holds none.
-pub async fn load_folder(runtime: &Runtime, folder: &Path) -> Result<(), ImportError> {
-    let present = match archives(folder) {
+/// Imports every `.tar` of a directory that is new, has changed, or whose images the runtime has lost, in the order of
+/// their names. A failure does not stop the others. A missing directory counts as empty.
+pub async fn import_directory(runtime: &Runtime, directory: &Path) -> Result<(), ImportError> {
+    let present = match archives(directory) {
         Ok(present) => present,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(ImportError::Folder { folder: folder.to_path_buf(), source }),
+        Err(source) => return Err(ImportError::Directory { directory: directory.to_path_buf(), source }),
     };
-    let record = folder.join(RECORD);
+    let record = directory.join(RECORD);
     let mut known = read_record(&std::fs::read_to_string(&record).unwrap_or_default());
     let pinned = runtime.pinned_images().await?;
     let due = outstanding(&present, &known, &pinned);
     known.retain(|archive, _| present.contains(archive));
     for archive in due {
-        match import(runtime.socket(), &folder.join(&archive.file)).await {
+        match import(runtime.socket(), &directory.join(&archive.file)).await {
             Ok(names) => {
                 known.insert(archive, names);
                 std::fs::write(&record, write_record(&known))
-                    .map_err(|source| ImportError::Folder { folder: folder.to_path_buf(), source })?;
+                    .map_err(|source| ImportError::Directory { directory: directory.to_path_buf(), source })?;
             }
-            Err(error) => tracing::error!(%error, archive = archive.file, "an archive of images can't be imported"),
+            Err(error) => tracing::error!(%error, archive = archive.file, "an image archive can't be imported"),
         }
     }
     Ok(())
@@ -46,14 +46,14 @@ struct Archive {
 
 type Record = BTreeMap<Archive, Vec<String>>;
 
-fn archives(folder: &Path) -> std::io::Result<Vec<Archive>> {
+fn archives(directory: &Path) -> std::io::Result<Vec<Archive>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
+    for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         if PathBuf::from(entry.file_name()).extension().is_none_or(|extension| extension != "tar") {
             continue;
         }
-        // A link is as good as the file it leads to.
+        // Follows symbolic links.
         let metadata = std::fs::metadata(entry.path())?;
         let changed = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         found.push(Archive { file: entry.file_name().to_string_lossy().into_owned(), size: metadata.len(), changed });
@@ -62,7 +62,7 @@ fn archives(folder: &Path) -> std::io::Result<Vec<Archive>> {
     Ok(found)
 }
 
-/// The archives that are to be imported.
+/// The archives to import.
 fn outstanding(present: &[Archive], known: &Record, pinned: &HashSet<String>) -> Vec<Archive> {
     let is_there = |names: &Vec<String>| names.iter().all(|name| pinned.contains(name));
     present.iter().filter(|archive| !known.get(archive).is_some_and(is_there)).cloned().collect()
@@ -71,10 +71,10 @@ fn outstanding(present: &[Archive], known: &Record, pinned: &HashSet<String>) ->
 fn read_record(text: &str) -> Record {
     text.lines()
         .filter_map(|line| {
-            let mut words = line.split('\t');
-            let file = words.next()?.to_owned();
-            let (size, changed) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-            Some((Archive { file, size, changed }, words.map(str::to_owned).collect()))
+            let mut fields = line.split('\t');
+            let file = fields.next()?.to_owned();
+            let (size, changed) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+            Some((Archive { file, size, changed }, fields.map(str::to_owned).collect()))
         })
         .collect()
 }
@@ -113,11 +113,11 @@ mod tests {
 
     #[test]
     fn only_archives_count() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         for name in ["b.tar", "a.tar", "notes.txt", RECORD] {
-            std::fs::write(folder.path().join(name), name).expect("a file");
+            std::fs::write(directory.path().join(name), name).expect("a file");
         }
-        let files: Vec<String> = archives(folder.path()).expect("a list").into_iter().map(|one| one.file).collect();
+        let files: Vec<String> = archives(directory.path()).expect("a list").into_iter().map(|one| one.file).collect();
         assert_eq!(files, ["a.tar", "b.tar"]);
     }
 }

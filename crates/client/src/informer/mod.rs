@@ -1,8 +1,8 @@
-//! A local copy of one kind, kept true by one list-and-watch.
+//! An informer: a local cache of one kind, kept up to date by one list-and-watch.
 //!
-//! Changes are handed to handlers inline, in order, after the copy already holds them: a handler that only notes a key
-//! costs no channel and no allocation. When the server has forgotten where the watch was (410 Gone) the kind is listed anew
-//! and handlers see the difference, deletions included.
+//! Handlers are called inline and in order, after the cache has been updated: a handler that only queues a key costs no
+//! channel and no allocation. When the server has compacted the watch's position (410 Gone), the kind is listed again and
+//! handlers see the difference, including deletions.
 
 mod cache;
 
@@ -20,21 +20,25 @@ use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
-use crate::reach::is_unreachable;
+use crate::error_chain::error_chain;
+use crate::reachability::is_unreachable;
 use cache::Cache;
 
-/// Name and ownership of an object of any kind, without labels, annotations and content.
+/// Identity and owners of an object of any kind, without labels, annotations, spec and status.
 pub type Metadata = PartialObjectMeta<DynamicObject>;
 
-/// What an informer can hold.
+/// A kind that an informer can cache.
 pub trait Object: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
 impl<K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static> Object for K {}
 
-/// One difference between what the informer held and what it holds now.
+/// One change of the informer's cache.
 #[derive(Debug)]
 pub enum Change<K> {
+    /// A new object.
     Added(Arc<K>),
+    /// A new version of an object.
     Updated { old: Arc<K>, new: Arc<K> },
+    /// The last known state of a deleted object.
     Deleted(Arc<K>),
 }
 
@@ -49,14 +53,14 @@ impl<K> Clone for Change<K> {
 }
 
 impl<K> Change<K> {
-    /// The object as it is now, or as it last was.
+    /// The current state of the object, or its last one.
     pub fn latest(&self) -> &Arc<K> {
         match self {
             Self::Added(object) | Self::Deleted(object) | Self::Updated { new: object, .. } => object,
         }
     }
 
-    /// The object as it was before, when there was one.
+    /// The previous state of an updated object.
     pub fn previous(&self) -> Option<&Arc<K>> {
         match self {
             Self::Updated { old, .. } => Some(old),
@@ -65,9 +69,10 @@ impl<K> Change<K> {
     }
 }
 
-/// Returns whether it wants further changes.
+/// Returns whether it wants more changes.
 type Handler<K> = Box<dyn Fn(&Change<K>) -> bool + Send + Sync>;
 
+/// A cache of one kind with change handlers. Dropping it stops its watch.
 pub struct Informer<K: Object> {
     shared: Arc<Shared<K>>,
     task: tokio::task::AbortHandle,
@@ -75,15 +80,15 @@ pub struct Informer<K: Object> {
 
 struct Shared<K: Object> {
     cache: RwLock<Cache<K>>,
-    /// Held while the cache changes and its handlers run, so that a new handler misses nothing and sees nothing twice.
-    /// Taken before `cache`.
+    /// Locked while the cache changes and its handlers run, so that a new handler sees each change exactly once.
+    /// Locked before `cache`.
     handlers: Mutex<Vec<Handler<K>>>,
     synced: watch::Sender<bool>,
 }
 
 impl<K: Object> Informer<K> {
-    /// Starts to follow `events`. `reduce` drops from each object what nobody here reads.
-    pub(crate) fn start<S>(events: S, reduce: impl Fn(&mut K) + Send + Sync + 'static) -> Self
+    /// Starts to apply `events`. `transform` removes from each object what this process does not read.
+    pub(crate) fn start<S>(events: S, transform: impl Fn(&mut K) + Send + Sync + 'static) -> Self
     where
         S: Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     {
@@ -92,50 +97,54 @@ impl<K: Object> Informer<K> {
             handlers: Mutex::new(Vec::new()),
             synced: watch::Sender::new(false),
         });
-        let task = tokio::spawn(follow(shared.clone(), events, reduce)).abort_handle();
+        let task = tokio::spawn(apply_events(shared.clone(), events, transform)).abort_handle();
         Self { shared, task }
     }
 
-    /// Cluster-wide kinds have the empty namespace.
+    /// The cached object; the namespace of cluster-scoped kinds is empty.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         self.shared.cache.read().get(namespace, name).cloned()
     }
 
+    /// All cached objects.
     pub fn list(&self) -> Vec<Arc<K>> {
         self.shared.cache.read().all().cloned().collect()
     }
 
+    /// The cached objects of a namespace.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         self.shared.cache.read().in_namespace(namespace).cloned().collect()
     }
 
+    /// The number of cached objects.
     pub fn len(&self) -> usize {
         self.shared.cache.read().len()
     }
 
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Runs `read` over every object under the read lock, for those who need no copy of the list.
+    /// Calls `read` with every object under the read lock, without copying the list.
     pub fn for_each(&self, mut read: impl FnMut(&Arc<K>)) {
         self.shared.cache.read().all().for_each(&mut read);
     }
 
-    /// Keeps objects findable by the keys `keys_of` gives. The same name given again changes nothing, so everyone who
-    /// uses one name must mean the same function.
+    /// Indexes objects by the keys that `keys_of` returns. Adding the same name again has no effect, so all users of a
+    /// name must pass the same function.
     pub fn add_index(&self, name: &'static str, keys_of: fn(&K) -> Vec<String>) {
         self.shared.cache.write().add_index(name, keys_of);
     }
 
-    /// Objects under the key of an index; none when there is no such index.
+    /// The objects under a key of an index; none when there is no such index.
     pub fn by_index(&self, name: &'static str, key: &str) -> Vec<Arc<K>> {
         self.shared.cache.read().by_index(name, key)
     }
 
-    /// Calls `handle` with `Added` for everything there, then with each change, from the informer's own task.
+    /// Calls `handle` with `Added` for every cached object, then with each change, from the informer's task.
     ///
-    /// It must be quick and must not register handlers on the same informer. Reading any informer is fine.
+    /// It must be fast and must not register handlers on the same informer. It may read any informer.
     pub fn on_change(&self, handle: impl Fn(&Change<K>) + Send + Sync + 'static) {
         self.register(Box::new(move |change| {
             handle(change);
@@ -143,14 +152,14 @@ impl<K: Object> Informer<K> {
         }));
     }
 
-    /// The same as a queue, for those who cannot work inline. It grows while nobody reads it.
+    /// The same as an unbounded channel, for receivers that cannot work inline.
     pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Change<K>> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.register(Box::new(move |change| sender.send(change.clone()).is_ok()));
         receiver
     }
 
-    /// Waits until the first list is held.
+    /// Waits until the first list has been cached.
     pub fn synced(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut synced = self.shared.synced.subscribe();
         let shared = self.shared.clone();
@@ -161,6 +170,7 @@ impl<K: Object> Informer<K> {
         }
     }
 
+    /// Whether the first list has been cached.
     pub fn is_synced(&self) -> bool {
         *self.shared.synced.borrow()
     }
@@ -188,82 +198,68 @@ impl<K: Object> Shared<K> {
     }
 }
 
-async fn follow<K: Object, S>(shared: Arc<Shared<K>>, events: S, reduce: impl Fn(&mut K))
+async fn apply_events<K: Object, S>(shared: Arc<Shared<K>>, events: S, transform: impl Fn(&mut K))
 where
     S: Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
 {
-    const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-    const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+    const INITIAL_BACKOFF: Duration = Duration::from_millis(100);
+    const MAX_BACKOFF: Duration = Duration::from_secs(10);
     let mut events = std::pin::pin!(events);
     let mut listed: Vec<K> = Vec::new();
-    let mut pause = SHORTEST_PAUSE;
+    let mut backoff = INITIAL_BACKOFF;
     while let Some(event) = events.next().await {
-        match event.map(|event| event.modify(&reduce)) {
+        match event.map(|event| event.modify(&transform)) {
             Ok(watcher::Event::Init) => listed.clear(),
             Ok(watcher::Event::InitApply(object)) => listed.push(object),
             Ok(watcher::Event::InitDone) => {
                 let objects = std::mem::take(&mut listed);
                 shared.apply(|cache| cache.replace(objects));
                 shared.synced.send_replace(true);
-                pause = SHORTEST_PAUSE;
+                backoff = INITIAL_BACKOFF;
             }
             Ok(watcher::Event::Apply(object)) => {
                 shared.apply(|cache| cache.put(object));
-                pause = SHORTEST_PAUSE;
+                backoff = INITIAL_BACKOFF;
             }
             Ok(watcher::Event::Delete(object)) => {
                 shared.apply(|cache| cache.remove(object));
-                pause = SHORTEST_PAUSE;
+                backoff = INITIAL_BACKOFF;
             }
             Err(error) => {
-                report::<K>(&error);
-                tokio::time::sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                log_error::<K>(&error);
+                tokio::time::sleep(backoff.mul_f64(rand::random_range(0.75..1.25))).await;
+                backoff = (backoff * 2).min(MAX_BACKOFF);
             }
         }
     }
 }
 
-fn report<K>(error: &watcher::Error) {
+fn log_error<K>(error: &watcher::Error) {
     let kind = std::any::type_name::<K>().rsplit("::").next().unwrap_or_default();
     match error {
-        // Watches end by themselves every few minutes, and the server may restart: nothing to wake anyone for.
-        watcher::Error::WatchFailed(error) => tracing::debug!(kind, %error, "a watch ended; it will be resumed"),
+        // Watches end regularly every few minutes, and the server may restart.
+        watcher::Error::WatchFailed(error) => tracing::debug!(kind, %error, "a watch ended; resuming it"),
         watcher::Error::WatchError(status) if status.code == 410 => {
-            tracing::debug!(kind, "the watch fell behind; listing")
+            tracing::debug!(kind, "the watch fell behind; listing again")
         }
         watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) if is_unreachable(error) => {
-            tracing::debug!(kind, %error, "cannot follow a kind while the API server is away");
+            tracing::debug!(kind, %error, "cannot watch a kind while the API server is unreachable");
         }
-        error => tracing::warn!(kind, error = %chain(error), "cannot follow a kind; will try again"),
+        error => tracing::warn!(kind, error = %error_chain(error), "cannot watch a kind; retrying"),
     }
 }
 
-/// An error with everything that caused it.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let part = error.to_string();
-        if !text.contains(&part) {
-            text = format!("{text}: {part}");
-        }
-        source = error.source();
-    }
-    text
-}
-
-/// Drops the record of who set which field, which only the API server needs.
+/// Removes the managed fields, which only the API server needs.
 pub(crate) fn without_managed_fields<K: Resource>(object: &mut K) {
     object.meta_mut().managed_fields = None;
 }
 
-/// Keeps only what tells an object's identity, owners and way to its end.
+/// Keeps only an object's identity, owners and deletion state.
 pub(crate) fn only_identity(object: &mut Metadata) {
     *object = identity_of(&*object);
 }
 
-/// What tells an object's identity, owners and way to its end.
+/// An object's identity, owners and deletion state.
 pub fn identity_of<K: Resource>(object: &K) -> Metadata {
     let meta = object.meta();
     let metadata = ObjectMeta {
@@ -298,7 +294,7 @@ mod tests {
         ConfigMap { metadata, ..ConfigMap::default() }
     }
 
-    fn shown(change: &Change<ConfigMap>) -> String {
+    fn rendered(change: &Change<ConfigMap>) -> String {
         let at = |object: &ConfigMap| {
             format!(
                 "{}@{}",
@@ -327,7 +323,7 @@ mod tests {
             Event::Apply(object("a", "1", "3")),
             Event::Apply(object("c", "3", "4")),
             Event::Delete(object("c", "3", "5")),
-            // The watch fell behind: meanwhile a changed, b vanished, and d was made, deleted and made again.
+            // The watch fell behind: meanwhile a changed, b vanished, and d was created, deleted and created again.
             Event::Apply(object("d", "4", "6")),
             Event::Init,
             Event::InitApply(object("a", "1", "7")),
@@ -336,20 +332,20 @@ mod tests {
         ] {
             sender.send(Ok(event)).unwrap();
         }
-        let mut seen = Vec::new();
-        while seen.len() < 10 {
-            seen.push(shown(&changes.recv().await.unwrap()));
+        let mut observed = Vec::new();
+        while observed.len() < 10 {
+            observed.push(rendered(&changes.recv().await.unwrap()));
         }
-        seen[..2].sort();
-        seen[6..].sort();
-        assert_eq!(seen, ["+a@1", "+b@2", "a@1>a@3", "+c@4", "-c@5", "+d@6", "+d@8", "-b@2", "-d@6", "a@3>a@7"]);
+        observed[..2].sort();
+        observed[6..].sort();
+        assert_eq!(observed, ["+a@1", "+b@2", "a@1>a@3", "+c@4", "-c@5", "+d@6", "+d@8", "-b@2", "-d@6", "a@3>a@7"]);
         informer.synced().await;
         assert_eq!(informer.len(), 2);
         assert_eq!(informer.get("ns", "d").unwrap().metadata.uid.as_deref(), Some("5"));
         assert!(informer.get("ns", "b").is_none());
         let mut late = informer.subscribe();
-        let mut names = vec![shown(&late.recv().await.unwrap()), shown(&late.recv().await.unwrap())];
+        let mut names = vec![rendered(&late.recv().await.unwrap()), rendered(&late.recv().await.unwrap())];
         names.sort();
-        assert_eq!(names, ["+a@7", "+d@8"], "a late subscriber first gets all there is");
+        assert_eq!(names, ["+a@7", "+d@8"], "a late subscriber first gets all cached objects");
     }
 }

@@ -1,21 +1,22 @@
-//! A map that remembers only what was used lately.
+//! A map with a capacity that drops the least recently used entry.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-pub(super) struct Recent<K, V> {
+/// A least-recently-used map.
+pub(super) struct LruMap<K, V> {
     entries: HashMap<K, (u64, V)>,
     order: BTreeMap<u64, K>,
     next: u64,
     capacity: usize,
 }
 
-impl<K: Hash + Eq + Clone, V> Recent<K, V> {
+impl<K: Hash + Eq + Clone, V> LruMap<K, V> {
     pub fn new(capacity: usize) -> Self {
         Self { entries: HashMap::new(), order: BTreeMap::new(), next: 0, capacity }
     }
 
-    /// The value under the key, made by `make` when there is none; it counts as used.
+    /// The value under the key, created by `make` if there is none; marks it as used.
     pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         let turn = self.next;
         self.next += 1;
@@ -42,8 +43,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drops_what_was_not_used_for_longest() {
-        let mut recent = Recent::new(2);
+    fn drops_the_least_recently_used_entry() {
+        let mut recent = LruMap::new(2);
         *recent.get_or_insert_with("a", || 1) += 10;
         recent.get_or_insert_with("b", || 2);
         assert_eq!(*recent.get_or_insert_with("a", || 0), 11);

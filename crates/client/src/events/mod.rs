@@ -1,12 +1,12 @@
-//! Events: what components tell people about objects.
+//! Recorders of Kubernetes events.
 //!
-//! Recording never waits: an event goes to a background task over a bounded channel and is dropped when that is full, since
-//! losing an event is better than slowing the work it speaks of.
+//! Recording never blocks: an event goes to a background task over a bounded channel and is dropped when that is full,
+//! since losing an event is better than delaying the work that it reports.
 
 mod correlator;
-mod lanes;
-mod recent;
+mod lru_map;
 mod recorder;
+mod serial_writes;
 mod series;
 mod writer;
 
@@ -16,18 +16,22 @@ pub use series::SeriesRecorder;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource;
 
-/// Events waiting to be written before further ones are dropped.
-const QUEUED: usize = 4096;
-/// Writes under way at once. Few, since events must not hold up the writes they tell of.
+/// The maximum number of events that wait to be written; more are dropped.
+const MAX_QUEUED: usize = 4096;
+/// Concurrent writes. Few, since events must not delay the writes that they report.
 const CONCURRENT_WRITES: usize = 4;
 
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
+    /// Information only.
     Normal,
+    /// Something may need attention.
     Warning,
 }
 
 impl EventType {
+    /// The API's name of the type.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -36,7 +40,7 @@ impl EventType {
     }
 }
 
-/// What an event says of which object it is about.
+/// The reference by which an event names its object.
 pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     let meta = object.meta();
     ObjectReference {
@@ -50,16 +54,16 @@ pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     }
 }
 
-/// Events live in their object's namespace; those of cluster-wide objects in `default`.
+/// Events are created in their object's namespace; those of cluster-scoped objects in `default`.
 fn namespace_of(object: &ObjectReference) -> String {
     object.namespace.clone().filter(|namespace| !namespace.is_empty()).unwrap_or_else(|| "default".to_owned())
 }
 
 fn name_for(object: &ObjectReference, nanoseconds: i128) -> String {
-    // The API refuses names beyond 253 characters; the stamp alone keeps the shortened name unique.
-    const LONGEST: usize = 253;
+    // The API refuses names longer than 253 characters; the stamp alone keeps a truncated name unique.
+    const MAX_NAME_LENGTH: usize = 253;
     let stamp = format!(".{nanoseconds:x}");
     let name = object.name.as_deref().unwrap_or("");
-    let end = name.len().min(LONGEST - stamp.len());
+    let end = name.len().min(MAX_NAME_LENGTH - stamp.len());
     format!("{}{stamp}", &name[..end])
 }
