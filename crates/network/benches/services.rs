@@ -1,15 +1,15 @@
-//! What services cost: ten of them, then ten thousand with fifty thousand endpoints. The first sync, one endpoint's change, memory,
-//! and whether a connection takes longer where there are more services.
+//! The cost of Services: ten of them, then ten thousand with fifty thousand endpoints. Measures the first sync, one endpoint's
+//! change, memory, and whether a connection takes longer with more Services.
 //!
-//! Each count has a process and a network namespace of its own. Needs root. Started with `CNI_COMMAND` set, this program is
-//! the CNI plugin.
+//! Each count has its own process and network namespace. Needs root. Started with `CNI_COMMAND` set, this program is the
+//! CNI plugin.
 
 #[allow(dead_code)]
 #[path = "../tests/kernel/api.rs"]
 mod api;
 #[allow(dead_code)]
-#[path = "../tests/kernel/machine.rs"]
-mod machine;
+#[path = "../tests/kernel/host.rs"]
+mod host;
 #[allow(dead_code)]
 #[path = "../tests/kernel/scale.rs"]
 mod scale;

@@ -1,5 +1,5 @@
-//! Which addresses and ports a service may capture on nodes. Whoever may write a Service in a namespace names the addresses
-//! in `externalIPs` and the ports of load balancers: neither may take over what belongs to a node or to the cluster.
+//! Decides which addresses and ports a Service may capture on nodes. Users choose the addresses in `externalIPs` and the ports
+//! of load balancers: neither may capture traffic of a node or of the cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,30 +7,30 @@ use std::net::IpAddr;
 use crate::cidr::Cidr;
 use crate::proxy::Protocol;
 
-/// Ports of a node that are never captured, whether or not something listens there at the moment: SSH, etcd, the API
-/// server, and the kubelet's, proxy's, controllers' and scheduler's own.
+/// Ports of a node that are never captured, whether or not something listens there: SSH, etcd, the API server, and the
+/// ports of kubelet, proxy, controller manager and scheduler.
 const NODE_TCP_PORTS: [u16; 12] = [22, 2379, 2380, 2381, 6443, 10248, 10249, 10250, 10255, 10256, 10257, 10259];
-/// The tunnel between nodes.
+/// VXLAN between nodes.
 const NODE_UDP_PORTS: [u16; 1] = [8472];
-/// Node ports lead to services of their own.
+/// Node ports belong to Services.
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30_000..=32_767;
 
 pub type Ports = BTreeSet<(Protocol, u16)>;
 
-/// What no service may capture.
+/// Addresses, networks and ports that no Service may capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Protected {
-    /// Addresses of all nodes, and all addresses of this machine.
+    /// Addresses of all nodes, and all addresses of this node's interfaces.
     pub node_addresses: BTreeSet<IpAddr>,
-    /// Networks of pods and of services.
+    /// Networks of pods and of Services.
     pub networks: BTreeSet<Cidr>,
-    /// Ports on which this machine listens.
+    /// Ports on which this node listens.
     pub ports: Ports,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    #[error("{0} is not an address of one machine on a network (loopback, link-local, unspecified or multicast)")]
+    #[error("{0} is not a unicast address of a host on a network (loopback, link-local, unspecified or multicast)")]
     NotRoutable(IpAddr),
     #[error("{0} belongs to the cluster network {1}")]
     Cluster(IpAddr, Cidr),
@@ -40,7 +40,7 @@ pub enum Refusal {
     HostPort { address: IpAddr, protocol: &'static str, port: u16 },
 }
 
-/// Whether traffic can be led from or to an address: one machine's, beyond its own link.
+/// Whether traffic can be forwarded from or to an address: unicast, and not limited to a link.
 pub fn is_routable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
@@ -55,14 +55,14 @@ pub fn is_routable(address: IpAddr) -> bool {
     }
 }
 
-/// Whether an address that a user writes into `externalIPs` may be captured, on any port.
+/// Checks an address in `externalIPs`, for any port.
 pub fn check_external(address: IpAddr, protected: &Protected) -> Result<(), Refusal> {
     check_network(address, protected)?;
     if protected.node_addresses.contains(&address) { Err(Refusal::Node(address)) } else { Ok(()) }
 }
 
-/// Whether a load balancer's address may be captured on a port. Load balancers may share a node's address, except for the
-/// ports that the node needs.
+/// Checks a load balancer's address and port. Load balancers may share a node's address, except for the ports that the
+/// node needs.
 pub fn check_balancer(address: IpAddr, protocol: Protocol, port: u16, protected: &Protected) -> Result<(), Refusal> {
     check_network(address, protected)?;
     if protected.node_addresses.contains(&address) && is_host_port(protocol, port, &protected.ports) {
@@ -81,7 +81,7 @@ pub fn is_host_port(protocol: Protocol, port: u16, listening: &Ports) -> bool {
     is_fixed || NODE_PORTS.contains(&port) || listening.contains(&(protocol, port))
 }
 
-/// All ports that are not to be captured on nodes' addresses, without the range of node ports.
+/// All ports that must not be captured on node addresses, except the range of node ports.
 pub fn host_ports(listening: &Ports) -> Ports {
     let fixed = NODE_TCP_PORTS.map(|port| (Protocol::Tcp, port));
     let tunnel = NODE_UDP_PORTS.map(|port| (Protocol::Udp, port));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn external_addresses_are_nobody_else_s() {
+    fn external_addresses_must_not_belong_to_nodes_or_the_cluster() {
         for (address, is_allowed) in [
             ("203.0.113.7", true),
             ("192.168.1.3", true),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn load_balancers_share_a_node_s_address_but_not_its_ports() {
+    fn load_balancers_share_a_node_address_but_not_its_ports() {
         for (address, protocol, port, is_allowed) in [
             ("192.168.1.1", Protocol::Tcp, 80, true),
             ("192.168.1.1", Protocol::Tcp, 22, false),

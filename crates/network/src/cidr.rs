@@ -1,4 +1,4 @@
-//! Networks written as an address and a length.
+//! CIDR networks: an address and a prefix length.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr {
-    /// The first address: bits behind the length are zero.
+    /// The first address: bits after the prefix are zero.
     first: IpAddr,
     length: u8,
 }
@@ -44,23 +44,23 @@ impl Cidr {
             && to_number(address) & mask(self.first, self.length) == to_number(self.first)
     }
 
-    /// Whether all of another network is within this one.
+    /// Whether another network is a subset of this one.
     pub fn covers(&self, other: &Cidr) -> bool {
         self.length <= other.length && self.contains(other.first)
     }
 
-    /// How many addresses there are, at most `u64::MAX`.
+    /// The number of addresses, at most `u64::MAX`.
     pub fn size(&self) -> u64 {
         let free = bits(self.first) - u32::from(self.length);
         if free >= 64 { u64::MAX } else { 1 << free }
     }
 
-    /// The address that many after the first.
+    /// The address at an index.
     pub fn nth(&self, index: u64) -> Option<IpAddr> {
         (index < self.size()).then(|| from_number(to_number(self.first) + u128::from(index), self.is_ipv4()))
     }
 
-    /// The place of an address within the network.
+    /// The index of an address within the network.
     pub fn index_of(&self, address: IpAddr) -> Option<u64> {
         if !self.contains(address) {
             return None;
@@ -132,14 +132,14 @@ mod tests {
 
     #[test]
     fn networks_are_read_and_counted() {
-        for (text, shown, size, third) in [
+        for (text, rendered, size, third) in [
             ("10.244.1.7/24", "10.244.1.0/24", 256, Some("10.244.1.2")),
             ("10.0.0.0/31", "10.0.0.0/31", 2, None),
             ("fd00:1::/64", "fd00:1::/64", u64::MAX, Some("fd00:1::2")),
             ("0.0.0.0/0", "0.0.0.0/0", 1 << 32, Some("0.0.0.2")),
         ] {
             let cidr: Cidr = text.parse().unwrap();
-            assert_eq!((cidr.to_string().as_str(), cidr.size()), (shown, size));
+            assert_eq!((cidr.to_string().as_str(), cidr.size()), (rendered, size));
             assert_eq!(cidr.nth(2), third.map(|text| text.parse().unwrap()));
         }
         for text in ["10.0.0.0", "10.0.0.0/33", "x/8", "fd00::/129"] {

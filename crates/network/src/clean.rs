@@ -1,5 +1,5 @@
-//! Taking away everything that this crate has put on the machine: interfaces, addresses, routes, rules, and the network
-//! namespaces of pods.
+//! Removes everything that this crate created on the node: interfaces, addresses, routes, rules, and the network namespaces
+//! of pods.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,56 +9,56 @@ use std::process::Command;
 use crate::cidr::Cidr;
 use crate::cni::configuration::NETWORK;
 use crate::cni::{self, LeaseError};
-use crate::load_balancer::held;
+use crate::load_balancer::assigned;
 use crate::netlink::{Netlink, NetlinkError};
 use crate::nft::{self, NftError};
 use crate::pod_network::TUNNEL;
 
-/// All tables of ours begin so.
+/// Prefix of all our nftables tables.
 const TABLES: &str = "knarr-";
 
 #[derive(Debug, thiserror::Error)]
 pub enum CleanError {
-    #[error("interfaces, addresses or routes cannot be removed")]
+    #[error("cannot remove interfaces, addresses or routes")]
     Netlink(#[from] NetlinkError),
-    #[error("rules cannot be removed")]
+    #[error("cannot remove nftables rules")]
     Nft(#[from] NftError),
-    #[error("the pods' network namespaces are unknown")]
+    #[error("cannot read the network namespaces of pods")]
     Leases(#[from] LeaseError),
-    #[error("the network namespace {0} cannot be removed")]
+    #[error("cannot remove the network namespace {0}")]
     Namespace(PathBuf, #[source] std::io::Error),
 }
 
-/// What cannot be told from its name alone.
+/// Resources that cannot be recognized by their names.
 #[derive(Clone, Debug, Default)]
-pub struct Belongings {
+pub struct CleanupScope {
     pub data_directory: PathBuf,
     pub bridge: String,
-    /// Addresses that this node answers on by itself, and networks from which it took more.
+    /// Addresses that this node serves itself, and networks from which load balancer addresses were assigned.
     pub addresses: Vec<IpAddr>,
     pub pools: Vec<Cidr>,
 }
 
-/// Removes it all; what is gone already is no error. No pod may run any more.
-pub async fn clean(belongings: &Belongings) -> Result<(), CleanError> {
+/// Removes everything; missing resources are not an error. No pod may be running.
+pub async fn clean(scope: &CleanupScope) -> Result<(), CleanError> {
     let netlink = Netlink::open()?;
-    for lease in leases(&belongings.data_directory)? {
+    for lease in leases(&scope.data_directory)? {
         remove_link(&netlink, &lease.host_interface).await?;
         remove_namespace(&lease.namespace)?;
     }
     for route in netlink.own_routes().await? {
         ignore_gone(netlink.delete_route(&route).await)?;
     }
-    for name in [belongings.bridge.as_str(), TUNNEL] {
+    for name in [scope.bridge.as_str(), TUNNEL] {
         remove_link(&netlink, name).await?;
     }
     let loopback = netlink.link("lo").await?;
     for (_, address, _) in netlink.addresses(Some(loopback.index)).await? {
-        if belongings.addresses.contains(&address) {
+        if scope.addresses.contains(&address) {
             ignore_gone(netlink.delete_address(loopback.index, address).await)?;
         }
     }
-    held::drop_leftovers(&belongings.pools, &BTreeSet::new()).await?;
+    assigned::release_leftovers(&scope.pools, &BTreeSet::new()).await?;
     remove_tables()
 }
 
@@ -85,7 +85,7 @@ fn ignore_gone(result: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
 }
 
 fn remove_namespace(path: &Path) -> Result<(), CleanError> {
-    // What is not mounted any more is a bare file.
+    // After unmounting, an ordinary file is left.
     let _ = nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH);
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(CleanError::Namespace(path.into(), error)),
@@ -95,7 +95,7 @@ fn remove_namespace(path: &Path) -> Result<(), CleanError> {
 
 fn remove_tables() -> Result<(), CleanError> {
     let listed = match Command::new("nft").args(["list", "tables"]).output() {
-        // Without nft no table of ours was ever made.
+        // Without nft, none of our tables was ever created.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         listed => listed.map_err(NftError::Run)?,
     };
@@ -103,7 +103,7 @@ fn remove_tables() -> Result<(), CleanError> {
     if deletions.is_empty() { Ok(()) } else { Ok(nft::run(&deletions)?) }
 }
 
-/// The commands that delete our tables, from what nft lists.
+/// Commands that delete our tables, from the output of `nft list tables`.
 fn deletions(listed: &str) -> String {
     let ours = listed.lines().filter_map(|line| {
         let mut words = line.split_whitespace();

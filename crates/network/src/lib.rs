@@ -1,13 +1,13 @@
-//! The node's network: how pods are reached.
+//! The node's network: pod interfaces, routes between nodes, Services, NetworkPolicies and load balancers.
 //!
-//! In: services, endpoints and nodes from the API, and calls of the container runtime. Out: nftables rules and network
-//! interfaces on this machine.
-//! - `cni` gives a pod its interface and address when the container runtime asks for them;
-//! - `pod_network` prepares the machine for that and keeps the way to other nodes' pods (`pod_network::routes`);
-//! - `proxy` makes service addresses lead to pods;
-//! - `policy` says which pods may talk to which;
-//! - `load_balancer` gives services of that type an address;
-//! - `clean` takes everything away again.
+//! Input: Services, EndpointSlices and Nodes from the API, and CNI calls of the container runtime. Output: nftables rules
+//! and network interfaces on this node.
+//! - `cni` creates a pod's interface and address when the container runtime calls it;
+//! - `pod_network` prepares the node for that and keeps the routes to other nodes' pods (`pod_network::routes`);
+//! - `proxy` forwards Service addresses to endpoints;
+//! - `policy` enforces NetworkPolicies;
+//! - `load_balancer` allocates and announces addresses of Services of that type;
+//! - `clean` removes everything again.
 
 pub(crate) mod capture;
 pub mod cidr;

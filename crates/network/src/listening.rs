@@ -1,4 +1,4 @@
-//! The ports on which programs of this machine listen, as the kernel lists them.
+//! The ports on which processes of this node listen, from `/proc/net`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,13 +7,13 @@ use crate::capture::Ports;
 use crate::proxy::Protocol;
 
 const LISTEN: &str = "0A";
-/// A datagram socket that is bound and not connected.
+/// The state of a UDP socket that is bound and not connected.
 const UNCONNECTED: &str = "07";
 
-/// Ports on which this machine answers at one of these addresses. A table that cannot be read counts as empty; the ports
-/// that every node needs are protected without it.
+/// Ports on which this node listens at one of these addresses. An unreadable table counts as empty; the ports that every
+/// node needs are protected without it.
 pub fn ports(addresses: &BTreeSet<IpAddr>) -> Ports {
-    // Ports that the kernel chooses for clients by itself come and go, and nobody is told to use them.
+    // Ephemeral ports of clients come and go, and are not services.
     let ephemeral = read("/proc/sys/net/ipv4/ip_local_port_range");
     let ephemeral = ephemeral_range(&ephemeral);
     let mut found = Ports::new();
@@ -30,7 +30,7 @@ pub fn ports(addresses: &BTreeSet<IpAddr>) -> Ports {
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| {
-        tracing::debug!(path, %error, "a table of sockets cannot be read");
+        tracing::debug!(path, %error, "cannot read a table of sockets");
         String::new()
     })
 }
@@ -40,22 +40,22 @@ fn ephemeral_range(text: &str) -> std::ops::RangeInclusive<u16> {
     words.next().unwrap_or(32_768)..=words.next().unwrap_or(60_999)
 }
 
-fn is_at(address: IpAddr, wanted: &BTreeSet<IpAddr>) -> bool {
-    address.is_unspecified() || wanted.contains(&address.to_canonical())
+fn is_at(address: IpAddr, desired: &BTreeSet<IpAddr>) -> bool {
+    address.is_unspecified() || desired.contains(&address.to_canonical())
 }
 
-/// Sockets that wait for others, with their own address and port.
+/// Listening sockets, with their local address and port.
 fn sockets(table: &str, protocol: Protocol) -> impl Iterator<Item = (IpAddr, u16)> + '_ {
-    let wanted = if protocol == Protocol::Udp { UNCONNECTED } else { LISTEN };
+    let desired = if protocol == Protocol::Udp { UNCONNECTED } else { LISTEN };
     table.lines().skip(1).filter_map(move |line| {
         let mut columns = line.split_whitespace().skip(1);
         let (own, _, state) = (columns.next()?, columns.next()?, columns.next()?);
         let (address, port) = own.split_once(':')?;
-        (state == wanted).then_some((address_of(address)?, u16::from_str_radix(port, 16).ok()?))
+        (state == desired).then_some((address_of(address)?, u16::from_str_radix(port, 16).ok()?))
     })
 }
 
-/// The kernel prints addresses as words in the machine's own byte order.
+/// Parses an address, which the kernel prints as words in host byte order.
 fn address_of(text: &str) -> Option<IpAddr> {
     let word = |at: usize| u32::from_str_radix(text.get(at..at + 8)?, 16).ok().map(u32::to_ne_bytes);
     match text.len() {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_s_lines_are_read() {
+    fn the_socket_tables_are_parsed() {
         let table = "  sl  local_address rem_address   st\n\
             0: 0100007F:1F90 00000000:0000 0A 0\n   1: 00000000:0016 00000000:0000 0A 0\n\
             2: 0100007F:1F91 0100007F:1F90 01 0\n   x\n   3: 00:00 00:00 0A\n";

@@ -1,18 +1,18 @@
-//! Addresses that this node answers on by itself, such as the cluster's DNS address. They live on the loopback interface.
+//! Addresses that every node serves itself, such as the cluster DNS address. They are on the loopback interface.
 
 use std::net::IpAddr;
 
 use crate::netlink::{Netlink, NetlinkError};
 
 #[derive(Debug, thiserror::Error)]
-#[error("the address {address} cannot be changed on the loopback interface")]
+#[error("cannot change the address {address} on the loopback interface")]
 pub struct AddressError {
     address: IpAddr,
     #[source]
     source: NetlinkError,
 }
 
-/// Gives this machine an address, if it does not have it.
+/// Adds an address to this node, if it does not have it.
 pub async fn add_local_address(address: IpAddr) -> Result<(), AddressError> {
     let length = if address.is_ipv4() { 32 } else { 128 };
     let add = async {

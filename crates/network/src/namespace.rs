@@ -1,4 +1,4 @@
-//! Working in another network namespace. A thread enters it and ends there, so that the process never does.
+//! Runs code in another network namespace, on a thread that enters it and exits there, so that the process itself never does.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use nix::sched::{CloneFlags, setns};
 
-/// The kind of file system that a bound network namespace shows.
+/// The file system magic of a bind-mounted namespace.
 const NAMESPACE_FILES: i64 = 0x6e73_6673;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
-    #[error("the network namespace {0} cannot be opened")]
+    #[error("cannot open the network namespace {0}")]
     Open(String, #[source] std::io::Error),
-    #[error("the network namespace cannot be entered")]
+    #[error("cannot enter the network namespace")]
     Enter(#[source] std::io::Error),
     #[error("the thread in the network namespace failed")]
     Thread,
@@ -23,10 +23,10 @@ pub fn open(path: &Path) -> Result<File, NamespaceError> {
     File::open(path).map_err(|error| NamespaceError::Open(path.display().to_string(), error))
 }
 
-/// Removes a namespace that a mount kept and nobody uses any more.
+/// Removes a namespace's mount and file.
 pub fn remove(path: &Path) -> std::io::Result<()> {
     match nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH) {
-        // Not mounted or not there: what matters is that it is gone.
+        // Not mounted or missing is fine: the goal is that it is gone.
         Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT) => {}
         Err(error) => return Err(error.into()),
     }
@@ -36,7 +36,7 @@ pub fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Whether a path still leads to a namespace. A bare file is what is left of one that was unmounted.
+/// Whether a path is still a namespace. After unmounting, an ordinary file is left.
 pub fn is_alive(path: &Path) -> bool {
     nix::sys::statfs::statfs(path).is_ok_and(|status| {
         let kind = status.filesystem_type().0;
@@ -44,7 +44,7 @@ pub fn is_alive(path: &Path) -> bool {
     })
 }
 
-/// Runs `work` on a thread of its own within the namespace, with a tokio runtime around it.
+/// Runs `work` on a new thread inside the namespace, within a tokio runtime.
 pub fn run_inside<T, F, W>(namespace: &File, work: F) -> Result<T, NamespaceError>
 where
     T: Send,

@@ -1,4 +1,4 @@
-//! Interfaces, addresses and routes of the network namespace that the caller is in.
+//! Interfaces, addresses and routes of the caller's network namespace, through netlink.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
@@ -18,7 +18,7 @@ use crate::cidr::Cidr;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    #[error("the kernel cannot be asked about its network")]
+    #[error("cannot open a netlink socket")]
     Open(#[source] std::io::Error),
     #[error("{step} failed")]
     Step {
@@ -26,19 +26,19 @@ pub enum NetlinkError {
         #[source]
         source: Box<rtnetlink::Error>,
     },
-    #[error("there is no interface {0}")]
+    #[error("interface {0} does not exist")]
     NoLink(String),
-    #[error("a route cannot be written: {0}")]
+    #[error("cannot encode a route: {0}")]
     Route(String),
 }
 
 impl NetlinkError {
-    /// Whether what was to be made is there already.
+    /// Whether the object to create exists already.
     pub fn is_exists(&self) -> bool {
         self.errno() == Some(libc::EEXIST)
     }
 
-    /// Whether what was to go has gone already.
+    /// Whether the object to delete does not exist.
     pub fn is_gone(&self) -> bool {
         matches!(self, NetlinkError::NoLink(_))
             || matches!(self.errno(), Some(libc::ENODEV | libc::ESRCH | libc::ENOENT | libc::EADDRNOTAVAIL))
@@ -59,7 +59,7 @@ fn failed(step: impl Into<String>) -> impl FnOnce(rtnetlink::Error) -> NetlinkEr
     move |source| NetlinkError::Step { step: step.into(), source: Box::new(source) }
 }
 
-/// What is known of an interface.
+/// A network interface.
 #[derive(Clone, Debug)]
 pub struct Link {
     pub index: u32,
@@ -68,7 +68,7 @@ pub struct Link {
     pub controller: Option<u32>,
 }
 
-/// A new pair of interfaces, the second in another namespace.
+/// A veth pair to create, the second interface in another namespace.
 pub struct Pair<'a> {
     pub host: &'a str,
     pub inside: &'a str,
@@ -77,7 +77,7 @@ pub struct Pair<'a> {
     pub mtu: u32,
 }
 
-/// A route of this node; those with our protocol number are ours to take away.
+/// A route of this node; those with our protocol number are ours to delete.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
     pub to: Cidr,
@@ -85,11 +85,11 @@ pub struct Route {
     pub link: Option<u32>,
     /// The gateway need not be within a network of the interface.
     pub on_link: bool,
-    /// What packets that begin here come from.
+    /// Preferred source address.
     pub source: Option<IpAddr>,
 }
 
-/// Marks routes as ours.
+/// The protocol number of our routes.
 const OWN_ROUTES: u8 = 0x6b;
 
 pub struct Netlink {
@@ -115,7 +115,7 @@ impl Netlink {
             Ok(Some(message)) => Ok(describe(&message)),
             Ok(None) => Err(NetlinkError::NoLink(name.to_owned())),
             Err(error) => {
-                let error = failed(format!("looking for interface {name}"))(error);
+                let error = failed(format!("finding interface {name}"))(error);
                 Err(if error.is_gone() { NetlinkError::NoLink(name.to_owned()) } else { error })
             }
         }
@@ -123,13 +123,13 @@ impl Netlink {
 
     pub async fn link_at(&self, index: u32) -> Result<Link, NetlinkError> {
         let mut found = std::pin::pin!(self.handle.link().get().match_index(index).execute());
-        let message = found.try_next().await.map_err(failed("looking for an interface"))?;
+        let message = found.try_next().await.map_err(failed("finding an interface"))?;
         message.as_ref().map(describe).ok_or_else(|| NetlinkError::NoLink(index.to_string()))
     }
 
     pub async fn add_bridge(&self, name: &str, mac: [u8; 6], mtu: u32) -> Result<(), NetlinkError> {
         let message = LinkBridge::new(name).address(mac.to_vec()).mtu(mtu).up().build();
-        self.handle.link().add(message).execute().await.map_err(failed(format!("making bridge {name}")))
+        self.handle.link().add(message).execute().await.map_err(failed(format!("creating bridge {name}")))
     }
 
     pub async fn add_pair(&self, pair: &Pair<'_>) -> Result<(), NetlinkError> {
@@ -144,7 +144,7 @@ impl Netlink {
             .mtu(pair.mtu)
             .set_info_data(InfoData::Veth(InfoVeth::Peer(inside.build())))
             .build();
-        self.handle.link().add(message).execute().await.map_err(failed(format!("making interface {}", pair.host)))
+        self.handle.link().add(message).execute().await.map_err(failed(format!("creating interface {}", pair.host)))
     }
 
     pub async fn add_vxlan(
@@ -165,13 +165,13 @@ impl Netlink {
         self.handle.link().add(message).execute().await.map_err(failed(format!("making {name}")))
     }
 
-    /// Keeps a bridge from passing frames between this port and others that are isolated as well.
+    /// Makes a bridge drop frames between this port and other isolated ports.
     pub async fn isolate_port(&self, index: u32) -> Result<(), NetlinkError> {
         let port = LinkBridgePort::new(index).isolated(true).build();
         self.handle.link().set_port(port).execute().await.map_err(failed("isolating a bridge port"))
     }
 
-    /// Says once and for all which hardware address a neighbour has: nobody is asked, and nobody can claim to be it.
+    /// Sets a permanent neighbour entry: it is never queried, and nobody can spoof it.
     pub async fn set_neighbour(&self, index: u32, address: IpAddr, mac: &[u8]) -> Result<(), NetlinkError> {
         use rtnetlink::packet_route::neighbour::NeighbourState;
         let neighbours = self.handle.neighbours();
@@ -193,7 +193,7 @@ impl Netlink {
         self.handle.link().del(index).execute().await.map_err(failed("deleting an interface"))
     }
 
-    /// Adds an address, or finds it there. IPv6 addresses are usable at once: they are unique by construction.
+    /// Adds an address unless it exists. IPv6 addresses are usable at once: they are unique by construction.
     pub async fn add_address(&self, index: u32, address: IpAddr, length: u8) -> Result<(), NetlinkError> {
         let mut request = self.handle.address().add(index, address, length);
         if address.is_ipv6() {
@@ -205,7 +205,7 @@ impl Netlink {
         }
     }
 
-    /// Adds a single IPv6 address that is answered on and never chosen to speak from, or finds it there.
+    /// Adds a single IPv6 address unless it exists; it is never chosen as a source address.
     pub async fn add_passive_address(&self, index: u32, address: IpAddr) -> Result<(), NetlinkError> {
         let mut request = self.handle.address().add(index, address, 128);
         let message = request.message_mut();
@@ -233,7 +233,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Addresses with their lengths, of one interface or of all.
+    /// Addresses with their prefix lengths, of one interface or of all.
     pub async fn addresses(&self, index: Option<u32>) -> Result<Vec<(u32, IpAddr, u8)>, NetlinkError> {
         let messages = self.address_messages(index).await?;
         let read =
@@ -241,7 +241,7 @@ impl Netlink {
         Ok(messages.iter().filter_map(read).collect())
     }
 
-    /// Addresses made by [`Self::add_passive_address`], with the interface they are on.
+    /// Addresses added by [`Self::add_passive_address`], with their interface.
     pub async fn passive_addresses(&self) -> Result<Vec<(u32, IpAddr)>, NetlinkError> {
         let is_passive = |message: &&AddressMessage| {
             message.header.prefix_len == 128
@@ -262,7 +262,7 @@ impl Netlink {
         request.execute().try_collect().await.map_err(failed("listing addresses"))
     }
 
-    /// Adds a route or puts it in place of the one to the same network.
+    /// Adds a route or replaces the one to the same network.
     pub async fn set_route(&self, route: &Route, is_own: bool) -> Result<(), NetlinkError> {
         let message = route_message(route, is_own)?;
         let step = format!("setting the route to {}", route.to);
@@ -274,17 +274,17 @@ impl Netlink {
         self.handle.route().del(message).execute().await.map_err(failed(format!("removing the route to {}", route.to)))
     }
 
-    /// Routes that we made.
+    /// Routes created by us.
     pub async fn own_routes(&self) -> Result<Vec<Route>, NetlinkError> {
         Ok(self.routes().await?.iter().filter(|message| is_own(message)).filter_map(read_route).collect())
     }
 
-    /// Routes that others made.
+    /// Routes created by others.
     pub async fn other_routes(&self) -> Result<Vec<Route>, NetlinkError> {
         Ok(self.routes().await?.iter().filter(|message| !is_own(message)).filter_map(read_route).collect())
     }
 
-    /// The interface that leads to the outside.
+    /// The interface of the default route.
     pub async fn default_link(&self) -> Result<Option<u32>, NetlinkError> {
         let routes = self.routes().await?;
         let default = routes.iter().filter(|message| message.header.destination_prefix_length == 0);
@@ -302,7 +302,7 @@ impl Netlink {
         Ok(all)
     }
 
-    /// Where a tunnel's other end is: its inner address, its hardware address, and the node behind it.
+    /// Sets a tunnel's peer: its inner address, its hardware address, and the node behind it.
     pub async fn set_tunnel_peer(
         &self,
         index: u32,
@@ -316,10 +316,10 @@ impl Netlink {
         neighbour.execute().await.map_err(failed("setting a tunnel's neighbour"))?;
         let forward = neighbours.add_bridge(index, mac).destination(node).flags(NeighbourFlags::Own);
         let forward = forward.state(NeighbourState::Permanent).replace();
-        forward.execute().await.map_err(failed("setting a tunnel's way"))
+        forward.execute().await.map_err(failed("setting a tunnel's forwarding entry"))
     }
 
-    /// Limits what leaves through an interface, by a token bucket.
+    /// Limits the egress rate of an interface, by a token bucket.
     pub async fn limit_rate(&self, index: u32, bytes_a_second: u64, burst: u32) -> Result<(), NetlinkError> {
         let mut message = TcMessage::default();
         message.header.index = i32::try_from(index).unwrap_or(i32::MAX);
@@ -429,7 +429,7 @@ fn token_bucket(bytes_a_second: u64, burst: u32) -> Vec<TcOption> {
     const RATE_64: u16 = 4;
     const BURST: u16 = 6;
     const ETHERNET: u8 = 1;
-    // A packet waits for at most this long before it is dropped.
+    // Maximum time a packet is queued before it is dropped.
     const LATENCY_MILLISECONDS: u64 = 50;
     let waiting = bytes_a_second.saturating_mul(LATENCY_MILLISECONDS) / 1000 + u64::from(burst);
     let rate = u32::try_from(bytes_a_second).unwrap_or(u32::MAX);

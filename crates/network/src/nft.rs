@@ -1,17 +1,17 @@
-//! Handing nftables transactions over from code that does not run in a tokio runtime.
+//! Runs nftables transactions from code outside a tokio runtime.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
-    #[error("nft cannot be run")]
+    #[error("cannot run nft")]
     Run(#[from] std::io::Error),
-    #[error("nft refused the rules: {0}")]
+    #[error("nft rejected the rules: {0}")]
     Refused(String),
 }
 
-/// All commands, or none, take effect.
+/// Runs commands as one transaction: all take effect, or none.
 pub fn run(commands: &str) -> Result<(), NftError> {
     let mut child = Command::new("nft")
         .args(["-f", "-"])
@@ -20,7 +20,7 @@ pub fn run(commands: &str) -> Result<(), NftError> {
         .stderr(Stdio::piped())
         .spawn()?;
     if let Some(mut input) = child.stdin.take() {
-        // When nft ends early its own words say why.
+        // If nft exits early, its stderr says why.
         let _ = input.write_all(commands.as_bytes());
     }
     let output = child.wait_with_output()?;

@@ -33,7 +33,7 @@ pub async fn remove_node(place: &Place) -> anyhow::Result<()> {
         mounts::remove_self_bind(Path::new("/var/lib/kubelet"))?;
     }
     let cluster = Cluster::load(&place.data).unwrap_or_default();
-    let belongings = clean::Belongings {
+    let belongings = clean::CleanupScope {
         data_directory: place.data.join("network"),
         bridge: crate::commands::network::BRIDGE.to_owned(),
         addresses: cluster.dns.into_iter().chain([LONELY.into()]).collect(),

@@ -1,12 +1,12 @@
-//! Making and removing a pod's interface.
+//! Creates and deletes a pod's interface.
 //!
-//! A pod shares a link with the node alone: a pair of interfaces, with a route to the pod's addresses (/32, /128) at the
-//! node's end and the default route at the pod's. All its traffic, to pods on the same node too, is thus routed by the node,
-//! where services and policies are applied; no frame reaches another pod, and a packet that does not come from the pod's
-//! own addresses is dropped (`guard`). Neighbours are fixed on both sides, so there is nothing to claim by ARP.
+//! A pod shares a link with the node only: a veth pair, with a route to the pod's addresses (/32, /128) at the node's end and
+//! the default route at the pod's. All its traffic, to pods on the same node too, is thus routed by the node, where Services
+//! and policies are applied; no frame reaches another pod, and packets without the pod's own source address are dropped
+//! (`guard`). Neighbour entries are permanent on both sides, so ARP cannot be spoofed.
 //!
-//! The bridge holds the gateway's address and the route to the node's pod network. Pods that an earlier version put on it
-//! stay there until they go (`adopt`).
+//! The bridge holds the gateway address and the route to the node's pod CIDR. Pods that an earlier version attached to it
+//! stay there until they terminate (`adopt`).
 
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -23,8 +23,8 @@ use crate::cidr::Cidr;
 use crate::netlink::{Link, Netlink, NetlinkError, Pair, Route};
 use crate::{namespace, pod_network, policy, sysctl};
 
-/// A bucket at least this large lets whole packets through, segments that the kernel joined among them.
-const SMALLEST_BURST: u64 = 64 * 1024;
+/// Minimum burst: smaller buckets would drop whole packets, such as segments that the kernel merged.
+const MIN_BURST: u64 = 64 * 1024;
 
 pub async fn add(request: &Request) -> Result<Value, Failure> {
     let config = &request.config;
@@ -37,10 +37,10 @@ pub async fn add(request: &Request) -> Result<Value, Failure> {
 
     let leases = Leases::open(&config.data_dir, &config.name).map_err(lease)?;
     if let Some(old) = leases.find(&request.container, &request.interface).map_err(lease)? {
-        forget(&leases, &old).await.map_err(lease)?;
+        detach(&leases, &old).await.map_err(lease)?;
     }
     let host = host_name(&request.container, &request.interface);
-    let wanted = NewLease {
+    let new = NewLease {
         container: &request.container,
         interface: &request.interface,
         namespace: path,
@@ -48,8 +48,8 @@ pub async fn add(request: &Request) -> Result<Value, Failure> {
         ports: &config.runtime_config.port_mappings,
         pod: request.pod.as_ref(),
     };
-    let lease_made = leases.take(wanted, &config.pod_cidrs).map_err(lease)?;
-    // Ports are changed under the lock; the rest of the work needs it no more.
+    let lease_made = leases.acquire(new, &config.pod_cidrs).map_err(lease)?;
+    // Host ports are changed under the lock; the remaining work does not need it.
     let done = connect(&netlink, request, &inside, &lease_made, mtu).await;
     let done = match done {
         Ok(attached) => {
@@ -60,14 +60,14 @@ pub async fn add(request: &Request) -> Result<Value, Failure> {
     match done {
         Ok(mut attached) => {
             attached.bridge_mac = mac_text(&bridge_mac);
-            // Nothing else needs the lock, and others need not wait until policies are in force.
+            // Release the lock, so that other calls need not wait until policies are in force.
             drop(leases);
             policy::announce(&config.data_dir, &lease_made);
             Ok(attached.to_json(&request.version()))
         }
         Err(failure) => {
-            // The runtime need not call DEL after a failure: leave nothing behind.
-            forget(&leases, &lease_made).await.map_err(lease)?;
+            // The runtime need not call DEL after a failure: clean up.
+            detach(&leases, &lease_made).await.map_err(lease)?;
             Err(failure)
         }
     }
@@ -79,14 +79,14 @@ pub async fn delete(request: &Request) -> Result<(), Failure> {
     }
     let leases = Leases::open(&request.config.data_dir, &request.config.name).map_err(lease)?;
     if let Some(found) = leases.find(&request.container, &request.interface).map_err(lease)? {
-        return forget(&leases, &found).await.map_err(lease);
+        return detach(&leases, &found).await.map_err(lease);
     }
-    // Even without a lease the interface may be there.
+    // Even without a lease the interface may exist.
     remove_link(&host_name(&request.container, &request.interface)).await.map_err(kernel)
 }
 
-/// Isolates pods that an earlier version put on the bridge from one another: they reach each other through the node alone,
-/// as they do by their routes. Tells how many there are.
+/// Isolates pods that an earlier version attached to the bridge from one another: they reach each other through the node
+/// only, as their routes prescribe. Returns their number.
 pub async fn adopt(leases: &Leases, bridge: &str) -> Result<usize, LeaseError> {
     let Ok(netlink) = Netlink::open() else { return Ok(0) };
     let Ok(bridge) = netlink.link(bridge).await else { return Ok(0) };
@@ -100,7 +100,7 @@ pub async fn adopt(leases: &Leases, bridge: &str) -> Result<usize, LeaseError> {
         match isolated {
             Ok(()) => count += 1,
             Err(error) if error.is_gone() => {}
-            Err(error) => tracing::warn!(interface = held.host_interface, %error, "a pod could not be isolated"),
+            Err(error) => tracing::warn!(interface = held.host_interface, %error, "cannot isolate a pod"),
         }
     }
     Ok(count)
@@ -118,7 +118,7 @@ pub async fn check(request: &Request) -> Result<(), Failure> {
     let bridge = netlink.link(&config.bridge).await.map_err(kernel)?;
     let host = netlink.link(&found.host_interface).await.map_err(kernel)?;
     if !guard::is_routed(&found.host_interface) && host.controller != Some(bridge.index) {
-        return Err(missing("the interface's place on the bridge"));
+        return Err(missing("the interface's bridge port"));
     }
     let routes = netlink.other_routes().await.map_err(kernel)?;
     for address in found.addresses.iter().filter(|_| guard::is_routed(&found.host_interface)) {
@@ -155,12 +155,12 @@ pub async fn status(request: &Request) -> Result<(), Failure> {
     let held = leases.all().map_err(lease)?.len();
     let room = config.pod_cidrs.iter().map(Cidr::size).min().unwrap_or(0).saturating_sub(3);
     if u64::try_from(held).unwrap_or(u64::MAX) >= room {
-        return Err(Failure::new(codes::NOT_READY, "all addresses are taken"));
+        return Err(Failure::new(codes::NOT_READY, "all addresses are in use"));
     }
     Netlink::open().map(drop).map_err(|error| Failure::of(codes::NOT_READY, &error))
 }
 
-/// Removes every attachment the runtime does not name.
+/// Removes every attachment that the runtime does not list.
 pub async fn collect_garbage(request: &Request) -> Result<(), Failure> {
     let valid = request.config.valid_attachments.as_deref().unwrap_or_default();
     let is_valid = |held: &Lease| {
@@ -170,22 +170,22 @@ pub async fn collect_garbage(request: &Request) -> Result<(), Failure> {
     };
     let leases = Leases::open(&request.config.data_dir, &request.config.name).map_err(lease)?;
     for held in leases.all().map_err(lease)?.iter().filter(|held| !is_valid(held)) {
-        forget(&leases, held).await.map_err(lease)?;
-        // The runtime that made the namespace has lost it: nobody else would remove it.
+        detach(&leases, held).await.map_err(lease)?;
+        // The runtime that created the namespace has lost it: nothing else would remove it.
         if let Err(error) = namespace::remove(&held.namespace) {
-            tracing::warn!(namespace = %held.namespace.display(), %error, "a lost namespace could not be removed");
+            tracing::warn!(namespace = %held.namespace.display(), %error, "cannot remove an unused namespace");
         }
     }
     Ok(())
 }
 
-/// Takes away all of an attachment. What is gone already is no error.
-pub async fn forget(leases: &Leases, held: &Lease) -> Result<(), LeaseError> {
+/// Removes an attachment completely. Missing resources are not an error.
+pub async fn detach(leases: &Leases, held: &Lease) -> Result<(), LeaseError> {
     if let Err(error) = host_ports::close(held) {
-        tracing::warn!(container = held.container, %error, "host ports could not be closed");
+        tracing::warn!(container = held.container, %error, "cannot close host ports");
     }
     if let Err(error) = remove_link(&held.host_interface).await {
-        tracing::warn!(interface = held.host_interface, %error, "an interface could not be removed");
+        tracing::warn!(interface = held.host_interface, %error, "cannot delete an interface");
     }
     leases.release(&held.container, &held.interface)
 }
@@ -217,7 +217,7 @@ fn check_config(config: &Config) -> Result<(), Failure> {
     Err(Failure::new(codes::CONFIGURATION, format!("{missing} is missing")))
 }
 
-/// What is configured; else what the tunnel between nodes carries; else what the way out carries.
+/// The configured MTU; else that of the tunnel between nodes; else that of the default route's interface.
 async fn mtu(netlink: &Netlink, config: &Config) -> Result<u32, NetlinkError> {
     if let Some(mtu) = config.mtu {
         return Ok(mtu);
@@ -231,7 +231,7 @@ async fn mtu(netlink: &Netlink, config: &Config) -> Result<u32, NetlinkError> {
     }
 }
 
-/// The bridge's hardware address.
+/// Creates the bridge if needed. Returns its hardware address.
 async fn ensure_bridge(netlink: &Netlink, config: &Config, mtu: u32) -> Result<Vec<u8>, Failure> {
     let gateways: Vec<(IpAddr, u8)> =
         config.pod_cidrs.iter().filter_map(|network| Some((leases::gateway(network)?, network.length()))).collect();
@@ -303,7 +303,7 @@ async fn connect(
     })
 }
 
-/// The node's end: the gateway's addresses, and the routes to the pod's.
+/// Sets up the node's end: the gateway addresses, and the routes to the pod's.
 async fn set_up_host(
     netlink: &Netlink,
     host: &Link,
@@ -312,8 +312,8 @@ async fn set_up_host(
 ) -> Result<(), NetlinkError> {
     guard::harden(&held.host_interface);
     if !held.ports.is_empty() {
-        // A connection from the node's own loopback to a host port is led on to the pod. Nothing comes back to loopback
-        // addresses from there: the guard drops it.
+        // Connections from the node's loopback to a host port are forwarded to the pod. Packets from pods to loopback
+        // addresses are dropped by the guard.
         sysctl::set(&format!("net/ipv4/conf/{}/route_localnet", held.host_interface), "1");
     }
     netlink.bring_up(host.index).await?;
@@ -331,12 +331,12 @@ async fn set_up_host(
     Ok(())
 }
 
-/// The length of a network that is one address.
+/// The prefix length of a single address.
 fn whole(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Within the pod's namespace: addresses, and every way through the gateway. Gives the hardware address.
+/// Sets up the pod's end: addresses, and routes through the gateway. Returns the hardware address.
 async fn set_up_inside(
     name: &str,
     addresses: &[(IpAddr, IpAddr)],
@@ -370,7 +370,7 @@ async fn set_up_inside(
     Ok(link.mac)
 }
 
-/// Towards the pod, in bytes a second and bytes.
+/// Rate towards the pod, in bytes per second and burst bytes.
 fn ingress(limits: &Bandwidth) -> Option<(u64, u32)> {
     rate(limits.ingress_rate, limits.ingress_burst)
 }
@@ -381,18 +381,18 @@ fn egress(limits: &Bandwidth) -> Option<(u64, u32)> {
 
 fn rate(bits_a_second: u64, burst_bits: u64) -> Option<(u64, u32)> {
     // Callers that want no limit on bursts send the largest number there is.
-    let burst = (burst_bits / 8).clamp(SMALLEST_BURST, u64::from(u32::MAX / 4));
+    let burst = (burst_bits / 8).clamp(MIN_BURST, u64::from(u32::MAX / 4));
     (bits_a_second > 0).then(|| (bits_a_second.div_ceil(8), u32::try_from(burst).unwrap_or(u32::MAX / 4)))
 }
 
-/// An interface name that is the same for the same attachment, within the kernel's 15 characters.
+/// A deterministic interface name for an attachment, within the kernel's 15 characters.
 fn host_name(container: &str, interface: &str) -> String {
     let hash = Sha256::digest(format!("{container}/{interface}").as_bytes());
     let hash: String = hash.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
     format!("{}{}", guard::INTERFACES, &hash[..9])
 }
 
-/// A hardware address from a network address: neighbours stay right when an address moves to another pod.
+/// A hardware address derived from an address: neighbour entries stay right when an address moves to another pod.
 pub fn hardware_address(address: IpAddr) -> [u8; 6] {
     let last: [u8; 4] = match address {
         IpAddr::V4(address) => address.octets(),

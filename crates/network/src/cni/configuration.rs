@@ -1,4 +1,4 @@
-//! The file by which a container runtime finds the pod network.
+//! Writes the CNI configuration by which a container runtime finds the pod network.
 
 use std::fs;
 use std::io;
@@ -15,21 +15,21 @@ const PLUGINS: [&str; 2] = ["knarr", "loopback"];
 
 #[derive(Clone, Debug)]
 pub struct CniSettings {
-    /// Where leases are kept.
+    /// Directory of the leases.
     pub data_directory: PathBuf,
-    /// Where the runtime looks for plugins; links to `binary` are made there.
+    /// The runtime's plugin directory; symlinks to `binary` are created there.
     pub binary_directory: PathBuf,
     pub binary: PathBuf,
     pub bridge: String,
-    /// Networks of this node's pods, at most one a family.
+    /// Pod CIDRs of this node, at most one per family.
     pub pod_cidrs: Vec<Cidr>,
     /// Networks within the cluster, towards which pods keep their address.
     pub cluster_cidrs: Vec<Cidr>,
-    /// Found at each call when absent.
+    /// Determined at each call if `None`.
     pub mtu: Option<u32>,
 }
 
-/// Writes the configuration, and the plugin's links, unless they are there as wanted.
+/// Writes the configuration and the plugin symlinks, unless they are up to date.
 pub fn write_cni_configuration(directory: &Path, settings: &CniSettings) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     fs::create_dir_all(&settings.binary_directory)?;
@@ -51,7 +51,7 @@ fn link(binary: &Path, at: &Path) -> io::Result<()> {
         return Ok(());
     }
     match fs::symlink_metadata(at) {
-        // A real plugin of that name (Debian ships a loopback) does the same and stays.
+        // A real plugin of that name (Debian ships a loopback) is equivalent and stays.
         Ok(metadata) if metadata.is_file() => return Ok(()),
         Ok(_) => fs::remove_file(at)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -72,7 +72,7 @@ fn render(settings: &CniSettings) -> String {
     if let Some(mtu) = settings.mtu {
         plugin["mtu"] = json!(mtu);
     }
-    // Runtimes before CNI 1.1 read the first version; newer ones choose the newest they know from the list.
+    // Runtimes before CNI 1.1 read the first field; newer ones choose the newest supported version from the list.
     let list = json!({
         "cniVersion": "1.0.0",
         "cniVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"],

@@ -1,35 +1,35 @@
-//! What keeps pods to their own addresses and the node to itself, by rules that are in force before a pod's first packet.
+//! nftables rules that restrict pods to their own addresses and protect the node, in force before a pod's first packet.
 
 use std::fmt::Write;
 
 use crate::sysctl;
 
-/// How the node's ends of pods' interfaces begin. A link of its own leads to each pod.
+/// Prefix of the node's ends of pods' interfaces.
 pub const INTERFACES: &str = "knarrp";
 const TABLE: &str = "knarr-guard";
 
-/// Whether a pod has a link of its own with the node; others hang on the bridge.
+/// Whether a pod has its own link with the node; older ones are on the bridge.
 pub fn is_routed(host_interface: &str) -> bool {
     host_interface.starts_with(INTERFACES)
 }
 
-/// Has the kernel believe nothing about routes that comes in by an interface, and send no such advice.
+/// Makes the kernel ignore redirects and router advertisements on an interface, and send no redirects.
 pub fn harden(interface: &str) {
     for setting in ["accept_redirects", "secure_redirects", "send_redirects", "accept_source_route", "proxy_arp"] {
         sysctl::set(&format!("net/ipv4/conf/{interface}/{setting}"), "0");
     }
-    // Set where there is no IPv6 among pods, too: the machine may speak it all the same.
+    // Set even if pods have no IPv6: the host may have it all the same.
     for setting in ["accept_ra", "accept_redirects", "autoconf", "accept_dad", "accept_source_route"] {
         sysctl::set(&format!("net/ipv6/conf/{interface}/{setting}"), "0");
     }
 }
 
-/// The table, made anew.
+/// The table, deleted and created again.
 ///
-/// - Loopback addresses are for the machine itself: a setting that host ports need (`route_localnet`) would let packets for
-///   them in from pods and from neighbours.
-/// - What comes from a pod must have a source to which a route leads back the same way; the node's own addresses have none.
-/// - Pods are no routers.
+/// - Loopback addresses are for the node itself: the `route_localnet` setting that host ports need would let in packets for
+///   them from pods and neighbours.
+/// - A packet from a pod must have a source address that is routed back to the same pod; the node's own addresses are not.
+/// - Pods cannot act as routers.
 pub fn table(bridge: &str) -> String {
     let mut text = format!("add table inet {TABLE}\ndelete table inet {TABLE}\nadd table inet {TABLE}\n");
     let _ = writeln!(text, "add chain inet {TABLE} from-pod");
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bridge_is_no_pod_s_interface() {
+    fn the_bridge_is_not_a_pod_interface() {
         for (name, expected) in
             [("knarrp0123456ab", true), ("knarr0", false), ("knarr-vx", false), ("kn0123456789ab", false)]
         {

@@ -1,8 +1,8 @@
-//! Host ports: a port of the node that leads to a port of a pod.
+//! Host ports: forwards a port of the node to a port of a pod.
 //!
-//! One table for all pods of the node: a lookup by protocol and port, or by address, protocol and port for those that
-//! answer on one address only. Services come first: a host port takes no connection from a service's address, a node port
-//! or the cluster's DNS.
+//! One table serves all pods of the node: a lookup by protocol and port, or by address, protocol and port for those bound to
+//! one address. Services take precedence: a host port never captures connections to a Service address, a node port or the
+//! cluster DNS.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -12,8 +12,8 @@ use super::request::PortMapping;
 use crate::nft::{self, NftError};
 
 const TABLE: &str = "knarr-host-ports";
-/// What a machine without any network has on its loopback interface and calls itself (RFC 7600).
-const LONELY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 0, 8));
+/// The address that the kernel uses as source on a host that has only loopback (RFC 7600).
+const LOOPBACK_ONLY_ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 0, 8));
 
 pub fn open(lease: &Lease) -> Result<(), NftError> {
     let commands = opening(&lease.addresses, &lease.ports);
@@ -21,7 +21,7 @@ pub fn open(lease: &Lease) -> Result<(), NftError> {
 }
 
 pub fn close(lease: &Lease) -> Result<(), NftError> {
-    // Each in a transaction of its own: one that is gone must not keep the others.
+    // One transaction per element: a missing one must not keep the others.
     for command in closing(&lease.addresses, &lease.ports) {
         match nft::run(&command) {
             Err(NftError::Refused(message)) if message.contains("No such file") => {}
@@ -41,7 +41,7 @@ fn opening(addresses: &[IpAddr], ports: &[PortMapping]) -> String {
         text.push_str(&table(address.is_ipv4(), &held_on_loopback()));
         let ip = family(address.is_ipv4());
         for Element { map, key, value } in elements {
-            // A port that an ended pod still held goes to the new one.
+            // A port that a terminated pod still holds moves to the new one.
             let _ = writeln!(text, "add element {ip} {TABLE} {map} {{ {key} : {value} }}");
         }
         let _ = writeln!(text, "add element {ip} {TABLE} pods {{ {address} . {address} }}");
@@ -72,8 +72,8 @@ struct Element {
 }
 
 fn elements(address: IpAddr, ports: &[PortMapping]) -> Vec<Element> {
-    let wanted = ports.iter().filter(|port| port.host_port != 0);
-    let own = wanted.filter(|port| {
+    let desired = ports.iter().filter(|port| port.host_port != 0);
+    let own = desired.filter(|port| {
         let one = port.host_ip.parse::<IpAddr>().ok();
         one.is_none_or(|one| one.is_ipv4() == address.is_ipv4())
     });
@@ -92,7 +92,7 @@ fn family(is_ipv4: bool) -> &'static str {
     if is_ipv4 { "ip" } else { "ip6" }
 }
 
-/// Addresses on which this machine answers for services: DNS and load balancers. They are on the loopback interface.
+/// Addresses that this node serves for the cluster: DNS and load balancers. They are on the loopback interface.
 fn held_on_loopback() -> Vec<IpAddr> {
     let addresses = nix::ifaddrs::getifaddrs().into_iter().flatten().filter(|one| one.interface_name == "lo");
     let addresses = addresses.filter_map(|one| {
@@ -100,10 +100,10 @@ fn held_on_loopback() -> Vec<IpAddr> {
         let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
         v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
     });
-    addresses.filter(|address| !address.is_loopback() && *address != LONELY).collect()
+    addresses.filter(|address| !address.is_loopback() && *address != LOOPBACK_ONLY_ADDRESS).collect()
 }
 
-/// The table, made if it is not there. Its rules are written anew each time.
+/// The table, created if it does not exist. Its rules are rewritten each time.
 fn table(is_ipv4: bool, of_services: &[IpAddr]) -> String {
     let ip = family(is_ipv4);
     let (address, loopback) = if is_ipv4 { ("ipv4_addr", "127.0.0.0/8") } else { ("ipv6_addr", "::1") };
@@ -118,7 +118,7 @@ fn table(is_ipv4: bool, of_services: &[IpAddr]) -> String {
     ));
     line(format!("add set {ip} {TABLE} pods {{ type {address} . {address} ; }}"));
     line(format!("add chain {ip} {TABLE} lead"));
-    // The first two are empty: an earlier version had its rules there, ahead of services'.
+    // The first two are empty: an earlier version had its rules there, before those of Services.
     for (chain, hook, priority) in [
         ("prerouting", "prerouting", "-101"),
         ("output", "output", "-101"),
@@ -139,7 +139,7 @@ fn table(is_ipv4: bool, of_services: &[IpAddr]) -> String {
     for chain in ["prerouting-late", "output-late"] {
         line(format!("add rule {ip} {TABLE} {chain} fib daddr type local {but}jump lead"));
     }
-    // A pod that reaches itself, and the node's loopback, need an address that the answer comes back to.
+    // Connections of a pod to itself, and from the node's loopback, need a source address that replies can return to.
     line(format!("add rule {ip} {TABLE} postrouting {ip} saddr . {ip} daddr @pods masquerade"));
     line(format!("add rule {ip} {TABLE} postrouting ct status dnat {ip} saddr {loopback} masquerade"));
     text
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_led_in_their_own_family() {
+    fn ports_are_forwarded_in_their_own_family() {
         let addresses: [IpAddr; 2] = ["10.244.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
         let keys = |ports: &[PortMapping]| -> Vec<String> {
             addresses.iter().flat_map(|one| elements(*one, ports)).map(|e| format!("{} {}", e.map, e.key)).collect()

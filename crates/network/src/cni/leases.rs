@@ -1,7 +1,7 @@
-//! Who has which address: one file an attachment, under a lock that all calls of this node take.
+//! Address leases: one file per attachment, under a lock that all CNI calls of this node take.
 //!
-//! A lease lives as long as the pod's network namespace. Namespaces do not outlive the machine's boot, so leases name the
-//! boot they are from, and older ones count for nothing.
+//! A lease lives as long as the pod's network namespace. Namespaces do not survive a reboot, so leases record the boot ID,
+//! and those of earlier boots are ignored.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -18,15 +18,15 @@ use crate::namespace;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    #[error("the leases in {0} cannot be used")]
+    #[error("cannot access the leases in {0}")]
     Directory(PathBuf, #[source] std::io::Error),
-    #[error("the leases cannot be locked")]
+    #[error("cannot lock the leases")]
     Lock(#[source] std::io::Error),
     #[error("no address is free in {0}")]
     Exhausted(Cidr),
 }
 
-/// One attachment of a pod.
+/// The lease of one attachment of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     pub container: String,
@@ -84,26 +84,26 @@ impl Leases {
             let bytes = fs::read(&path).map_err(unusable)?;
             match serde_json::from_slice(&bytes) {
                 Ok(lease) => leases.push(lease),
-                // Leases are put in place whole; what cannot be read was not written here and holds nothing.
+                // Leases are written atomically; an unreadable file was not written here and holds no address.
                 Err(_) => fs::remove_file(&path).map_err(unusable)?,
             }
         }
         Ok(leases)
     }
 
-    /// Takes one free address of each network, for a namespace that lives.
-    pub fn take(&self, new: NewLease<'_>, networks: &[Cidr]) -> Result<Lease, LeaseError> {
+    /// Acquires one free address of each network, for a live namespace.
+    pub fn acquire(&self, new: NewLease<'_>, networks: &[Cidr]) -> Result<Lease, LeaseError> {
         let held: Vec<Lease> = self.all()?;
         let (living, dead): (Vec<Lease>, Vec<Lease>) =
             held.into_iter().partition(|lease| lease.boot == self.boot && namespace::is_alive(&lease.namespace));
         for lease in &dead {
             self.release(&lease.container, &lease.interface)?;
         }
-        let taken: HashSet<IpAddr> = living.iter().flat_map(|lease| lease.addresses.iter().copied()).collect();
+        let used: HashSet<IpAddr> = living.iter().flat_map(|lease| lease.addresses.iter().copied()).collect();
         let mut addresses = Vec::new();
         for network in networks {
             let after = self.last(network);
-            let address = next_free(network, after, &taken).ok_or(LeaseError::Exhausted(*network))?;
+            let address = next_free(network, after, &used).ok_or(LeaseError::Exhausted(*network))?;
             self.remember_last(network, address)?;
             addresses.push(address);
         }
@@ -138,7 +138,7 @@ impl Leases {
         self.directory.join(format!("last-{}", if network.is_ipv4() { "4" } else { "6" }))
     }
 
-    /// The address given last, after which the search begins: addresses are not given again at once.
+    /// The index of the last assigned address, after which the search starts: addresses are not reused at once.
     fn last(&self, network: &Cidr) -> u64 {
         let text = fs::read_to_string(self.last_path(network)).unwrap_or_default();
         text.trim().parse().ok().and_then(|address| network.index_of(address)).unwrap_or(0)
@@ -157,7 +157,7 @@ impl Leases {
     }
 }
 
-/// What a lease is asked for.
+/// Arguments of [`Leases::acquire`].
 pub struct NewLease<'a> {
     pub container: &'a str,
     pub interface: &'a str,
@@ -167,21 +167,20 @@ pub struct NewLease<'a> {
     pub pod: Option<&'a PodName>,
 }
 
-/// The gateway is the first address behind the network's own.
+/// The gateway: the first address after the network address.
 pub fn gateway(network: &Cidr) -> Option<IpAddr> {
     network.nth(1)
 }
 
-/// The next address behind the place `after` that nobody has; the network's own, the gateway's and the broadcast address
-/// are never given.
-fn next_free(network: &Cidr, after: u64, taken: &HashSet<IpAddr>) -> Option<IpAddr> {
+/// The next free address after the index `after`; the network, gateway and broadcast addresses are never assigned.
+fn next_free(network: &Cidr, after: u64, used: &HashSet<IpAddr>) -> Option<IpAddr> {
     let end = if network.is_ipv4() { network.size().checked_sub(1)? } else { network.size() };
     let first = 2;
     if end <= first {
         return None;
     }
     let start = if after + 1 >= end || after < first { first } else { after + 1 };
-    let free = |index: &u64| network.nth(*index).is_some_and(|address| !taken.contains(&address));
+    let free = |index: &u64| network.nth(*index).is_some_and(|address| !used.contains(&address));
     (start..end).find(free).or_else(|| (first..start).find(free)).and_then(|index| network.nth(index))
 }
 
@@ -195,7 +194,7 @@ mod tests {
         path
     }
 
-    fn wanted(container: &str) -> NewLease<'_> {
+    fn new_lease(container: &str) -> NewLease<'_> {
         // Our own namespace lives as long as the test.
         NewLease {
             container,
@@ -210,13 +209,13 @@ mod tests {
     #[test]
     fn the_next_free_address_is_found() {
         let network: Cidr = "10.0.0.0/29".parse().unwrap();
-        let taken = |last: &[u8]| -> HashSet<IpAddr> { last.iter().map(|last| [10, 0, 0, *last].into()).collect() };
+        let used = |last: &[u8]| -> HashSet<IpAddr> { last.iter().map(|last| [10, 0, 0, *last].into()).collect() };
         for (after, held, expected) in [
-            (0, taken(&[]), Some(2)),
-            (2, taken(&[2]), Some(3)),
-            (6, taken(&[2]), Some(3)),
-            (4, taken(&[5, 6]), Some(2)),
-            (0, taken(&[2, 3, 4, 5, 6]), None),
+            (0, used(&[]), Some(2)),
+            (2, used(&[2]), Some(3)),
+            (6, used(&[2]), Some(3)),
+            (4, used(&[5, 6]), Some(2)),
+            (0, used(&[2, 3, 4, 5, 6]), None),
         ] {
             assert_eq!(next_free(&network, after, &held), expected.map(|last| [10, 0, 0, last].into()));
         }
@@ -227,27 +226,28 @@ mod tests {
         let directory = directory("once");
         let networks = ["10.0.0.0/29".parse().unwrap(), "fd00::/64".parse().unwrap()];
         let leases = Leases::open_at_boot(&directory, "n", "boot").unwrap();
-        let given: Vec<Lease> = (0..5).map(|i| leases.take(wanted(&format!("c{i}")), &networks).unwrap()).collect();
+        let given: Vec<Lease> =
+            (0..5).map(|i| leases.acquire(new_lease(&format!("c{i}")), &networks).unwrap()).collect();
         let distinct: HashSet<IpAddr> = given.iter().flat_map(|lease| lease.addresses.clone()).collect();
         assert_eq!(distinct.len(), 10);
-        assert!(matches!(leases.take(wanted("more"), &networks), Err(LeaseError::Exhausted(_))));
+        assert!(matches!(leases.acquire(new_lease("more"), &networks), Err(LeaseError::Exhausted(_))));
         leases.release("c3", "eth0").unwrap();
         leases.release("c3", "eth0").unwrap();
-        assert_eq!(leases.take(wanted("more"), &networks).unwrap().addresses[0], given[3].addresses[0]);
+        assert_eq!(leases.acquire(new_lease("more"), &networks).unwrap().addresses[0], given[3].addresses[0]);
         fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
-    fn leases_of_an_older_boot_count_for_nothing() {
+    fn leases_of_an_earlier_boot_are_ignored() {
         let directory = directory("boot");
         let networks = ["10.0.0.0/29".parse().unwrap()];
         let leases = Leases::open_at_boot(&directory, "n", "one").unwrap();
         for name in ["a", "b", "c", "d", "e"] {
-            leases.take(wanted(name), &networks).unwrap();
+            leases.acquire(new_lease(name), &networks).unwrap();
         }
         drop(leases);
         let leases = Leases::open_at_boot(&directory, "n", "two").unwrap();
-        leases.take(wanted("f"), &networks).unwrap();
+        leases.acquire(new_lease("f"), &networks).unwrap();
         assert_eq!(leases.all().unwrap().len(), 1);
         fs::remove_dir_all(directory).unwrap();
     }

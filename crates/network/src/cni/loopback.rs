@@ -1,4 +1,4 @@
-//! The loopback plugin, which container runtimes call for every pod before any other: it brings `lo` up.
+//! The loopback plugin, which container runtimes call for every pod before any other plugin: it brings `lo` up.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::request::{Command, Request};
 use crate::namespace;
 use crate::netlink::{Netlink, NetlinkError};
 
-pub fn answer(request: &Request) -> Result<Option<Value>, Failure> {
+pub fn reply(request: &Request) -> Result<Option<Value>, Failure> {
     let Some(path) = request.namespace.as_deref() else { return Ok(None) };
     match request.command {
         Command::Add => {

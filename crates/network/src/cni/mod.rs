@@ -1,8 +1,8 @@
-//! The CNI plugin: the container runtime starts this binary to put a pod on the network and to take it off.
+//! The CNI plugin: the container runtime starts this binary to attach a pod to the network and to detach it.
 //!
-//! `request` reads what is asked, `leases` keeps who has which address, `attach` makes and removes interfaces,
-//! `host_ports` and the bandwidth limits do what the runtime's capabilities ask for, `reply` says the result in the
-//! version of the specification the caller speaks. `configuration` writes the file by which the runtime finds us.
+//! `request` parses the call, `leases` assigns addresses, `attach` creates and deletes interfaces, `host_ports` and the
+//! bandwidth limits implement the runtime's capabilities, `reply` renders the result in the caller's version of the
+//! specification. `configuration` writes the file by which the runtime finds us.
 
 mod attach;
 pub mod configuration;
@@ -24,13 +24,13 @@ use leases::Leases;
 use reply::Failure;
 use request::{Command, Request};
 
-/// The reader of requests, for fuzzing.
+/// Entry point for fuzzing the request parser.
 #[doc(hidden)]
 pub mod fuzzing {
     pub use super::request::fuzz as request;
 }
 
-/// Answers one call of the container runtime: the environment and standard input ask, standard output answers.
+/// Handles one CNI call: request in the environment and on standard input, reply on standard output.
 pub fn cni_main() -> ExitCode {
     let request = match Request::from_process() {
         Ok(request) => request,
@@ -38,41 +38,41 @@ pub fn cni_main() -> ExitCode {
     };
     let version = request.version();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let answer = match runtime {
-        Ok(runtime) => runtime.block_on(answer(&request)),
-        Err(error) => Err(Failure::io("a runtime cannot be started", error)),
+    let reply = match runtime {
+        Ok(runtime) => runtime.block_on(reply(&request)),
+        Err(error) => Err(Failure::io("cannot start a tokio runtime", error)),
     };
-    finish(answer, &version)
+    finish(reply, &version)
 }
 
-/// Frees the addresses and interfaces of attachments whose network namespace is gone, such as after the runtime was
-/// killed between two calls. Tells how many there were.
+/// Releases the addresses and interfaces of attachments whose network namespace is gone, such as after the runtime was
+/// killed between two calls. Returns their number.
 pub async fn reconcile(data_directory: &std::path::Path, network: &str) -> Result<usize, LeaseError> {
     let leases = Leases::open(data_directory, network)?;
     let dead: Vec<Lease> = leases.all()?.into_iter().filter(|lease| !namespace::is_alive(&lease.namespace)).collect();
     for lease in &dead {
-        attach::forget(&leases, lease).await?;
+        attach::detach(&leases, lease).await?;
     }
     Ok(dead.len())
 }
 
-/// Isolates the pods that an earlier version put on the bridge. Tells how many there are.
+/// Isolates the pods that an earlier version attached to the bridge. Returns their number.
 pub async fn adopt(data_directory: &std::path::Path, network: &str, bridge: &str) -> Result<usize, LeaseError> {
     attach::adopt(&Leases::open(data_directory, network)?, bridge).await
 }
 
-/// The attachments that this node knows of.
+/// The attachments on this node.
 pub fn leases_of(data_directory: &std::path::Path, network: &str) -> Result<Vec<Lease>, LeaseError> {
     Leases::open(data_directory, network)?.all()
 }
 
-async fn answer(request: &Request) -> Result<Option<serde_json::Value>, Failure> {
+async fn reply(request: &Request) -> Result<Option<serde_json::Value>, Failure> {
     if request.command == Command::Version {
         return Ok(Some(reply::versions(&request.version())));
     }
     request.check_version()?;
     if request.config.kind == "loopback" {
-        return loopback::answer(request);
+        return loopback::reply(request);
     }
     match request.command {
         Command::Add => attach::add(request).await.map(Some),
@@ -84,8 +84,8 @@ async fn answer(request: &Request) -> Result<Option<serde_json::Value>, Failure>
     }
 }
 
-fn finish(answer: Result<Option<serde_json::Value>, Failure>, version: &str) -> ExitCode {
-    match answer {
+fn finish(reply: Result<Option<serde_json::Value>, Failure>, version: &str) -> ExitCode {
+    match reply {
         Ok(Some(result)) => {
             println!("{result}");
             ExitCode::SUCCESS

@@ -1,4 +1,4 @@
-//! What the container runtime is told, in each version of the specification.
+//! Replies to the container runtime, in each version of the CNI specification.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::cidr::Cidr;
 pub const NEWEST: &str = "1.1.0";
 pub const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-/// The specification's error codes.
+/// Error codes of the specification.
 pub mod codes {
     pub const VERSION: u32 = 1;
     pub const UNKNOWN_CONTAINER: u32 = 3;
@@ -18,9 +18,9 @@ pub mod codes {
     pub const DECODE: u32 = 6;
     pub const CONFIGURATION: u32 = 7;
     pub const NOT_READY: u32 = 50;
-    /// The plugin's own: something failed in the kernel.
+    /// Plugin-specific: a kernel operation failed.
     pub const KERNEL: u32 = 100;
-    /// The plugin's own: no address is free.
+    /// Plugin-specific: no address is free.
     pub const NO_ADDRESS: u32 = 101;
 }
 
@@ -40,7 +40,7 @@ impl Failure {
         Self { details: error.to_string(), ..Self::new(codes::IO, message) }
     }
 
-    /// An error with all that caused it.
+    /// An error with its chain of sources.
     pub fn of(code: u32, error: &dyn std::error::Error) -> Self {
         let mut details = Vec::new();
         let mut source = error.source();
@@ -60,7 +60,7 @@ pub fn versions(version: &str) -> Value {
     json!({"cniVersion": version, "supportedVersions": VERSIONS})
 }
 
-/// An attachment as made.
+/// A created attachment.
 #[derive(Clone, Debug)]
 pub struct Attached {
     pub bridge: String,
@@ -94,12 +94,12 @@ impl Attached {
             .iter()
             .map(|(address, gateway)| {
                 let length = if address.is_ipv4() { 32 } else { 128 };
-                let mut told =
+                let mut rendered =
                     json!({"interface": 2, "address": format!("{address}/{length}"), "gateway": gateway.to_string()});
                 if names_family {
-                    told["version"] = json!(if address.is_ipv4() { "4" } else { "6" });
+                    rendered["version"] = json!(if address.is_ipv4() { "4" } else { "6" });
                 }
-                told
+                rendered
             })
             .collect();
         let routes: Vec<Value> = self
@@ -125,7 +125,7 @@ fn everywhere(is_ipv4: bool) -> &'static str {
     if is_ipv4 { "0.0.0.0/0" } else { "::/0" }
 }
 
-/// The network that a default route leads to.
+/// The destination of a default route.
 pub fn default_network(address: IpAddr) -> Option<Cidr> {
     everywhere(address.is_ipv4()).parse().ok()
 }

@@ -1,4 +1,4 @@
-//! What the container runtime asks.
+//! Parses the container runtime's CNI calls.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -25,30 +25,30 @@ pub enum Command {
 pub struct Request {
     pub command: Command,
     pub container: String,
-    /// Absent where the namespace may be gone.
+    /// `None` where the namespace may be gone.
     pub namespace: Option<PathBuf>,
     pub interface: String,
-    /// Whose network it is, where the runtime says so.
+    /// The pod, if the runtime names it.
     pub pod: Option<PodName>,
     pub config: Config,
 }
 
-/// A pod as the API knows it.
+/// The API identity of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodName {
     pub namespace: String,
     pub name: String,
-    /// Empty where the runtime does not tell.
+    /// Empty if the runtime does not send it.
     #[serde(default)]
     pub uid: String,
 }
 
 impl PodName {
-    /// Reads `CNI_ARGS`: pairs of names and values.
+    /// Parses `CNI_ARGS`: pairs of names and values.
     fn read(arguments: &str) -> Option<Self> {
-        let of = |wanted: &str| {
+        let of = |key: &str| {
             let mut pairs = arguments.split(';').filter_map(|pair| pair.split_once('='));
-            pairs.find(|(name, _)| *name == wanted).map(|(_, value)| value.to_owned())
+            pairs.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
         };
         Some(Self {
             namespace: of("K8S_POD_NAMESPACE")?,
@@ -62,7 +62,7 @@ impl PodName {
     }
 }
 
-/// The network's configuration, with what the runtime adds to it.
+/// The network configuration, with the runtime's additions.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Config {
@@ -90,7 +90,7 @@ pub struct RuntimeConfig {
     pub bandwidth: Option<Bandwidth>,
 }
 
-/// containerd writes these names with capitals, the conventions of CNI without.
+/// containerd capitalizes these names; the CNI conventions do not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
@@ -105,13 +105,13 @@ pub struct PortMapping {
 }
 
 impl PortMapping {
-    /// The one address on which the port answers; `None` for all.
+    /// The address to which the port is bound; `None` for all.
     pub fn host_address(&self) -> Option<IpAddr> {
         self.host_ip.parse().ok().filter(|address: &IpAddr| !address.is_unspecified())
     }
 }
 
-/// In bits a second, and bits. Names as with port mappings.
+/// In bits per second, and bits. Names as for port mappings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Bandwidth {
@@ -139,7 +139,7 @@ impl Request {
         let mut input = String::new();
         std::io::stdin()
             .read_to_string(&mut input)
-            .map_err(|error| Failure::io("standard input cannot be read", error))?;
+            .map_err(|error| Failure::io("cannot read standard input", error))?;
         Self::read(&environment, &input)
     }
 
@@ -154,13 +154,13 @@ impl Request {
             Some("VERSION") => Command::Version,
             other => {
                 let other = other.unwrap_or("nothing");
-                return Err(Failure::new(codes::ENVIRONMENT, format!("CNI_COMMAND asks for {other}")));
+                return Err(Failure::new(codes::ENVIRONMENT, format!("unknown CNI_COMMAND {other}")));
             }
         };
         let config: Config = match input.trim() {
             "" if command == Command::Version => Config::default(),
             text => serde_json::from_str(text)
-                .map_err(|error| Failure::new(codes::DECODE, format!("the configuration cannot be read: {error}")))?,
+                .map_err(|error| Failure::new(codes::DECODE, format!("cannot parse the configuration: {error}")))?,
         };
         let needs_container = matches!(command, Command::Add | Command::Delete | Command::Check);
         let needs_namespace = matches!(command, Command::Add | Command::Check);
@@ -173,19 +173,19 @@ impl Request {
         let interface = needed("CNI_IFNAME", needs_container)?;
         let namespace = needed("CNI_NETNS", needs_namespace)?;
         if !container.is_empty() && !is_plain_name(&container) {
-            return Err(Failure::new(codes::ENVIRONMENT, "CNI_CONTAINERID has characters it must not have"));
+            return Err(Failure::new(codes::ENVIRONMENT, "CNI_CONTAINERID contains invalid characters"));
         }
         if needs_container
             && (interface.len() > 15 || interface.contains(['/', ':', ' ']) || interface.starts_with('.'))
         {
-            return Err(Failure::new(codes::ENVIRONMENT, "CNI_IFNAME is not the name of an interface"));
+            return Err(Failure::new(codes::ENVIRONMENT, "CNI_IFNAME is not a valid interface name"));
         }
         let namespace = (!namespace.is_empty()).then(|| PathBuf::from(namespace));
         let pod = variable("CNI_ARGS").and_then(|arguments| PodName::read(arguments));
         Ok(Self { command, container, namespace, interface, pod, config })
     }
 
-    /// The version that the caller speaks; the oldest when it does not say.
+    /// The caller's version; the oldest if it sends none.
     pub fn version(&self) -> String {
         if self.config.cni_version.is_empty() { "0.1.0".to_owned() } else { self.config.cni_version.clone() }
     }
@@ -194,7 +194,7 @@ impl Request {
         if VERSIONS.contains(&self.version().as_str()) {
             return Ok(());
         }
-        let message = format!("version {} is not spoken here", self.version());
+        let message = format!("CNI version {} is not supported", self.version());
         Err(Failure { details: VERSIONS.join(", "), ..Failure::new(codes::VERSION, message) })
     }
 }
@@ -205,7 +205,7 @@ fn is_plain_name(text: &str) -> bool {
         && characters.all(|character| character.is_ascii_alphanumeric() || "_.-".contains(character))
 }
 
-/// Reads an input as every command of a container runtime, for fuzzing.
+/// Parses an input as every command, for fuzzing.
 pub fn fuzz(input: &str) {
     for command in ["ADD", "DEL", "CHECK", "STATUS", "GC", "VERSION"] {
         let variables = [
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_read() {
+    fn a_call_is_parsed() {
         let input = r#"{"cniVersion":"1.0.0","name":"knarr","type":"knarr","podCIDRs":["10.244.0.0/24","fd00::/64"],
             "runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":8080,"protocol":"tcp","hostIP":"0.0.0.0"}],
             "bandwidth":{"ingressRate":1000,"ingressBurst":10}}}"#;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_s_capabilities_are_read_however_it_spells_them() {
+    fn capabilities_are_parsed_in_either_spelling() {
         let plain = r#"{"portMappings":[{"hostPort":80,"containerPort":8080,"protocol":"udp","hostIP":"10.0.0.1"}],
             "bandwidth":{"ingressRate":1,"ingressBurst":2,"egressRate":3,"egressBurst":4}}"#;
         let capitals = r#"{"portMappings":[{"HostPort":80,"ContainerPort":8080,"Protocol":"udp","HostIP":"10.0.0.1"}],
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_has_its_code() {
+    fn missing_and_invalid_input_has_its_error_code() {
         let whole = [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "a"), ("CNI_NETNS", "/n"), ("CNI_IFNAME", "eth0")];
         for (environment, input, code) in [
             (&whole[..3], "{}", codes::ENVIRONMENT),

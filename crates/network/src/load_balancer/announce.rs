@@ -1,6 +1,6 @@
-//! Which node answers for a load balancer's address on the local network. All nodes work it out alike: for each address
-//! the ready node wins whose name and the address together give the greatest hash, so that addresses spread over nodes and
-//! few of them move when a node comes or goes.
+//! Decides which node announces a load balancer's address on the local network. All nodes compute it alike by rendezvous
+//! hashing: the ready node with the greatest hash of name and address wins, so that addresses spread over nodes and few
+//! move when a node joins or leaves.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,14 +13,14 @@ use knarr_client::Informers;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
-use super::held::{self, Held};
+use super::assigned::{self, AssignedAddresses};
 use super::{addresses, is_ours};
 use crate::cidr::Cidr;
 
 const RETRY: Duration = Duration::from_secs(2);
 const BY_SERVICE: &str = "service";
 
-/// Holds the addresses that this node is to answer for until dropped. With an empty pool there is nothing to hold.
+/// Holds the addresses that this node is to announce until dropped. With an empty pool there is nothing to do.
 pub async fn run(informers: Informers, node_name: String, pool: Vec<Cidr>) {
     if pool.is_empty() {
         return;
@@ -38,28 +38,28 @@ pub async fn run(informers: Informers, node_name: String, pool: Vec<Cidr>) {
     services.synced().await;
     nodes.synced().await;
     slices.synced().await;
-    let mut held = Held::default();
+    let mut held = AssignedAddresses::default();
     let mut are_leftovers_gone = false;
     loop {
         let ready: Vec<String> =
             nodes.list().iter().filter(|node| is_ready(node)).filter_map(|node| node.metadata.name.clone()).collect();
-        let mut wanted = BTreeSet::new();
+        let mut desired = BTreeSet::new();
         services.for_each(|service| {
             if is_ours(service) {
                 let candidates = candidates(service, &ready, |key| slices.by_index(BY_SERVICE, key));
                 let own = addresses(service)
                     .into_iter()
                     .filter(|address| pool.iter().any(|network| network.contains(*address)));
-                wanted.extend(own.filter(|address| winner(&candidates, *address) == Some(node_name.as_str())));
+                desired.extend(own.filter(|address| winner(&candidates, *address) == Some(node_name.as_str())));
             }
         });
         if !are_leftovers_gone {
-            match held::drop_leftovers(&pool, &wanted).await {
+            match assigned::release_leftovers(&pool, &desired).await {
                 Ok(()) => are_leftovers_gone = true,
-                Err(error) => tracing::warn!(%error, "load balancers' addresses of before could not be given up"),
+                Err(error) => tracing::warn!(%error, "cannot release load balancer addresses of a previous process"),
             }
         }
-        if held.become_these(&wanted).await && are_leftovers_gone {
+        if held.reconcile(&desired).await && are_leftovers_gone {
             changed.notified().await;
         } else {
             tokio::time::sleep(RETRY).await;
@@ -67,7 +67,7 @@ pub async fn run(informers: Informers, node_name: String, pool: Vec<Cidr>) {
     }
 }
 
-/// Nodes that may answer: all ready ones, or with a local traffic policy those that have an endpoint.
+/// Nodes that may announce: all ready ones, or with a local traffic policy those that have an endpoint.
 fn candidates(service: &Service, ready: &[String], slices_of: impl Fn(&str) -> Vec<Arc<EndpointSlice>>) -> Vec<String> {
     let spec = service.spec.as_ref();
     if spec.and_then(|spec| spec.external_traffic_policy.as_deref()) != Some("Local") {

@@ -1,4 +1,4 @@
-//! Who gets which address. The plan is pure: all services in, the changes of their statuses out.
+//! Allocates load balancer addresses. The plan is pure: all Services in, the changes of their statuses out.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -19,20 +19,20 @@ use crate::listening;
 use crate::proxy::Protocol;
 
 const RETRY: Duration = Duration::from_secs(2);
-/// Programs of the machine begin to listen without telling: their ports are looked at again this often.
-const AGAIN: Duration = Duration::from_secs(60);
+/// Processes start to listen without a notification: the node's ports are checked this often.
+const RESYNC_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Networks to give addresses from, one service an address.
+    /// Networks to allocate from, one address per Service.
     pub pool: Vec<Cidr>,
-    /// Addresses of nodes, given when there is no pool: services share them, each with ports of its own.
+    /// Addresses of nodes, used when there is no pool: Services share them, each with its own ports.
     pub node_addresses: Vec<IpAddr>,
-    /// TCP ports on which a node itself answers there: a service would take its traffic away.
+    /// TCP ports that the node itself needs on these addresses: a Service would capture their traffic.
     pub node_ports: Vec<u16>,
 }
 
-/// Gives addresses until dropped. To be run in one place of the cluster.
+/// Allocates addresses until dropped. Must run once per cluster.
 pub async fn run(informers: Informers, client: Client, settings: Settings) {
     let services = informers.of::<Service>();
     let changed = Arc::new(Notify::new());
@@ -45,13 +45,13 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
         let all = services.list();
         let plan = plan(&all, &settings, &settings.host_ports());
         let mut failed = false;
-        for (service, wanted) in plan.changes {
-            if let Err(error) = write(&client, &service, &wanted).await {
-                tracing::warn!(%error, "a load balancer's address could not be written");
+        for (service, desired) in plan.changes {
+            if let Err(error) = write(&client, &service, &desired).await {
+                tracing::warn!(%error, "cannot write a load balancer address to the status");
                 failed = true;
             }
         }
-        for (service, Without { reason, message }) in plan.without {
+        for (service, Unassigned { reason, message }) in plan.without {
             if complained.insert((service.metadata.uid.clone().unwrap_or_default(), message.clone())) {
                 events.warning(service.as_ref(), reason, &message);
             }
@@ -59,29 +59,29 @@ pub async fn run(informers: Informers, client: Client, settings: Settings) {
         if failed {
             tokio::time::sleep(RETRY).await;
         } else {
-            // Whichever comes first: a change, or the time to look at the machine's ports again.
-            let _ = tokio::time::timeout(AGAIN, changed.notified()).await;
+            // Wakes up on a change or when the node's ports must be checked again.
+            let _ = tokio::time::timeout(RESYNC_INTERVAL, changed.notified()).await;
         }
     }
 }
 
 struct Plan {
     changes: Vec<(Arc<Service>, Vec<IpAddr>)>,
-    /// Services for which nothing is free, and why.
-    without: Vec<(Arc<Service>, Without)>,
+    /// Services that get no address, and why.
+    without: Vec<(Arc<Service>, Unassigned)>,
 }
 
-/// What an event says of a service that gets no address.
-struct Without {
+/// Reason and message of the event for a Service without an address.
+struct Unassigned {
     reason: &'static str,
     message: String,
 }
 
-/// `host_ports` are those on which the node itself answers.
+/// `host_ports` are those on which the node itself listens.
 fn plan(services: &[Arc<Service>], settings: &Settings, host_ports: &Ports) -> Plan {
-    let mut taken = Taken { host_ports: host_ports.clone(), ..Taken::default() };
+    let mut allocations = Allocations { host_ports: host_ports.clone(), ..Allocations::default() };
     let mut services: Vec<&Arc<Service>> = services.iter().collect();
-    // Older services choose first, and those that have an address keep it.
+    // Older Services first; those that have an address keep it.
     services.sort_by_key(|service| {
         let meta = &service.metadata;
         (meta.creation_timestamp.as_ref().map(|time| time.0), meta.namespace.clone(), meta.name.clone())
@@ -95,22 +95,22 @@ fn plan(services: &[Arc<Service>], settings: &Settings, host_ports: &Ports) -> P
             (true, false)
                 if held
                     .iter()
-                    .all(|address| settings.knows(*address) && taken.is_free(service, *address, settings)) =>
+                    .all(|address| settings.knows(*address) && allocations.is_free(service, *address, settings)) =>
             {
-                held.iter().for_each(|address| taken.take(service, *address));
+                held.iter().for_each(|address| allocations.add(service, *address));
             }
             (true, false) => waiting.push(service),
-            // What was a load balancer and no longer is gives its address back.
+            // A Service that is no longer a load balancer releases its address.
             (false, false) if is_plain(service) => plan.changes.push((Arc::clone(service), Vec::new())),
             _ => {}
         }
     }
     for service in waiting {
-        let given = choose(service, settings, &taken);
+        let given = choose(service, settings, &allocations);
         if given.is_empty() {
-            plan.without.push((Arc::clone(service), why_none(service, settings, &taken)));
+            plan.without.push((Arc::clone(service), why_none(service, settings, &allocations)));
         }
-        given.iter().for_each(|address| taken.take(service, *address));
+        given.iter().for_each(|address| allocations.add(service, *address));
         if given != addresses(service) {
             plan.changes.push((Arc::clone(service), given));
         }
@@ -124,11 +124,11 @@ impl Settings {
         if self.pool.is_empty() {
             return is_node_s;
         }
-        // A pool that a node lies in does not make the node's address a load balancer's.
+        // A node's address is never allocated, even if it is in the pool.
         !is_node_s && self.pool.iter().any(|network| network.contains(address))
     }
 
-    /// Ports on which this node answers at the addresses that services would share with it.
+    /// Ports on which this node listens at the addresses that Services would share with it.
     fn host_ports(&self) -> Ports {
         let mut ports: Ports = self.node_ports.iter().map(|port| (Protocol::Tcp, *port)).collect();
         if self.pool.is_empty() {
@@ -144,26 +144,27 @@ fn is_plain(service: &Service) -> bool {
         && service.metadata.deletion_timestamp.is_none()
 }
 
-/// One address for each family of the service.
-fn choose(service: &Service, settings: &Settings, taken: &Taken) -> Vec<IpAddr> {
+/// Chooses one address for each family of the Service.
+fn choose(service: &Service, settings: &Settings, allocations: &Allocations) -> Vec<IpAddr> {
     let Some(spec) = &service.spec else { return Vec::new() };
     let families: Vec<bool> = match &spec.ip_families {
         Some(families) if !families.is_empty() => families.iter().map(|family| family == "IPv4").collect(),
         _ => vec![true],
     };
-    let asked = spec.load_balancer_ip.as_deref().and_then(|text| text.parse::<IpAddr>().ok());
+    let requested = spec.load_balancer_ip.as_deref().and_then(|text| text.parse::<IpAddr>().ok());
     let mut given = Vec::new();
     for is_ipv4 in families {
-        let usable = |address: &IpAddr| address.is_ipv4() == is_ipv4 && taken.is_free(service, *address, settings);
-        if let Some(asked) = asked.filter(|asked| asked.is_ipv4() == is_ipv4) {
-            given.extend(Some(asked).filter(|asked| settings.knows(*asked) && usable(asked)));
+        let usable =
+            |address: &IpAddr| address.is_ipv4() == is_ipv4 && allocations.is_free(service, *address, settings);
+        if let Some(requested) = requested.filter(|requested| requested.is_ipv4() == is_ipv4) {
+            given.extend(Some(requested).filter(|requested| settings.knows(*requested) && usable(requested)));
             continue;
         }
         let found = if settings.pool.is_empty() {
             settings.node_addresses.iter().copied().find(usable)
         } else {
             settings.pool.iter().filter(|network| network.is_ipv4() == is_ipv4).find_map(|network| {
-                // A network's own address and its broadcast address are left alone, unless that is all there is.
+                // Skip the network and broadcast addresses, unless there are no others.
                 let (first, end) =
                     if network.is_ipv4() && network.size() > 2 { (1, network.size() - 1) } else { (0, network.size()) };
                 let own = |address: &IpAddr| settings.knows(*address) && usable(address);
@@ -175,33 +176,36 @@ fn choose(service: &Service, settings: &Settings, taken: &Taken) -> Vec<IpAddr> 
     given
 }
 
-/// What a user is told whose service gets no address, and what to do.
-fn why_none(service: &Service, settings: &Settings, taken: &Taken) -> Without {
+/// The event for a Service that gets no address: why, and what to do.
+fn why_none(service: &Service, settings: &Settings, allocations: &Allocations) -> Unassigned {
     if settings.pool.is_empty()
-        && let Some((protocol, port)) = ports(service).find(|(protocol, port)| taken.is_host_port(protocol, *port))
+        && let Some((protocol, port)) =
+            ports(service).find(|(protocol, port)| allocations.is_host_port(protocol, *port))
     {
         let addresses = settings.node_addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
         let message = format!(
             "port {port}/{protocol} is used by the node itself on {addresses}, which load balancers share with it; choose \
              another port, or give each load balancer an address of its own with --load-balancer-pool"
         );
-        return Without { reason: "HostPortInUse", message };
+        return Unassigned { reason: "HostPortInUse", message };
     }
-    Without { reason: "NoAddress", message: no_address(service, settings, taken) }
+    Unassigned { reason: "NoAddress", message: no_address(service, settings, allocations) }
 }
 
-fn no_address(service: &Service, settings: &Settings, taken: &Taken) -> String {
-    let asked = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
+fn no_address(service: &Service, settings: &Settings, allocations: &Allocations) -> String {
+    let requested = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
     let pool = settings.pool.iter().map(Cidr::to_string).collect::<Vec<_>>().join(", ");
-    if let Some(asked) = asked.filter(|text| !text.is_empty()) {
-        let known = asked.parse().is_ok_and(|address| settings.knows(address));
+    if let Some(requested) = requested.filter(|text| !text.is_empty()) {
+        let known = requested.parse().is_ok_and(|address| settings.knows(address));
         return match (known, pool.is_empty()) {
             (true, false) => {
-                format!("spec.loadBalancerIP: {asked} belongs to another service; take another one or none")
+                format!("spec.loadBalancerIP: {requested} belongs to another service; choose another one or none")
             }
-            (false, false) => format!("spec.loadBalancerIP: {asked} is not of the pool {pool}; take one of it or none"),
+            (false, false) => {
+                format!("spec.loadBalancerIP: {requested} is not in the pool {pool}; choose one from it or none")
+            }
             (_, true) => format!(
-                "spec.loadBalancerIP: {asked} cannot be given; leave it out, or give the server a pool with \
+                "spec.loadBalancerIP: {requested} cannot be assigned; remove it, or configure a pool with \
                  --load-balancer-pool"
             ),
         };
@@ -210,7 +214,7 @@ fn no_address(service: &Service, settings: &Settings, taken: &Taken) -> String {
         return format!(
             "no address is free in the pool {pool}, where {} are in use; delete a load balancer that is not needed, or \
              give the server more networks with --load-balancer-pool",
-            taken.owners.len()
+            allocations.owners.len()
         );
     }
     let addresses = settings.node_addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
@@ -222,14 +226,14 @@ fn no_address(service: &Service, settings: &Settings, taken: &Taken) -> String {
 }
 
 #[derive(Default)]
-struct Taken {
+struct Allocations {
     owners: HashMap<IpAddr, usize>,
     ports: BTreeMap<(IpAddr, String, i32), ()>,
     host_ports: Ports,
 }
 
-impl Taken {
-    /// From a pool an address is for one service; a node's address is shared as long as ports differ.
+impl Allocations {
+    /// An address from a pool belongs to one Service; a node's address is shared if the ports differ.
     fn is_free(&self, service: &Service, address: IpAddr, settings: &Settings) -> bool {
         if !settings.pool.is_empty() {
             return !self.owners.contains_key(&address);
@@ -244,7 +248,7 @@ impl Taken {
         u16::try_from(port).map_or(true, |port| capture::is_host_port(protocol, port, &self.host_ports))
     }
 
-    fn take(&mut self, service: &Service, address: IpAddr) {
+    fn add(&mut self, service: &Service, address: IpAddr) {
         *self.owners.entry(address).or_default() += 1;
         for (protocol, port) in ports(service) {
             self.ports.insert((address, protocol, port), ());
@@ -257,15 +261,15 @@ fn ports(service: &Service) -> impl Iterator<Item = (String, i32)> + '_ {
     ports.map(|port| (port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), port.port))
 }
 
-async fn write(client: &Client, service: &Service, wanted: &[IpAddr]) -> Result<(), kube::Error> {
+async fn write(client: &Client, service: &Service, desired: &[IpAddr]) -> Result<(), kube::Error> {
     let meta = &service.metadata;
-    let points: Vec<_> = wanted.iter().map(|address| json!({"ip": address, "ipMode": "VIP"})).collect();
+    let points: Vec<_> = desired.iter().map(|address| json!({"ip": address, "ipMode": "VIP"})).collect();
     let balancer = if points.is_empty() { json!({"ingress": null}) } else { json!({"ingress": points}) };
     let patch = json!({"metadata": {"uid": meta.uid}, "status": {"loadBalancer": balancer}});
     let api = Api::<Service>::namespaced(client.clone(), meta.namespace.as_deref().unwrap_or_default());
     let name = meta.name.as_deref().unwrap_or_default();
     match api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await {
-        // Gone, or another one of the same name: the next look sees it.
+        // Deleted, or replaced by another of the same name: the next sync sees it.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         result => result.map(drop),
     }
@@ -288,11 +292,11 @@ mod tests {
 
     fn planned(services: &[Arc<Service>], settings: &Settings) -> (Vec<String>, usize) {
         let plan = plan(services, settings, &settings.host_ports());
-        let shown = plan.changes.iter().map(|(service, given)| {
+        let rendered = plan.changes.iter().map(|(service, given)| {
             let given: Vec<String> = given.iter().map(IpAddr::to_string).collect();
             format!("{}={}", service.metadata.name.as_deref().unwrap(), given.join("+"))
         });
-        (shown.collect(), plan.without.len())
+        (rendered.collect(), plan.without.len())
     }
 
     #[test]
@@ -331,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gets_nothing_is_told_why() {
+    fn events_explain_why_there_is_no_address() {
         let pool = vec!["192.168.7.0/30".parse().unwrap()];
         let node_addresses = vec!["192.168.1.1".parse().unwrap()];
         let with = Settings { pool, ..Settings::default() };
@@ -341,7 +345,7 @@ mod tests {
         for (settings, before, spec, said) in [
             (&with, held(), json!({}), "no address is free in the pool 192.168.7.0/30, where 2 are in use;"),
             (&with, held(), json!({"loadBalancerIP": "192.168.7.2"}), "192.168.7.2 belongs to another service"),
-            (&with, vec![], json!({"loadBalancerIP": "10.0.0.1"}), "10.0.0.1 is not of the pool 192.168.7.0/30"),
+            (&with, vec![], json!({"loadBalancerIP": "10.0.0.1"}), "10.0.0.1 is not in the pool 192.168.7.0/30"),
             (&without, vec![], json!({}), "port 80/TCP is used by the node itself on 192.168.1.1"),
         ] {
             let mut services = before;
@@ -353,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_s_own_ports_are_never_given() {
+    fn a_node_s_own_ports_are_never_allocated() {
         let node = "192.168.1.1";
         let settings = Settings { node_addresses: vec![node.parse().unwrap()], ..Settings::default() };
         let listening: Ports = [(Protocol::Tcp, 9100), (Protocol::Udp, 161)].into();
@@ -377,7 +381,7 @@ mod tests {
             let reasons: Vec<&str> = plan.without.iter().map(|(_, without)| without.reason).collect();
             assert_eq!(reasons, if is_given { vec![] } else { vec!["HostPortInUse"] });
         }
-        // A pool's address may have any port, but is never the node's own.
+        // An address from a pool may have any port, but is never the node's own.
         let pool = Settings { pool: vec!["192.168.1.0/30".parse().unwrap()], ..settings };
         let services = [service("a", 22, json!({}), &[]), service("b", 22, json!({"loadBalancerIP": node}), &[])];
         assert_eq!(planned(&services, &pool), (vec!["a=192.168.1.2".to_owned()], 1));
@@ -390,7 +394,7 @@ mod tests {
         let services =
             [service("a", 80, json!({}), &[]), service("b", 443, json!({}), &[]), service("c", 80, json!({}), &[])];
         assert_eq!(planned(&services, &settings), (vec![format!("a={node}"), format!("b={node}")], 1));
-        // Where the node itself answers, no service does, not even one that did.
+        // Ports of the node itself are not available, not even to a Service that had one.
         settings.node_ports = vec![80];
         let services = [service("a", 80, json!({}), &[node]), service("b", 443, json!({}), &[])];
         assert_eq!(planned(&services, &settings), (vec!["a=".to_owned(), format!("b={node}")], 1));

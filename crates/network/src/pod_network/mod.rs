@@ -1,5 +1,5 @@
-//! The machine's part of the pod network: once the node has its pod networks, the container runtime is told of the
-//! plugin, the kernel forwards, pods are masqueraded towards the outside, and other nodes' pods are routed to.
+//! Prepares the node for the pod network: once the node has pod CIDRs, writes the CNI configuration, enables forwarding,
+//! masquerades traffic that leaves the cluster, and keeps routes to other nodes' pods.
 
 pub mod routes;
 
@@ -16,17 +16,17 @@ use crate::cni::configuration::{CniSettings, NETWORK, write_cni_configuration};
 use crate::nft::{self, NftError};
 use crate::{cni, sysctl};
 
-/// The interface that carries pods' packets to nodes of other subnets.
+/// The interface that carries pods' packets to nodes in other subnets.
 pub const TUNNEL: &str = "knarr-vx";
 const TABLE: &str = "knarr-pods";
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,
-    /// Where the container runtime looks for network configurations.
+    /// The directory where the container runtime reads CNI configurations.
     pub configuration_directory: PathBuf,
     pub binary_directory: PathBuf,
-    /// This program, which the runtime starts as the plugin.
+    /// Path of this program, which the runtime starts as the plugin.
     pub binary: PathBuf,
     pub data_directory: PathBuf,
     pub bridge: String,
@@ -34,25 +34,25 @@ pub struct Settings {
     pub mtu: Option<u32>,
 }
 
-/// Prepares the node once it has pod networks, and keeps the ways to other nodes. Ends when dropped.
+/// Prepares the node once it has pod CIDRs, and keeps the routes to other nodes. Runs until dropped.
 pub async fn run(informers: Informers, settings: Settings) {
     let pod_cidrs = pod_cidrs_of(&informers, &settings.node_name).await;
     match cni::reconcile(&settings.data_directory, NETWORK).await {
         Ok(0) => {}
-        Ok(count) => tracing::info!(count, "addresses of pods that are gone were freed"),
-        Err(error) => tracing::warn!(%error, "leases of addresses could not be checked"),
+        Ok(count) => tracing::info!(count, "released addresses of pods that are gone"),
+        Err(error) => tracing::warn!(%error, "cannot check the address leases"),
     }
     cni::guard::harden(&settings.bridge);
     match cni::adopt(&settings.data_directory, NETWORK, &settings.bridge).await {
         Ok(0) => {}
-        Ok(count) => tracing::info!(count, "pods of an earlier version are isolated on the bridge"),
-        Err(error) => tracing::warn!(%error, "pods of an earlier version could not be isolated"),
+        Ok(count) => tracing::info!(count, "isolated pods of an earlier version on the bridge"),
+        Err(error) => tracing::warn!(%error, "cannot isolate pods of an earlier version"),
     }
     if let Err(error) = prepare(&settings.bridge, &pod_cidrs, &settings.cluster_cidrs) {
         tracing::error!(%error, "the rules for pods' packets could not be set: pods reach the outside with their own \
             addresses only, and are not kept to these");
     }
-    let told = CniSettings {
+    let cni_settings = CniSettings {
         data_directory: settings.data_directory.clone(),
         binary_directory: settings.binary_directory.clone(),
         binary: settings.binary.clone(),
@@ -61,17 +61,17 @@ pub async fn run(informers: Informers, settings: Settings) {
         cluster_cidrs: settings.cluster_cidrs.clone(),
         mtu: settings.mtu,
     };
-    if let Err(error) = write_cni_configuration(&settings.configuration_directory, &told) {
-        tracing::error!(%error, "the container runtime could not be told of the pod network");
+    if let Err(error) = write_cni_configuration(&settings.configuration_directory, &cni_settings) {
+        tracing::error!(%error, "cannot write the CNI configuration");
     }
     let of_routes = routes::Settings { node_name: settings.node_name, cluster_cidrs: settings.cluster_cidrs };
     routes::run(informers, of_routes).await;
 }
 
-/// Makes the kernel forward pods' packets, and give those that leave the cluster the node's address.
+/// Enables forwarding of pods' packets, and masquerading of those that leave the cluster.
 pub fn prepare(bridge: &str, pod_cidrs: &[Cidr], cluster_cidrs: &[Cidr]) -> Result<(), NftError> {
     sysctl::set("net/ipv4/ip_forward", "1");
-    // The kernel sends redirects when a packet leaves where it came from, as between two pods of a node.
+    // The kernel sends redirects when a packet leaves through its incoming interface, as between two pods of a node.
     sysctl::set("net/ipv4/conf/all/send_redirects", "0");
     if pod_cidrs.iter().any(|cidr| !cidr.is_ipv4()) {
         sysctl::set("net/ipv6/conf/all/forwarding", "1");
@@ -79,7 +79,7 @@ pub fn prepare(bridge: &str, pod_cidrs: &[Cidr], cluster_cidrs: &[Cidr]) -> Resu
     nft::run(&format!("{}{}", cni::guard::table(bridge), masquerade(pod_cidrs, cluster_cidrs)))
 }
 
-/// Waits until the node has networks for its pods.
+/// Waits until the node has pod CIDRs.
 async fn pod_cidrs_of(informers: &Informers, node: &str) -> Vec<Cidr> {
     let nodes = informers.selected::<Node>(&format!("metadata.name={node}"), "");
     let changed = Arc::new(Notify::new());
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_leaves_the_cluster_is_masqueraded() {
+    fn only_traffic_that_leaves_the_cluster_is_masqueraded() {
         let text = masquerade(&["10.244.1.0/24".parse().unwrap()], &["10.244.0.0/16".parse().unwrap()]);
         assert!(
             text.contains("type ipv4_addr ; flags interval ; auto-merge ; elements = { 10.244.0.0/16, 224.0.0.0/4 }")

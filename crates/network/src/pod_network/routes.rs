@@ -1,10 +1,10 @@
-//! Ways to the pods of other nodes: straight to a node on the same subnet, through a VXLAN tunnel to others.
+//! Routes to the pods of other nodes: direct to a node on the same subnet, through a VXLAN tunnel to others.
 //!
-//! A tunnel's end has the first address of its node's pod network and a hardware address made from it, so that every
-//! node can work out every other's without asking.
+//! A tunnel endpoint has the first address of its node's pod CIDR and a hardware address derived from it, so that every
+//! node can compute those of all others.
 //!
-//! Where no route at all leads to the services' networks, as on a machine without a default route, there is one here: a
-//! program on the machine could not even begin to speak to a service, though its packets would then go elsewhere.
+//! If no route leads to the Service networks, as on a host without a default route, one is added here: otherwise processes
+//! on the node could not connect to a Service at all, although the packets are rewritten afterwards.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,20 +26,20 @@ use crate::sysctl;
 
 const TUNNEL_ID: u32 = 107;
 const TUNNEL_PORT: u16 = 8472;
-/// What a tunnel adds to each packet, over IPv4 and over IPv6.
+/// Overhead of the tunnel per packet, over IPv4 and over IPv6.
 const TUNNEL_HEADERS: [u32; 2] = [50, 70];
-/// Routes vanish with their interface; they are looked at again this often even when no node changes.
-const AGAIN: Duration = Duration::from_secs(30);
+/// Routes vanish with their interface; they are checked this often even if no node changes.
+const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,
-    /// Networks of all pods. Routes lead nowhere else; where none is given for a family, any network is taken.
+    /// Networks of all pods. Routes to other networks are refused; a family without a network here is not restricted.
     pub cluster_cidrs: Vec<Cidr>,
 }
 
-/// Keeps the routes true until dropped.
+/// Keeps the routes in sync until dropped.
 pub async fn run(informers: Informers, settings: Settings) {
     let nodes = informers.of::<Node>();
     let changed = Arc::new(Notify::new());
@@ -50,37 +50,37 @@ pub async fn run(informers: Informers, settings: Settings) {
     services.on_change(move |_| notify.notify_one());
     nodes.synced().await;
     services.synced().await;
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     loop {
-        let places: Vec<Place> = nodes.list().iter().map(|node| Place::of(node)).collect();
+        let places: Vec<NodeNetwork> = nodes.list().iter().map(|node| NodeNetwork::of(node)).collect();
         let of_services = networks_of(&services.list());
-        let (places, refused) = trustworthy(places, &settings, &of_services);
-        for refusal in refused.difference(&told) {
+        let (places, refused) = accept_networks(places, &settings, &of_services);
+        for refusal in refused.difference(&reported) {
             tracing::warn!(node = refusal.node, "no route to {}: {}", refusal.network, refusal.reason);
         }
-        told = refused;
+        reported = refused;
         let pause = match apply(&places, &settings.node_name, &of_services).await {
-            Ok(()) => AGAIN,
+            Ok(()) => RESYNC_INTERVAL,
             Err(error) => {
-                tracing::error!(error = %chain(&error), "the ways to other nodes' pods could not be set");
+                tracing::error!(error = %chain(&error), "cannot set the routes to other nodes' pods");
                 RETRY
             }
         };
-        // Whichever comes first: a change, or the time to look again.
+        // Wakes up on a change or after the resync interval.
         let _ = tokio::time::timeout(pause, changed.notified()).await;
     }
 }
 
-/// A node as far as routes go.
+/// The addresses and pod networks of a node.
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct NodeNetwork {
     name: String,
     addresses: Vec<IpAddr>,
     pods: Vec<Cidr>,
     created: Option<Timestamp>,
 }
 
-/// A pod network of a node that is not routed to.
+/// A node's pod network that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Refusal {
     node: String,
@@ -88,7 +88,7 @@ struct Refusal {
     reason: &'static str,
 }
 
-impl Place {
+impl NodeNetwork {
     fn of(node: &Node) -> Self {
         let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
         let internal = addresses.filter(|address| address.type_ == "InternalIP");
@@ -101,21 +101,21 @@ impl Place {
     }
 }
 
-/// Leaves out pod networks that would draw traffic of others: a node may claim any when it registers. A network has to lie
-/// within the cluster's, clear of services, nodes, this node's pods and those of older nodes.
-fn trustworthy(
-    mut places: Vec<Place>,
+/// Refuses pod networks that would capture the traffic of others: a node may claim any network when it registers. A network
+/// must be within the cluster's, and disjoint from Services, nodes, this node's pods and those of older nodes.
+fn accept_networks(
+    mut places: Vec<NodeNetwork>,
     settings: &Settings,
     services: &BTreeSet<Cidr>,
-) -> (Vec<Place>, BTreeSet<Refusal>) {
-    // This node knows its own network best; after that, who was there first.
+) -> (Vec<NodeNetwork>, BTreeSet<Refusal>) {
+    // This node's own network first; then by age.
     places.sort_by_key(|place| (place.name != settings.node_name, place.created, place.name.clone()));
     let nodes: Vec<IpAddr> = places.iter().flat_map(|place| place.addresses.iter().copied()).collect();
     let is_foreign = |network: &Cidr| {
         let mut of_family = settings.cluster_cidrs.iter().filter(|one| one.is_ipv4() == network.is_ipv4()).peekable();
         of_family.peek().is_some() && !of_family.any(|one| one.covers(network))
     };
-    let (mut taken, mut refused) = (Vec::<Cidr>::new(), BTreeSet::new());
+    let (mut accepted, mut refused) = (Vec::<Cidr>::new(), BTreeSet::new());
     for place in &mut places {
         let is_own = place.name == settings.node_name;
         let node = place.name.clone();
@@ -129,14 +129,14 @@ fn trustworthy(
                 Some("it overlaps the networks of services")
             } else if nodes.iter().any(|address| network.contains(*address)) {
                 Some("it holds the address of a node")
-            } else if taken.iter().any(overlaps) {
+            } else if accepted.iter().any(overlaps) {
                 Some("it overlaps the pod network of this node or an older one")
             } else {
                 None
             };
             match reason {
                 Some(reason) => drop(refused.insert(Refusal { node: node.clone(), network: *network, reason })),
-                None => taken.push(*network),
+                None => accepted.push(*network),
             }
             reason.is_none()
         });
@@ -144,42 +144,42 @@ fn trustworthy(
     (places, refused)
 }
 
-/// The way to one network of another node.
+/// The route to one pod network of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Way {
-    Straight { to: Cidr, gateway: IpAddr },
+enum PeerRoute {
+    Direct { to: Cidr, gateway: IpAddr },
     Tunnel { to: Cidr, inner: IpAddr, mac: [u8; 6], node: IpAddr },
 }
 
-/// All ways from a node whose interfaces are on the given networks.
-fn plan(places: &[Place], own: &Place, networks: &[Cidr]) -> Vec<Way> {
-    let mut ways = Vec::new();
+/// All routes from a node whose interfaces are on the given networks.
+fn plan(places: &[NodeNetwork], own: &NodeNetwork, networks: &[Cidr]) -> Vec<PeerRoute> {
+    let mut routes = Vec::new();
     for place in places.iter().filter(|place| place.name != own.name) {
         let mac = tunnel_mac(&place.pods);
         for to in &place.pods {
-            let straight = place.addresses.iter().find(|address| {
+            let direct = place.addresses.iter().find(|address| {
                 address.is_ipv4() == to.is_ipv4() && networks.iter().any(|network| network.contains(**address))
             });
-            if let Some(gateway) = straight {
-                ways.push(Way::Straight { to: *to, gateway: *gateway });
+            if let Some(gateway) = direct {
+                routes.push(PeerRoute::Direct { to: *to, gateway: *gateway });
                 continue;
             }
-            // The outer address must be of a family that this node speaks too.
+            // The outer address must be of a family that this node has, too.
             let spoken = |address: &&IpAddr| own.addresses.iter().any(|mine| mine.is_ipv4() == address.is_ipv4());
             if let (Some(mac), Some(node)) = (mac, place.addresses.iter().find(spoken)) {
-                ways.push(Way::Tunnel { to: *to, inner: to.first(), mac, node: *node });
+                routes.push(PeerRoute::Tunnel { to: *to, inner: to.first(), mac, node: *node });
             }
         }
     }
-    ways
+    routes
 }
 
 fn tunnel_mac(pods: &[Cidr]) -> Option<[u8; 6]> {
     pods.first().map(|cidr| hardware_address(cidr.first()))
 }
 
-/// Networks of services that no route of others leads to, each with this node's address of its family.
-fn unreachable(services: &BTreeSet<Cidr>, others: &[Route], own: &Place) -> Vec<(Cidr, IpAddr)> {
+/// Service networks that no other route covers, each with this node's address of its family.
+fn unreachable(services: &BTreeSet<Cidr>, others: &[Route], own: &NodeNetwork) -> Vec<(Cidr, IpAddr)> {
     let leads = |to: &Cidr| {
         let covers = |route: &Route| route.to.is_ipv4() == to.is_ipv4() && route.to.length() <= to.length();
         others.iter().any(|route| covers(route) && route.to.contains(to.first()))
@@ -188,7 +188,7 @@ fn unreachable(services: &BTreeSet<Cidr>, others: &[Route], own: &Place) -> Vec<
     services.iter().filter(|to| !leads(to)).filter_map(|to| Some((*to, *source(to)?))).collect()
 }
 
-async fn apply(places: &[Place], node: &str, services: &BTreeSet<Cidr>) -> Result<(), NetlinkError> {
+async fn apply(places: &[NodeNetwork], node: &str, services: &BTreeSet<Cidr>) -> Result<(), NetlinkError> {
     let Some(own) = places.iter().find(|place| place.name == node) else { return Ok(()) };
     let netlink = Netlink::open()?;
     let addresses = netlink.addresses(None).await?;
@@ -198,32 +198,32 @@ async fn apply(places: &[Place], node: &str, services: &BTreeSet<Cidr>) -> Resul
         .filter_map(|(_, address, length)| Cidr::new(*address, *length))
         .filter(|network| !own.pods.contains(network))
         .collect();
-    let ways = plan(places, own, &networks);
-    let needs_tunnel = ways.iter().any(|way| matches!(way, Way::Tunnel { .. }));
+    let routes = plan(places, own, &networks);
+    let needs_tunnel = routes.iter().any(|way| matches!(way, PeerRoute::Tunnel { .. }));
     let tunnel = if needs_tunnel { ensure_tunnel(&netlink, own, &addresses).await? } else { None };
-    let mut wanted = BTreeSet::new();
-    for way in ways {
+    let mut desired = BTreeSet::new();
+    for way in routes {
         let route = match way {
-            Way::Straight { to, gateway } => {
+            PeerRoute::Direct { to, gateway } => {
                 Route { to, gateway: Some(gateway), link: None, on_link: false, source: None }
             }
-            Way::Tunnel { to, inner, mac, node } => {
+            PeerRoute::Tunnel { to, inner, mac, node } => {
                 let Some(link) = tunnel else { continue };
                 netlink.set_tunnel_peer(link, inner, &mac, node).await?;
                 Route { to, gateway: Some(inner), link: Some(link), on_link: true, source: None }
             }
         };
         netlink.set_route(&route, true).await?;
-        wanted.insert(route.to);
+        desired.insert(route.to);
     }
     for (to, source) in unreachable(services, &netlink.other_routes().await?, own) {
         let link = Some(netlink.link("lo").await?.index);
         let route = Route { to, gateway: None, link, on_link: false, source: Some(source) };
         netlink.set_route(&route, true).await?;
-        wanted.insert(to);
+        desired.insert(to);
     }
     for route in netlink.own_routes().await? {
-        if !wanted.contains(&route.to) {
+        if !desired.contains(&route.to) {
             match netlink.delete_route(&route).await {
                 Err(error) if !error.is_gone() => return Err(error),
                 _ => {}
@@ -237,13 +237,13 @@ fn is_whole(address: IpAddr, length: u8) -> bool {
     length == if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The tunnel's interface, made if it is not there.
+/// The tunnel interface, created if it does not exist.
 async fn ensure_tunnel(
     netlink: &Netlink,
-    own: &Place,
+    own: &NodeNetwork,
     addresses: &[(u32, IpAddr, u8)],
 ) -> Result<Option<u32>, NetlinkError> {
-    let local = own.addresses.iter().find_map(|wanted| addresses.iter().find(|(_, address, _)| address == wanted));
+    let local = own.addresses.iter().find_map(|desired| addresses.iter().find(|(_, address, _)| address == desired));
     let (Some((under, local, _)), Some(mac)) = (local, tunnel_mac(&own.pods)) else { return Ok(None) };
     let mtu = netlink.link_at(*under).await?.mtu - TUNNEL_HEADERS[usize::from(local.is_ipv6())];
     let link = match netlink.link(TUNNEL).await {
@@ -253,7 +253,7 @@ async fn ensure_tunnel(
                 netlink.delete_link(old.index).await?;
             }
             netlink.add_vxlan(TUNNEL, TUNNEL_ID, TUNNEL_PORT, *local, mtu, mac).await?;
-            // Packets may come from a node by the tunnel though this node answers straight, and the other way round.
+            // Packets may arrive through the tunnel although this node replies directly, and vice versa.
             sysctl::set(&format!("net/ipv4/conf/{TUNNEL}/rp_filter"), "0");
             netlink.link(TUNNEL).await?
         }
@@ -282,8 +282,8 @@ fn chain(error: &dyn std::error::Error) -> String {
 mod tests {
     use super::*;
 
-    fn place(name: &str, address: &str, pods: &[&str]) -> Place {
-        Place {
+    fn place(name: &str, address: &str, pods: &[&str]) -> NodeNetwork {
+        NodeNetwork {
             name: name.into(),
             addresses: vec![address.parse().unwrap()],
             pods: pods.iter().map(|text| text.parse().unwrap()).collect(),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn services_have_a_route_where_nothing_leads_to_them() {
+    fn service_networks_without_a_route_get_one() {
         let own = place("one", "192.168.1.1", &["10.244.0.0/24"]);
         let route =
             |to: &str| Route { to: to.parse().unwrap(), gateway: None, link: Some(2), on_link: false, source: None };
@@ -317,7 +317,7 @@ mod tests {
         let services = ["10.96.0.0/12".parse().unwrap()].into();
         let own = place("one", "10.0.0.1", &["10.244.0.0/24"]);
         let old = place("two", "192.168.1.2", &["10.244.1.0/24"]);
-        for (claimed, is_taken) in [
+        for (claimed, is_accepted) in [
             ("10.244.2.0/24", true),
             ("fd00:2::/64", true),
             ("0.0.0.0/0", false),
@@ -332,30 +332,30 @@ mod tests {
         ] {
             let mut new = place("a-new-one", "192.168.1.3", &[claimed]);
             new.created = Some(Timestamp::from_second(1_000_000_000).unwrap());
-            let (places, refused) = trustworthy(vec![new, old.clone(), own.clone()], &settings, &services);
+            let (places, refused) = accept_networks(vec![new, old.clone(), own.clone()], &settings, &services);
             let networks = |name: &str| places.iter().find(|place| place.name == name).unwrap().pods.len();
             assert_eq!((networks("one"), networks("two")), (1, 1), "{claimed} takes nothing away");
-            assert_eq!(networks("a-new-one") == 1, is_taken, "{claimed}");
-            assert_eq!(refused.len(), usize::from(!is_taken), "{claimed}: {refused:?}");
+            assert_eq!(networks("a-new-one") == 1, is_accepted, "{claimed}");
+            assert_eq!(refused.len(), usize::from(!is_accepted), "{claimed}: {refused:?}");
         }
     }
 
     #[test]
-    fn neighbours_are_reached_straight_and_others_by_tunnel() {
+    fn neighbours_are_reached_directly_and_others_by_tunnel() {
         let own = place("one", "192.168.1.1", &["10.244.0.0/24", "fd00::/64"]);
         let near = place("two", "192.168.1.2", &["10.244.1.0/24", "fd00:1::/64"]);
         let far = place("three", "172.16.0.2", &["10.244.2.0/24"]);
         let other_family = place("four", "fd99::4", &["10.244.3.0/24"]);
         let networks = ["192.168.1.0/24".parse().unwrap()];
-        let ways = plan(&[own.clone(), near, far, other_family], &own, &networks);
+        let routes = plan(&[own.clone(), near, far, other_family], &own, &networks);
         let node = "192.168.1.2".parse().unwrap();
         let mac = [0x0a, 0x58, 10, 244, 1, 0];
         assert_eq!(
-            ways,
+            routes,
             [
-                Way::Straight { to: "10.244.1.0/24".parse().unwrap(), gateway: node },
-                Way::Tunnel { to: "fd00:1::/64".parse().unwrap(), inner: "fd00:1::".parse().unwrap(), mac, node },
-                Way::Tunnel {
+                PeerRoute::Direct { to: "10.244.1.0/24".parse().unwrap(), gateway: node },
+                PeerRoute::Tunnel { to: "fd00:1::/64".parse().unwrap(), inner: "fd00:1::".parse().unwrap(), mac, node },
+                PeerRoute::Tunnel {
                     to: "10.244.2.0/24".parse().unwrap(),
                     inner: "10.244.2.0".parse().unwrap(),
                     mac: [0x0a, 0x58, 10, 244, 2, 0],

@@ -1,28 +1,28 @@
-//! What a policy means, without the parts of the API that mean the same.
+//! NetworkPolicies in normalized form, without the API's different ways to say the same.
 
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use knarr_client::selector::{Labels, Selector};
 
-use super::member::Member;
+use super::member::PolicyPod;
 use crate::cidr::Cidr;
 use crate::proxy::Protocol;
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Compiled {
+pub struct CompiledPolicy {
     pub namespace: String,
     pub targets: Selector,
-    /// What its targets may receive; `None` when it says nothing about that.
+    /// Allowed ingress; `None` if the policy does not restrict it.
     pub ingress: Option<Vec<Rule>>,
-    /// What its targets may send.
+    /// Allowed egress.
     pub egress: Option<Vec<Rule>>,
 }
 
 /// One permission: these peers, on these ports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// `None` for anybody.
+    /// `None` for any peer.
     pub peers: Option<Vec<Peer>>,
     /// `None` for all ports.
     pub ports: Option<Vec<Port>>,
@@ -34,10 +34,10 @@ pub enum Peer {
     Block { network: Cidr, except: Vec<Cidr> },
 }
 
-/// Pods by their labels and those of their namespaces. Policies that name the same pods share a group.
+/// Pods by their labels and those of their namespaces. Policies with equal selectors share a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// The same for groups that mean the same.
+    /// Equal for groups with equal selectors.
     pub identity: String,
     namespaces: Namespaces,
     pods: Selector,
@@ -56,7 +56,7 @@ pub enum Port {
     Named { protocol: Protocol, name: String },
 }
 
-impl Compiled {
+impl CompiledPolicy {
     pub fn of(policy: &NetworkPolicy) -> Self {
         let namespace = policy.metadata.namespace.clone().unwrap_or_default();
         let Some(spec) = &policy.spec else {
@@ -84,7 +84,7 @@ impl Compiled {
         }
     }
 
-    pub fn is_for(&self, member: &Member) -> bool {
+    pub fn is_for(&self, member: &PolicyPod) -> bool {
         member.namespace == self.namespace && self.targets.matches(Some(&member.labels))
     }
 
@@ -95,7 +95,7 @@ impl Compiled {
 
 impl Group {
     /// `labels` are those of the pod's namespace, if it is known.
-    pub fn contains(&self, member: &Member, labels: Option<&Labels>) -> bool {
+    pub fn contains(&self, member: &PolicyPod, labels: Option<&Labels>) -> bool {
         let is_of_namespace = match &self.namespaces {
             Namespaces::One(name) => member.namespace == *name,
             Namespaces::Selected(selector) => labels.is_some_and(|labels| selector.matches(Some(labels))),
@@ -110,15 +110,15 @@ impl Group {
 
 fn compile_peer(peer: &NetworkPolicyPeer, namespace: &str) -> Option<Peer> {
     if let Some(block) = &peer.ip_block {
-        // Of a block whose exceptions cannot be read, nobody is let through.
+        // A block with an invalid exception allows nothing.
         let except: Result<Vec<Cidr>, _> = block.except.iter().flatten().map(|text| text.parse()).collect();
         return Some(Peer::Block { network: block.cidr.parse().ok()?, except: except.ok()? });
     }
     let namespaces = match &peer.namespace_selector {
-        Some(wanted) => Namespaces::Selected(selector(wanted)),
+        Some(labels) => Namespaces::Selected(selector(labels)),
         None => Namespaces::One(namespace.to_owned()),
     };
-    // Selectors are written in one way, so that text tells whether two are the same.
+    // Selectors have a canonical text, by which equal ones are recognized.
     let text = |selector: &Option<LabelSelector>| serde_json::to_string(selector).unwrap_or_default();
     let of_namespaces = match &namespaces {
         Namespaces::One(name) => name.clone(),
@@ -131,10 +131,10 @@ fn compile_peer(peer: &NetworkPolicyPeer, namespace: &str) -> Option<Peer> {
     }))
 }
 
-/// The API server lets no unknown operator through; if one comes all the same, nobody is meant.
-fn selector(wanted: &LabelSelector) -> Selector {
-    Selector::of(wanted).unwrap_or_else(|error| {
-        tracing::warn!(%error, "a network policy's selector cannot be read");
+/// The API server rejects unknown operators; if one arrives all the same, nothing is selected.
+fn selector(labels: &LabelSelector) -> Selector {
+    Selector::of(labels).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot parse a network policy's selector");
         Selector::nothing()
     })
 }
@@ -157,13 +157,13 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn compile(spec: Value) -> Compiled {
+    fn compile(spec: Value) -> CompiledPolicy {
         let policy = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec});
-        Compiled::of(&serde_json::from_value(policy).unwrap())
+        CompiledPolicy::of(&serde_json::from_value(policy).unwrap())
     }
 
     #[test]
-    fn directions_are_those_it_speaks_of() {
+    fn directions_depend_on_policy_types() {
         for (spec, ingress, egress) in [
             (json!({"podSelector": {}}), true, false),
             (json!({"podSelector": {}, "egress": [{}]}), true, true),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_lets_nobody_through() {
+    fn invalid_blocks_allow_nothing() {
         for block in [
             json!({"cidr": "010.0.0.0/8"}),
             json!({"cidr": "10.0.0.0/8", "except": ["10.010.0.0/16"]}),
@@ -201,7 +201,7 @@ mod tests {
             panic!("{rules:?}")
         };
         assert_eq!(except.len(), 1);
-        let member = |namespace: &str, label: &str| Member {
+        let member = |namespace: &str, label: &str| PolicyPod {
             namespace: namespace.into(),
             labels: [("a".to_owned(), label.to_owned())].into(),
             addresses: vec![],

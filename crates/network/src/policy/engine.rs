@@ -1,4 +1,4 @@
-//! The tables that pods, namespaces and policies call for. A change touches what depends on it alone.
+//! Computes the nftables content for pods, namespaces and policies incrementally: a change touches only what depends on it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use knarr_client::selector::Labels;
 use sha2::{Digest, Sha256};
 
-use super::compiled::{Compiled, Group, Peer, Port, Rule};
-use super::member::Member;
+use super::compiled::{CompiledPolicy, Group, Peer, Port, Rule};
+use super::member::PolicyPod;
 use super::tables::{EGRESS, INGRESS, ITSELF, KNOWN, Tables};
 use crate::cidr::Cidr;
 use crate::proxy::{Family, Protocol};
@@ -16,24 +16,24 @@ pub struct Engine {
     tables: [Tables; 2],
     namespaces: HashMap<String, Labels>,
     /// By namespace/name, as policies.
-    pods: BTreeMap<String, Held>,
-    policies: BTreeMap<String, Compiled>,
-    /// Sets of pods that rules name.
-    groups: BTreeMap<String, Used<Group>>,
-    /// Sets of ports that rules name, by what they are named.
-    ports: BTreeMap<String, Used<(Protocol, String)>>,
-    /// Chains that stand for several policies together, and how many pods use each.
-    together: HashMap<String, usize>,
+    pods: BTreeMap<String, PodChains>,
+    policies: BTreeMap<String, CompiledPolicy>,
+    /// Sets of pods that rules reference.
+    groups: BTreeMap<String, RefCounted<Group>>,
+    /// Sets of named ports that rules reference, by protocol and name.
+    ports: BTreeMap<String, RefCounted<(Protocol, String)>>,
+    /// Chains that combine several policies, with the number of pods that use each.
+    combined: HashMap<String, usize>,
 }
 
-/// A pod, and the chains that it is led to.
-struct Held {
-    member: Member,
+/// A pod and its chains.
+struct PodChains {
+    member: PolicyPod,
     chains: [Option<String>; 2],
 }
 
-struct Used<T> {
-    what: T,
+struct RefCounted<T> {
+    value: T,
     users: usize,
 }
 
@@ -60,7 +60,7 @@ impl Direction {
         }
     }
 
-    fn rules(self, policy: &Compiled) -> Option<&[Rule]> {
+    fn rules(self, policy: &CompiledPolicy) -> Option<&[Rule]> {
         match self {
             Direction::In => policy.ingress.as_deref(),
             Direction::Out => policy.egress.as_deref(),
@@ -77,7 +77,7 @@ impl Default for Engine {
             policies: BTreeMap::new(),
             groups: BTreeMap::new(),
             ports: BTreeMap::new(),
-            together: HashMap::new(),
+            combined: HashMap::new(),
         }
     }
 }
@@ -97,7 +97,7 @@ impl Engine {
 
     /// Whether a pod is known with all of these addresses.
     pub fn knows(&self, key: &str, addresses: &[IpAddr]) -> bool {
-        let member = self.pods.get(key).map(|held| &held.member);
+        let member = self.pods.get(key).map(|pod| &pod.member);
         member.is_some_and(|member| addresses.iter().all(|address| member.addresses.contains(address)))
     }
 
@@ -109,38 +109,38 @@ impl Engine {
         if let Some(labels) = &labels {
             self.namespaces.insert(name.to_owned(), labels.clone());
         }
-        for (set, group) in self.groups.iter().filter(|(_, group)| group.what.depends_on_namespaces()) {
-            for held in of_namespace(&self.pods, name).map(|(_, held)| held) {
-                let was = group.what.contains(&held.member, old.as_ref());
-                let is = group.what.contains(&held.member, labels.as_ref());
+        for (set, group) in self.groups.iter().filter(|(_, group)| group.value.depends_on_namespaces()) {
+            for pod in of_namespace(&self.pods, name).map(|(_, pod)| pod) {
+                let was = group.value.contains(&pod.member, old.as_ref());
+                let is = group.value.contains(&pod.member, labels.as_ref());
                 if was != is {
-                    change_addresses(&mut self.tables, set, &held.member, is);
+                    change_addresses(&mut self.tables, set, &pod.member, is);
                 }
             }
         }
     }
 
-    pub fn set_pod(&mut self, key: &str, member: Option<Member>) {
-        if self.pods.get(key).map(|held| &held.member) == member.as_ref() {
+    pub fn set_pod(&mut self, key: &str, member: Option<PolicyPod>) {
+        if self.pods.get(key).map(|pod| &pod.member) == member.as_ref() {
             return;
         }
-        if let Some(held) = self.pods.remove(key) {
-            self.count_pod(&held.member, false);
-            self.free(&held);
+        if let Some(pod) = self.pods.remove(key) {
+            self.count_pod(&pod.member, false);
+            self.free(&pod);
         }
         if let Some(member) = member {
             self.count_pod(&member, true);
-            let held = self.isolate(member);
-            self.pods.insert(key.to_owned(), held);
+            let pod = self.isolate(member);
+            self.pods.insert(key.to_owned(), pod);
         }
     }
 
-    pub fn set_policy(&mut self, key: &str, policy: Option<Compiled>) {
+    pub fn set_policy(&mut self, key: &str, policy: Option<CompiledPolicy>) {
         if self.policies.get(key) == policy.as_ref() {
             return;
         }
         let old = self.policies.remove(key);
-        // What the new one needs comes before what the old one leaves goes: groups that both name stay.
+        // Add references of the new policy before releasing those of the old one: shared groups stay.
         if let Some(policy) = &policy {
             self.use_sets(policy);
             self.write_policy(key, policy);
@@ -149,17 +149,17 @@ impl Engine {
         let concerned: Vec<String> = {
             let both = [old.as_ref(), policy.as_ref()];
             let namespace = key.split('/').next().unwrap_or_default();
-            let is_concerned = |held: &Held| both.iter().flatten().any(|policy| policy.is_for(&held.member));
+            let is_concerned = |pod: &PodChains| both.iter().flatten().any(|policy| policy.is_for(&pod.member));
             of_namespace(&self.pods, namespace)
-                .filter(|(_, held)| held.member.is_local && is_concerned(held))
+                .filter(|(_, pod)| pod.member.is_local && is_concerned(pod))
                 .map(|(key, _)| key.clone())
                 .collect()
         };
-        for pod in concerned {
-            if let Some(held) = self.pods.remove(&pod) {
-                self.free(&held);
-                let held = self.isolate(held.member);
-                self.pods.insert(pod, held);
+        for key in concerned {
+            if let Some(pod) = self.pods.remove(&key) {
+                self.free(&pod);
+                let pod = self.isolate(pod.member);
+                self.pods.insert(key, pod);
             }
         }
         if let Some(old) = old {
@@ -174,24 +174,24 @@ impl Engine {
         }
     }
 
-    /// Puts a pod into all sets that mean it, or takes it out of them.
-    fn count_pod(&mut self, member: &Member, is_there: bool) {
+    /// Adds a pod to all matching sets, or removes it from them.
+    fn count_pod(&mut self, member: &PolicyPod, is_there: bool) {
         let labels = self.namespaces.get(&member.namespace);
         for (set, group) in &self.groups {
-            if group.what.contains(member, labels) {
+            if group.value.contains(member, labels) {
                 change_addresses(&mut self.tables, set, member, is_there);
             }
         }
         for (set, port) in &self.ports {
-            change_ports(&mut self.tables, set, &port.what, member, is_there);
+            change_ports(&mut self.tables, set, &port.value, member, is_there);
         }
     }
 
-    /// Leads a pod to the chain of all policies that select it.
-    fn isolate(&mut self, member: Member) -> Held {
+    /// Maps a pod's addresses to the chain of all policies that select it.
+    fn isolate(&mut self, member: PolicyPod) -> PodChains {
         let mut chains = [None, None];
         if !member.is_local {
-            return Held { member, chains };
+            return PodChains { member, chains };
         }
         change_addresses(&mut self.tables, KNOWN, &member, true);
         for (direction, chain) in Direction::BOTH.into_iter().zip(&mut chains) {
@@ -202,7 +202,7 @@ impl Engine {
                 continue;
             }
             let name = format!("all-{}-{}", direction.name(), short_hash(&names.join(" ")));
-            let users = self.together.entry(name.clone()).or_default();
+            let users = self.combined.entry(name.clone()).or_default();
             *users += 1;
             if *users == 1 {
                 let rules: Vec<String> =
@@ -216,17 +216,17 @@ impl Engine {
             }
             *chain = Some(name);
         }
-        Held { member, chains }
+        PodChains { member, chains }
     }
 
-    /// Leads a pod nowhere any more. An address that another pod has got already stays led to that one's chain.
-    fn free(&mut self, held: &Held) {
-        if held.member.is_local {
-            change_addresses(&mut self.tables, KNOWN, &held.member, false);
+    /// Removes a pod's map elements. An address that another pod has got already stays mapped to that pod's chain.
+    fn free(&mut self, pod: &PodChains) {
+        if pod.member.is_local {
+            change_addresses(&mut self.tables, KNOWN, &pod.member, false);
         }
-        for (index, (direction, chain)) in Direction::BOTH.into_iter().zip(&held.chains).enumerate() {
+        for (index, (direction, chain)) in Direction::BOTH.into_iter().zip(&pod.chains).enumerate() {
             let Some(chain) = chain else { continue };
-            for address in &held.member.addresses {
+            for address in &pod.member.addresses {
                 let heir =
                     self.pods.values().find(|other| other.member.is_local && other.member.addresses.contains(address));
                 let target = heir.and_then(|heir| heir.chains[index].as_ref()).map(|chain| format!("goto {chain}"));
@@ -234,27 +234,27 @@ impl Engine {
                 tables.set_element(direction.map(), address.to_string(), target);
                 tables.remove_element(ITSELF, format!("{address} . {address}"));
             }
-            let users = self.together.entry(chain.clone()).or_default();
+            let users = self.combined.entry(chain.clone()).or_default();
             *users = users.saturating_sub(1);
             if *users == 0 {
-                self.together.remove(chain);
+                self.combined.remove(chain);
                 self.tables.iter_mut().for_each(|tables| tables.set_chain(chain, None));
             }
         }
     }
 
-    fn write_policy(&mut self, key: &str, policy: &Compiled) {
+    fn write_policy(&mut self, key: &str, policy: &CompiledPolicy) {
         for direction in Direction::BOTH {
             let Some(rules) = direction.rules(policy) else { continue };
             for tables in &mut self.tables {
                 let family = tables.family();
-                let lines = rules.iter().flat_map(|rule| write_rule(rule, direction, family)).collect();
+                let lines = rules.iter().flat_map(|rule| render_rule(rule, direction, family)).collect();
                 tables.set_chain(&policy_chain(key, direction), Some(lines));
             }
         }
     }
 
-    fn use_sets(&mut self, policy: &Compiled) {
+    fn use_sets(&mut self, policy: &CompiledPolicy) {
         for group in groups_of(policy) {
             let set = group_set(group);
             if let Some(used) = self.groups.get_mut(&set) {
@@ -264,12 +264,12 @@ impl Engine {
             for tables in &mut self.tables {
                 tables.add_set(&set, format!("{{ type {} ; }}", tables.family().address_type()));
             }
-            for held in self.pods.values() {
-                if group.contains(&held.member, self.namespaces.get(&held.member.namespace)) {
-                    change_addresses(&mut self.tables, &set, &held.member, true);
+            for pod in self.pods.values() {
+                if group.contains(&pod.member, self.namespaces.get(&pod.member.namespace)) {
+                    change_addresses(&mut self.tables, &set, &pod.member, true);
                 }
             }
-            self.groups.insert(set, Used { what: group.clone(), users: 1 });
+            self.groups.insert(set, RefCounted { value: group.clone(), users: 1 });
         }
         for port in named_ports_of(policy) {
             let set = port_set(&port);
@@ -280,14 +280,14 @@ impl Engine {
             for tables in &mut self.tables {
                 tables.add_set(&set, format!("{{ type {} . inet_service ; }}", tables.family().address_type()));
             }
-            for held in self.pods.values() {
-                change_ports(&mut self.tables, &set, &port, &held.member, true);
+            for pod in self.pods.values() {
+                change_ports(&mut self.tables, &set, &port, &pod.member, true);
             }
-            self.ports.insert(set, Used { what: port, users: 1 });
+            self.ports.insert(set, RefCounted { value: port, users: 1 });
         }
     }
 
-    fn leave_sets(&mut self, policy: &Compiled) {
+    fn leave_sets(&mut self, policy: &CompiledPolicy) {
         for set in groups_of(policy).map(group_set) {
             if leave(&mut self.groups, &set) {
                 self.tables.iter_mut().for_each(|tables| tables.remove_set(&set));
@@ -301,8 +301,8 @@ impl Engine {
     }
 }
 
-/// Tells whether nobody uses it any more.
-fn leave<T>(all: &mut BTreeMap<String, Used<T>>, name: &str) -> bool {
+/// Releases a reference. Returns whether it was the last one.
+fn leave<T>(all: &mut BTreeMap<String, RefCounted<T>>, name: &str) -> bool {
     let Some(used) = all.get_mut(name) else { return false };
     used.users -= 1;
     let is_last = used.users == 0;
@@ -312,20 +312,26 @@ fn leave<T>(all: &mut BTreeMap<String, Used<T>>, name: &str) -> bool {
     is_last
 }
 
-/// What belongs to a namespace, by keys of the form namespace/name.
+/// The entries of a namespace, by keys of the form namespace/name.
 fn of_namespace<'a, T>(all: &'a BTreeMap<String, T>, namespace: &str) -> impl Iterator<Item = (&'a String, &'a T)> {
-    // '0' is what follows '/'.
+    // '0' is the character after '/'.
     all.range(format!("{namespace}/")..format!("{namespace}0"))
 }
 
-fn change_addresses(tables: &mut [Tables; 2], set: &str, member: &Member, is_there: bool) {
+fn change_addresses(tables: &mut [Tables; 2], set: &str, member: &PolicyPod, is_there: bool) {
     for address in &member.addresses {
         change(&mut tables[usize::from(address.is_ipv6())], set, address.to_string(), is_there);
     }
 }
 
-fn change_ports(tables: &mut [Tables; 2], set: &str, wanted: &(Protocol, String), member: &Member, is_there: bool) {
-    let ports = member.named_ports.iter().filter(|port| port.protocol == wanted.0 && port.name == wanted.1);
+fn change_ports(
+    tables: &mut [Tables; 2],
+    set: &str,
+    (protocol, name): &(Protocol, String),
+    member: &PolicyPod,
+    is_there: bool,
+) {
+    let ports = member.named_ports.iter().filter(|port| port.protocol == *protocol && port.name == *name);
     for number in ports.map(|port| port.number).collect::<BTreeSet<u16>>() {
         for address in &member.addresses {
             change(&mut tables[usize::from(address.is_ipv6())], set, format!("{address} . {number}"), is_there);
@@ -341,22 +347,22 @@ fn change(tables: &mut Tables, set: &str, element: String, is_there: bool) {
     }
 }
 
-fn groups_of(policy: &Compiled) -> impl Iterator<Item = &Group> {
+fn groups_of(policy: &CompiledPolicy) -> impl Iterator<Item = &Group> {
     policy.rules().flat_map(|rule| rule.peers.iter().flatten()).filter_map(|peer| match peer {
         Peer::Group(group) => Some(group),
         Peer::Block { .. } => None,
     })
 }
 
-fn named_ports_of(policy: &Compiled) -> impl Iterator<Item = (Protocol, String)> {
+fn named_ports_of(policy: &CompiledPolicy) -> impl Iterator<Item = (Protocol, String)> {
     policy.rules().flat_map(|rule| rule.ports.iter().flatten()).filter_map(|port| match port {
         Port::Named { protocol, name } => Some((*protocol, name.clone())),
         _ => None,
     })
 }
 
-/// A permission as rules: each way to say who, with each way to say where.
-fn write_rule(rule: &Rule, direction: Direction, family: Family) -> Vec<String> {
+/// A permission as nftables rules: the product of peers and ports.
+fn render_rule(rule: &Rule, direction: Direction, family: Family) -> Vec<String> {
     let ip = family.name();
     let side = if direction == Direction::In { "saddr" } else { "daddr" };
     let who: Vec<String> = match &rule.peers {
@@ -384,14 +390,14 @@ fn write_peer(peer: &Peer, ip: &str, side: &str, family: Family) -> Option<Strin
             } else {
                 format!("{ip} {side} != {{ {} }} ", without_overlap(&except).join(", "))
             };
-            // All addresses of the family need no test.
+            // All addresses of the family need no match.
             let within = if network.length() == 0 { String::new() } else { format!("{ip} {side} {network} ") };
             Some(format!("{within}{but}"))
         }
     }
 }
 
-/// Networks that lie within others of the list need not be named, and nftables does not take both.
+/// Drops networks that others of the list contain: nftables rejects overlapping intervals.
 fn without_overlap(networks: &[String]) -> Vec<String> {
     let parsed: Vec<Cidr> = networks.iter().filter_map(|text| text.parse().ok()).collect();
     let mut kept: Vec<Cidr> = Vec::new();
@@ -431,7 +437,7 @@ fn write_ports(ports: &[Port], ip: &str) -> Vec<String> {
     places
 }
 
-/// Ranges without overlap, as nftables wants them within one set.
+/// Ranges without overlap, as nftables requires within one set.
 fn joined(mut ranges: Vec<(u16, u16)>) -> Vec<String> {
     ranges.sort_unstable();
     let mut whole: Vec<(u16, u16)> = Vec::new();
@@ -467,8 +473,8 @@ mod tests {
     use crate::policy::member::NamedPort;
     use serde_json::{Value, json};
 
-    fn member(namespace: &str, app: &str, address: &str, is_local: bool) -> Member {
-        Member {
+    fn member(namespace: &str, app: &str, address: &str, is_local: bool) -> PolicyPod {
+        PolicyPod {
             namespace: namespace.into(),
             labels: [("app".to_owned(), app.to_owned())].into(),
             addresses: vec![address.parse().unwrap()],
@@ -477,12 +483,12 @@ mod tests {
         }
     }
 
-    fn policy(spec: Value) -> Compiled {
+    fn policy(spec: Value) -> CompiledPolicy {
         let policy = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec});
-        Compiled::of(&serde_json::from_value(policy).unwrap())
+        CompiledPolicy::of(&serde_json::from_value(policy).unwrap())
     }
 
-    /// The lines of a transaction about IPv4, hashes left out.
+    /// The IPv4 lines of a transaction, without hashes.
     fn changes(engine: &mut Engine) -> Vec<String> {
         let text = engine.transaction();
         engine.installed();
@@ -503,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_tells_the_kernel_of_itself_alone() {
+    fn a_change_writes_only_itself() {
         let mut engine = Engine::default();
         engine.set_namespace("n", Some(Labels::default()));
         engine.set_pod("n/server", Some(member("n", "server", "10.0.0.1", true)));
@@ -559,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_bring_and_take_their_pods() {
+    fn namespaces_add_and_remove_their_pods() {
         let mut engine = Engine::default();
         let spec = json!({"podSelector": {}, "policyTypes": ["Egress"],
             "egress": [{"to": [{"namespaceSelector": {"matchLabels": {"team": "x"}}}]}]});

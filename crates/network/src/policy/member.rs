@@ -1,4 +1,4 @@
-//! A pod as far as policies go.
+//! The properties of a pod that matter to policies.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use knarr_client::selector::Labels;
 use crate::proxy::Protocol;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct PolicyPod {
     pub namespace: String,
     pub labels: Labels,
     pub addresses: Vec<IpAddr>,
@@ -25,9 +25,9 @@ pub struct NamedPort {
     pub number: u16,
 }
 
-impl Member {
-    /// Pods without an address of their own, or that have ended, are nobody to policies.
-    /// `attached` are the addresses that this node's network plugin gave it.
+impl PolicyPod {
+    /// `None` for pods without an own address and for terminated pods.
+    /// `attached` are the addresses that this node's CNI plugin assigned.
     pub fn of(pod: &Pod, node_name: &str, attached: Option<Vec<IpAddr>>) -> Option<Self> {
         let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref());
         let is_local = spec.node_name.as_deref() == Some(node_name);
@@ -40,7 +40,7 @@ impl Member {
             let one = status.and_then(|status| status.pod_ip.as_deref());
             addresses.extend(one.and_then(|text| text.parse::<IpAddr>().ok()));
         }
-        // The status comes later than the network, also when a pod gets a new one.
+        // The status is updated after the network, also when a pod gets a new one.
         if let Some(attached) = attached.filter(|_| is_local) {
             addresses = attached;
         }
@@ -72,7 +72,7 @@ fn named_ports(spec: &PodSpec) -> Vec<NamedPort> {
         .collect()
 }
 
-/// Leaves of a pod only what policies look at: all pods of the cluster are kept in memory.
+/// Keeps only the fields of a pod that policies need: all pods of the cluster are held in memory.
 pub fn reduce(pod: &mut Pod) {
     pod.metadata.annotations = None;
     pod.metadata.owner_references = None;
@@ -112,19 +112,19 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn member(spec: Value, status: Value) -> Option<Member> {
+    fn member(spec: Value, status: Value) -> Option<PolicyPod> {
         let mut pod: Pod = serde_json::from_value(
             json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec, "status": status}),
         )
         .unwrap();
-        let before = Member::of(&pod, "here", None);
+        let before = PolicyPod::of(&pod, "here", None);
         reduce(&mut pod);
-        assert_eq!(Member::of(&pod, "here", None), before, "nothing that counts is left out");
+        assert_eq!(PolicyPod::of(&pod, "here", None), before, "nothing that counts is left out");
         before
     }
 
     #[test]
-    fn pods_with_an_address_of_their_own_count() {
+    fn pods_with_their_own_address_count() {
         let spec = json!({"nodeName": "here", "containers": [{"name": "c", "image": "i",
             "ports": [{"name": "web", "containerPort": 80}, {"containerPort": 81}]}]});
         let found =
@@ -137,10 +137,10 @@ mod tests {
         let mut new: Pod =
             serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec})).unwrap();
         let given = || Some(vec!["10.0.0.7".parse().unwrap()]);
-        assert_eq!(Member::of(&new, "here", given()).unwrap().addresses, given().unwrap(), "before its status");
-        assert!(Member::of(&new, "there", given()).is_none(), "another node's");
+        assert_eq!(PolicyPod::of(&new, "here", given()).unwrap().addresses, given().unwrap(), "before its status");
+        assert!(PolicyPod::of(&new, "there", given()).is_none(), "another node's");
         new.status = serde_json::from_value(json!({"podIP": "10.0.0.1"})).unwrap();
-        assert_eq!(Member::of(&new, "here", given()).unwrap().addresses, given().unwrap(), "a new network");
+        assert_eq!(PolicyPod::of(&new, "here", given()).unwrap().addresses, given().unwrap(), "a new network");
         let on_host = json!({"hostNetwork": true, "containers": []});
         assert!(member(on_host, json!({"podIP": "192.168.0.1"})).is_none(), "the node's address is not the pod's");
     }

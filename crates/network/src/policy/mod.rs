@@ -1,9 +1,9 @@
-//! Network policies: who may talk to whom, by nftables.
+//! Enforces NetworkPolicies, by nftables.
 //!
-//! Traffic between a pod and the node it runs on is always allowed, so only forwarded packets are looked at: once for what
-//! their sender may reach, once for who may reach their receiver. One lookup by address finds a pod's policies, whatever
-//! their number. `attached` knows new pods before their status does, `compiled` says what a policy means, `member` what a pod is to policies, `engine` keeps the wanted tables
-//! true as things change, with work for what changed alone, and `tables` tells the kernel the difference.
+//! Traffic between a pod and its own node is always allowed, so only forwarded packets are checked: once for object their
+//! sender may reach, once for who may reach their receiver. One lookup by address finds a pod's policies, whatever their
+//! number. `attached` knows new pods before their status does, `compiled` normalizes a policy, `member` is a pod's policy
+//! view, `engine` computes the desired tables incrementally, and `tables` writes the difference to the kernel.
 
 mod attached;
 mod compiled;
@@ -27,36 +27,36 @@ use crate::cni;
 use crate::cni::configuration::NETWORK;
 use crate::proxy::kernel;
 use attached::Attachments;
-use compiled::Compiled;
+use compiled::CompiledPolicy;
 use engine::Engine;
-use member::Member;
+use member::PolicyPod;
 
 pub(crate) use attached::announce;
 pub use member::reduce;
 
-/// A failed transaction is tried again after this long.
+/// Delay before a failed transaction is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,
-    /// Where the network plugin keeps what it knows, and finds us.
+    /// Directory of the CNI plugin's leases and of the socket by which it reaches us.
     pub data_directory: PathBuf,
 }
 
-/// Enforces policies on this node's pods until dropped. Pods are followed only once there is a policy.
+/// Enforces policies on this node's pods until dropped. Pods are watched only once there is a policy.
 pub async fn run(informers: Informers, settings: Settings) {
-    let changed = Arc::new(Changed::default());
+    let changed = Arc::new(ChangeQueue::default());
     let attachments = Arc::new(Attachments::default());
     let (mark, data) = (Arc::clone(&changed), settings.data_directory.clone());
-    let hearing = attached::serve(data, Arc::clone(&attachments), move |pod| mark.add(What::Pod(pod)));
+    let hearing = attached::serve(data, Arc::clone(&attachments), move |pod| mark.add(ChangedObject::Pod(pod)));
     tokio::join!(hearing, enforce(informers, settings, changed, attachments));
 }
 
-async fn enforce(informers: Informers, settings: Settings, changed: Arc<Changed>, attachments: Arc<Attachments>) {
+async fn enforce(informers: Informers, settings: Settings, changed: Arc<ChangeQueue>, attachments: Arc<Attachments>) {
     let policies = informers.of::<NetworkPolicy>();
     let mark = Arc::clone(&changed);
-    policies.on_change(move |change| mark.add(What::Policy(key(&change.latest().metadata))));
+    policies.on_change(move |change| mark.add(ChangedObject::Policy(key(&change.latest().metadata))));
     policies.synced().await;
     if policies.is_empty() {
         clear().await;
@@ -67,30 +67,37 @@ async fn enforce(informers: Informers, settings: Settings, changed: Arc<Changed>
     attachments.enforce();
     match cni::leases_of(&settings.data_directory, NETWORK) {
         Ok(leases) => attachments.load(leases),
-        Err(error) => tracing::warn!(%error, "pods' addresses are known from their status only"),
+        Err(error) => {
+            tracing::warn!(%error, "cannot read the CNI leases; pods' addresses are known from their status only")
+        }
     }
     let (pods, namespaces) = (informers.of::<Pod>(), informers.of::<Namespace>());
     let mark = Arc::clone(&changed);
-    pods.on_change(move |change| mark.add(What::Pod(key(&change.latest().metadata))));
+    pods.on_change(move |change| mark.add(ChangedObject::Pod(key(&change.latest().metadata))));
     let mark = Arc::clone(&changed);
     namespaces.on_change(move |change| {
-        mark.add(What::Namespace(change.latest().metadata.name.clone().unwrap_or_default()));
+        mark.add(ChangedObject::Namespace(change.latest().metadata.name.clone().unwrap_or_default()));
     });
     pods.synced().await;
     namespaces.synced().await;
-    let seen =
-        Seen { policies, pods, namespaces, node_name: settings.node_name, attachments: Arc::clone(&attachments) };
+    let sources = PolicySources {
+        policies,
+        pods,
+        namespaces,
+        node_name: settings.node_name,
+        attachments: Arc::clone(&attachments),
+    };
     let mut engine = Engine::default();
     loop {
-        for what in changed.take() {
-            seen.tell(&mut engine, &what);
+        for object in changed.take() {
+            sources.update(&mut engine, &object);
         }
         let text = engine.transaction();
         if !text.is_empty() {
             match kernel::run(text).await {
                 Ok(()) => engine.installed(),
                 Err(error) => {
-                    tracing::error!(%error, "the network policies could not be changed");
+                    tracing::error!(%error, "cannot update the network policies");
                     engine.lost();
                     tokio::time::sleep(RETRY).await;
                     continue;
@@ -102,35 +109,35 @@ async fn enforce(informers: Informers, settings: Settings, changed: Arc<Changed>
     }
 }
 
-/// Takes away what an earlier process left behind.
+/// Removes the tables of a previous process.
 async fn clear() {
     let text = tables::removal();
     if let Err(error) = kernel::run(text).await {
-        tracing::error!(%error, "old network policies could not be removed");
+        tracing::error!(%error, "cannot remove old network policies");
     }
 }
 
-/// What may have changed since it was last looked at.
+/// An object that may have changed since the last sync.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum ChangedObject {
     Namespace(String),
     Pod(String),
     Policy(String),
 }
 
 #[derive(Default)]
-struct Changed {
-    marked: Mutex<BTreeSet<What>>,
+struct ChangeQueue {
+    marked: Mutex<BTreeSet<ChangedObject>>,
     notify: Notify,
 }
 
-impl Changed {
-    fn add(&self, what: What) {
-        self.marked.lock().insert(what);
+impl ChangeQueue {
+    fn add(&self, object: ChangedObject) {
+        self.marked.lock().insert(object);
         self.notify.notify_one();
     }
 
-    fn take(&self) -> BTreeSet<What> {
+    fn take(&self) -> BTreeSet<ChangedObject> {
         std::mem::take(&mut *self.marked.lock())
     }
 
@@ -139,8 +146,8 @@ impl Changed {
     }
 }
 
-/// The API as far as policies go.
-struct Seen {
+/// The objects that policies depend on.
+struct PolicySources {
     policies: Arc<Informer<NetworkPolicy>>,
     pods: Arc<Informer<Pod>>,
     namespaces: Arc<Informer<Namespace>>,
@@ -148,30 +155,30 @@ struct Seen {
     attachments: Arc<Attachments>,
 }
 
-impl Seen {
-    fn tell(&self, engine: &mut Engine, what: &What) {
+impl PolicySources {
+    fn update(&self, engine: &mut Engine, object: &ChangedObject) {
         let split = |key: &str| {
             let (namespace, name) = key.split_once('/').unwrap_or_default();
             (namespace.to_owned(), name.to_owned())
         };
-        match what {
-            What::Namespace(name) => {
+        match object {
+            ChangedObject::Namespace(name) => {
                 let labels =
                     self.namespaces.get("", name).map(|found| found.metadata.labels.clone().unwrap_or_default());
                 engine.set_namespace(name, labels);
             }
-            What::Pod(key) => {
+            ChangedObject::Pod(key) => {
                 let (namespace, name) = split(key);
                 let member = self.pods.get(&namespace, &name).and_then(|pod| {
                     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-                    Member::of(&pod, &self.node_name, self.attachments.addresses(key, uid))
+                    PolicyPod::of(&pod, &self.node_name, self.attachments.addresses(key, uid))
                 });
                 engine.set_pod(key, member);
             }
-            What::Policy(key) => {
+            ChangedObject::Policy(key) => {
                 let (namespace, name) = split(key);
                 let found = self.policies.get(&namespace, &name);
-                engine.set_policy(key, found.map(|policy| Compiled::of(&policy)));
+                engine.set_policy(key, found.map(|policy| CompiledPolicy::of(&policy)));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The tables as they should be and as the kernel has them; the difference is one transaction.
+//! The desired and the current content of the policy tables; their difference is one transaction.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
@@ -7,16 +7,16 @@ use crate::cni::guard::INTERFACES;
 use crate::proxy::Family;
 
 pub const TABLE: &str = "knarr-policy";
-/// Pods that may receive from some only, and their chains.
+/// Pods with restricted ingress, and their chains.
 pub const INGRESS: &str = "ingress";
-/// Pods that may send to some only, and their chains.
+/// Pods with restricted egress, and their chains.
 pub const EGRESS: &str = "egress";
-/// Addresses of this node's pods whose rules are here. Others are new, and reach nobody.
+/// Addresses of this node's pods whose rules are installed. Other pods are new, and have no network.
 pub const KNOWN: &str = "known";
-/// Pairs of equal addresses: no policy keeps a pod from itself.
+/// Pairs of equal addresses: no policy isolates a pod from itself.
 pub const ITSELF: &str = "itself";
 
-/// Takes the tables of both families away.
+/// Commands that remove the tables of both families.
 pub fn removal() -> String {
     [Family::V4, Family::V6].map(|family| delete_table(family.name())).concat()
 }
@@ -25,7 +25,7 @@ fn delete_table(ip: &str) -> String {
     format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\n")
 }
 
-/// What a table holds besides what is always there.
+/// The variable content of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Content {
     chains: BTreeMap<String, Vec<String>>,
@@ -37,14 +37,14 @@ struct Content {
 
 pub struct Tables {
     family: Family,
-    wanted: Content,
-    held: Content,
-    /// Whether the kernel has what `held` says.
+    desired: Content,
+    current: Content,
+    /// Whether the kernel has what `current` says.
     is_there: bool,
     touched_chains: BTreeSet<String>,
     touched_sets: BTreeSet<String>,
     touched_elements: BTreeSet<(String, String)>,
-    /// How many want an element, when more than one may: addresses pass from pod to pod.
+    /// Reference counts of elements: an address may pass from pod to pod.
     shares: HashMap<(String, String), usize>,
 }
 
@@ -52,8 +52,8 @@ impl Tables {
     pub fn new(family: Family) -> Self {
         Self {
             family,
-            wanted: Content::default(),
-            held: Content::default(),
+            desired: Content::default(),
+            current: Content::default(),
             is_there: false,
             touched_chains: BTreeSet::new(),
             touched_sets: BTreeSet::new(),
@@ -66,32 +66,32 @@ impl Tables {
         self.family
     }
 
-    /// Puts a chain in place, or takes it away.
+    /// Sets or removes a chain.
     pub fn set_chain(&mut self, name: &str, rules: Option<Vec<String>>) {
         match rules {
-            Some(rules) => self.wanted.chains.insert(name.to_owned(), rules),
-            None => self.wanted.chains.remove(name),
+            Some(rules) => self.desired.chains.insert(name.to_owned(), rules),
+            None => self.desired.chains.remove(name),
         };
         self.touched_chains.insert(name.to_owned());
     }
 
     pub fn add_set(&mut self, name: &str, declaration: String) {
-        self.wanted.sets.insert(name.to_owned(), declaration);
+        self.desired.sets.insert(name.to_owned(), declaration);
         self.touched_sets.insert(name.to_owned());
     }
 
-    /// Takes a set away with all that is in it.
+    /// Removes a set with all its elements.
     pub fn remove_set(&mut self, name: &str) {
-        self.wanted.sets.remove(name);
+        self.desired.sets.remove(name);
         self.touched_sets.insert(name.to_owned());
-        for (element, _) in self.wanted.elements.remove(name).into_iter().flatten() {
+        for (element, _) in self.desired.elements.remove(name).into_iter().flatten() {
             let place = (name.to_owned(), element);
             self.shares.remove(&place);
             self.touched_elements.insert(place);
         }
     }
 
-    /// Adds to a set; what is added twice must be removed twice.
+    /// Adds an element to a set; one that is added twice must be removed twice.
     pub fn add_element(&mut self, set: &str, element: String) {
         *self.shares.entry((set.to_owned(), element.clone())).or_default() += 1;
         self.set_element(set, element, Some(String::new()));
@@ -109,7 +109,7 @@ impl Tables {
 
     /// Sets or removes an element of a map.
     pub fn set_element(&mut self, map: &str, element: String, value: Option<String>) {
-        let elements = self.wanted.elements.entry(map.to_owned()).or_default();
+        let elements = self.desired.elements.entry(map.to_owned()).or_default();
         match value {
             Some(value) => elements.insert(element.clone(), value),
             None => elements.remove(&element),
@@ -117,12 +117,12 @@ impl Tables {
         self.touched_elements.insert((map.to_owned(), element));
     }
 
-    /// What the kernel must be told; nothing when it has all.
+    /// The commands that bring the kernel up to date; empty if it is.
     pub fn transaction(&self) -> String {
         let nothing = Content::default();
         let mut text = String::new();
-        let held = if self.is_there {
-            &self.held
+        let current = if self.is_there {
+            &self.current
         } else {
             text = base(self.family);
             &nothing
@@ -131,35 +131,35 @@ impl Tables {
         let (chains, sets, elements) = if self.is_there {
             (&self.touched_chains, &self.touched_sets, &self.touched_elements)
         } else {
-            all = everything(&self.wanted);
+            all = everything(&self.desired);
             (&all.0, &all.1, &all.2)
         };
-        self.write_sets(&mut text, held, sets);
-        self.write_chains(&mut text, held, chains);
-        self.write_elements(&mut text, held, elements);
-        self.write_removals(&mut text, held, chains, sets);
+        self.write_sets(&mut text, current, sets);
+        self.write_chains(&mut text, current, chains);
+        self.write_elements(&mut text, current, elements);
+        self.write_removals(&mut text, current, chains, sets);
         text
     }
 
-    fn write_sets(&self, text: &mut String, held: &Content, touched: &BTreeSet<String>) {
+    fn write_sets(&self, text: &mut String, current: &Content, touched: &BTreeSet<String>) {
         let ip = self.family.name();
-        for name in touched.iter().filter(|name| !held.sets.contains_key(*name)) {
-            if let Some(declaration) = self.wanted.sets.get(name) {
+        for name in touched.iter().filter(|name| !current.sets.contains_key(*name)) {
+            if let Some(declaration) = self.desired.sets.get(name) {
                 let _ = writeln!(text, "add set {ip} {TABLE} {name} {declaration}");
             }
         }
     }
 
-    fn write_chains(&self, text: &mut String, held: &Content, touched: &BTreeSet<String>) {
+    fn write_chains(&self, text: &mut String, current: &Content, touched: &BTreeSet<String>) {
         let ip = self.family.name();
-        // All new chains first: their rules may lead to one another.
-        for name in touched.iter().filter(|name| !held.chains.contains_key(*name)) {
-            if self.wanted.chains.contains_key(name) {
+        // All new chains first: rules may jump to other chains.
+        for name in touched.iter().filter(|name| !current.chains.contains_key(*name)) {
+            if self.desired.chains.contains_key(name) {
                 let _ = writeln!(text, "add chain {ip} {TABLE} {name}");
             }
         }
         for name in touched {
-            let (before, Some(rules)) = (held.chains.get(name), self.wanted.chains.get(name)) else { continue };
+            let (before, Some(rules)) = (current.chains.get(name), self.desired.chains.get(name)) else { continue };
             if before == Some(rules) {
                 continue;
             }
@@ -172,17 +172,17 @@ impl Tables {
         }
     }
 
-    fn write_elements(&self, text: &mut String, held: &Content, touched: &BTreeSet<(String, String)>) {
+    fn write_elements(&self, text: &mut String, current: &Content, touched: &BTreeSet<(String, String)>) {
         let ip = self.family.name();
         let (mut gone, mut new) = (BTreeMap::<&str, Vec<&str>>::new(), BTreeMap::<&str, Vec<String>>::new());
         for (set, element) in touched {
-            let before = held.elements.get(set).and_then(|elements| elements.get(element));
-            let after = self.wanted.elements.get(set).and_then(|elements| elements.get(element));
+            let before = current.elements.get(set).and_then(|elements| elements.get(element));
+            let after = self.desired.elements.get(set).and_then(|elements| elements.get(element));
             if before == after {
                 continue;
             }
-            // A set that goes takes its elements along.
-            let is_set_going = held.sets.contains_key(set) && !self.wanted.sets.contains_key(set);
+            // Deleting a set deletes its elements.
+            let is_set_going = current.sets.contains_key(set) && !self.desired.sets.contains_key(set);
             if before.is_some() && !is_set_going {
                 gone.entry(set).or_default().push(element);
             }
@@ -199,48 +199,50 @@ impl Tables {
         }
     }
 
-    fn write_removals(&self, text: &mut String, held: &Content, chains: &BTreeSet<String>, sets: &BTreeSet<String>) {
+    fn write_removals(&self, text: &mut String, current: &Content, chains: &BTreeSet<String>, sets: &BTreeSet<String>) {
         let ip = self.family.name();
-        let gone = |name: &&String| held.chains.contains_key(*name) && !self.wanted.chains.contains_key(*name);
+        let gone = |name: &&String| current.chains.contains_key(*name) && !self.desired.chains.contains_key(*name);
         for name in chains.iter().filter(gone) {
             let _ = writeln!(text, "flush chain {ip} {TABLE} {name}");
         }
         for name in chains.iter().filter(gone) {
             let _ = writeln!(text, "delete chain {ip} {TABLE} {name}");
         }
-        for name in sets.iter().filter(|name| held.sets.contains_key(*name) && !self.wanted.sets.contains_key(*name)) {
+        for name in
+            sets.iter().filter(|name| current.sets.contains_key(*name) && !self.desired.sets.contains_key(*name))
+        {
             let _ = writeln!(text, "delete set {ip} {TABLE} {name}");
         }
     }
 
-    /// The kernel took the last transaction.
+    /// The kernel accepted the last transaction.
     pub fn installed(&mut self) {
         if !self.is_there {
-            self.held = self.wanted.clone();
+            self.current = self.desired.clone();
             self.is_there = true;
         }
         for name in &self.touched_chains {
-            match self.wanted.chains.get(name) {
-                Some(rules) => self.held.chains.insert(name.clone(), rules.clone()),
-                None => self.held.chains.remove(name),
+            match self.desired.chains.get(name) {
+                Some(rules) => self.current.chains.insert(name.clone(), rules.clone()),
+                None => self.current.chains.remove(name),
             };
         }
         for name in &self.touched_sets {
-            match self.wanted.sets.get(name) {
-                Some(declaration) => drop(self.held.sets.insert(name.clone(), declaration.clone())),
+            match self.desired.sets.get(name) {
+                Some(declaration) => drop(self.current.sets.insert(name.clone(), declaration.clone())),
                 None => {
-                    self.held.sets.remove(name);
-                    self.held.elements.remove(name);
+                    self.current.sets.remove(name);
+                    self.current.elements.remove(name);
                 }
             }
         }
         for (set, element) in &self.touched_elements {
-            match self.wanted.elements.get(set).and_then(|elements| elements.get(element)) {
+            match self.desired.elements.get(set).and_then(|elements| elements.get(element)) {
                 Some(value) => {
-                    self.held.elements.entry(set.clone()).or_default().insert(element.clone(), value.clone());
+                    self.current.elements.entry(set.clone()).or_default().insert(element.clone(), value.clone());
                 }
                 None => {
-                    if let Some(elements) = self.held.elements.get_mut(set) {
+                    if let Some(elements) = self.current.elements.get_mut(set) {
                         elements.remove(element);
                     }
                 }
@@ -251,7 +253,7 @@ impl Tables {
         self.touched_elements.clear();
     }
 
-    /// What the kernel has is not known: the next transaction makes all anew.
+    /// The state of the kernel is unknown: the next transaction writes everything again.
     pub fn lost(&mut self) {
         self.is_there = false;
     }
@@ -263,7 +265,7 @@ fn everything(content: &Content) -> (BTreeSet<String>, BTreeSet<String>, BTreeSe
     (content.chains.keys().cloned().collect(), content.sets.keys().cloned().collect(), elements.collect())
 }
 
-/// The empty table, made anew. Each direction has a hook of its own: to be accepted by one is not yet to be accepted.
+/// The empty table, created again. Each direction has its own hook: a packet must be accepted by both.
 fn base(family: Family) -> String {
     let (ip, address) = (family.name(), family.address_type());
     let mut text = delete_table(ip);
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn only_differences_are_told_and_in_order() {
+    fn only_differences_are_written_and_in_order() {
         let mut tables = Tables::new(Family::V4);
         tables.set_chain("a", Some(vec!["ip saddr @s accept".into(), "drop".into()]));
         tables.add_set("s", "{ type ipv4_addr ; }".into());

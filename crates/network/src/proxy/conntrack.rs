@@ -1,13 +1,13 @@
-//! Connections that the kernel remembers and that lead to an endpoint that is gone. TCP ends by itself; a UDP client that
-//! keeps sending would reach nobody for as long as it sends.
+//! Deletes connection tracking entries to endpoints that are gone. TCP recovers by itself; a UDP client that keeps sending
+//! would reach nothing for as long as it sends.
 
 use std::net::IpAddr;
 
 use tokio::process::Command;
 
-use super::fronts::{Front, Protocol};
+use super::frontends::{Frontend, Protocol};
 
-/// UDP flows from a service address to an endpoint.
+/// UDP flows from a Service address to an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// `None` for a node port.
@@ -16,11 +16,11 @@ pub struct Flow {
     endpoint: Option<IpAddr>,
 }
 
-/// Flows that must be forgotten when a service changes.
-pub fn stale(before: &[Front], after: &[Front]) -> Vec<Flow> {
+/// Flows that must be deleted when a Service changes.
+pub fn stale(before: &[Frontend], after: &[Frontend]) -> Vec<Flow> {
     let mut flows = Vec::new();
-    for old in before.iter().filter(|front| front.protocol == Protocol::Udp) {
-        let new = after.iter().find(|front| front.name == old.name);
+    for old in before.iter().filter(|frontend| frontend.protocol == Protocol::Udp) {
+        let new = after.iter().find(|frontend| frontend.name == old.name);
         for endpoint in old.inside.iter().chain(&old.outside) {
             let stays = new.is_some_and(|new| new.inside.contains(endpoint) || new.outside.contains(endpoint));
             if !stays {
@@ -28,8 +28,8 @@ pub fn stale(before: &[Front], after: &[Front]) -> Vec<Flow> {
             }
         }
     }
-    // A service that had no endpoint may be remembered as leading nowhere.
-    for new in after.iter().filter(|front| front.protocol == Protocol::Udp && front.has_endpoints) {
+    // Flows of a Service that had no endpoint may be tracked without one.
+    for new in after.iter().filter(|frontend| frontend.protocol == Protocol::Udp && frontend.has_endpoints) {
         let had = before.iter().any(|old| old.name == new.name && old.has_endpoints);
         if !had {
             add(&mut flows, new, None);
@@ -38,10 +38,10 @@ pub fn stale(before: &[Front], after: &[Front]) -> Vec<Flow> {
     flows
 }
 
-fn add(flows: &mut Vec<Flow>, front: &Front, endpoint: Option<IpAddr>) {
-    let addresses = front.cluster_addresses.iter().chain(&front.external_addresses);
-    let of_addresses = addresses.map(|address| Flow { service: Some(*address), port: front.port, endpoint });
-    let of_node = front.node_port.map(|port| Flow { service: None, port, endpoint });
+fn add(flows: &mut Vec<Flow>, frontend: &Frontend, endpoint: Option<IpAddr>) {
+    let addresses = frontend.cluster_addresses.iter().chain(&frontend.external_addresses);
+    let of_addresses = addresses.map(|address| Flow { service: Some(*address), port: frontend.port, endpoint });
+    let of_node = frontend.node_port.map(|port| Flow { service: None, port, endpoint });
     for flow in of_addresses.chain(of_node) {
         if !flows.contains(&flow) {
             flows.push(flow);
@@ -49,7 +49,7 @@ fn add(flows: &mut Vec<Flow>, front: &Front, endpoint: Option<IpAddr>) {
     }
 }
 
-/// Forgets flows. That there are none, or that the tool is missing, changes nothing for new clients.
+/// Deletes flows. Missing flows, or a missing tool, do not affect new clients.
 pub async fn remove(flows: Vec<Flow>) {
     for flow in flows {
         let mut command = Command::new("conntrack");
@@ -63,20 +63,20 @@ pub async fn remove(flows: Vec<Flow>) {
         match command.output().await {
             Ok(output) if output.status.success() => {}
             Ok(output) => tracing::trace!(message = %String::from_utf8_lossy(&output.stderr), "conntrack"),
-            Err(error) => tracing::debug!(%error, "conntrack cannot be run"),
+            Err(error) => tracing::debug!(%error, "cannot run conntrack"),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fronts::Endpoint;
+    use super::super::frontends::Endpoint;
     use super::*;
 
-    fn front(protocol: Protocol, last: &[u8]) -> Front {
+    fn frontend(protocol: Protocol, last: &[u8]) -> Frontend {
         let endpoint = |last: &u8| Endpoint { address: [10, 0, 0, *last].into(), port: 53, is_local: false };
         let endpoints: Vec<Endpoint> = last.iter().map(endpoint).collect();
-        Front {
+        Frontend {
             name: "n/dns:dns".into(),
             protocol,
             port: 53,
@@ -105,7 +105,7 @@ mod tests {
             (Protocol::Udp, &[], &[1], 1),
             (Protocol::Tcp, &[1, 2], &[2], 0),
         ] {
-            assert_eq!(stale(&[front(protocol, before)], &[front(protocol, after)]).len(), count);
+            assert_eq!(stale(&[frontend(protocol, before)], &[frontend(protocol, after)]).len(), count);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Health-check node ports: a load balancer asks each node whether it has an endpoint of a service with an external traffic
-//! policy of Local.
+//! Health check node ports: a load balancer checks whether a node has an endpoint of a Service with
+//! `externalTrafficPolicy: Local`.
 
 use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::net::TcpListener;
 
-use super::answering::{self, Answer};
-use super::fronts::Front;
+use super::frontends::Frontend;
+use super::http::{self, HttpResponse};
 
 #[derive(Default)]
 pub struct HealthPorts {
@@ -29,10 +29,11 @@ impl Drop for Listening {
 }
 
 impl HealthPorts {
-    /// Opens, updates or closes the port of a service.
-    pub fn set(&mut self, service: &str, fronts: &[Front]) {
-        let wanted = fronts.iter().find_map(|front| front.health_port.map(|port| (port, front.local_ready)));
-        let Some((port, local)) = wanted else {
+    /// Opens, updates or closes the port of a Service.
+    pub fn set(&mut self, service: &str, frontends: &[Frontend]) {
+        let desired =
+            frontends.iter().find_map(|frontend| frontend.health_port.map(|port| (port, frontend.local_ready)));
+        let Some((port, local)) = desired else {
             self.by_service.remove(service);
             return;
         };
@@ -49,13 +50,13 @@ impl HealthPorts {
 async fn serve(service: String, port: u16, local: Arc<AtomicUsize>) {
     match listen_everywhere(port).await {
         Ok(listener) => {
-            answering::serve(listener, move |_| answer(&service, local.load(Ordering::Relaxed))).await;
+            http::serve(listener, move |_| health_response(&service, local.load(Ordering::Relaxed))).await;
         }
-        Err(error) => tracing::error!(service, port, %error, "the health-check port cannot be opened"),
+        Err(error) => tracing::error!(service, port, %error, "cannot open the health check port"),
     }
 }
 
-/// Both families on one socket; IPv4 alone where the kernel has no IPv6.
+/// Both families on one socket; only IPv4 if the kernel has no IPv6.
 async fn listen_everywhere(port: u16) -> std::io::Result<TcpListener> {
     match TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).await {
         Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
@@ -65,12 +66,12 @@ async fn listen_everywhere(port: u16) -> std::io::Result<TcpListener> {
     }
 }
 
-fn answer(service: &str, local: usize) -> Answer {
+fn health_response(service: &str, local: usize) -> HttpResponse {
     let (namespace, name) = service.split_once('/').unwrap_or_default();
     let body = serde_json::json!({
         "service": {"namespace": namespace, "name": name}, "localEndpoints": local, "serviceProxyHealthy": true,
     });
-    Answer {
+    HttpResponse {
         status: if local > 0 { "200 OK" } else { "503 Service Unavailable" },
         content_type: "application/json",
         headers: format!("X-Load-Balancing-Endpoint-Weight: {local}\r\n"),
@@ -80,11 +81,11 @@ fn answer(service: &str, local: usize) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use super::answer;
+    use super::health_response;
 
     #[test]
     fn a_node_without_endpoints_is_unhealthy() {
-        assert!(answer("n/s", 2).status.starts_with("200"));
-        assert!(answer("n/s", 0).status.starts_with("503"));
+        assert!(health_response("n/s", 2).status.starts_with("200"));
+        assert!(health_response("n/s", 0).status.starts_with("503"));
     }
 }

@@ -1,4 +1,4 @@
-//! Handing transactions to the kernel through `nft`: all of a transaction happens, or nothing.
+//! Runs nftables transactions through `nft`: all of a transaction takes effect, or none.
 
 use std::process::Stdio;
 
@@ -7,9 +7,9 @@ use tokio::process::Command;
 
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    #[error("nft cannot be run: {0}")]
+    #[error("cannot run nft: {0}")]
     Run(#[from] std::io::Error),
-    #[error("nft refused the rules: {0}")]
+    #[error("nft rejected the rules: {0}")]
     Refused(String),
 }
 
@@ -22,7 +22,7 @@ pub async fn run(commands: String) -> Result<(), KernelError> {
         .kill_on_drop(true)
         .spawn()?;
     if let Some(mut input) = child.stdin.take() {
-        // When nft ends early its own words say why.
+        // If nft exits early, its stderr says why.
         let _ = input.write_all(commands.as_bytes()).await;
     }
     let output = child.wait_with_output().await?;
@@ -33,7 +33,7 @@ pub async fn run(commands: String) -> Result<(), KernelError> {
     Err(KernelError::Refused(message.lines().take(6).collect::<Vec<_>>().join(" | ")))
 }
 
-/// Takes all rules of the proxy away.
+/// Removes all rules of the proxy.
 pub async fn clear() -> Result<(), KernelError> {
     let table = super::rules::TABLE;
     run(["ip", "ip6"].map(|ip| format!("add table {ip} {table}\ndelete table {ip} {table}\n")).concat()).await

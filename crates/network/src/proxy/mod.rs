@@ -1,19 +1,19 @@
-//! The service proxy: addresses of services lead to their endpoints, by nftables.
+//! The service proxy: forwards Service addresses to endpoints, by nftables.
 //!
-//! A change of a service or its endpoints is worked out for that service alone and reaches the kernel as one atomic
-//! transaction. `fronts` says what a service offers and where it leads, `rules` says it in nftables' terms, `transaction`
-//! is the difference between two such sayings, `kernel` carries it out. `slots` numbers endpoints. `status` tells others how
-//! the proxy is doing.
+//! A change of a Service or its endpoints is computed for that Service only and reaches the kernel as one atomic
+//! transaction. `frontends` computes addresses and endpoints of a Service, `rules` expresses them in nftables, `transaction`
+//! is the difference between two sets of rules, `kernel` applies it. `slots` numbers endpoints. `status` serves health and
+//! metrics.
 
-mod answering;
 mod claims;
 mod conntrack;
-mod fronts;
+mod frontends;
 mod health;
+mod http;
 pub mod kernel;
 mod protected;
 mod rules;
-mod shared;
+mod shared_elements;
 mod slots;
 mod status;
 mod transaction;
@@ -31,7 +31,7 @@ use knarr_client::{Change, Informers};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-pub use fronts::{Endpoint, Front, Place, Protocol};
+pub use frontends::{Endpoint, Frontend, NodeContext, Protocol};
 pub use kernel::KernelError;
 pub use rules::Family;
 pub use status::StatusSettings;
@@ -41,59 +41,59 @@ use crate::cidr::Cidr;
 use claims::Claims;
 use health::HealthPorts;
 use rules::Rules;
-use shared::Shared;
+use shared_elements::SharedElements;
 use slots::Slots;
 use status::Status;
 use transaction::Transaction;
 
-/// A failed transaction is tried again after this long.
+/// Delay before a failed transaction is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,
-    /// Networks of all pods: traffic from elsewhere to a service is masqueraded.
+    /// Networks of all pods: traffic to a Service from other sources is masqueraded.
     pub cluster_cidrs: Vec<String>,
-    /// Addresses on which node ports answer; all local ones when empty.
+    /// Addresses that serve node ports; all local ones if empty.
     pub node_port_addresses: Vec<String>,
-    /// Networks that the cluster's own load balancer gives addresses from; none when it shares those of nodes. `None` where
-    /// another one is at work, whose addresses are taken as they are.
+    /// Networks from which the built-in load balancer allocates; empty if it shares node addresses. `None` if another load
+    /// balancer is in use, whose addresses are accepted as they are.
     pub balancer_pool: Option<Vec<Cidr>>,
     pub status: StatusSettings,
 }
 
-/// Keeps the kernel's rules true until dropped. `synced` is told once the first transaction is in.
+/// Keeps the kernel's rules in sync until dropped. `synced` is called once the first transaction is applied.
 pub async fn run(informers: Informers, settings: Settings, synced: impl FnOnce() + Send) {
     let status = Status::new();
     let serving = status::serve(settings.status.clone(), Arc::clone(&status));
-    tokio::join!(serving, follow(informers, settings, status, synced));
+    tokio::join!(serving, sync_loop(informers, settings, status, synced));
 }
 
-async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, synced: impl FnOnce() + Send) {
+async fn sync_loop(informers: Informers, settings: Settings, status: Arc<Status>, synced: impl FnOnce() + Send) {
     let dirty = Arc::new(Dirty::default());
     let services = informers.of::<Service>();
     let slices = informers.of::<EndpointSlice>();
     let nodes = informers.of::<Node>();
     let networks = informers.of::<ServiceCIDR>();
     let mark = Arc::clone(&dirty);
-    // What is a service's network is no external address.
+    // An address in a Service network is never an external address.
     networks.on_change(move |_| mark.all());
     slices.add_index(BY_SERVICE, service_of_slice);
-    let (mark, told) = (Arc::clone(&dirty), Arc::clone(&status));
+    let (mark, reporter) = (Arc::clone(&dirty), Arc::clone(&status));
     services.on_change(move |change| {
-        told.service_changed();
+        reporter.service_changed();
         mark.service(change);
     });
-    let (mark, told) = (Arc::clone(&dirty), Arc::clone(&status));
+    let (mark, reporter) = (Arc::clone(&dirty), Arc::clone(&status));
     slices.on_change(move |change| {
-        told.endpoints_changed();
+        reporter.endpoints_changed();
         mark.slice(change);
     });
-    let (mark, told, own) = (Arc::clone(&dirty), Arc::clone(&status), settings.node_name.clone());
+    let (mark, reporter, own) = (Arc::clone(&dirty), Arc::clone(&status), settings.node_name.clone());
     nodes.on_change(move |change| {
         let is_own = change.latest().metadata.name.as_deref() == Some(own.as_str());
         if is_own {
-            told.set_node_eligible(!is_going(change.latest()));
+            reporter.set_node_eligible(!is_going(change.latest()));
         }
         let is_news = |before: &Node| {
             protected::of_node(before) != protected::of_node(change.latest())
@@ -126,7 +126,7 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
             let all_nodes = nodes.list();
             let own = nodes.get("", &proxy.settings.node_name);
             let protected = protected::find(&all_nodes, &of_services, &proxy.settings.cluster_cidrs).await;
-            let place = Place {
+            let node_context = NodeContext {
                 node: proxy.settings.node_name.clone(),
                 zone: own.and_then(|node| zone_of(&node)),
                 protected,
@@ -140,24 +140,24 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
                     (name, service)
                 })
                 .collect();
-            // Of two that want the same external address the older one gets it.
+            // Of two Services that claim the same external address, the older one gets it.
             known.sort_by_key(|(_, service)| {
                 service.as_ref().and_then(|service| service.metadata.creation_timestamp.as_ref().map(|time| time.0))
             });
-            let wanted: Vec<(String, Vec<Front>)> = known
+            let desired: Vec<(String, Vec<Frontend>)> = known
                 .into_iter()
                 .map(|(name, service)| {
-                    let mut fronts = service
-                        .map(|service| fronts::of(&service, &slices.by_index(BY_SERVICE, &name), &place))
+                    let mut frontends = service
+                        .map(|service| frontends::of(&service, &slices.by_index(BY_SERVICE, &name), &node_context))
                         .unwrap_or_default();
-                    let waiting = claims.settle(&name, &mut fronts);
+                    let waiting = claims.reconcile(&name, &mut frontends);
                     if !waiting.is_empty() {
                         dirty.add(waiting, None);
                     }
-                    (name, fronts)
+                    (name, frontends)
                 })
                 .collect();
-            match proxy.apply(wanted, of_services, place.protected).await {
+            match proxy.apply(desired, of_services, node_context.protected).await {
                 Ok(()) => {
                     status.synced(started.elapsed(), &changed_at);
                     if let Some(synced) = synced.take() {
@@ -165,7 +165,7 @@ async fn follow(informers: Informers, settings: Settings, status: Arc<Status>, s
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the service rules could not be changed");
+                    tracing::error!(%error, "cannot update the service rules");
                     status.failed();
                     proxy.installed = false;
                     dirty.all();
@@ -200,28 +200,28 @@ fn zone_of(node: &Node) -> Option<String> {
     node.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").cloned()
 }
 
-/// Whether a node is about to be taken away.
+/// Whether a node is about to be removed.
 fn is_going(node: &Node) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref()).into_iter().flatten();
     node.metadata.deletion_timestamp.is_some()
         || taints.into_iter().any(|taint| taint.key == "ToBeDeletedByClusterAutoscaler")
 }
 
-/// When the change happened that a slice brings, as its maker says.
+/// When the change in a slice happened, according to its trigger time annotation.
 fn changed_at(slice: &EndpointSlice) -> Option<SystemTime> {
     let text = slice.metadata.annotations.as_ref()?.get("endpoints.kubernetes.io/last-change-trigger-time")?;
     text.parse::<Timestamp>().ok().map(SystemTime::from)
 }
 
-/// Services that may have changed since they were last looked at.
+/// Services that may have changed since the last sync.
 #[derive(Default)]
 struct Dirty {
-    marked: Mutex<Marked>,
+    marked: Mutex<PendingServices>,
     notify: Notify,
 }
 
 #[derive(Default)]
-struct Marked {
+struct PendingServices {
     keys: BTreeSet<String>,
     all: bool,
     changed_at: Vec<SystemTime>,
@@ -252,11 +252,11 @@ impl Dirty {
     }
 
     fn take(&self, every: impl FnOnce() -> Vec<String>) -> (BTreeSet<String>, Vec<SystemTime>) {
-        let mut taken = std::mem::take(&mut *self.marked.lock());
-        if taken.all {
-            taken.keys.extend(every());
+        let mut pending = std::mem::take(&mut *self.marked.lock());
+        if pending.all {
+            pending.keys.extend(every());
         }
-        (taken.keys, taken.changed_at)
+        (pending.keys, pending.changed_at)
     }
 
     async fn changed(&self) {
@@ -266,25 +266,25 @@ impl Dirty {
 
 struct Proxy {
     settings: Settings,
-    /// What the kernel holds, by service.
-    known: HashMap<String, Vec<Front>>,
+    /// The installed frontends, by Service.
+    known: HashMap<String, Vec<Frontend>>,
     health: HealthPorts,
     /// Numbers of endpoints, by family.
     slots: [Slots; 2],
     /// Pods that may reach themselves, by family.
-    hairpins: [Shared; 2],
-    /// Networks that services get addresses from.
+    hairpins: [SharedElements; 2],
+    /// Service networks.
     networks: BTreeSet<Cidr>,
-    /// What no service captures.
+    /// What no Service may capture.
     protected: Protected,
-    /// Whether the tables are there and hold what `known` says.
+    /// Whether the tables exist and hold what `known` says.
     installed: bool,
 }
 
 impl Proxy {
     async fn apply(
         &mut self,
-        wanted: Vec<(String, Vec<Front>)>,
+        desired: Vec<(String, Vec<Frontend>)>,
         networks: BTreeSet<Cidr>,
         protected: Protected,
     ) -> Result<(), KernelError> {
@@ -295,25 +295,25 @@ impl Proxy {
         let kept = self.slots.iter_mut().zip(&mut self.hairpins);
         for (family, (slots, hairpins)) in [Family::V4, Family::V6].into_iter().zip(kept) {
             let settings = &self.settings;
-            let mut rules = |fronts: &[Front]| -> Rules { rules::of(fronts, family, settings, slots) };
+            let mut rules = |frontends: &[Frontend]| -> Rules { rules::of(frontends, family, settings, slots) };
             let mut changes = Transaction::new(family);
             let mut text = String::new();
             let mut left = Vec::new();
             if !self.installed {
                 text = rules::tables(family, settings);
-                let changed: BTreeMap<&str, &[Front]> =
-                    wanted.iter().map(|(name, fronts)| (name.as_str(), fronts.as_slice())).collect();
+                let changed: BTreeMap<&str, &[Frontend]> =
+                    desired.iter().map(|(name, frontends)| (name.as_str(), frontends.as_slice())).collect();
                 let kept = self.known.iter().filter(|(name, _)| !changed.contains_key(name.as_str()));
-                let all = kept.map(|(_, fronts)| fronts.as_slice()).chain(changed.values().copied());
-                for fronts in all {
-                    let after = rules(fronts);
+                let all = kept.map(|(_, frontends)| frontends.as_slice()).chain(changed.values().copied());
+                for frontends in all {
+                    let after = rules(frontends);
                     changes.add(&Rules::default(), &after);
                     hairpins.change(&BTreeSet::new(), &after.hairpins);
                 }
             } else {
-                for (name, fronts) in &wanted {
-                    let before = self.known.get(name).map(|fronts| rules(fronts)).unwrap_or_default();
-                    let after = rules(fronts);
+                for (name, frontends) in &desired {
+                    let before = self.known.get(name).map(|frontends| rules(frontends)).unwrap_or_default();
+                    let after = rules(frontends);
                     changes.add(&before, &after);
                     hairpins.change(&before.hairpins, &after.hairpins);
                     left.extend(before.runs.difference(&after.runs).cloned());
@@ -336,11 +336,11 @@ impl Proxy {
         self.networks = networks;
         self.protected = protected;
         let mut gone = Vec::new();
-        for (name, fronts) in wanted {
+        for (name, frontends) in desired {
             tracing::info!(target: "journey", step = "proxied", object = format!("services/{name}"));
-            let before = match fronts.is_empty() {
+            let before = match frontends.is_empty() {
                 true => self.known.remove(&name),
-                false => self.known.insert(name.clone(), fronts),
+                false => self.known.insert(name.clone(), frontends),
             };
             let now = self.known.get(&name).map(Vec::as_slice).unwrap_or_default();
             gone.extend(conntrack::stale(before.as_deref().unwrap_or_default(), now));

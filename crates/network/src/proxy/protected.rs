@@ -1,4 +1,4 @@
-//! What services must not capture, from the cluster's nodes and networks and from this machine.
+//! Collects what Services must not capture, from the cluster's nodes and networks and from this node.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,14 +11,14 @@ use crate::cidr::Cidr;
 use crate::netlink::{Netlink, NetlinkError};
 use crate::{listening, pod_network};
 
-/// What a node adds: its addresses and its pods' networks.
+/// A node's contribution: its addresses and its pod networks.
 pub fn of_node(node: &Node) -> (Vec<IpAddr>, Vec<Cidr>) {
     let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
     let addresses = addresses.filter(|address| matches!(address.type_.as_str(), "InternalIP" | "ExternalIP"));
     (addresses.filter_map(|address| address.address.parse().ok()).collect(), pod_network::pod_cidrs(node))
 }
 
-/// All that is protected as of now.
+/// Everything that is protected at the moment.
 pub async fn find(nodes: &[Arc<Node>], services: &BTreeSet<Cidr>, pods: &[String]) -> Protected {
     let mut protected = Protected { networks: services.clone(), ..Protected::default() };
     protected.networks.extend(pods.iter().filter_map(|text| text.parse::<Cidr>().ok()));
@@ -29,14 +29,16 @@ pub async fn find(nodes: &[Arc<Node>], services: &BTreeSet<Cidr>, pods: &[String
     }
     match own_addresses().await {
         Ok(own) => protected.node_addresses.extend(own),
-        Err(error) => tracing::warn!(%error, "this machine's addresses are not known, only those of its Node"),
+        Err(error) => {
+            tracing::warn!(%error, "cannot read this node's addresses; only those of its Node object are protected")
+        }
     }
     protected.ports = listening::ports(&protected.node_addresses);
     protected
 }
 
-/// The addresses of this machine's interfaces. Those of load balancers are on loopback, or answered on and never spoken
-/// from: they are no addresses of the machine.
+/// The addresses of this node's interfaces, without those of load balancers, which are on loopback or never used as a source
+/// address.
 async fn own_addresses() -> Result<Vec<IpAddr>, NetlinkError> {
     let netlink = Netlink::open()?;
     let loopback = netlink.link("lo").await?.index;

@@ -1,8 +1,8 @@
-//! Fronts in nftables' terms: chains with their rules, sets, and elements of the maps that lead to them.
+//! Frontends as nftables content: chains with their rules, sets, and map elements that jump to them.
 //!
-//! One lookup in a map finds a service whatever their number: `services` by address, protocol and port, `node-ports` by
-//! protocol and port. Each leads to a chain that picks an endpoint by its number in `endpoints`, which holds those of all
-//! services: a map for each service would make the kernel slow, since it goes through all maps to name a new one.
+//! One map lookup finds a Service whatever their number: `services` by address, protocol and port, `node-ports` by protocol
+//! and port. Each element jumps to a chain that picks an endpoint by its number in `endpoints`, which all Services share: one
+//! map per Service would make the kernel slow, since it scans all maps to name a new one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
 
-use super::fronts::{Endpoint, Front};
+use super::frontends::{Endpoint, Frontend};
 use super::slots::{Run, Slots};
 use super::{Settings, is_of};
 use crate::capture::{self, Protected};
@@ -23,7 +23,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// As nftables names it, in tables and before addresses.
+    /// The name in nftables, for tables and before addresses.
     pub fn name(self) -> &'static str {
         match self {
             Family::V4 => "ip",
@@ -40,20 +40,20 @@ impl Family {
 }
 
 pub const TABLE: &str = "knarr-proxy";
-/// The set of services' addresses inside the cluster.
+/// The set of cluster IPs.
 const CLUSTER_ADDRESSES: &str = "cluster-addresses";
-/// The set of networks that services get addresses from.
+/// The set of Service networks.
 pub const NETWORKS: &str = "service-networks";
-/// The set of nodes' addresses, and that of ports which are never captured there.
+/// The set of node addresses, and that of ports which are never captured there.
 pub const NODE_ADDRESSES: &str = "node-addresses";
 pub const HOST_PORTS: &str = "host-ports";
 /// The map from numbers to endpoints.
 pub const ENDPOINTS: &str = "endpoints";
-/// The one chain that looks into that map: the kernel checks all of a map for each further chain that does.
+/// The only chain that uses that map: the kernel checks the whole map for each further chain that does.
 const PICK: &str = "pick";
 const MASQUERADE_MARK: &str = "0x4000";
 
-/// What one service puts into the table. Equal parts of two of these need no change.
+/// The content of the table for one Service. Equal entries of two of these need no change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Chain → its rules.
@@ -62,13 +62,13 @@ pub struct Rules {
     pub sets: BTreeMap<String, String>,
     /// Map or set and key → value (empty for a set).
     pub elements: BTreeMap<(&'static str, String), String>,
-    /// Pairs of equal addresses: pods that may reach themselves through a service. Services share pods, and so these.
+    /// Pairs of equal addresses: pods that may reach themselves through a Service. Several Services may share a pod.
     pub hairpins: BTreeSet<String>,
-    /// Numbers that its lists of endpoints hold.
+    /// Slot runs of its endpoint lists.
     pub runs: BTreeSet<Run>,
 }
 
-/// The empty tables, made anew.
+/// The empty tables, deleted and created again.
 pub fn tables(family: Family, settings: &Settings) -> String {
     let (ip, address) = (family.name(), family.address_type());
     let mut text = String::new();
@@ -117,7 +117,7 @@ pub fn tables(family: Family, settings: &Settings) -> String {
     rule(PICK, &format!("meta l4proto {{ tcp, udp, sctp }} dnat {ip} to ct mark map @{ENDPOINTS}"));
     rule("refuse", "meta l4proto tcp reject with tcp reset");
     rule("refuse", "reject");
-    // Whatever services ask for, a node's own ports stay its own.
+    // A node's own ports are never captured, whatever Services claim.
     rule("dispatch", &format!("{ip} daddr @{NODE_ADDRESSES} meta l4proto . th dport @{HOST_PORTS} return"));
     rule("dispatch", &format!("{ip} daddr . meta l4proto . th dport vmap @services"));
     let nodes = node_addresses(family, settings);
@@ -127,8 +127,8 @@ pub fn tables(family: Family, settings: &Settings) -> String {
     for chain in ["filter-input", "filter-forward", "filter-output"] {
         rule(chain, "ct state new jump refused-first");
     }
-    // What is still for a service once connections have been given an endpoint is for none of its ports, and must not leave
-    // for wherever the default route leads.
+    // After endpoints have been assigned, new connections to a Service address are to none of its ports, and must not leave
+    // through the default route.
     for chain in ["filter-forward", "filter-output-late"] {
         rule(chain, "ct state new jump unclaimed");
     }
@@ -146,7 +146,7 @@ pub fn tables(family: Family, settings: &Settings) -> String {
     text
 }
 
-/// Takes these networks for services' in place of those before.
+/// Replaces the Service networks.
 pub fn set_networks(networks: &BTreeSet<Cidr>, family: Family) -> String {
     let ip = family.name();
     let own: Vec<String> =
@@ -158,7 +158,7 @@ pub fn set_networks(networks: &BTreeSet<Cidr>, family: Family) -> String {
     text
 }
 
-/// Protects these addresses and ports in place of those before.
+/// Replaces the protected addresses and ports.
 pub fn set_protected(protected: &Protected, family: Family) -> String {
     let ip = family.name();
     let own = protected.node_addresses.iter().filter(|address| is_of(address, family));
@@ -175,7 +175,7 @@ pub fn set_protected(protected: &Protected, family: Family) -> String {
     text
 }
 
-/// Which destinations are this node's own, for node ports. Loopback is left out: packets from it cannot leave it.
+/// The match for node port destinations. Loopback is excluded: packets from it cannot leave the host.
 fn node_addresses(family: Family, settings: &Settings) -> String {
     let (ip, loopback) = match family {
         Family::V4 => ("ip", "127.0.0.0/8"),
@@ -194,43 +194,43 @@ fn node_addresses(family: Family, settings: &Settings) -> String {
     }
 }
 
-/// All that the fronts of one service need.
-pub fn of(fronts: &[Front], family: Family, settings: &Settings, slots: &mut Slots) -> Rules {
+/// The rules of all frontends of one Service.
+pub fn of(frontends: &[Frontend], family: Family, settings: &Settings, slots: &mut Slots) -> Rules {
     let mut rules = Rules::default();
-    for front in fronts {
-        add_front(&mut rules, front, family, settings, slots);
+    for frontend in frontends {
+        add_front(&mut rules, frontend, family, settings, slots);
     }
     rules
 }
 
-fn add_front(rules: &mut Rules, front: &Front, family: Family, settings: &Settings, slots: &mut Slots) {
+fn add_front(rules: &mut Rules, frontend: &Frontend, family: Family, settings: &Settings, slots: &mut Slots) {
     let own = |addresses: &[IpAddr]| -> Vec<IpAddr> {
         addresses.iter().filter(|address| is_of(address, family)).copied().collect()
     };
-    let (cluster, external) = (own(&front.cluster_addresses), own(&front.external_addresses));
-    if cluster.is_empty() && external.is_empty() && front.node_port.is_none() {
+    let (cluster, external) = (own(&frontend.cluster_addresses), own(&frontend.external_addresses));
+    if cluster.is_empty() && external.is_empty() && frontend.node_port.is_none() {
         return;
     }
     let of_family = |endpoints: &[Endpoint]| -> Vec<Endpoint> {
         endpoints.iter().filter(|endpoint| is_of(&endpoint.address, family)).cloned().collect()
     };
-    let (inside, outside) = (of_family(&front.inside), of_family(&front.outside));
-    let name = short_name(&front.name, front);
-    let protocol = front.protocol.name();
-    let at = |address: &IpAddr| format!("{address} . {protocol} . {}", front.port);
+    let (inside, outside) = (of_family(&frontend.inside), of_family(&frontend.outside));
+    let name = short_name(&frontend.name, frontend);
+    let protocol = frontend.protocol.name();
+    let at = |address: &IpAddr| format!("{address} . {protocol} . {}", frontend.port);
 
     for address in &cluster {
         rules.elements.insert((CLUSTER_ADDRESSES, address.to_string()), String::new());
     }
     let service_chain = format!("service-{name}");
-    let nobody = verdict_without_endpoints(front);
+    let nobody = verdict_without_endpoints(frontend);
     if inside.is_empty() {
         for address in &cluster {
-            rules.elements.insert(("refused", at(address)), verdict_inside(front).to_owned());
+            rules.elements.insert(("refused", at(address)), verdict_inside(frontend).to_owned());
         }
     } else {
         let mut chain = from_outside(family, settings);
-        chain.extend(balance(rules, front, &inside, &format!("{name}-in"), slots));
+        chain.extend(balance(rules, frontend, &inside, &format!("{name}-in"), slots));
         rules.chains.insert(service_chain.clone(), chain);
         for address in &cluster {
             rules.elements.insert(("services", at(address)), format!("goto {service_chain}"));
@@ -238,22 +238,22 @@ fn add_front(rules: &mut Rules, front: &Front, family: Family, settings: &Settin
     }
 
     let external_chain = format!("external-{name}");
-    let reached_from_outside = !external.is_empty() || front.node_port.is_some();
-    let node_key = front.node_port.map(|port| format!("{protocol} . {port}"));
+    let reached_from_outside = !external.is_empty() || frontend.node_port.is_some();
+    let node_key = frontend.node_port.map(|port| format!("{protocol} . {port}"));
     if reached_from_outside {
-        let usable = !outside.is_empty() || (front.outside_is_local && !inside.is_empty());
+        let usable = !outside.is_empty() || (frontend.outside_is_local && !inside.is_empty());
         if usable {
-            let chain = external_rules(rules, front, [&outside, &inside], family, settings, &name, slots);
+            let chain = external_rules(rules, frontend, [&outside, &inside], family, settings, &name, slots);
             rules.chains.insert(external_chain.clone(), chain);
             for address in &external {
-                let target = limited(rules, front, address, &name, &external_chain, family);
+                let target = limited(rules, frontend, address, &name, &external_chain, family);
                 rules.elements.insert(("services", at(address)), format!("goto {target}"));
             }
             if let Some(key) = &node_key {
                 rules.elements.insert(("node-ports", key.clone()), format!("goto {external_chain}"));
             }
         }
-        // Without an endpoint for outsiders here, what the chain lets through is refused or dropped.
+        // Without an endpoint for external traffic here, what the chain lets through is rejected or dropped.
         if outside.is_empty() {
             for address in &external {
                 rules.elements.insert(("refused", at(address)), nobody.to_owned());
@@ -268,15 +268,15 @@ fn add_front(rules: &mut Rules, front: &Front, family: Family, settings: &Settin
     }
 }
 
-fn verdict_inside(front: &Front) -> &'static str {
-    if front.inside_is_local && front.has_endpoints { "drop" } else { "goto refuse" }
+fn verdict_inside(frontend: &Frontend) -> &'static str {
+    if frontend.inside_is_local && frontend.has_endpoints { "drop" } else { "goto refuse" }
 }
 
-fn verdict_without_endpoints(front: &Front) -> &'static str {
-    if front.outside_is_local && front.has_endpoints { "drop" } else { "goto refuse" }
+fn verdict_without_endpoints(frontend: &Frontend) -> &'static str {
+    if frontend.outside_is_local && frontend.has_endpoints { "drop" } else { "goto refuse" }
 }
 
-/// Traffic from outside the pods' networks comes back through this node.
+/// Masquerades traffic from outside the pod networks, so that replies return through this node.
 fn from_outside(family: Family, settings: &Settings) -> Vec<String> {
     if pod_networks(family, settings).is_empty() {
         return Vec::new();
@@ -291,26 +291,26 @@ fn pod_networks(family: Family, settings: &Settings) -> Vec<&str> {
 
 fn external_rules(
     rules: &mut Rules,
-    front: &Front,
+    frontend: &Frontend,
     [outside, inside]: [&[Endpoint]; 2],
     family: Family,
     settings: &Settings,
     name: &str,
     slots: &mut Slots,
 ) -> Vec<String> {
-    if !front.keeps_source {
+    if !frontend.keeps_source {
         let mut chain = vec!["jump masquerade-later".to_owned()];
-        // Policies that do not differ lead to the same endpoints, which need not be written twice.
+        // Equal traffic policies have equal endpoints, which need not be written twice.
         let list = if outside == inside { "in" } else { "out" };
-        chain.extend(balance(rules, front, outside, &format!("{name}-{list}"), slots));
+        chain.extend(balance(rules, frontend, outside, &format!("{name}-{list}"), slots));
         return chain;
     }
     let ip = family.name();
     let mut chain = Vec::new();
-    // Pods, and this machine itself, may use any endpoint: their address is known everywhere in the cluster.
+    // Pods and this node itself may use any endpoint: their address is routable in the whole cluster.
     if !inside.is_empty() {
         let cluster = format!("anywhere-{name}");
-        let picked = balance(rules, front, inside, &format!("{name}-in"), slots);
+        let picked = balance(rules, frontend, inside, &format!("{name}-in"), slots);
         rules.chains.insert(cluster.clone(), picked);
         if !pod_networks(family, settings).is_empty() {
             chain.push(format!("{ip} saddr @pods goto {cluster}"));
@@ -319,23 +319,30 @@ fn external_rules(
         chain.push(format!("fib saddr type local goto {cluster}"));
     }
     if !outside.is_empty() {
-        chain.extend(balance(rules, front, outside, &format!("{name}-out"), slots));
+        chain.extend(balance(rules, frontend, outside, &format!("{name}-out"), slots));
     }
     chain
 }
 
-/// A chain in front of a load balancer's address that lets only the named networks through.
-fn limited(rules: &mut Rules, front: &Front, address: &IpAddr, name: &str, chain: &str, family: Family) -> String {
-    let own: Vec<&str> = front
+/// A chain for a load balancer address that allows only the source ranges.
+fn limited(
+    rules: &mut Rules,
+    frontend: &Frontend,
+    address: &IpAddr,
+    name: &str,
+    chain: &str,
+    family: Family,
+) -> String {
+    let own: Vec<&str> = frontend
         .source_ranges
         .iter()
         .map(|range| range.trim())
         .filter(|text| text.contains(':') == (family == Family::V6))
         .collect();
-    if own.is_empty() || !front.balancer_addresses.contains(address) {
+    if own.is_empty() || !frontend.balancer_addresses.contains(address) {
         return chain.to_owned();
     }
-    // A range that cannot be read lets nobody through.
+    // An invalid range allows nothing.
     let ranges = own.iter().filter_map(|text| text.parse::<Cidr>().ok()).map(|range| format!("{range}, "));
     let ranges: String = ranges.collect();
     let guard = format!("allowed-{name}");
@@ -344,16 +351,22 @@ fn limited(rules: &mut Rules, front: &Front, address: &IpAddr, name: &str, chain
     guard
 }
 
-/// Rules that send a connection to one of the endpoints, each as likely as the others.
-fn balance(rules: &mut Rules, front: &Front, endpoints: &[Endpoint], list: &str, slots: &mut Slots) -> Vec<String> {
-    let protocol = front.protocol.name();
-    let Some(seconds) = front.affinity else {
+/// Rules that send a connection to one of the endpoints, with equal probability.
+fn balance(
+    rules: &mut Rules,
+    frontend: &Frontend,
+    endpoints: &[Endpoint],
+    list: &str,
+    slots: &mut Slots,
+) -> Vec<String> {
+    let protocol = frontend.protocol.name();
+    let Some(seconds) = frontend.affinity else {
         return match endpoints {
             [one] => vec![format!("meta l4proto {protocol} {}", destination(one))],
             many => vec![numbered(rules, many, list, slots)],
         };
     };
-    // A client finds the endpoint it had before in that endpoint's set.
+    // With session affinity, a client's previous endpoint has the client in its set.
     let mut chain = Vec::new();
     let mut picks = Vec::new();
     for (index, endpoint) in endpoints.iter().enumerate() {
@@ -383,9 +396,9 @@ fn destination(endpoint: &Endpoint) -> String {
     }
 }
 
-/// Gives the endpoints numbers that follow one another, and picks one of these. The connection's mark carries the number.
+/// Assigns consecutive numbers to the endpoints, and picks one of them. The connection mark carries the number.
 fn numbered(rules: &mut Rules, endpoints: &[Endpoint], list: &str, slots: &mut Slots) -> String {
-    let (run, first) = slots.take(list, endpoints.len());
+    let (run, first) = slots.allocate(list, endpoints.len());
     rules.runs.insert(run);
     for (number, endpoint) in (first..).zip(endpoints) {
         let value = format!("{} . {}", endpoint.address, endpoint.port);
@@ -394,10 +407,10 @@ fn numbered(rules: &mut Rules, endpoints: &[Endpoint], list: &str, slots: &mut S
     format!("ct mark set numgen random mod {} offset {first} goto {PICK}", endpoints.len())
 }
 
-/// A name that nftables takes: a hash that is unique, and as much of the service's name as fits.
-fn short_name(name: &str, front: &Front) -> String {
+/// A valid nftables name: a unique hash, and as much of the Service's name as fits.
+fn short_name(name: &str, frontend: &Frontend) -> String {
     let readable: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).take(60).collect();
-    format!("{}-{}", short_hash(&format!("{name}/{}", front.protocol.name())), readable.trim_end_matches('-'))
+    format!("{}-{}", short_hash(&format!("{name}/{}", frontend.protocol.name())), readable.trim_end_matches('-'))
 }
 
 fn short_hash(text: &str) -> String {
@@ -406,10 +419,10 @@ fn short_hash(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fronts::{Endpoint, Front, Protocol};
+    use super::super::frontends::{Endpoint, Frontend, Protocol};
     use super::*;
 
-    fn front(endpoints: usize) -> Front {
+    fn frontend(endpoints: usize) -> Frontend {
         let endpoints: Vec<Endpoint> = (0..endpoints)
             .map(|index| Endpoint {
                 address: IpAddr::from([10, 244, 0, u8::try_from(index + 2).unwrap()]),
@@ -417,7 +430,7 @@ mod tests {
                 is_local: index == 0,
             })
             .collect();
-        Front {
+        Frontend {
             name: "n/s:http".into(),
             protocol: Protocol::Tcp,
             port: 80,
@@ -449,8 +462,8 @@ mod tests {
     }
 
     #[test]
-    fn a_service_leads_to_its_endpoints() {
-        let rules = of(&[front(2)], Family::V4, &settings(), &mut Slots::default());
+    fn a_service_is_forwarded_to_its_endpoints() {
+        let rules = of(&[frontend(2)], Family::V4, &settings(), &mut Slots::default());
         let (key, target) = rules.elements.iter().find(|((map, _), _)| *map == "services").unwrap();
         assert_eq!(key.1, "10.96.0.7 . tcp . 80");
         let chain = &rules.chains[target.strip_prefix("goto ").unwrap()];
@@ -464,27 +477,27 @@ mod tests {
     }
 
     #[test]
-    fn a_service_without_endpoints_is_refused() {
-        let rules = of(&[front(0)], Family::V4, &settings(), &mut Slots::default());
+    fn a_service_without_endpoints_is_rejected() {
+        let rules = of(&[frontend(0)], Family::V4, &settings(), &mut Slots::default());
         assert_eq!(rules.elements[&("refused", "10.96.0.7 . tcp . 80".to_owned())], "goto refuse");
         assert!(rules.chains.is_empty());
     }
 
     #[test]
-    fn ranges_that_cannot_be_read_let_nobody_through() {
+    fn invalid_source_ranges_allow_nothing() {
         let address: IpAddr = "192.0.2.1".parse().unwrap();
         for (ranges, expected) in [
             (vec!["10.0.0.0/8"], "ip saddr { 10.0.0.0/8, 192.0.2.1 } goto external"),
             (vec!["010.0.0.0/8"], "ip saddr { 192.0.2.1 } goto external"),
             (vec!["0.0.0.0/0 } accept #"], "ip saddr { 192.0.2.1 } goto external"),
         ] {
-            let front = Front {
+            let frontend = Frontend {
                 external_addresses: vec![address],
                 balancer_addresses: vec![address],
                 source_ranges: ranges.iter().map(|range| (*range).to_owned()).collect(),
-                ..front(1)
+                ..frontend(1)
             };
-            let rules = of(&[front], Family::V4, &settings(), &mut Slots::default());
+            let rules = of(&[frontend], Family::V4, &settings(), &mut Slots::default());
             let guard = rules.chains.iter().find(|(name, _)| name.starts_with("allowed-")).unwrap().1;
             assert!(guard[0].starts_with(expected) && guard[1] == "drop", "{ranges:?}: {guard:?}");
         }
@@ -492,12 +505,13 @@ mod tests {
 
     #[test]
     fn the_other_family_has_nothing() {
-        assert_eq!(of(&[front(2)], Family::V6, &settings(), &mut Slots::default()), Rules::default());
+        assert_eq!(of(&[frontend(2)], Family::V6, &settings(), &mut Slots::default()), Rules::default());
     }
 
     #[test]
     fn affinity_keeps_clients_by_endpoint() {
-        let rules = of(&[Front { affinity: Some(60), ..front(2) }], Family::V4, &settings(), &mut Slots::default());
+        let rules =
+            of(&[Frontend { affinity: Some(60), ..frontend(2) }], Family::V4, &settings(), &mut Slots::default());
         assert_eq!(rules.sets.len(), 2);
         assert!(rules.sets.values().all(|set| set.contains("timeout 60s")));
     }

@@ -1,5 +1,5 @@
-//! How the proxy is doing: `/healthz` and `/livez` for load balancers and probes, `/metrics` for collectors, under the names
-//! and on the ports that Kubernetes' own proxy has.
+//! Health and metrics of the proxy: `/healthz` and `/livez` for load balancers and probes, `/metrics` for collectors, with the
+//! names and ports of kube-proxy.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -10,17 +10,17 @@ use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
-use super::answering::{self, Answer};
+use super::http::{self, HttpResponse};
 
-/// Changes that wait longer than this mean that the proxy is not well.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// The proxy is unhealthy if a change is pending for longer than this.
+const MAX_PENDING: Duration = Duration::from_secs(60);
 /// Upper bounds of a sync's duration, in seconds: each twice the one before.
 const SYNC_BUCKETS: u32 = 15;
 const FIRST_SYNC_BUCKET: f64 = 0.001;
 const PROGRAMMING_BOUNDS: [f64; 18] =
     [0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0];
 
-/// What `/proxyMode` says, by which clients learn how services are made.
+/// The response of `/proxyMode`.
 const PROXY_MODE: &str = "nftables";
 
 #[derive(Clone, Debug)]
@@ -38,13 +38,13 @@ impl Default for StatusSettings {
     }
 }
 
-/// What is known of the proxy's own work.
+/// State of the proxy's syncs.
 pub struct Status {
     state: Mutex<State>,
 }
 
 struct State {
-    /// Since when a change waits to be carried out.
+    /// When the oldest pending change was queued.
     waiting_since: Option<Instant>,
     last_sync: Option<SystemTime>,
     last_queued: Option<SystemTime>,
@@ -86,12 +86,12 @@ impl Status {
         state.queued();
     }
 
-    /// A node that is about to go should get no new connections from load balancers.
+    /// A node that is about to be removed should get no new connections from load balancers.
     pub fn set_node_eligible(&self, is_eligible: bool) {
         self.state.lock().is_node_eligible = is_eligible;
     }
 
-    /// A transaction is in. `changed_at` are the moments at which what it brings happened, as the endpoints' makers say.
+    /// Records an applied transaction. `changed_at`: when its changes happened, according to the EndpointSlices.
     pub fn synced(&self, took: Duration, changed_at: &[SystemTime]) {
         let mut state = self.state.lock();
         let now = SystemTime::now();
@@ -109,49 +109,49 @@ impl Status {
         state.waiting_since.get_or_insert_with(Instant::now);
     }
 
-    /// What load balancers and probes of all the network may ask.
-    fn answer_all(&self, path: &str) -> Answer {
+    /// Paths that are served to the whole network, for load balancers and probes.
+    fn public_response(&self, path: &str) -> HttpResponse {
         match path {
             "/healthz" => self.health(true),
             "/livez" => self.health(false),
-            _ => Answer::not_found(),
+            _ => HttpResponse::not_found(),
         }
     }
 
-    /// What this machine may ask besides.
-    fn answer(&self, path: &str) -> Answer {
+    /// Paths that are served to this host in addition.
+    fn local_response(&self, path: &str) -> HttpResponse {
         match path {
             "/healthz" => self.health(true),
             "/livez" => self.health(false),
-            "/proxyMode" => Answer {
+            "/proxyMode" => HttpResponse {
                 status: "200 OK",
                 content_type: "text/plain; charset=utf-8",
                 headers: String::new(),
                 body: PROXY_MODE.to_owned(),
             },
-            "/metrics" => Answer {
+            "/metrics" => HttpResponse {
                 status: "200 OK",
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
                 headers: String::new(),
                 body: self.state.lock().render(),
             },
-            _ => Answer::not_found(),
+            _ => HttpResponse::not_found(),
         }
     }
 
-    fn health(&self, counts_node: bool) -> Answer {
+    fn health(&self, counts_node: bool) -> HttpResponse {
         let state = self.state.lock();
-        let is_stuck = state.waiting_since.is_some_and(|since| since.elapsed() > LONGEST_WAIT);
+        let is_stuck = state.waiting_since.is_some_and(|since| since.elapsed() > MAX_PENDING);
         let is_well = !is_stuck && (state.is_node_eligible || !counts_node);
         let now = SystemTime::now();
-        // While nothing waits, all that is known is in the kernel as of now.
+        // While nothing is pending, the kernel is up to date as of now.
         let updated = if state.waiting_since.is_none() { now } else { state.last_sync.unwrap_or(UNIX_EPOCH) };
         let text = |time: SystemTime| Timestamp::try_from(time).unwrap_or_default().to_string();
         let mut body = serde_json::json!({"lastUpdated": text(updated), "currentTime": text(now)});
         if counts_node {
             body["nodeEligible"] = state.is_node_eligible.into();
         }
-        Answer {
+        HttpResponse {
             status: if is_well { "200 OK" } else { "503 Service Unavailable" },
             content_type: "application/json",
             headers: String::new(),
@@ -219,19 +219,19 @@ impl Histogram {
     }
 }
 
-/// Answers until dropped.
+/// Serves until dropped.
 pub async fn serve(settings: StatusSettings, status: Arc<Status>) {
-    let listen = |address: Option<SocketAddr>, answer: fn(&Status, &str) -> Answer| {
+    let listen = |address: Option<SocketAddr>, answer: fn(&Status, &str) -> HttpResponse| {
         let status = Arc::clone(&status);
         async move {
             let Some(address) = address else { return };
             match TcpListener::bind(address).await {
-                Ok(listener) => answering::serve(listener, move |path| answer(&status, path)).await,
-                Err(error) => tracing::error!(%address, %error, "the proxy's status cannot be served"),
+                Ok(listener) => http::serve(listener, move |path| answer(&status, path)).await,
+                Err(error) => tracing::error!(%address, %error, "cannot serve the proxy's status"),
             }
         }
     };
-    tokio::join!(listen(settings.health, Status::answer_all), listen(settings.metrics, Status::answer));
+    tokio::join!(listen(settings.health, Status::public_response), listen(settings.metrics, Status::local_response));
 }
 
 #[cfg(test)]
@@ -239,21 +239,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn health_tells_of_the_node_and_of_changes_that_wait() {
+    fn health_reflects_the_node_and_pending_changes() {
         let status = Status::new();
-        assert!(status.answer("/healthz").status.starts_with("200"));
+        assert!(status.local_response("/healthz").status.starts_with("200"));
         status.set_node_eligible(false);
-        assert!(status.answer("/healthz").status.starts_with("503"), "a node that goes");
-        assert!(status.answer("/livez").status.starts_with("200"), "the proxy itself is well");
+        assert!(status.local_response("/healthz").status.starts_with("503"), "a node that goes");
+        assert!(status.local_response("/livez").status.starts_with("200"), "the proxy itself is well");
         status.set_node_eligible(true);
-        status.state.lock().waiting_since = Instant::now().checked_sub(LONGEST_WAIT * 2);
-        assert!(status.answer("/livez").status.starts_with("503"), "a change waits too long");
+        status.state.lock().waiting_since = Instant::now().checked_sub(MAX_PENDING * 2);
+        assert!(status.local_response("/livez").status.starts_with("503"), "a change waits too long");
         status.synced(Duration::from_millis(3), &[SystemTime::now()]);
-        assert!(status.answer("/livez").status.starts_with("200"));
-        assert!(status.answer("/").status.starts_with("404"));
-        assert_eq!(status.answer("/proxyMode").body, "nftables");
+        assert!(status.local_response("/livez").status.starts_with("200"));
+        assert!(status.local_response("/").status.starts_with("404"));
+        assert_eq!(status.local_response("/proxyMode").body, "nftables");
         for path in ["/metrics", "/proxyMode"] {
-            assert!(status.answer_all(path).status.starts_with("404"), "{path} is not for all the network");
+            assert!(status.public_response(path).status.starts_with("404"), "{path} is not for all the network");
         }
     }
 
@@ -262,7 +262,7 @@ mod tests {
         let status = Status::new();
         status.service_changed();
         status.synced(Duration::from_millis(3), &[]);
-        let text = status.answer("/metrics").body;
+        let text = status.local_response("/metrics").body;
         for line in [
             "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.002\"} 0",
             "kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.004\"} 1",

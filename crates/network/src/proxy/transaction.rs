@@ -1,13 +1,13 @@
-//! The difference between what the kernel holds for services and what it should hold, as nftables commands.
+//! The difference between a Service's installed and desired rules, as nftables commands.
 //!
-//! Order matters within a transaction: what is led to must exist before it is led to, and must not be led to any more
-//! before it goes.
+//! Order matters within a transaction: a chain must exist before something jumps to it, and nothing may jump to it any more
+//! before it is deleted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::rules::{ENDPOINTS, Family, Rules, TABLE};
-use super::shared::Difference;
+use super::shared_elements::Difference;
 
 pub struct Transaction {
     family: Family,
@@ -37,7 +37,7 @@ impl Transaction {
         }
     }
 
-    /// Adds the change of one service.
+    /// Adds the change of one Service.
     pub fn add(&mut self, before: &Rules, after: &Rules) {
         if before == after {
             return;
@@ -48,7 +48,7 @@ impl Transaction {
         self.remove(before, after);
     }
 
-    /// Adds the change of elements that services share.
+    /// Adds the change of shared elements.
     pub fn add_shared(&mut self, set: &'static str, difference: Difference) {
         if !difference.gone.is_empty() {
             self.gone.entry(set).or_default().extend(difference.gone);
@@ -58,7 +58,7 @@ impl Transaction {
         }
     }
 
-    /// All commands in their order; nothing when nothing differs.
+    /// All commands in order; empty if nothing differs.
     pub fn text(self) -> String {
         let ip = self.family.name();
         let mut text = self.declarations;
@@ -76,7 +76,7 @@ impl Transaction {
         for (name, declaration) in after.sets.iter().filter(|(name, _)| !before.sets.contains_key(*name)) {
             let _ = writeln!(self.declarations, "add set {ip} {TABLE} {name} {declaration}");
         }
-        // All new chains first: their rules may lead to one another.
+        // All new chains first: rules may jump to other chains.
         for name in after.chains.keys().filter(|name| !before.chains.contains_key(*name)) {
             let _ = writeln!(self.declarations, "add chain {ip} {TABLE} {name}");
         }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn things_come_and_go_in_order() {
+    fn objects_are_created_and_deleted_in_order() {
         let whole = rules("a", "accept", "10.0.0.1 . 80");
         assert_eq!(
             change(&Rules::default(), &whole),

@@ -1,4 +1,4 @@
-//! A stand-in for the API server that lists and watches what it is told.
+//! A fake API server for list and watch.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -34,7 +34,7 @@ struct State {
     version: u64,
     objects: HashMap<&'static str, HashMap<String, Value>>,
     watchers: HashMap<String, Vec<mpsc::UnboundedSender<Bytes>>>,
-    /// All that ever happened: version, path, event. A watch begins where its list ended.
+    /// All events so far: version, path, event. A watch starts where its list ended.
     past: Vec<(u64, String, Bytes)>,
 }
 
@@ -42,13 +42,13 @@ impl Api {
     pub fn informers(&self) -> Informers {
         let state = Arc::clone(&self.state);
         let service = tower::service_fn(move |request: Request<Body>| {
-            let answer = answer(&state, &request);
-            async move { Ok::<_, Infallible>(answer) }
+            let response = response(&state, &request);
+            async move { Ok::<_, Infallible>(response) }
         });
         Informers::new(Client::new(service, "default"))
     }
 
-    /// Makes or changes an object.
+    /// Creates or updates an object.
     pub fn put(&self, path: &'static str, mut object: Value) {
         let mut state = self.state.lock().unwrap();
         state.version += 1;
@@ -62,14 +62,14 @@ impl Api {
         } else {
             "ADDED"
         };
-        tell(&mut state, path, kind, &object);
+        record_event(&mut state, path, kind, &object);
     }
 
     pub fn delete(&self, path: &'static str, namespace: &str, name: &str) {
         let mut state = self.state.lock().unwrap();
         state.version += 1;
         if let Some(object) = state.objects.entry(path).or_default().remove(&format!("{namespace}/{name}")) {
-            tell(&mut state, path, "DELETED", &object);
+            record_event(&mut state, path, "DELETED", &object);
         }
     }
 }
@@ -79,7 +79,7 @@ fn key(object: &Value) -> String {
     format!("{}/{}", of("namespace"), of("name"))
 }
 
-fn tell(state: &mut State, path: &str, kind: &str, object: &Value) {
+fn record_event(state: &mut State, path: &str, kind: &str, object: &Value) {
     let line = Bytes::from(format!("{}\n", json!({"type": kind, "object": object})));
     state.past.push((state.version, path.to_owned(), line.clone()));
     if let Some(watchers) = state.watchers.get_mut(path) {
@@ -87,7 +87,7 @@ fn tell(state: &mut State, path: &str, kind: &str, object: &Value) {
     }
 }
 
-fn answer(state: &Mutex<State>, request: &Request<Body>) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
+fn response(state: &Mutex<State>, request: &Request<Body>) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
     let mut state = state.lock().unwrap();
     let path = request.uri().path();
     let query = request.uri().query().unwrap_or_default();

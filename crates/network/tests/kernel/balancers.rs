@@ -1,4 +1,4 @@
-//! Addresses of load balancers on the local network: neighbours find them where they are, also after they have moved.
+//! Load balancer addresses on the local network: neighbours find them on the right node, also after they have moved.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
@@ -7,10 +7,10 @@ use knarr_network::load_balancer::announce;
 use serde_json::{Value, json};
 
 use crate::api::{Api, NODES, SERVICES};
-use crate::machine::{Namespace, PATIENCE, command, outsider};
+use crate::host::{Namespace, TIMEOUT, command, outsider};
 use crate::services::eventually;
 
-/// One address of each family, within the networks of the link with the outsider, and what an outsider wrongly believes.
+/// One address per family, within the networks of the link with the outsider, and a stale hardware address.
 const ADDRESSES: [&str; 2] = ["192.168.50.77", "fd50::77"];
 const ELSEWHERE: &str = "02:00:00:00:00:99";
 
@@ -20,10 +20,10 @@ fn balancer() -> Value {
         "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]}, "status": {"loadBalancer": {"ingress": points}}})
 }
 
-/// Whether this machine answers an outsider at an address: nothing listens there, so it refuses.
+/// Whether this node has an address, as seen by an outsider: nothing listens there, so it refuses.
 fn is_here(outside: &Namespace, address: &str) -> bool {
     let to = SocketAddr::new(address.parse().unwrap(), 9);
-    let tried = outside.run(|| TcpStream::connect_timeout(&to, PATIENCE));
+    let tried = outside.run(|| TcpStream::connect_timeout(&to, TIMEOUT));
     tried.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
@@ -54,10 +54,10 @@ pub fn neighbours_learn_where_a_balancer_s_address_is() {
     for address in ADDRESSES {
         eventually(address, || is_here(&outside, address), |is_here| *is_here);
     }
-    // Answered on, and never spoken from.
+    // Served, but never used as a source address.
     let route = command("ip -6 route get fd50::2");
     assert!(!route.contains(ADDRESSES[1]), "{route}");
-    // What goes while nobody looks is given up at the next start; the machine's own addresses stay.
+    // What is deleted while nothing watches is released at the next start; the node's own addresses stay.
     first.abort();
     api.delete(SERVICES, "n", "s");
     let _second = start();

@@ -1,4 +1,4 @@
-//! Which of a service's endpoints get connections: near ones, ending ones, those a client had before.
+//! Which of a Service's endpoints get connections: near ones, terminating ones, those a client had before.
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -8,19 +8,19 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::api::NODES;
-use crate::machine::{PATIENCE, ask, command};
+use crate::host::{TIMEOUT, ask, command};
 use crate::services::{Cluster, eventually, is_refused};
 
-/// Enough that of two endpoints, both usable, each is asked.
+/// Enough that each of two usable endpoints gets a connection.
 const ASKS: usize = 30;
 
 fn service(last: u8) -> SocketAddr {
     SocketAddr::from(([10, 96, 0, last], 80))
 }
 
-/// Who answers the node at an address, asked again and again.
+/// The names of the pods that serve an address, over many connections.
 fn answering(address: SocketAddr) -> HashSet<String> {
-    (0..ASKS).flat_map(|_| ask(address)).map(|answer| answer.0).collect()
+    (0..ASKS).flat_map(|_| ask(address)).map(|response| response.0).collect()
 }
 
 fn set(names: &[&str]) -> HashSet<String> {
@@ -79,7 +79,7 @@ pub fn terminating_endpoints_serve_when_no_other_does() {
         eventually(what, || answering(service(1)), |seen| *seen == set(inside));
         let from_outside = || -> HashSet<String> {
             let asks = if outside.is_empty() { 1 } else { ASKS };
-            cluster.outside.run(|| (0..asks).flat_map(|_| ask(node_port)).map(|answer| answer.0).collect())
+            cluster.outside.run(|| (0..asks).flat_map(|_| ask(node_port)).map(|response| response.0).collect())
         };
         eventually(what, from_outside, |seen| *seen == set(outside));
     }
@@ -95,14 +95,14 @@ pub fn traffic_from_inside_stays_on_the_node_where_asked() {
     cluster.described_endpoints("s", &[(0, on("there")), (1, on("here"))]);
     eventually("the near one", || answering(service(1)), |seen| *seen == set(&["pod1"]));
     let from_pod = || -> HashSet<String> {
-        cluster.pods[0].0.run(|| (0..ASKS).flat_map(|_| ask(service(1))).map(|answer| answer.0).collect())
+        cluster.pods[0].0.run(|| (0..ASKS).flat_map(|_| ask(service(1))).map(|response| response.0).collect())
     };
     assert_eq!(from_pod(), set(&["pod1"]));
     // Packets go nowhere rather than to another node.
     cluster.described_endpoints("s", &[(0, on("there")), (1, on("there"))]);
-    let lost = || TcpStream::connect_timeout(&service(1), PATIENCE / 10);
-    eventually("none near", lost, |answer| {
-        answer.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
+    let lost = || TcpStream::connect_timeout(&service(1), TIMEOUT / 10);
+    eventually("none near", lost, |response| {
+        response.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
     });
 }
 
@@ -122,7 +122,7 @@ pub fn clients_keep_their_endpoint_for_a_time() {
     assert!(remembered().is_empty());
     assert_eq!(answering(service(6)).len(), 1, "a client stays with its pod");
     assert_eq!(remembered().len(), 1, "and is remembered once: {:?}", remembered());
-    // Each connection starts the time anew.
+    // Each connection restarts the timeout.
     for _ in 0..3 {
         std::thread::sleep(Duration::from_secs(seconds) / 2);
         ask(service(6)).unwrap();
@@ -131,7 +131,7 @@ pub fn clients_keep_their_endpoint_for_a_time() {
     eventually("a client that stays away is forgotten", remembered, Vec::is_empty);
 }
 
-pub fn health_ports_tell_of_local_endpoints() {
+pub fn health_ports_report_local_endpoints() {
     let cluster = Cluster::new();
     let balanced = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31_000});
     let endpoint = |node: &str, is_ready: bool| json!({"nodeName": node, "conditions": {"ready": is_ready}});
@@ -144,26 +144,26 @@ pub fn health_ports_tell_of_local_endpoints() {
     ] {
         cluster.described_endpoints("s", &[(0, first), (1, second)]);
         let asked = || cluster.outside.run(|| get(SocketAddr::from(([192, 168, 50, 1], 31_000)))).unwrap_or_default();
-        eventually("the health port", asked, |answer| {
-            answer.contains(&format!(" {code} "))
-                && answer.contains(&format!("\"localEndpoints\":{count}"))
-                && answer.contains(&format!("X-Load-Balancing-Endpoint-Weight: {count}"))
+        eventually("the health port", asked, |response| {
+            response.contains(&format!(" {code} "))
+                && response.contains(&format!("\"localEndpoints\":{count}"))
+                && response.contains(&format!("X-Load-Balancing-Endpoint-Weight: {count}"))
         });
     }
     cluster.service("s", 1, &json!({"type": "NodePort"}), &[0]);
     let port: (IpAddr, u16) = ([192, 168, 50, 1].into(), 31_000);
     eventually(
         "the port closes with the policy",
-        || cluster.outside.run(|| TcpStream::connect_timeout(&port.into(), PATIENCE)),
+        || cluster.outside.run(|| TcpStream::connect_timeout(&port.into(), TIMEOUT)),
         is_refused,
     );
 }
 
 fn get(address: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
+    let mut response = String::new();
+    stream.read_to_string(&mut response)?;
+    Ok(response)
 }

@@ -1,4 +1,4 @@
-//! Frames made by hand, as a pod with NET_RAW can send them.
+//! Crafted frames, as a pod with NET_RAW can send them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -7,7 +7,7 @@ use nix::sys::socket::{
     AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrLike, sendto, socket,
 };
 
-use crate::machine::{Namespace, PATIENCE, command};
+use crate::host::{Namespace, TIMEOUT, command};
 
 pub type Mac = [u8; 6];
 
@@ -16,7 +16,7 @@ const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-/// All IPv6 machines of a link, and the hardware address for them.
+/// The IPv6 all-nodes multicast address and its hardware address.
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 pub const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
 pub const EVERYBODY: Mac = [0xff; 6];
@@ -34,7 +34,7 @@ pub fn send(interface: &str, frame: &[u8]) {
         sll_addr: [0; 8],
     };
     let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the pointer leads to a whole address of the family that it names, which lives until the call is over.
+    // SAFETY: the pointer is to a complete address of the family that it names, which outlives the call.
     let to = unsafe { LinkAddr::from_raw((&raw const address).cast(), Some(length)) }.unwrap();
     let socket = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None::<SockProtocol>).unwrap();
     sendto(socket.as_raw_fd(), frame, &to, MsgFlags::empty()).unwrap();
@@ -106,7 +106,7 @@ fn fill(bytes: &mut [u8], at: usize, pseudo: &[u8]) {
     bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// An ARP answer that nobody asked for: `claimed` is at `claimer`.
+/// An unsolicited ARP reply: `claimed` is at `claimer`.
 pub fn arp_claim(to: Mac, claimer: Mac, claimed: Ipv4Addr, told: Ipv4Addr) -> Vec<u8> {
     let mut content = vec![0, 1, 8, 0, 6, 4, 0, 2];
     content.extend(claimer);
@@ -137,10 +137,10 @@ pub fn mac_of(namespace: Option<&Namespace>, interface: &str) -> Mac {
 /// The hardware address at the other end of a pod's link, as the pod's own neighbours have it.
 pub fn gateway_mac(pod: &Namespace, gateway: IpAddr) -> Mac {
     pod.run(|| {
-        // Whoever is asked has to be known first.
+        // The neighbour must be resolved first.
         let any: SocketAddr = if gateway.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
         let socket = UdpSocket::bind(any).unwrap();
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = std::time::Instant::now() + TIMEOUT;
         loop {
             socket.send_to(b"?", (gateway, 9)).unwrap();
             let shown = command(&format!("ip neigh show {gateway}"));
@@ -155,14 +155,14 @@ pub fn gateway_mac(pod: &Namespace, gateway: IpAddr) -> Mac {
     })
 }
 
-/// A socket that waits for datagrams.
+/// A socket that receives datagrams.
 pub fn listen(address: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind(address).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 
-/// What came, up to the one that was sent last and rightly.
+/// All datagrams up to the last legitimate one.
 pub fn until(socket: &UdpSocket, last: &str) -> Vec<String> {
     let mut heard = Vec::new();
     let mut bytes = [0; 256];

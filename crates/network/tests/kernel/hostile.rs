@@ -1,5 +1,5 @@
-//! What a hostile pod or neighbour can send, and that it comes to nothing. Frames of a link keep their order, so what has not
-//! come before a rightful one that was sent later does not come at all.
+//! Packets of a hostile pod or neighbour have no effect. Frames of a link keep their order, so a packet that has not arrived
+//! before a legitimate one that was sent later does not arrive at all.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -9,7 +9,7 @@ use crate::frames::{
     ALL_NODES, ALL_NODES_MAC, EVERYBODY, Mac, arp_claim, datagram, gateway_mac, icmpv6, listen, mac_of,
     neighbour_claim, send, until,
 };
-use crate::machine::{Namespace, Network, ask, command, outsider};
+use crate::host::{Namespace, Network, ask, command, outsider};
 
 const GATEWAYS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 244, 1, 1)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0x244, 1, 0, 0, 0, 0, 1))];
@@ -18,7 +18,7 @@ struct Pod {
     namespace: Namespace,
     at: Vec<IpAddr>,
     mac: Mac,
-    /// The node, as this pod knows it.
+    /// The node's hardware address, as this pod knows it.
     node: Mac,
 }
 
@@ -39,7 +39,7 @@ impl Pod {
 pub fn a_node_s_loopback_is_out_of_reach() {
     let outside = outsider();
     let network = Network::new(&["10.244.1.0/24"]);
-    // A pod with a host port is what needs the dangerous setting.
+    // Host ports need the dangerous setting.
     let mapped: Value =
         json!({"runtimeConfig": {"portMappings": [{"hostPort": 8000, "containerPort": 80, "protocol": "tcp"}]}});
     let (pod, at) = network.add(mapped);
@@ -64,7 +64,7 @@ pub fn a_node_s_loopback_is_out_of_reach() {
     assert_eq!(until(&heard, "rightful"), [""; 0], "from a neighbour");
 }
 
-pub fn pods_speak_for_themselves_alone() {
+pub fn pods_cannot_spoof_addresses() {
     let _outside = outsider();
     let network = Network::new(&["10.244.1.0/24", "fd00:244:1::/64"]);
     let [one, two, three]: [Pod; 3] = pods(&network);
@@ -87,7 +87,7 @@ pub fn pods_speak_for_themselves_alone() {
     claims_change_nothing(&one, &two);
 }
 
-/// ARP and neighbour advertisements by which a pod would draw another's traffic.
+/// ARP and neighbour advertisements by which a pod would capture another's traffic.
 fn claims_change_nothing(one: &Pod, two: &Pod) {
     two.namespace.serve(8080, "two");
     let addresses = |at: &[IpAddr]| match at {
@@ -128,7 +128,7 @@ fn claims_change_nothing(one: &Pod, two: &Pod) {
 
 pub fn pods_are_no_routers() {
     command("ip link set lo up");
-    // A node whose pods have IPv4 alone, and that speaks IPv6 all the same.
+    // A node whose pods have IPv4 only, while the host has IPv6 all the same.
     let network = Network::new(&["10.244.1.0/24"]);
     let [one, two]: [Pod; 2] = pods(&network);
     let before = command("ip -6 route show");
@@ -159,7 +159,7 @@ pub fn pods_are_no_routers() {
     assert_eq!(inside.trim(), "0", "accept_ra within a pod");
 }
 
-/// Pods that an earlier version put on a bridge.
+/// Pods that an earlier version attached to a bridge.
 pub fn pods_on_the_bridge_are_adopted() {
     let _outside = outsider();
     let network = Network::new(&["10.244.1.0/24"]);
@@ -186,7 +186,7 @@ pub fn pods_on_the_bridge_are_adopted() {
     one.sends(&rightful("rightful"));
     assert_eq!(until(&heard, "rightful"), [""; 0]);
     assert_eq!(one.namespace.run(|| ask((two.at[0], 8080))).unwrap().0, "two", "they go on reaching each other");
-    // A new pod reaches them, and they go as they came.
+    // A new pod reaches them, and they can be deleted.
     let (new, _) = network.add(json!({}));
     assert_eq!(new.run(|| ask((two.at[0], 8080))).unwrap().0, "two");
     network.call("CHECK", &two.namespace, json!({})).unwrap();

@@ -1,14 +1,14 @@
-//! The network against the kernel: pods, services and routes in network namespaces that the tests make.
+//! The network against the kernel: pods, Services and routes in network namespaces that the tests create.
 //!
-//! Each scenario runs in a process and a network namespace of its own, so nothing reaches the machine's network. Started
-//! with `CNI_COMMAND` set, this program is the CNI plugin, as the real binary is.
+//! Each scenario runs in its own process and network namespace, so nothing reaches the host's network. Started with
+//! `CNI_COMMAND` set, this program is the CNI plugin, as the real binary is.
 
 mod api;
 mod balancers;
 mod endpoints;
 mod frames;
+mod host;
 mod hostile;
-mod machine;
 mod pods;
 mod policies;
 mod scale;
@@ -22,22 +22,22 @@ const SCENARIOS: &[Scenario] = &[
     ("pods_get_addresses_and_reach_each_other", pods::pods_get_addresses_and_reach_each_other),
     ("host_ports_and_bandwidth", pods::host_ports_and_bandwidth),
     ("nodes_reach_each_other", pods::nodes_reach_each_other),
-    ("services_lead_to_pods", services::services_lead_to_pods),
+    ("services_forward_to_pods", services::services_forward_to_pods),
     ("near_endpoints_are_preferred", endpoints::near_endpoints_are_preferred),
     ("terminating_endpoints_serve_when_no_other_does", endpoints::terminating_endpoints_serve_when_no_other_does),
     ("traffic_from_inside_stays_on_the_node_where_asked", endpoints::traffic_from_inside_stays_on_the_node_where_asked),
     ("clients_keep_their_endpoint_for_a_time", endpoints::clients_keep_their_endpoint_for_a_time),
-    ("health_ports_tell_of_local_endpoints", endpoints::health_ports_tell_of_local_endpoints),
+    ("health_ports_report_local_endpoints", endpoints::health_ports_report_local_endpoints),
     ("connections_outlive_the_proxy", services::connections_outlive_the_proxy),
     ("neighbours_learn_where_a_balancer_s_address_is", balancers::neighbours_learn_where_a_balancer_s_address_is),
     ("a_node_s_loopback_is_out_of_reach", hostile::a_node_s_loopback_is_out_of_reach),
-    ("pods_speak_for_themselves_alone", hostile::pods_speak_for_themselves_alone),
+    ("pods_cannot_spoof_addresses", hostile::pods_cannot_spoof_addresses),
     ("pods_are_no_routers", hostile::pods_are_no_routers),
     ("pods_on_the_bridge_are_adopted", hostile::pods_on_the_bridge_are_adopted),
-    ("host_ports_take_nothing_from_others", services::host_ports_take_nothing_from_others),
+    ("host_ports_capture_nothing_of_others", services::host_ports_capture_nothing_of_others),
     ("services_capture_no_port_of_a_node", services::services_capture_no_port_of_a_node),
     ("a_new_pod_is_isolated_at_once", policies::a_new_pod_is_isolated_at_once),
-    ("policies_decide_who_gets_through", policies::policies_decide_who_gets_through),
+    ("policies_decide_which_connections_succeed", policies::policies_decide_which_connections_succeed),
     ("many_services", scale::many_services),
 ];
 

@@ -1,4 +1,4 @@
-//! Pods on the network, by way of the plugin.
+//! Pods on the network, attached by the plugin.
 
 use std::net::IpAddr;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::api::{Api, NODES};
-use crate::machine::{Namespace, Network, ask, command, outsider};
+use crate::host::{Namespace, Network, ask, command, outsider};
 
 pub fn pods_get_addresses_and_reach_each_other() {
     let outside = outsider();
@@ -26,11 +26,11 @@ pub fn pods_get_addresses_and_reach_each_other() {
         [(&one, &two_at, "two", &one_at), (&two, &one_at, "one", &two_at), (&one, &one_at, "one", &one_at)]
     {
         for (address, own) in to.iter().zip(seen) {
-            let answer = from.run(|| ask((*address, 8080))).unwrap();
-            assert_eq!(answer, (says.to_owned(), own.to_string()));
+            let response = from.run(|| ask((*address, 8080))).unwrap();
+            assert_eq!(response, (says.to_owned(), own.to_string()));
         }
     }
-    // The node sees the pods, and the outside sees the node.
+    // The node sees the pods' addresses, and the outside sees the node's.
     assert_eq!(ask((one_at[0], 8080)).unwrap().0, "one");
     let seen = one.run(|| ask(SocketAddr::from(([192, 168, 50, 2], 8080)))).unwrap();
     assert_eq!(seen, ("outside".to_owned(), "192.168.50.1".to_owned()));
@@ -177,18 +177,18 @@ pub fn nodes_reach_each_other() {
     ] {
         for (address, own) in to.iter().zip(own) {
             let deadline = Instant::now() + Duration::from_secs(20);
-            let answer = loop {
+            let response = loop {
                 match from.run(|| ask((*address, 8080))) {
                     Err(_) if Instant::now() < deadline => {}
-                    answer => break answer.unwrap_or_else(|error| panic!("{own} to {address}: {error}")),
+                    response => break response.unwrap_or_else(|error| panic!("{own} to {address}: {error}")),
                 }
             };
-            assert_eq!(answer, (says.to_owned(), own.to_string()), "{own} to {address}");
+            assert_eq!(response, (says.to_owned(), own.to_string()), "{own} to {address}");
         }
     }
     assert!(command("ip route show").contains("10.244.2.0/24 via 192.168.60.2"));
     assert!(command("ip route show").contains("10.244.3.0/24 via 10.244.3.0 dev knarr-vx"));
-    // A node that goes takes its routes along.
+    // The routes of a deleted node are removed.
     api.delete(NODES, "", "near");
     let deadline = Instant::now() + Duration::from_secs(10);
     while command("ip route show").contains("10.244.2.0/24") {

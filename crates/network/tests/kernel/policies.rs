@@ -1,4 +1,4 @@
-//! Network policies against the kernel: who gets through, for policies of every form.
+//! Network policies against the kernel: which connections are allowed, for policies of every form.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, NAMESPACES, PODS, POLICIES};
 use crate::frames::{EVERYBODY, datagram, gateway_mac, listen, mac_of, send, until};
-use crate::machine::{Namespace, Network, ask, ask_again, command, outsider};
+use crate::host::{Namespace, Network, ask, ask_again, command, outsider};
 
-/// Long enough for an answer between namespaces of one machine, short enough for many that never come.
+/// Long enough for a response between namespaces of one host, short enough for many that never come.
 const WAIT: Duration = Duration::from_millis(300);
 
 struct Cluster {
@@ -22,7 +22,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// A node with three pods in two namespaces, each answering on ports 80, 81 and 8080.
+    /// A node with three pods in two namespaces, each serving ports 80, 81 and 8080.
     fn new() -> Self {
         let outside = outsider();
         let network = Network::new(&["10.244.1.0/24", "fd00:244:1::/64"]);
@@ -55,7 +55,7 @@ impl Cluster {
         self.pods.iter().find(|(other, ..)| *other == name).unwrap()
     }
 
-    /// Whether a connection gets through, from a pod, the node or somebody outside.
+    /// Whether a connection succeeds, from a pod, the node or the outside.
     fn reaches(&self, from: &str, to: &str, port: u16, family: usize) -> bool {
         let address = SocketAddr::new(self.pod(to).2[family], port);
         let connect = || TcpStream::connect_timeout(&address, WAIT).is_ok();
@@ -96,9 +96,9 @@ fn object(name: &str, at: &[IpAddr]) -> Value {
         "status": {"phase": "Running", "podIP": at[0], "podIPs": ips}})
 }
 
-/// What a policy forbids does not get through as a frame made for the receiver either, whomever it is said to be from.
+/// A crafted frame does not bypass a policy, whatever its source address.
 fn a_crafted_frame_is_held_back(cluster: &Cluster) {
-    // Some kernels show bridged frames to the rules for packets. Policies must not depend on it.
+    // Some kernels pass bridged frames to the rules for packets. Policies must not depend on it.
     for setting in ["iptables", "ip6tables"] {
         match std::fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{setting}"), "0") {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{error}"),
@@ -121,7 +121,7 @@ fn a_crafted_frame_is_held_back(cluster: &Cluster) {
     assert_eq!(until(&heard, "from the node"), [""; 0]);
 }
 
-/// A pod's first packet is judged like all others, though no status tells its address yet.
+/// A pod's first packet is filtered, although no status has its address yet.
 pub fn a_new_pod_is_isolated_at_once() {
     let cluster = Cluster::new();
     let vault = SocketAddr::new(cluster.pod("bank/vault").2[0], 80);
@@ -140,7 +140,7 @@ pub fn a_new_pod_is_isolated_at_once() {
     };
     let reaches = |pod: &Namespace| pod.run(|| TcpStream::connect_timeout(&vault, WAIT).is_ok());
     start("bank/before");
-    // Nobody of the shop may send or receive.
+    // No pod of the shop may send or receive.
     cluster.policy("all", &json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
     cluster.eventually("a policy", "shop/web", "bank/vault", 80, false);
     a_crafted_frame_is_held_back(&cluster);
@@ -156,14 +156,14 @@ pub fn a_new_pod_is_isolated_at_once() {
     assert!(TcpStream::connect_timeout(&to_new, WAIT).is_ok(), "but the node");
     let (free, ..) = start("bank/new");
     assert!(reaches(&free), "no policy is for it, and it need not wait for its status");
-    // Of a pod that the API has not told of, nobody knows what it may do.
+    // The policies of a pod that the API has not reported are unknown.
     let (unknown, _, took) = start("shop/unknown");
     assert!(!reaches(&unknown));
     assert!(took < Duration::from_secs(3), "the plugin waits, but not for long: {took:?}");
     planned("bank/late");
     let (late, ..) = start("bank/late");
     assert!(reaches(&late));
-    // The agent is gone: pods that run go on, and new ones wait for it.
+    // The agent is stopped: running pods continue, and new ones wait for it.
     let Cluster { runtime, network, .. } = cluster;
     runtime.shutdown_timeout(Duration::from_secs(5));
     let started = Instant::now();
@@ -174,7 +174,7 @@ pub fn a_new_pod_is_isolated_at_once() {
     assert!(!reaches(&orphan) && reaches(&free));
 }
 
-pub fn policies_decide_who_gets_through() {
+pub fn policies_decide_which_connections_succeed() {
     let cluster = Cluster::new();
     let from = |peer: Value| json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"from": [peer]}]});
     let on = |ports: Value| json!({"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"ports": ports}]});
@@ -183,7 +183,7 @@ pub fn policies_decide_who_gets_through() {
     for sender in everyone {
         cluster.eventually("without a policy", sender, "shop/web", 80, true);
     }
-    // Each policy, and whether it lets through: sender, receiver, port.
+    // Each policy, and whether it allows: sender, receiver, port.
     let cases: Vec<(&str, Value, Vec<(&str, &str, u16, bool)>)> = vec![
         (
             "nobody",
@@ -300,7 +300,7 @@ fn changes_are_followed(cluster: &Cluster) {
     );
     cluster.eventually("two policies", "bank/vault", "shop/web", 80, true);
     cluster.eventually("two policies", "shop/db", "shop/web", 80, true);
-    // A connection that was allowed when it began goes on.
+    // A connection that was allowed when it started continues.
     let address = SocketAddr::new(cluster.pod("shop/web").2[0], 80);
     let mut kept = cluster.pod("bank/vault").1.run(|| TcpStream::connect(address)).unwrap();
     ask_again(&mut kept).unwrap();
@@ -311,7 +311,7 @@ fn changes_are_followed(cluster: &Cluster) {
     );
     cluster.eventually("the namespace changed", "bank/vault", "shop/web", 80, false);
     ask_again(&mut kept).unwrap();
-    // A pod that changes its label is another pod.
+    // A pod whose label changes is selected by other policies.
     let mut renamed = object("shop/db", &cluster.pod("shop/db").2);
     renamed["metadata"]["labels"]["app"] = json!("former");
     cluster.api.put(PODS, renamed);

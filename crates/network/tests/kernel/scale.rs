@@ -1,4 +1,4 @@
-//! Many services with five times as many endpoints: what they cost, as a test of the code and as a benchmark.
+//! The cost of many Services with five times as many endpoints, as a test and as a benchmark.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use knarr_network::proxy;
 use serde_json::{Value, json};
 
 use crate::api::{Api, SERVICES, SLICES};
-use crate::machine::{Network, ask, outsider};
+use crate::host::{Network, ask, outsider};
 
 const ENDPOINTS: u32 = 5;
 const CHANGES: u32 = 20;
@@ -33,9 +33,9 @@ fn slice(index: u32, addresses: &[IpAddr]) -> Value {
         "endpoints": endpoints, "ports": [{"port": 8080, "protocol": "TCP"}]})
 }
 
-/// What the process holds, without what the allocator keeps for later.
+/// Resident memory, without what the allocator retains.
 fn memory() -> u64 {
-    // SAFETY: it only gives unused memory back.
+    // SAFETY: it only returns unused memory.
     unsafe { libc::malloc_trim(0) };
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn many_services() {
     measure(10_000);
 }
 
-/// Brings up the proxy with so many services, changes some, and connects by one of them.
+/// Starts the proxy with this many Services, changes some, and connects through one of them.
 pub fn measure(count: u32) {
     let _outside = outsider();
     let network = Network::new(&["10.244.1.0/24"]);
@@ -75,7 +75,7 @@ pub fn measure(count: u32) {
         assert_eq!(ask((IpAddr::V4(service_address(*index)), 80)).unwrap().0, "pod");
     }
     let (mut through, mut straight) = (Vec::new(), Vec::new());
-    // By turns, so that both see the same machine.
+    // Alternating, so that both see the same load.
     for turn in 0..CONNECTIONS {
         through.push(connect(service_address(changed[turn % changed.len()]), 80));
         straight.push(connect(at[0], 8080));
@@ -108,14 +108,14 @@ fn until_in_force(api: &Api, index: u32, at: &[IpAddr]) -> Duration {
     let address = (service_address(index), 80).into();
     let started = Instant::now();
     api.put(SLICES, slice(index, at));
-    // Packets to the endpoints of before go nowhere, so the first answer is the change's.
+    // Packets to the previous endpoints go nowhere, so the first response is due to the change.
     while std::net::TcpStream::connect_timeout(&address, Duration::from_millis(5)).is_err() {
         assert!(started.elapsed() < Duration::from_secs(20), "the change never comes");
     }
     started.elapsed()
 }
 
-/// The kernel sends a connection from the port of an attempt that got no answer to where the attempt went.
+/// The kernel sends a connection from the port of an unanswered attempt to the attempt's endpoint.
 fn forget_attempts() {
     let flush = std::process::Command::new("conntrack").arg("--flush").output().expect("conntrack runs");
     assert!(flush.status.success(), "{}", String::from_utf8_lossy(&flush.stderr));
@@ -127,7 +127,7 @@ fn connect(address: impl Into<IpAddr>, port: u16) -> Duration {
     started.elapsed()
 }
 
-/// The middle one of many: now and then the kernel waits a second for a listener that has too many to accept.
+/// The median: now and then the kernel waits a second for a listener with a full backlog.
 fn median(took: impl IntoIterator<Item = Duration>) -> Duration {
     let mut took: Vec<Duration> = took.into_iter().collect();
     took.sort_unstable();

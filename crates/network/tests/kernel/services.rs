@@ -9,9 +9,9 @@ use knarr_network::proxy;
 use serde_json::{Value, json};
 
 use crate::api::{Api, SERVICE_CIDRS, SERVICES, SLICES};
-use crate::machine::{Namespace, Network, PATIENCE, ask, ask_again, ask_datagram, outsider};
+use crate::host::{Namespace, Network, TIMEOUT, ask, ask_again, ask_datagram, outsider};
 
-/// A node with two pods, the proxy running, and somebody outside.
+/// A node with two pods, the proxy running, and a host outside.
 pub struct Cluster {
     pub api: Api,
     runtime: tokio::runtime::Runtime,
@@ -54,7 +54,7 @@ impl Cluster {
         task
     }
 
-    /// A service of TCP and UDP port 80 and these pods behind it.
+    /// A Service with TCP and UDP port 80 and these pods behind it.
     pub fn service(&self, name: &str, last: u8, spec: &Value, pods: &[usize]) {
         let mut whole = json!({"clusterIP": format!("10.96.0.{last}"),
             "clusterIPs": [format!("10.96.0.{last}"), format!("fd00:96::{last:x}")], "type": "ClusterIP",
@@ -79,7 +79,7 @@ impl Cluster {
         self.described_endpoints(name, &ready);
     }
 
-    /// Pods with what their endpoints say beside the address.
+    /// Pods with further fields of their endpoints.
     pub fn described_endpoints(&self, name: &str, pods: &[(usize, Value)]) {
         for (family, index) in [("IPv4", 0), ("IPv6", 1)] {
             let endpoint = |(pod, said): &(usize, Value)| {
@@ -96,24 +96,24 @@ impl Cluster {
     }
 }
 
-/// Asks until the answer is as wanted: the proxy needs a moment for each change.
-pub fn eventually<T: std::fmt::Debug>(what: &str, mut ask: impl FnMut() -> T, is_wanted: impl Fn(&T) -> bool) {
+/// Polls until the result is as expected: the proxy needs time for each change.
+pub fn eventually<T: std::fmt::Debug>(what: &str, mut ask: impl FnMut() -> T, is_expected: impl Fn(&T) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        let answer = ask();
-        if is_wanted(&answer) {
+        let response = ask();
+        if is_expected(&response) {
             return;
         }
-        assert!(Instant::now() < deadline, "{what}: {answer:?}");
+        assert!(Instant::now() < deadline, "{what}: {response:?}");
         std::thread::yield_now();
     }
 }
 
-pub fn is_refused<T>(answer: &std::io::Result<T>) -> bool {
-    answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+pub fn is_refused<T>(response: &std::io::Result<T>) -> bool {
+    response.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-pub fn services_lead_to_pods() {
+pub fn services_forward_to_pods() {
     let cluster = Cluster::new();
     let local = json!({"type": "NodePort", "externalTrafficPolicy": "Local"});
     let affine = json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}}});
@@ -136,11 +136,11 @@ pub fn services_lead_to_pods() {
     let node_port = |last: u16| SocketAddr::from(([192, 168, 50, 1], 30_000 + last));
     let pod0 = &cluster.pods[0].0;
     let outside = &cluster.outside;
-    crate::machine::command(&format!("ip -n {} route add 192.168.70.0/23 via 192.168.50.1", outside.name));
+    crate::host::command(&format!("ip -n {} route add 192.168.70.0/23 via 192.168.50.1", outside.name));
 
     for address in [service(1), service_6(1)] {
         let seen: HashSet<String> = (0..40).map(|_| pod0.run(|| ask(address)).unwrap().0).collect();
-        assert_eq!(seen.len(), 2, "both pods answer at {address}");
+        assert_eq!(seen.len(), 2, "both pods response at {address}");
         assert!(ask(address).is_ok(), "the node reaches {address}");
     }
     assert_eq!(pod0.run(|| ask(service(2))).unwrap().0, "pod0", "a pod reaches itself through its service");
@@ -173,40 +173,36 @@ pub fn services_lead_to_pods() {
     ] {
         assert!(is_refused(&refused), "no such port, {what}: {refused:?}");
     }
-    let networks = || crate::machine::command("nft list set ip knarr-proxy service-networks");
+    let networks = || crate::host::command("nft list set ip knarr-proxy service-networks");
     let cidr = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
         "spec": {"cidrs": ["10.96.0.0/16", "fd00:96::/112"]}});
     cluster.api.put(SERVICE_CIDRS, cidr);
     eventually("services' networks", networks, |set| set.contains("10.96.0.0/16"));
     let nobody = SocketAddr::from(([10, 96, 7, 7], 80));
-    let lost = pod0.run(|| TcpStream::connect_timeout(&nobody, PATIENCE / 10));
+    let lost = pod0.run(|| TcpStream::connect_timeout(&nobody, TIMEOUT / 10));
     assert!(lost.as_ref().is_err_and(|error| error.kind() == ErrorKind::TimedOut), "nobody's address: {lost:?}");
     cluster.api.delete(SERVICE_CIDRS, "", "kubernetes");
     eventually("they go", networks, |set| !set.contains("10.96.0.0/16"));
 
-    // UDP clients that keep their port follow a change.
+    // UDP clients that keep their port are moved by a change.
     let socket = cluster.pods[1].0.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
     assert_eq!(ask_datagram(&socket, service(2)).unwrap().0, "pod0");
     cluster.endpoints("alone", &[1]);
     eventually(
         "UDP follows",
-        || ask_datagram(&socket, service(2)).map(|answer| answer.0).ok(),
-        |answer| answer.as_deref() == Some("pod1"),
+        || ask_datagram(&socket, service(2)).map(|response| response.0).ok(),
+        |response| response.as_deref() == Some("pod1"),
     );
     cluster.endpoints("empty", &[0]);
     eventually("endpoints come", || pod0.run(|| ask(service(5))), Result::is_ok);
     cluster.endpoints("plain", &[]);
     eventually("endpoints go", || pod0.run(|| ask(service(1))), is_refused);
     cluster.api.delete(SERVICES, "n", "gone");
-    eventually(
-        "a service goes",
-        || pod0.run(|| TcpStream::connect_timeout(&service(9), PATIENCE / 10)),
-        Result::is_err,
-    );
+    eventually("a service goes", || pod0.run(|| TcpStream::connect_timeout(&service(9), TIMEOUT / 10)), Result::is_err);
     assert!(pod0.run(|| ask(service(3))).is_ok());
 }
 
-/// Answers on a port of the node itself.
+/// Listens on a port of the node itself.
 fn serve_on_node(port: u16) {
     let listener = std::net::TcpListener::bind(("0.0.0.0", port)).unwrap();
     std::thread::spawn(move || {
@@ -233,7 +229,7 @@ pub fn services_capture_no_port_of_a_node() {
     cluster.service("listening", 2, &json!({"type": "LoadBalancer", "status": at(node)}), &[0]);
     cluster.service("ssh", 3, &json!({"type": "LoadBalancer", "ports": port(22), "status": at(node)}), &[0]);
     cluster.service("free", 4, &json!({"type": "LoadBalancer", "ports": port(81), "status": at(node)}), &[0]);
-    // Two that want the same address must not keep each other, and all others, from being served.
+    // Two that claim the same address must not block each other or the others.
     cluster.service("first", 5, &json!({"externalIPs": ["192.168.70.9"]}), &[0]);
     cluster.service("second", 6, &json!({"externalIPs": ["192.168.70.9"]}), &[1]);
     let _proxy = cluster.start();
@@ -245,14 +241,14 @@ pub fn services_capture_no_port_of_a_node() {
     }
     assert_eq!(cluster.outside.run(|| ask(to(81))).unwrap().0, "pod0", "a port that is free");
     let other = SocketAddr::from(([192, 168, 50, 2], 80));
-    let answer = cluster.pods[1].0.run(|| ask(other));
-    assert!(answer.as_ref().is_ok_and(|said| said.0 == "other"), "another node's address: {answer:?}");
+    let response = cluster.pods[1].0.run(|| ask(other));
+    assert!(response.as_ref().is_ok_and(|said| said.0 == "other"), "another node's address: {response:?}");
 }
 
-/// A host port takes nothing from services, other pods or the outside (CVE-2019-9946, CVE-2025-67499).
-pub fn host_ports_take_nothing_from_others() {
-    crate::machine::command("ip link set lo up");
-    crate::machine::command("ip address add 10.96.0.10/32 dev lo");
+/// A host port captures nothing of Services, other pods or the outside (CVE-2019-9946, CVE-2025-67499).
+pub fn host_ports_capture_nothing_of_others() {
+    crate::host::command("ip link set lo up");
+    crate::host::command("ip address add 10.96.0.10/32 dev lo");
     let cluster = Cluster::new();
     cluster.outside.serve(8443, "outside");
     cluster.pods[1].0.serve(8443, "pod1");
@@ -273,8 +269,8 @@ pub fn host_ports_take_nothing_from_others() {
         ("192.168.50.1", 30_001, "pod0"),
         ("10.96.0.10", 53, "node"),
     ] {
-        let answer = cluster.pods[0].0.run(|| ask(to(address, port))).map(|said| said.0);
-        assert_eq!(answer.ok().as_deref(), Some(expected), "{address}:{port}");
+        let response = cluster.pods[0].0.run(|| ask(to(address, port))).map(|said| said.0);
+        assert_eq!(response.ok().as_deref(), Some(expected), "{address}:{port}");
     }
 }
 
@@ -283,10 +279,10 @@ pub fn connections_outlive_the_proxy() {
     cluster.service("port", 3, &json!({"type": "NodePort"}), &[0, 1]);
     let proxy = cluster.start();
     let address = SocketAddr::from(([192, 168, 50, 1], 30_003));
-    let mut kept = cluster.outside.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap();
+    let mut kept = cluster.outside.run(|| TcpStream::connect_timeout(&address, TIMEOUT)).unwrap();
     ask_again(&mut kept).unwrap();
     proxy.abort();
-    // Without the proxy the kernel goes on.
+    // Without the proxy the kernel keeps forwarding.
     for _ in 0..10 {
         cluster.outside.run(|| ask(address)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! What a service offers on this node, and which endpoints stand behind it. Pure: the kernel is not known here.
+//! Computes a Service's frontends on this node and the endpoints behind each. Pure: independent of the kernel.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use crate::capture::{self, Protected};
 use crate::cidr::Cidr;
 use crate::load_balancer;
 
-/// One port of one service.
+/// One port of one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Front {
+pub struct Frontend {
     /// Namespace/name:port, for names of rules.
     pub name: String,
     pub protocol: Protocol,
     pub port: u16,
-    /// Addresses that answer inside the cluster.
+    /// Addresses served inside the cluster.
     pub cluster_addresses: Vec<IpAddr>,
-    /// Addresses that answer to the outside too: external ones and those of load balancers.
+    /// Addresses served to the outside too: external ones and those of load balancers.
     pub external_addresses: Vec<IpAddr>,
     pub node_port: Option<u16>,
-    /// Networks that may use the load balancer's addresses; all when empty.
+    /// Networks that may use the load balancer's addresses; all if empty.
     pub source_ranges: Vec<String>,
-    /// Load balancer addresses, to which alone the source ranges apply.
+    /// Load balancer addresses, to which only the source ranges apply.
     pub balancer_addresses: Vec<IpAddr>,
-    /// Seconds for which a client keeps its endpoint.
+    /// Session affinity timeout in seconds.
     pub affinity: Option<u32>,
-    /// Endpoints for traffic from inside; with an internal traffic policy of Local only those of this node.
+    /// Endpoints for internal traffic; with `internalTrafficPolicy: Local` only those of this node.
     pub inside: Vec<Endpoint>,
-    /// Endpoints for traffic from outside; with an external traffic policy of Local only those of this node.
+    /// Endpoints for external traffic; with `externalTrafficPolicy: Local` only those of this node.
     pub outside: Vec<Endpoint>,
-    /// Traffic from outside keeps its source address.
+    /// External traffic keeps its source address.
     pub keeps_source: bool,
-    /// Traffic from outside that finds no local endpoint is dropped, since other nodes may have one.
+    /// External traffic without a local endpoint is dropped, since other nodes may have one.
     pub outside_is_local: bool,
     pub inside_is_local: bool,
-    /// Whether the service has any endpoint at all, on any node.
+    /// Whether the Service has any endpoint, on any node.
     pub has_endpoints: bool,
     pub health_port: Option<u16>,
-    /// Ready endpoints on this node, which the health port tells.
+    /// Ready endpoints on this node, for the health check port.
     pub local_ready: usize,
 }
 
@@ -60,7 +60,7 @@ impl Protocol {
         }
     }
 
-    /// As the API names it.
+    /// The name in the API.
     pub fn api_name(self) -> &'static str {
         match self {
             Protocol::Tcp => "TCP",
@@ -85,20 +85,20 @@ pub struct Endpoint {
     pub is_local: bool,
 }
 
-/// Where the node is.
+/// The node's location and limits.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct NodeContext {
     pub node: String,
     pub zone: Option<String>,
     pub protected: Protected,
-    /// Where the cluster's own load balancer gives addresses from (none: it shares those of nodes). Addresses from elsewhere
-    /// in the status of its services are not believed. `None` where another one is at work.
+    /// Networks from which the built-in load balancer allocates (empty: it shares node addresses). Other addresses in the
+    /// status of its Services are ignored. `None` if another load balancer is in use.
     pub balancer_pool: Option<Vec<Cidr>>,
 }
 
-impl Place {
-    /// Addresses of `externalIPs` that are nobody else's.
-    fn external_addresses(&self, wanted: &[IpAddr], service: &str) -> Vec<IpAddr> {
+impl NodeContext {
+    /// The allowed addresses of `externalIPs`.
+    fn external_addresses(&self, addresses: &[IpAddr], service: &str) -> Vec<IpAddr> {
         let is_allowed = |address: &&IpAddr| match capture::check_external(**address, &self.protected) {
             Ok(()) => true,
             Err(refusal) => {
@@ -106,22 +106,22 @@ impl Place {
                 false
             }
         };
-        wanted.iter().filter(is_allowed).copied().collect()
+        addresses.iter().filter(is_allowed).copied().collect()
     }
 
-    /// Addresses of load balancers that may be captured on a port.
-    fn balancer_addresses(&self, front: &str, wanted: &[IpAddr], protocol: Protocol, port: u16) -> Vec<IpAddr> {
+    /// Load balancer addresses that may be captured on a port.
+    fn balancer_addresses(&self, frontend: &str, addresses: &[IpAddr], protocol: Protocol, port: u16) -> Vec<IpAddr> {
         let is_allowed = |address: &&IpAddr| match capture::check_balancer(**address, protocol, port, &self.protected) {
             Ok(()) => true,
             Err(refusal) => {
-                tracing::warn!(front, %refusal, "a load balancer's address is not served");
+                tracing::warn!(frontend, %refusal, "a load balancer's address is not served");
                 false
             }
         };
-        wanted.iter().filter(is_allowed).copied().collect()
+        addresses.iter().filter(is_allowed).copied().collect()
     }
 
-    /// Whether an address in a service's status can be from who is to give it.
+    /// Whether an address in a Service's status can come from the responsible load balancer.
     fn is_given(&self, service: &Service, address: IpAddr) -> bool {
         match &self.balancer_pool {
             Some(pool) if load_balancer::is_our_class(service) => {
@@ -133,8 +133,8 @@ impl Place {
     }
 }
 
-/// All fronts of a service. Headless services and external names have none.
-pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Vec<Front> {
+/// All frontends of a Service. Headless and ExternalName Services have none.
+pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], node_context: &NodeContext) -> Vec<Frontend> {
     let Some(spec) = &service.spec else { return Vec::new() };
     let addresses = |texts: Option<&Vec<String>>| -> Vec<IpAddr> {
         texts.into_iter().flatten().filter_map(|text| text.parse().ok()).collect()
@@ -151,10 +151,10 @@ pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Ve
     let balancers: Vec<IpAddr> = balancers
         .filter(|ingress| ingress.ip_mode.as_deref() != Some("Proxy"))
         .filter_map(|ingress| ingress.ip.as_deref()?.parse().ok())
-        .filter(|address| place.is_given(service, *address))
+        .filter(|address| node_context.is_given(service, *address))
         .collect();
     let external = addresses(spec.external_ips.as_ref());
-    let external = place.external_addresses(&external, service.metadata.name.as_deref().unwrap_or_default());
+    let external = node_context.external_addresses(&external, service.metadata.name.as_deref().unwrap_or_default());
     let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
         let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
         let seconds = config.and_then(|config| config.timeout_seconds).unwrap_or(10_800);
@@ -171,14 +171,14 @@ pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Ve
                 service.metadata.name.as_deref().unwrap_or_default(),
                 port.name.as_deref().unwrap_or_default()
             );
-            let candidates = candidates(slices, port, place);
+            let candidates = candidates(slices, port, node_context);
             let protocol = Protocol::parse(port.protocol.as_deref());
             let number = u16::try_from(port.port).ok()?;
-            let balancers = place.balancer_addresses(&name, &balancers, protocol, number);
-            let of_cluster = choose(&candidates, place);
+            let balancers = node_context.balancer_addresses(&name, &balancers, protocol, number);
+            let of_cluster = choose(&candidates, node_context);
             let of_node = choose_local(&candidates);
             let local_ready = count_local(&candidates);
-            Some(Front {
+            Some(Frontend {
                 name,
                 protocol,
                 port: number,
@@ -205,7 +205,7 @@ pub fn of(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Ve
         .collect()
 }
 
-/// Ready endpoints of this node. One with addresses of both families is one.
+/// The number of ready endpoints on this node. A dual-stack one counts once.
 fn count_local(candidates: &[Candidate]) -> usize {
     let of = |is_ipv4: bool| {
         let own = candidates.iter().filter(|candidate| candidate.is_local && candidate.is_ready);
@@ -214,14 +214,14 @@ fn count_local(candidates: &[Candidate]) -> usize {
     of(true).max(of(false))
 }
 
-/// Services that say another proxy serves them.
+/// Whether a Service is labelled for another proxy.
 fn is_left_to_others(service: &Service) -> bool {
     let labels = service.metadata.labels.iter().flatten();
     let mut labels = labels.filter(|(key, _)| *key == "service.kubernetes.io/service-proxy-name");
     labels.next().is_some()
 }
 
-/// Slices that say they are for DNS alone, whatever their service is.
+/// Slices labelled as headless, for DNS only.
 fn is_headless(slice: &EndpointSlice) -> bool {
     slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key("service.kubernetes.io/headless"))
 }
@@ -242,12 +242,12 @@ impl Candidate {
     }
 }
 
-fn candidates(slices: &[Arc<EndpointSlice>], wanted: &ServicePort, place: &Place) -> Vec<Candidate> {
+fn candidates(slices: &[Arc<EndpointSlice>], service_port: &ServicePort, node_context: &NodeContext) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     for slice in slices.iter().filter(|slice| slice.address_type != "FQDN" && !is_headless(slice)) {
         let port = slice.ports.iter().flatten().find(|port| {
-            port.name.as_deref().unwrap_or_default() == wanted.name.as_deref().unwrap_or_default()
-                && Protocol::parse(port.protocol.as_deref()) == Protocol::parse(wanted.protocol.as_deref())
+            port.name.as_deref().unwrap_or_default() == service_port.name.as_deref().unwrap_or_default()
+                && Protocol::parse(port.protocol.as_deref()) == Protocol::parse(service_port.protocol.as_deref())
         });
         let Some(port) = port.and_then(|port| port.port).and_then(|port| u16::try_from(port).ok()) else { continue };
         for endpoint in slice.endpoints.iter().flatten() {
@@ -255,7 +255,7 @@ fn candidates(slices: &[Arc<EndpointSlice>], wanted: &ServicePort, place: &Place
             let is_ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
             let is_terminating = conditions.and_then(|conditions| conditions.terminating).unwrap_or(false);
             let is_serving = conditions.and_then(|conditions| conditions.serving).unwrap_or(is_ready);
-            let is_local = endpoint.node_name.as_deref() == Some(place.node.as_str());
+            let is_local = endpoint.node_name.as_deref() == Some(node_context.node.as_str());
             let hints = endpoint.hints.as_ref();
             let zones = hints.and_then(|hints| hints.for_zones.as_ref()).into_iter().flatten();
             let nodes = hints.and_then(|hints| hints.for_nodes.as_ref()).into_iter().flatten();
@@ -280,14 +280,14 @@ fn candidates(slices: &[Arc<EndpointSlice>], wanted: &ServicePort, place: &Place
     found
 }
 
-/// Ready endpoints, near ones if hints say which are near; endpoints that end but still serve when none is ready.
-fn choose(candidates: &[Candidate], place: &Place) -> Vec<Endpoint> {
+/// Ready endpoints, near ones if topology hints allow; terminating ones that still serve if none is ready.
+fn choose(candidates: &[Candidate], node_context: &NodeContext) -> Vec<Endpoint> {
     let ready: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.is_ready).collect();
     if ready.is_empty() {
         return candidates.iter().filter(|c| c.is_serving).map(|c| c.endpoint.clone()).collect();
     }
     let near = |hinted: fn(&Candidate) -> &Vec<String>, here: &str| -> Option<Vec<Endpoint>> {
-        // Hints count only when every endpoint has them and one is for here.
+        // Hints are used only if every endpoint has them and one is for this zone or node.
         if here.is_empty() || ready.iter().any(|candidate| hinted(candidate).is_empty()) {
             return None;
         }
@@ -298,8 +298,8 @@ fn choose(candidates: &[Candidate], place: &Place) -> Vec<Endpoint> {
             .collect();
         (!chosen.is_empty()).then_some(chosen)
     };
-    near(|candidate| &candidate.for_nodes, &place.node)
-        .or_else(|| near(|candidate| &candidate.for_zones, place.zone.as_deref().unwrap_or_default()))
+    near(|candidate| &candidate.for_nodes, &node_context.node)
+        .or_else(|| near(|candidate| &candidate.for_zones, node_context.zone.as_deref().unwrap_or_default()))
         .unwrap_or_else(|| ready.iter().map(|candidate| candidate.endpoint.clone()).collect())
 }
 
@@ -316,16 +316,16 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn place() -> Place {
-        Place { node: "one".into(), zone: Some("a".into()), ..Place::default() }
+    fn node_context() -> NodeContext {
+        NodeContext { node: "one".into(), zone: Some("a".into()), ..NodeContext::default() }
     }
 
-    fn fronts(spec: Value, endpoints: Value) -> Vec<Front> {
+    fn frontends(spec: Value, endpoints: Value) -> Vec<Frontend> {
         let service =
             serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "n"}, "spec": spec})).unwrap();
         let slice = json!({"metadata": {"name": "x"}, "addressType": "IPv4", "endpoints": endpoints,
             "ports": [{"name": "", "port": 8080, "protocol": "TCP"}]});
-        of(&service, &[Arc::new(serde_json::from_value(slice).unwrap())], &place())
+        of(&service, &[Arc::new(serde_json::from_value(slice).unwrap())], &node_context())
     }
 
     fn endpoint(address: &str, node: &str, conditions: Value) -> Value {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_endpoints_stand_behind_a_service() {
+    fn ready_endpoints_are_behind_a_service() {
         let spec = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ports": [{"port": 80}]});
         let ready = json!({"ready": true});
         let ending = json!({"ready": false, "serving": true, "terminating": true});
@@ -350,19 +350,19 @@ mod tests {
             (json!([endpoint("10.0.0.1", "one", ending.clone()), endpoint("10.0.0.2", "two", gone)]), vec!["10.0.0.1"]),
             (json!([endpoint("10.0.0.1", "one", ending), endpoint("10.0.0.2", "two", ready)]), vec!["10.0.0.2"]),
         ] {
-            assert_eq!(addresses(&fronts(spec.clone(), endpoints)[0].inside), expected);
+            assert_eq!(addresses(&frontends(spec.clone(), endpoints)[0].inside), expected);
         }
     }
 
     #[test]
-    fn local_policies_keep_to_the_node() {
+    fn local_policies_stay_on_the_node() {
         let ready = json!({"ready": true});
         let endpoints = json!([endpoint("10.0.0.1", "one", ready.clone()), endpoint("10.0.0.2", "two", ready)]);
         let spec = json!({"clusterIP": "10.96.0.1", "type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}],
             "externalTrafficPolicy": "Local"});
-        let front = &fronts(spec, endpoints)[0];
-        assert_eq!((addresses(&front.inside).len(), addresses(&front.outside)), (2, vec!["10.0.0.1".to_owned()]));
-        assert!(front.keeps_source);
+        let frontend = &frontends(spec, endpoints)[0];
+        assert_eq!((addresses(&frontend.inside).len(), addresses(&frontend.outside)), (2, vec!["10.0.0.1".to_owned()]));
+        assert!(frontend.keeps_source);
     }
 
     #[test]
@@ -370,41 +370,41 @@ mod tests {
         let hinted = |address: &str, zone: &str| json!({"addresses": [address], "conditions": {"ready": true}, "hints": {"forZones": [{"name": zone}]}});
         let spec = json!({"clusterIP": "10.96.0.1", "ports": [{"port": 80}]});
         let both = json!([hinted("10.0.0.1", "a"), hinted("10.0.0.2", "b")]);
-        assert_eq!(addresses(&fronts(spec.clone(), both)[0].inside), ["10.0.0.1"]);
+        assert_eq!(addresses(&frontends(spec.clone(), both)[0].inside), ["10.0.0.1"]);
         let unhinted = json!([hinted("10.0.0.1", "a"), {"addresses": ["10.0.0.2"], "conditions": {"ready": true}}]);
-        assert_eq!(fronts(spec, unhinted)[0].inside.len(), 2);
+        assert_eq!(frontends(spec, unhinted)[0].inside.len(), 2);
     }
 
     #[test]
-    fn endpoints_of_headless_slices_are_left_alone() {
+    fn endpoints_of_headless_slices_are_ignored() {
         let service: Service = serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "n"},
             "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}}))
         .unwrap();
         let slice = json!({"metadata": {"name": "x", "labels": {"service.kubernetes.io/headless": "any"}},
             "addressType": "IPv4", "endpoints": [endpoint("10.0.0.1", "one", json!({"ready": true}))],
             "ports": [{"name": "", "port": 8080}]});
-        let fronts = of(&service, &[Arc::new(serde_json::from_value(slice).unwrap())], &place());
-        assert!(fronts[0].inside.is_empty() && !fronts[0].has_endpoints);
+        let frontends = of(&service, &[Arc::new(serde_json::from_value(slice).unwrap())], &node_context());
+        assert!(frontends[0].inside.is_empty() && !frontends[0].has_endpoints);
     }
 
     #[test]
     fn nodes_keep_their_addresses_and_ports() {
-        let place = |pool: &[&str]| Place {
+        let node_context = |pool: &[&str]| NodeContext {
             protected: Protected {
                 node_addresses: ["192.168.1.1".parse().unwrap()].into(),
                 networks: ["10.96.0.0/12".parse().unwrap()].into(),
                 ports: [(Protocol::Tcp, 8080)].into(),
             },
             balancer_pool: Some(pool.iter().map(|text| text.parse().unwrap()).collect()),
-            ..Place::default()
+            ..NodeContext::default()
         };
         let captured = |external: &str, balancer: &str, class: Option<&str>, port: u16, pool: &[&str]| {
             let service = json!({"metadata": {"name": "s", "namespace": "n"},
                 "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.1", "ports": [{"port": port}],
                     "externalIPs": [external], "loadBalancerClass": class},
                 "status": {"loadBalancer": {"ingress": [{"ip": balancer}]}}});
-            let fronts = of(&serde_json::from_value(service).unwrap(), &[], &place(pool));
-            fronts[0].external_addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>()
+            let frontends = of(&serde_json::from_value(service).unwrap(), &[], &node_context(pool));
+            frontends[0].external_addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>()
         };
         let (node, other) = ("192.168.1.1", "203.0.113.7");
         assert_eq!(captured(node, "192.0.2.1", Some("x/y"), 6443, &[]), ["192.0.2.1"], "a node's address");
@@ -421,16 +421,16 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_machines_on_a_network() {
+    fn endpoints_must_have_network_addresses() {
         let spec = json!({"clusterIP": "10.96.0.1", "ports": [{"port": 80}]});
         let all = ["127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "10.0.0.1"];
         let endpoints: Vec<Value> =
             all.iter().map(|address| endpoint(address, "one", json!({"ready": true}))).collect();
-        assert_eq!(addresses(&fronts(spec, json!(endpoints))[0].inside), ["10.0.0.1"]);
+        assert_eq!(addresses(&frontends(spec, json!(endpoints))[0].inside), ["10.0.0.1"]);
     }
 
     #[test]
-    fn headless_services_have_no_front() {
-        assert!(fronts(json!({"clusterIP": "None", "ports": [{"port": 80}]}), json!([])).is_empty());
+    fn headless_services_have_no_frontend() {
+        assert!(frontends(json!({"clusterIP": "None", "ports": [{"port": 80}]}), json!([])).is_empty());
     }
 }

@@ -1,7 +1,7 @@
-//! The addresses of load balancers on this machine.
+//! The load balancer addresses on this node.
 //!
-//! An IPv4 address lives on the loopback interface: the kernel answers for it wherever it is asked. For an IPv6 address it
-//! answers on the interface that has it alone, so that one lives where its network is.
+//! An IPv4 address is on the loopback interface: the kernel replies to ARP for it on every interface. For an IPv6 address
+//! it replies only on the interface that has it, so that one is on the interface of its network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,32 +12,32 @@ use crate::cidr::Cidr;
 use crate::netlink::{Link, Netlink, NetlinkError};
 
 const LOOPBACK: &str = "lo";
-/// A frame may get lost: neighbours are told several times.
-const TELLINGS: usize = 3;
-const BETWEEN: Duration = Duration::from_secs(1);
+/// Frames may get lost, so each announcement is repeated.
+const ANNOUNCEMENTS: usize = 3;
+const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What this node answers for, and who is being told of it.
+/// The addresses that this node has, with their announcements in progress.
 #[derive(Default)]
-pub struct Held(BTreeMap<IpAddr, Option<Telling>>);
+pub struct AssignedAddresses(BTreeMap<IpAddr, Option<Announcement>>);
 
-impl Held {
-    /// Takes and gives up addresses until they are the wanted ones; tells whether all went well.
-    pub async fn become_these(&mut self, wanted: &BTreeSet<IpAddr>) -> bool {
+impl AssignedAddresses {
+    /// Adds and removes addresses until they equal the desired ones; returns whether all succeeded.
+    pub async fn reconcile(&mut self, desired: &BTreeSet<IpAddr>) -> bool {
         let mut is_done = true;
-        for address in self.0.keys().filter(|held| !wanted.contains(held)).copied().collect::<Vec<_>>() {
-            match give_up(address).await {
+        for address in self.0.keys().filter(|held| !desired.contains(held)).copied().collect::<Vec<_>>() {
+            match release(address).await {
                 Ok(()) => drop(self.0.remove(&address)),
                 Err(error) => {
-                    tracing::warn!(%address, %error, "a load balancer's address could not be given up");
+                    tracing::warn!(%address, %error, "cannot release a load balancer address");
                     is_done = false;
                 }
             }
         }
-        for address in wanted.iter().filter(|wanted| !self.0.contains_key(wanted)).copied().collect::<Vec<_>>() {
-            match take(address).await {
-                Ok(link) => drop(self.0.insert(address, link.map(|link| Telling::begin(link, address)))),
+        for address in desired.iter().filter(|desired| !self.0.contains_key(desired)).copied().collect::<Vec<_>>() {
+            match assign(address).await {
+                Ok(link) => drop(self.0.insert(address, link.map(|link| Announcement::start(link, address)))),
                 Err(error) => {
-                    tracing::warn!(%address, %error, "a load balancer's address could not be taken");
+                    tracing::warn!(%address, %error, "cannot assign a load balancer address");
                     is_done = false;
                 }
             }
@@ -46,20 +46,20 @@ impl Held {
     }
 }
 
-/// Gives up what an earlier life of this process held and nobody wants here any more: another node may answer for it now.
-pub async fn drop_leftovers(pool: &[Cidr], wanted: &BTreeSet<IpAddr>) -> Result<(), NetlinkError> {
+/// Releases addresses that a previous process assigned and that are no longer desired: another node may have them now.
+pub async fn release_leftovers(pool: &[Cidr], desired: &BTreeSet<IpAddr>) -> Result<(), NetlinkError> {
     let netlink = Netlink::open()?;
-    for (link, address) in taken_from(&netlink, pool).await? {
-        if !wanted.contains(&address) {
+    for (link, address) in assigned_from(&netlink, pool).await? {
+        if !desired.contains(&address) {
             ignore_gone(netlink.delete_address(link, address).await)?;
         }
     }
     Ok(())
 }
 
-/// Addresses of these networks that were taken as below, with the index of the interface they are on. A machine's own
-/// addresses are none of them, wherever a pool lies.
-async fn taken_from(netlink: &Netlink, networks: &[Cidr]) -> Result<Vec<(u32, IpAddr)>, NetlinkError> {
+/// Addresses in these networks that were assigned here, with the index of their interface. The node's own addresses are
+/// never among them, wherever a pool lies.
+async fn assigned_from(netlink: &Netlink, networks: &[Cidr]) -> Result<Vec<(u32, IpAddr)>, NetlinkError> {
     let loopback = netlink.link(LOOPBACK).await?.index;
     let mut found = netlink.passive_addresses().await?;
     found.extend(netlink.addresses(Some(loopback)).await?.into_iter().map(|(link, address, _)| (link, address)));
@@ -67,8 +67,8 @@ async fn taken_from(netlink: &Netlink, networks: &[Cidr]) -> Result<Vec<(u32, Ip
     Ok(found)
 }
 
-/// Answers for an address from now on. The interface behind which there are neighbours that may ask for it, if any.
-async fn take(address: IpAddr) -> Result<Option<Link>, NetlinkError> {
+/// Assigns an address to this node. Returns the interface on whose link to announce it, if any.
+async fn assign(address: IpAddr) -> Result<Option<Link>, NetlinkError> {
     let netlink = Netlink::open()?;
     let loopback = netlink.link(LOOPBACK).await?;
     let near = home(&netlink.addresses(None).await?, loopback.index, address);
@@ -85,16 +85,16 @@ async fn take(address: IpAddr) -> Result<Option<Link>, NetlinkError> {
     }
 }
 
-async fn give_up(address: IpAddr) -> Result<(), NetlinkError> {
+async fn release(address: IpAddr) -> Result<(), NetlinkError> {
     let netlink = Netlink::open()?;
-    let alone = Cidr::new(address, if address.is_ipv4() { 32 } else { 128 });
-    for (link, _) in taken_from(&netlink, alone.as_slice()).await? {
+    let single = Cidr::new(address, if address.is_ipv4() { 32 } else { 128 });
+    for (link, _) in assigned_from(&netlink, single.as_slice()).await? {
         ignore_gone(netlink.delete_address(link, address).await)?;
     }
     Ok(())
 }
 
-/// The interface whose own network an address belongs to.
+/// The interface whose network contains an address.
 fn home(known: &[(u32, IpAddr, u8)], loopback: u32, address: IpAddr) -> Option<u32> {
     let networks = known.iter().filter(|(link, own, _)| *link != loopback && *own != address);
     let around =
@@ -109,24 +109,24 @@ fn ignore_gone(result: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     }
 }
 
-/// Neighbours being told of an address, until they know or it is given up.
-struct Telling(tokio::task::AbortHandle);
+/// A running announcement to neighbours, aborted when the address is released.
+struct Announcement(tokio::task::AbortHandle);
 
-impl Telling {
-    fn begin(link: Link, address: IpAddr) -> Self {
-        let tell = async move {
-            for _ in 0..TELLINGS {
-                if let Err(error) = neighbours::tell(&link, address) {
-                    tracing::warn!(%address, %error, "neighbours could not be told of a load balancer's address");
+impl Announcement {
+    fn start(link: Link, address: IpAddr) -> Self {
+        let announce = async move {
+            for _ in 0..ANNOUNCEMENTS {
+                if let Err(error) = neighbours::announce(&link, address) {
+                    tracing::warn!(%address, %error, "cannot announce a load balancer address");
                 }
-                tokio::time::sleep(BETWEEN).await;
+                tokio::time::sleep(ANNOUNCEMENT_INTERVAL).await;
             }
         };
-        Telling(tokio::spawn(tell).abort_handle())
+        Announcement(tokio::spawn(announce).abort_handle())
     }
 }
 
-impl Drop for Telling {
+impl Drop for Announcement {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_at_home_in_the_closest_network() {
+    fn an_address_belongs_to_the_longest_matching_network() {
         let known = [
             (1, "127.0.0.1", 8),
             (1, "192.168.7.9", 32),

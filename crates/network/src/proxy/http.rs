@@ -1,23 +1,23 @@
-//! Small answers over HTTP: enough for load balancers that ask for health and for collectors of metrics.
+//! A minimal HTTP server for health checks and metrics.
 
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A head longer than this is not a question for us.
-const LONGEST_HEAD: usize = 8 * 1024;
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longer request heads are rejected.
+const MAX_HEAD: usize = 8 * 1024;
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub struct Answer {
+pub struct HttpResponse {
     pub status: &'static str,
     pub content_type: &'static str,
-    /// Further header lines, each with its end.
+    /// Further header lines, each with its line ending.
     pub headers: String,
     pub body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     pub fn not_found() -> Self {
         Self {
             status: "404 Not Found",
@@ -40,39 +40,39 @@ impl Answer {
     }
 }
 
-/// Answers each question by its path, until dropped.
-pub async fn serve(listener: TcpListener, answer: impl Fn(&str) -> Answer + Clone + Send + Sync + 'static) {
+/// Serves each request by its path, until dropped.
+pub async fn serve(listener: TcpListener, handler: impl Fn(&str) -> HttpResponse + Clone + Send + Sync + 'static) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let answer = answer.clone();
+                let handler = handler.clone();
                 tokio::spawn(async move {
-                    if let Ok(Err(error)) = tokio::time::timeout(PATIENCE, reply(stream, answer)).await {
-                        tracing::trace!(%error, "a question about health was not answered");
+                    if let Ok(Err(error)) = tokio::time::timeout(TIMEOUT, reply(stream, handler)).await {
+                        tracing::trace!(%error, "a health check was not served");
                     }
                 });
             }
             Err(error) => {
-                // Out of files, most likely: others must end first.
-                tracing::warn!(%error, "a question about health could not be accepted");
+                // Probably out of file descriptors: other connections must close first.
+                tracing::warn!(%error, "cannot accept a health check connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
-async fn reply(mut stream: TcpStream, answer: impl Fn(&str) -> Answer) -> std::io::Result<()> {
+async fn reply(mut stream: TcpStream, handler: impl Fn(&str) -> HttpResponse) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        if head.len() > LONGEST_HEAD || stream.read_buf(&mut head).await? == 0 {
+        if head.len() > MAX_HEAD || stream.read_buf(&mut head).await? == 0 {
             return Ok(());
         }
     }
-    stream.write_all(answer(path(&head)).text().as_bytes()).await?;
+    stream.write_all(handler(path(&head)).text().as_bytes()).await?;
     stream.shutdown().await
 }
 
-/// The path that a request's first line names, without its query.
+/// The path in the request line, without its query.
 fn path(head: &[u8]) -> &str {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Network namespaces, and talking within them.
+//! Network namespaces, and clients and servers inside them.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs a command, which must succeed.
 pub fn command(line: &str) -> String {
@@ -19,7 +19,7 @@ pub fn command(line: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A named network namespace, gone when dropped.
+/// A named network namespace, deleted on drop.
 pub struct Namespace {
     pub name: String,
 }
@@ -51,7 +51,7 @@ impl Namespace {
         })
     }
 
-    /// Answers every connection and datagram on a port with this name and the client's address.
+    /// Serves every connection and datagram on a port with this name and the client's address.
     pub fn serve(&self, port: u16, says: &str) {
         let listener = self.run(|| TcpListener::bind(("::", port)).unwrap());
         let datagrams = self.run(|| UdpSocket::bind(("::", port)).unwrap());
@@ -63,7 +63,7 @@ impl Namespace {
                 std::thread::spawn(move || {
                     let peer = stream.peer_addr().unwrap().ip().to_canonical();
                     let mut request = [0; 1024];
-                    // Every request on a connection gets its answer, until the client ends it.
+                    // Every request on a connection gets a response, until the client closes it.
                     while stream.read(&mut request).is_ok_and(|length| length > 0) {
                         if stream.write_all(format!("{name} {peer}\n").as_bytes()).is_err() {
                             return;
@@ -88,30 +88,30 @@ impl Drop for Namespace {
     }
 }
 
-/// What a TCP server says: its name and the address it saw.
+/// The response of a TCP server: its name and the address it saw.
 pub fn ask(address: impl Into<SocketAddr>) -> std::io::Result<(String, String)> {
-    let mut stream = TcpStream::connect_timeout(&address.into(), PATIENCE)?;
+    let mut stream = TcpStream::connect_timeout(&address.into(), TIMEOUT)?;
     ask_again(&mut stream)
 }
 
 pub fn ask_again(stream: &mut TcpStream) -> std::io::Result<(String, String)> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(b"hello")?;
-    let mut answer = [0; 256];
-    let length = stream.read(&mut answer)?;
-    Ok(split(&answer[..length]))
+    let mut response = [0; 256];
+    let length = stream.read(&mut response)?;
+    Ok(split(&response[..length]))
 }
 
 pub fn ask_datagram(socket: &UdpSocket, address: SocketAddr) -> std::io::Result<(String, String)> {
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
     socket.send_to(b"hello", address)?;
-    let mut answer = [0; 256];
-    let (length, _) = socket.recv_from(&mut answer)?;
-    Ok(split(&answer[..length]))
+    let mut response = [0; 256];
+    let (length, _) = socket.recv_from(&mut response)?;
+    Ok(split(&response[..length]))
 }
 
-fn split(answer: &[u8]) -> (String, String) {
-    let text = String::from_utf8_lossy(answer);
+fn split(response: &[u8]) -> (String, String) {
+    let text = String::from_utf8_lossy(response);
     let (name, peer) = text.trim().split_once(' ').unwrap_or_default();
     (name.to_owned(), peer.to_owned())
 }
@@ -130,13 +130,13 @@ impl Network {
         Self { data, config }
     }
 
-    /// Calls the plugin as a container runtime does. The answer, or its error.
+    /// Calls the plugin as a container runtime does. The reply, or its error.
     pub fn call(&self, verb: &str, pod: &Namespace, extra: Value) -> Result<Value, Value> {
         let mut config = self.config.clone();
         for (key, value) in extra.as_object().into_iter().flatten() {
             config[key] = value.clone();
         }
-        // What the runtime says of the pod comes by the environment.
+        // The pod's identity is passed in the environment.
         let args = config.as_object_mut().and_then(|config| config.remove("args")).unwrap_or_default();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .env("CNI_ARGS", args.as_str().unwrap_or_default())
@@ -150,8 +150,8 @@ impl Network {
             .unwrap();
         child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
-        let answer = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
-        if output.status.success() { Ok(answer) } else { Err(answer) }
+        let response = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
+        if output.status.success() { Ok(response) } else { Err(response) }
     }
 
     /// A pod with its addresses.
@@ -167,7 +167,7 @@ impl Network {
     }
 }
 
-/// A machine outside the cluster, on a link with the node: 192.168.50.1 is the node, 192.168.50.2 the outsider.
+/// A host outside the cluster, on a link with the node: 192.168.50.1 is the node, 192.168.50.2 the outsider.
 pub fn outsider() -> Namespace {
     let outside = Namespace::new();
     command("ip link set lo up");

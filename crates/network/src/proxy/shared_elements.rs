@@ -1,23 +1,23 @@
-//! Elements that several services need: in the kernel as long as one of them does.
+//! Reference-counted elements that several Services share: in the kernel as long as one of them needs it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct SharedElements {
     users: HashMap<String, usize>,
-    /// How many used an element before the change that is being put together.
+    /// Reference counts before the current batch of changes.
     before: BTreeMap<String, usize>,
 }
 
-/// What a change means for the kernel.
+/// The changes for the kernel.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     pub gone: Vec<String>,
     pub new: Vec<String>,
 }
 
-impl Shared {
-    /// One service's change.
+impl SharedElements {
+    /// Applies one Service's change.
     pub fn change(&mut self, before: &BTreeSet<String>, after: &BTreeSet<String>) {
         for element in after.difference(before) {
             *self.touch(element) += 1;
@@ -58,9 +58,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_element_stays_while_somebody_needs_it() {
+    fn an_element_stays_while_a_service_needs_it() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
-        let mut shared = Shared::default();
+        let mut shared = SharedElements::default();
         shared.change(&set(&[]), &set(&["a", "b"]));
         shared.change(&set(&[]), &set(&["a"]));
         assert_eq!(shared.take_difference(), Difference { gone: vec![], new: vec!["a".into(), "b".into()] });
