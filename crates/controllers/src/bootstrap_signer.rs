@@ -1,5 +1,5 @@
-//! Signs the cluster's public information with every bootstrap token, so that a machine which only has a token can tell
-//! whether what it reads without any proof of identity is from its cluster.
+//! Signs the public ConfigMap `cluster-info` with every bootstrap token, so that a host which has only a token can
+//! verify what it reads before it trusts any certificate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::token_cleaner::{BOOTSTRAP_TOKEN, expiration};
 
 const NAMESPACE: &str = "kube-public";
 const NAME: &str = "cluster-info";
-/// What is signed, and what the signatures' keys begin with.
+/// The key that is signed, and the prefix of the signatures' keys.
 const SIGNED: &str = "kubeconfig";
 const SIGNATURE: &str = "jws-kubeconfig-";
 
 pub async fn run(context: Context) {
     let secrets = context.informers.selected::<Secret>(&format!("type={BOOTSTRAP_TOKEN}"), "");
     let maps = context.informers.selected::<ConfigMap>(&format!("metadata.name={NAME}"), "");
-    // All that changes leads to the same look.
+    // Every change triggers the same sync.
     let queue: Arc<WorkQueue<()>> = WorkQueue::new();
     let (on_secret, on_map) = (queue.clone(), queue.clone());
     secrets.on_change(move |_| on_secret.add(()));
@@ -42,7 +42,7 @@ pub async fn run(context: Context) {
             let mut tokens = BTreeMap::new();
             for secret in &secrets {
                 tokens.extend(token_of(secret, now));
-                // One that runs out takes its signature with it.
+                // The signature is removed when the token expires.
                 if let Some(at) = expiration(secret).filter(|at| *at > now) {
                     again.add_after((), time::until(now, at));
                 }
@@ -58,13 +58,13 @@ pub async fn run(context: Context) {
 
 async fn write(context: &Context, map: &ConfigMap) -> Result<()> {
     match ignore_not_found(replace(&context.client, map).await) {
-        // The change that was in the way brings it up again.
+        // The conflicting change triggers another sync.
         Err(error) if is_conflict(&error) => Ok(()),
-        answer => Ok(answer.map(drop)?),
+        result => Ok(result.map(drop)?),
     }
 }
 
-/// A token's name and secret, if it may be used for signing.
+/// The id and secret of a token that may sign.
 fn token_of(secret: &Secret, now: Timestamp) -> Option<(String, String)> {
     let data = |key: &str| {
         let text = secret.data.as_ref()?.get(key)?;
@@ -78,19 +78,19 @@ fn token_of(secret: &Secret, now: Timestamp) -> Option<(String, String)> {
     (is_named_so && !is_over && may_sign).then_some((id, token))
 }
 
-/// The map with a signature for each token and no other, unless it has them.
+/// The ConfigMap with a signature for each token and no other; `None` when it is up to date.
 fn signed(map: &ConfigMap, tokens: &BTreeMap<String, String>) -> Option<ConfigMap> {
     let data = map.data.as_ref()?;
     let content = data.get(SIGNED)?;
-    let mut wanted: BTreeMap<String, String> = data.clone();
-    wanted.retain(|key, _| !key.starts_with(SIGNATURE));
+    let mut desired: BTreeMap<String, String> = data.clone();
+    desired.retain(|key, _| !key.starts_with(SIGNATURE));
     for (id, token) in tokens {
-        wanted.insert(format!("{SIGNATURE}{id}"), signature(content, id, token));
+        desired.insert(format!("{SIGNATURE}{id}"), signature(content, id, token));
     }
-    (wanted != *data).then(|| ConfigMap { data: Some(wanted), ..map.clone() })
+    (desired != *data).then(|| ConfigMap { data: Some(desired), ..map.clone() })
 }
 
-/// A JSON web signature (HS256) without what it signs.
+/// A detached JSON web signature (HS256).
 fn signature(content: &str, id: &str, token: &str) -> String {
     let header = URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"HS256\",\"kid\":{}}}", serde_json::Value::from(id)));
     let key = hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes());
@@ -140,8 +140,8 @@ mod tests {
 
     #[test]
     fn signatures_are_what_other_clusters_write() {
-        let shown = signature("payload", "abcdef", "0123456789abcdef");
-        let (header, tag) = shown.split_once("..").unwrap();
+        let rendered = signature("payload", "abcdef", "0123456789abcdef");
+        let (header, tag) = rendered.split_once("..").unwrap();
         assert_eq!(URL_SAFE_NO_PAD.decode(header).unwrap(), br#"{"alg":"HS256","kid":"abcdef"}"#);
         assert_eq!(tag, "pQpAf41KnbpDpf53Otu_ufAeAbWD9CSytTS_WpoG4Mc");
     }

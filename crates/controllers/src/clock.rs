@@ -1,20 +1,20 @@
-//! Where reconcilers get the time from: a clock they are given, so that a test can give them another.
+//! The clock of the reconcilers. It is injected, so that tests control the time.
 
 use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 
-/// Tells the time. Reconcilers ask once and hand the answer to their plans, which are pure.
+/// Returns the time. Reconcilers read it once and pass it to their plans, which are pure.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 
 impl Clock {
-    /// The machine's own clock.
+    /// The system clock.
     pub fn system() -> Self {
         Self(Arc::new(Timestamp::now))
     }
 
-    /// A clock that shows what the function says.
+    /// A clock that returns the function's time.
     pub fn showing(time: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self(Arc::new(time))
     }

@@ -1,4 +1,4 @@
-//! Fills cluster roles that are made of others with the rules of those their selectors match.
+//! Fills aggregated cluster roles with the rules of the roles their selectors match.
 
 use std::sync::Arc;
 
@@ -35,11 +35,11 @@ pub async fn run(context: Context) {
 
 async fn aggregate(context: &Context, roles: &Informer<ClusterRole>, key: &str) -> Result<()> {
     let Some(role) = roles.get("", key) else { return Ok(()) };
-    let rules = gathered(&role, &roles.list());
+    let rules = aggregated_rules(&role, &roles.list());
     if role.aggregation_rule.is_none() || role.rules.clone().unwrap_or_default() == rules {
         return Ok(());
     }
-    // Applied as its own manager, so that whoever owns the rest of the role keeps it.
+    // Applied with its own field manager, so that other fields keep their owner.
     let mut patch =
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": key}});
     if !rules.is_empty() {
@@ -51,8 +51,8 @@ async fn aggregate(context: &Context, roles: &Informer<ClusterRole>, key: &str) 
     Ok(())
 }
 
-/// The rules of all roles the selectors match, each once, in the order of the selectors and then of names.
-fn gathered(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Vec<PolicyRule> {
+/// Rules of all matching roles without duplicates, in the order of the selectors and then of names.
+fn aggregated_rules(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Vec<PolicyRule> {
     let mut rules: Vec<PolicyRule> = Vec::new();
     let selectors = role.aggregation_rule.iter().flat_map(|rule| rule.cluster_role_selectors.iter().flatten());
     for selector in selectors.filter_map(|selector| Selector::of(selector).ok()) {
@@ -86,7 +86,7 @@ mod tests {
         let admin = role(json!({"metadata": {"name": "admin", "labels": {"to": "admin"}},
             "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to": "admin"}}]}}));
         let resources: Vec<String> =
-            gathered(&admin, &all).into_iter().flat_map(|rule| rule.resources.unwrap()).collect();
+            aggregated_rules(&admin, &all).into_iter().flat_map(|rule| rule.resources.unwrap()).collect();
         assert_eq!(resources, ["pods", "secrets"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What every controller is given.
+//! Dependencies of every controller.
 
 use std::sync::Arc;
 
@@ -19,23 +19,23 @@ pub struct Context {
 
 impl Context {
     pub fn new(client: Client, settings: Settings) -> Self {
-        let informers = Informers::new(client.clone()).reducing::<Pod>(reduce_pod);
+        let informers = Informers::new(client.clone()).with_transform::<Pod>(reduce_pod);
         Self { informers, client, settings: Arc::new(settings), clock: Clock::system() }
     }
 
-    /// The same with another clock.
+    /// Replaces the clock.
     pub fn at(self, clock: Clock) -> Self {
         Self { clock, ..self }
     }
 
-    /// Events as the named component, which is what people see in the event's source.
+    /// A recorder for events of the named component.
     pub fn recorder(&self, component: &str) -> EventRecorder {
         EventRecorder::new(self.client.clone(), component, None)
     }
 }
 
-/// Pods are by far the most numerous objects: only what some controller reads of them is kept. What is left of a container is
-/// its name, ports, resources and kind; of its status, how often it was started and how it ended.
+/// Pods are by far the most numerous objects: the cache keeps only the fields that controllers read. A container keeps its
+/// name, ports, resources and restart policy; its status keeps the restart count and the termination.
 fn reduce_pod(pod: &mut Pod) {
     let container = |container: Container| Container {
         name: container.name,
@@ -83,9 +83,15 @@ mod tests {
         }))
         .unwrap();
         reduce_pod(&mut pod);
-        let kept = serde_json::to_value(&pod).unwrap();
-        assert_eq!(kept["spec"]["containers"], json!([{"name": "c", "ports": [{"name": "web", "containerPort": 80}]}]));
-        assert_eq!(kept["status"]["containerStatuses"][0]["restartCount"], 3);
-        assert_eq!((&kept["spec"]["nodeName"], &kept["spec"]["tolerations"][0]["key"]), (&json!("n"), &json!("k")));
+        let reduced = serde_json::to_value(&pod).unwrap();
+        assert_eq!(
+            reduced["spec"]["containers"],
+            json!([{"name": "c", "ports": [{"name": "web", "containerPort": 80}]}])
+        );
+        assert_eq!(reduced["status"]["containerStatuses"][0]["restartCount"], 3);
+        assert_eq!(
+            (&reduced["spec"]["nodeName"], &reduced["spec"]["tolerations"][0]["key"]),
+            (&json!("n"), &json!("k"))
+        );
     }
 }

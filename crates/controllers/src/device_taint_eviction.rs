@@ -1,6 +1,6 @@
-//! Deletes pods whose devices were tainted with `NoExecute` and that do not tolerate it, or tolerate it only for a while.
+//! Deletes pods whose devices have `NoExecute` taints that they do not tolerate, or tolerate only for a while.
 //!
-//! Taints are on devices in ResourceSlices; tolerations are noted in the claim when a device is allocated.
+//! Taints are on devices in ResourceSlices; tolerations are recorded in the claim when a device is allocated.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub async fn run(context: Context) {
     let recorder = context.recorder("device-taint-eviction-controller");
     let queue: Arc<WorkQueue<Key>> = WorkQueue::new();
     let controller = Arc::new(Controller { context, pods, claims, slices, queue, marked: Mutex::default(), recorder });
-    controller.follow();
+    controller.watch();
     controller.pods.synced().await;
     controller.claims.synced().await;
     controller.slices.synced().await;
@@ -54,13 +54,13 @@ struct Controller {
     claims: Arc<Informer<ResourceClaim>>,
     slices: Arc<Informer<ResourceSlice>>,
     queue: Arc<WorkQueue<Key>>,
-    /// Uids of pods that are to go in time.
+    /// Uids of pods whose deletion is scheduled.
     marked: Mutex<HashSet<String>>,
     recorder: EventRecorder,
 }
 
 impl Controller {
-    fn follow(self: &Arc<Self>) {
+    fn watch(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
         self.pods.on_change(move |change| {
             let Some(controller) = weak.upgrade() else { return };
@@ -74,19 +74,19 @@ impl Controller {
         let weak = Arc::downgrade(self);
         self.claims.on_change(move |change| {
             let Some(controller) = weak.upgrade() else { return };
-            change.previous().into_iter().chain([change.latest()]).for_each(|claim| controller.look_at_users(claim));
+            change.previous().into_iter().chain([change.latest()]).for_each(|claim| controller.queue_users(claim));
         });
         let weak = Arc::downgrade(self);
         self.slices.on_change(move |change| {
             let Some(controller) = weak.upgrade() else { return };
             let spec = &change.latest().spec;
             for claim in controller.claims.by_index(BY_POOL, &pool_of(&spec.driver, &spec.pool.name)) {
-                controller.look_at_users(&claim);
+                controller.queue_users(&claim);
             }
         });
     }
 
-    fn look_at_users(&self, claim: &ResourceClaim) {
+    fn queue_users(&self, claim: &ResourceClaim) {
         let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
         for user in users.filter(|user| user.resource == "pods") {
             self.queue.add(Key::new(namespace(claim), user.name.clone()));
@@ -101,7 +101,7 @@ impl Controller {
         let end = claims.iter().filter_map(|claim| end_of(claim, |device| self.taints(device))).min();
         let Some(end) = end.filter(|_| is_placed && !pod::is_terminating(&pod)) else {
             if self.marked.lock().remove(uid(&*pod)) && !pod::is_terminating(&pod) {
-                self.tell(&pod, "Cancelling deletion");
+                self.record_event(&pod, "Cancelling deletion");
             }
             return Ok(());
         };
@@ -111,7 +111,7 @@ impl Controller {
             self.queue.add_after(key, time::until(now, end));
             return Ok(());
         }
-        self.tell(&pod, "Marking for deletion");
+        self.record_event(&pod, "Marking for deletion");
         let message = "Device Taint manager: deleting due to NoExecute taint";
         mark_disrupted(&self.context.client, &pod, "DeletionByDeviceTaintManager", message, None, now).await?;
         delete(&self.context.client, &*pod, None).await?;
@@ -119,7 +119,7 @@ impl Controller {
         Ok(())
     }
 
-    /// The taints of an allocated device, by the newest that its driver says of the pool.
+    /// The taints of an allocated device, from the newest generation of the pool.
     fn taints(&self, device: &DeviceRequestAllocationResult) -> Vec<DeviceTaint> {
         let slices = self.slices.by_index(BY_POOL, &pool_of(&device.driver, &device.pool));
         let newest = slices.iter().map(|slice| slice.spec.pool.generation).max();
@@ -129,7 +129,7 @@ impl Controller {
         found.and_then(|published| published.taints.clone()).unwrap_or_default()
     }
 
-    fn tell(&self, pod: &Pod, message: &str) {
+    fn record_event(&self, pod: &Pod, message: &str) {
         self.recorder.about(reference(pod), EventType::Normal, "DeviceTaintManagerEviction", message);
     }
 }
@@ -144,15 +144,15 @@ fn devices(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocati
     devices.into_iter().flat_map(|devices| devices.results.iter().flatten())
 }
 
-/// The names of a pod's claims, as far as they are made.
+/// The names of a pod's claims that exist.
 fn claims_named(pod: &Pod) -> impl Iterator<Item = &str> {
-    let wanted = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
-    wanted.filter_map(|wanted| {
-        let made = || {
+    let desired = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    desired.filter_map(|desired| {
+        let generated = || {
             let statuses = pod.status.as_ref()?.resource_claim_statuses.as_ref()?;
-            statuses.iter().find(|status| status.name == wanted.name)?.resource_claim_name.as_deref()
+            statuses.iter().find(|status| status.name == desired.name)?.resource_claim_name.as_deref()
         };
-        wanted.resource_claim_name.as_deref().or_else(made)
+        desired.resource_claim_name.as_deref().or_else(generated)
     })
 }
 
@@ -161,7 +161,7 @@ fn is_used_by(claim: &ResourceClaim, pod: &Pod) -> bool {
     users.any(|user| user.uid == uid(pod))
 }
 
-/// When those who use the claim must be gone: the earliest that any taint of its devices asks for.
+/// When users of the claim must be evicted: the earliest time that any taint of its devices requires.
 fn end_of(
     claim: &ResourceClaim,
     taints: impl Fn(&DeviceRequestAllocationResult) -> Vec<DeviceTaint>,
@@ -173,7 +173,7 @@ fn end_of(
     ends.min()
 }
 
-/// When the taint ends the use of a device; never, when it does not evict or is tolerated for good.
+/// When the taint evicts users of a device; `None` when it does not evict or is tolerated for good.
 fn end_by(taint: &DeviceTaint, tolerations: &[DeviceToleration]) -> Option<Timestamp> {
     if taint.effect != EFFECT {
         return None;

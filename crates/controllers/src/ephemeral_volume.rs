@@ -1,4 +1,4 @@
-//! Makes the claims that pods with volumes of their own ask for; they go with the pod, which owns them.
+//! Creates the claims of pods with ephemeral volumes; the pod owns them, so they are deleted with it.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub async fn run(context: Context) {
     });
     let (on_claim, known) = (queue.clone(), pods.clone());
     claims.on_change(move |change| {
-        // A claim of the same name stood in the way and is gone.
+        // A conflicting claim of the same name is gone.
         if let Change::Deleted(claim) = change {
             for pod in known.by_index(crate::volume_binder::BY_CLAIM, &Key::of(&**claim).to_string()) {
                 on_claim.add(Key::of(&*pod));
@@ -47,26 +47,26 @@ pub async fn run(context: Context) {
                 return Ok(());
             }
             let api: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), &key.namespace);
-            for (volume, claim) in volumes(&pod).filter_map(|volume| Some((&volume.name, wanted(&pod, volume)?))) {
+            for (volume, claim) in volumes(&pod).filter_map(|volume| Some((&volume.name, desired(&pod, volume)?))) {
                 match claims.get(&key.namespace, name(&claim)) {
                     Some(present) if owner::is_controlled_by(&present.metadata, &pod.metadata) => continue,
                     Some(_) => {
-                        let told = format!(
+                        let text = format!(
                             "PVC {}/{} was not created for pod {key} (pod is not owner)",
                             key.namespace,
                             name(&claim)
                         );
-                        recorder.warning(&*pod, "FailedBinding", format!("ephemeral volume {volume}: {told}"));
-                        return Err(Error::Later(told));
+                        recorder.warning(&*pod, "FailedBinding", format!("ephemeral volume {volume}: {text}"));
+                        return Err(Error::Later(text));
                     }
                     None => {}
                 }
                 match api.create(&PostParams::default(), &claim).await {
                     Err(error) if is_already_there(&error) || namespace_terminating(&error) => {}
                     Err(error) => {
-                        let told =
+                        let text =
                             format!("ephemeral volume controller: create PVC {}: {}", name(&claim), message(&error));
-                        recorder.warning(&*pod, "FailedToCreatePVC", told);
+                        recorder.warning(&*pod, "FailedToCreatePVC", text);
                         return Err(error.into());
                     }
                     Ok(_) => {}
@@ -83,7 +83,7 @@ fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     all.filter(|volume| volume.ephemeral.as_ref().is_some_and(|source| source.volume_claim_template.is_some()))
 }
 
-fn wanted(pod: &Pod, volume: &Volume) -> Option<PersistentVolumeClaim> {
+fn desired(pod: &Pod, volume: &Volume) -> Option<PersistentVolumeClaim> {
     let template = volume.ephemeral.as_ref()?.volume_claim_template.as_ref()?;
     let meta = template.metadata.clone().unwrap_or_default();
     Some(PersistentVolumeClaim {
@@ -113,7 +113,7 @@ mod tests {
                 "volumeClaimTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"accessModes": ["ReadWriteOnce"]}}}}]}
         }))
         .unwrap();
-        let claims: Vec<_> = volumes(&pod).filter_map(|volume| wanted(&pod, volume)).collect();
+        let claims: Vec<_> = volumes(&pod).filter_map(|volume| desired(&pod, volume)).collect();
         assert_eq!(claims.len(), 1);
         assert_eq!(name(&claims[0]), "p-data");
         assert!(owner::is_controlled_by(&claims[0].metadata, &pod.metadata));

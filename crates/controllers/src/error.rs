@@ -1,4 +1,4 @@
-//! Why a reconciliation is to be tried again.
+//! Errors of a reconciliation, and whether they are retried.
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -6,17 +6,17 @@ pub enum Error {
     Api(#[from] kube::Error),
     #[error("cannot write an object as JSON")]
     Json(#[from] serde_json::Error),
-    /// Nothing can be created there any more; no reason to try again.
+    /// The namespace is terminating; nothing can be created in it, so retrying is useless.
     #[error("the namespace is being deleted")]
     NamespaceTerminating,
-    /// Something that is expected to pass: the cache is behind, or another party must act first.
+    /// A temporary condition: the cache is stale, or another component must act first.
     #[error("{0}")]
     Later(String),
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the server said, in its own words: these reach events and conditions.
+/// The server's own message, which goes into events and conditions.
 pub fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
@@ -40,15 +40,15 @@ pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists")
 }
 
-/// Nothing can be created in a namespace that is going away.
+/// Nothing can be created in a terminating namespace.
 pub fn namespace_terminating(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
     status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == "NamespaceTerminating")
 }
 
-/// Turns "it is gone already" into success.
-pub fn ignore_not_found<T>(answer: kube::Result<T>) -> kube::Result<Option<T>> {
-    match answer {
+/// Treats "not found" as success.
+pub fn ignore_not_found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
+    match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if is_not_found(&error) => Ok(None),
         Err(error) => Err(error),

@@ -1,11 +1,11 @@
-//! Knarr's controllers: loops that bring what is declared about.
+//! Knarr's controllers: reconciliation loops between desired and observed state.
 //!
-//! In comes a [`Context`]: an API client, shared informers and settings. Out go writes to the API, and nothing else; any
-//! controller can be left out and run elsewhere, Kubernetes' own included. [`run`] starts those that the settings name.
+//! The input is a [`Context`]: an API client, shared informers and settings. The output is writes to the API, and nothing else;
+//! any controller can be disabled and run elsewhere, Kubernetes' own included. [`run`] starts those that the settings enable.
 //!
-//! Each controller is a folder: `plan` (and files beside it) holds pure functions from desired and observed state to actions
-//! and status; the module itself wires informers to a work queue and carries plans out. Add a controller by adding its
-//! folder and its row in [`registry`].
+//! Each controller is a directory: `plan` (and files beside it) holds pure functions from desired and observed state to actions
+//! and status; `mod.rs` wires informers to a work queue and carries plans out. Add a controller by adding its
+//! directory and its row in [`registry`].
 
 mod clock;
 pub mod common;

@@ -1,4 +1,4 @@
-//! Tells kubelets by an annotation how long they may keep secrets and maps before they look again: longer in larger clusters.
+//! Sets the annotation that tells kubelets how long to cache secrets and config maps: longer in larger clusters.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::common::key::name;
 use crate::error::{Error, ignore_not_found};
 
 const ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
-/// From and up to how many nodes, and the seconds; ranges overlap so that a node more or less does not flip them.
+/// Range of cluster sizes, and the seconds; ranges overlap so that one node more or less does not flip them.
 const STEPS: [(usize, usize, u32); 5] =
     [(0, 100, 0), (90, 500, 15), (450, 1000, 30), (900, 2000, 60), (1800, usize::MAX, 300)];
 
@@ -27,7 +27,7 @@ pub async fn run(context: Context) {
     nodes.on_change(move |change| {
         let Some(all) = all.upgrade() else { return };
         {
-            // The others are told when they next change, which nodes do often: a growing cluster is not written anew.
+            // Other nodes are updated when they next change, which is often: a growing cluster does not rewrite all its nodes.
             let mut step = current.lock();
             *step = step_for(*step, all.len());
         }

@@ -1,4 +1,4 @@
-//! Removes pods nobody else will: too many finished ones, those of nodes that are gone, those deleted before they had a node.
+//! Deletes pods that no other component will: surplus finished ones, those of deleted nodes, those deleted before scheduling.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::common::pods::each;
 use crate::error::{Error, Result, ignore_not_found};
 
 const PERIOD: Duration = Duration::from_secs(20);
-/// A node must be missing this long, so that a list that came late deletes nothing.
+/// A node must be missing this long, so that a late list deletes nothing.
 const QUARANTINE: SignedDuration = SignedDuration::from_secs(40);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 

@@ -60,10 +60,10 @@ async fn publish(
 ) -> Result<()> {
     let Some(present) = published.get(namespace, NAME) else {
         let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-        return match api.create(&PostParams::default(), &wanted(data)).await {
+        return match api.create(&PostParams::default(), &desired(data)).await {
             Err(error) if is_not_found(&error) || namespace_terminating(&error) => Ok(()),
             Err(error) if crate::error::is_already_there(&error) => Ok(()),
-            answer => Ok(answer.map(drop)?),
+            result => Ok(result.map(drop)?),
         };
     };
     if let Some(changed) = corrected(&present, data) {
@@ -72,7 +72,7 @@ async fn publish(
     Ok(())
 }
 
-fn wanted(data: BTreeMap<String, String>) -> ConfigMap {
+fn desired(data: BTreeMap<String, String>) -> ConfigMap {
     ConfigMap {
         metadata: ObjectMeta {
             name: Some(NAME.to_owned()),
@@ -84,7 +84,7 @@ fn wanted(data: BTreeMap<String, String>) -> ConfigMap {
     }
 }
 
-/// The map as it should be, when somebody changed it.
+/// The desired ConfigMap, when the existing one differs.
 fn corrected(present: &ConfigMap, data: BTreeMap<String, String>) -> Option<ConfigMap> {
     let annotations = present.metadata.annotations.as_ref();
     let described = annotations.and_then(|all| all.get(ANNOTATION)).is_some_and(|text| !text.is_empty());
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn a_changed_map_is_put_right() {
         let data = |pem: &str| BTreeMap::from([("ca.crt".to_owned(), pem.to_owned())]);
-        let right = wanted(data("pem"));
+        let right = desired(data("pem"));
         assert!(corrected(&right, data("pem")).is_none());
         assert_eq!(corrected(&right, data("new")).unwrap().data, Some(data("new")));
         let bare = ConfigMap { data: Some(data("pem")), ..ConfigMap::default() };

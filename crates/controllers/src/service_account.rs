@@ -44,7 +44,7 @@ pub async fn run(context: Context) {
                 Err(error) if is_already_there(&error) || is_not_found(&error) || namespace_terminating(&error) => {
                     Ok(())
                 }
-                answer => answer.map(drop).map_err(Error::from),
+                result => result.map(drop).map_err(Error::from),
             }
         }
     })

@@ -1,7 +1,7 @@
-//! Fills secrets that ask for the token of a service account, and removes them with the account.
+//! Fills secrets of type service account token, and deletes them with the account.
 //!
-//! The API server signs: a token is asked for as any client may, bound to the secret, so that no key lies with the
-//! controllers and the token ends with its secret.
+//! The API server signs: the token is requested like any client may, bound to the secret, so that the controllers need no
+//! key and the token expires with its secret.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::common::requests::{delete, replace};
 use crate::error::{Error, Result, ignore_not_found, is_conflict};
 use crate::token_cleaner::{ACCOUNT_NAME, ACCOUNT_UID, account_of, account_tokens};
 
-/// The longest a token may be asked for; whoever wants an end deletes the secret.
+/// The maximum lifetime of a token; to revoke it, delete the secret.
 const LIFETIME_SECONDS: i64 = 1 << 32;
 
 pub async fn run(context: Context) {
@@ -46,8 +46,8 @@ pub async fn run(context: Context) {
         let (context, accounts, secrets) = (context.clone(), accounts.clone(), secrets.clone());
         async move {
             let Some(secret) = secrets.get(&key.namespace, &key.name) else { return Ok::<(), Error>(()) };
-            let Some((account, wanted)) = account_of(&secret) else { return Ok(()) };
-            let is_its = |account: &ServiceAccount| wanted.is_none_or(|wanted| wanted == uid(account));
+            let Some((account, desired)) = account_of(&secret) else { return Ok(()) };
+            let is_its = |account: &ServiceAccount| desired.is_none_or(|desired| desired == uid(account));
             if let Some(account) = accounts.get(&key.namespace, account).filter(|account| is_its(account)) {
                 return fill(&context, &account, &secret).await;
             }
@@ -61,7 +61,7 @@ pub async fn run(context: Context) {
     .await;
 }
 
-/// What a secret lacks.
+/// What a secret is missing.
 #[derive(Debug, Default, PartialEq)]
 struct Lacks {
     authority: bool,
@@ -70,11 +70,11 @@ struct Lacks {
 }
 
 fn lacks(secret: &Secret, authority: Option<&str>) -> Lacks {
-    let held = |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map_or(&[][..], |held| &held.0);
+    let value = |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map_or(&[][..], |value| &value.0);
     Lacks {
-        authority: authority.is_some_and(|authority| held("ca.crt") != authority.as_bytes()),
-        namespace: held("namespace").is_empty(),
-        token: held("token").is_empty(),
+        authority: authority.is_some_and(|authority| value("ca.crt") != authority.as_bytes()),
+        namespace: value("namespace").is_empty(),
+        token: value("token").is_empty(),
     }
 }
 
@@ -100,9 +100,9 @@ async fn fill(context: &Context, account: &ServiceAccount, secret: &Secret) -> R
     annotations.insert(ACCOUNT_NAME.to_owned(), name(account).to_owned());
     annotations.insert(ACCOUNT_UID.to_owned(), uid(account).to_owned());
     match ignore_not_found(replace(&context.client, &filled).await) {
-        // Another change came first, and brings the secret here again.
+        // A conflicting change came first, and queues the secret again.
         Err(error) if is_conflict(&error) => Ok(()),
-        answer => Ok(answer.map(drop)?),
+        result => Ok(result.map(drop)?),
     }
 }
 
@@ -121,8 +121,8 @@ async fn new_token(context: &Context, account: &ServiceAccount, secret: &Secret)
         ..TokenRequest::default()
     };
     let api: Api<ServiceAccount> = Api::namespaced(context.client.clone(), namespace(account));
-    let answer = api.create_token_request(name(account), &PostParams::default(), &request).await?;
-    let token = answer.status.and_then(|status| status.token).filter(|token| !token.is_empty());
+    let result = api.create_token_request(name(account), &PostParams::default(), &request).await?;
+    let token = result.status.and_then(|status| status.token).filter(|token| !token.is_empty());
     token.ok_or_else(|| Error::Later("the server answered without a token".to_owned()))
 }
 

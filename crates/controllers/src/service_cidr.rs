@@ -1,4 +1,4 @@
-//! Tells that networks for services are ready, and keeps one that services live in from being removed.
+//! Sets the Ready condition of ServiceCIDRs, and protects those in use from deletion.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::error::{Result, ignore_not_found};
 
 const COMPONENT: &str = "service-cidr-controller";
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
-/// Allocators learn of a deletion within this time and take no more addresses from the network.
+/// Allocators observe a deletion within this time and allocate no more addresses from the range.
 const GRACE: Duration = Duration::from_secs(10);
 
 pub async fn run(context: Context) {
@@ -51,7 +51,7 @@ pub async fn run(context: Context) {
     .await;
 }
 
-/// What is being deleted may go once another network covers it, or its last address is free.
+/// A ServiceCIDR may be deleted once another one covers it, or its last address is released.
 fn wake_leaving(networks: &Informer<ServiceCIDR>, queue: &WorkQueue<String>) {
     networks.for_each(|network| {
         if network.metadata.deletion_timestamp.is_some() {
@@ -82,7 +82,7 @@ fn parsed(network: &ServiceCIDR) -> Vec<Network> {
     cidrs.filter_map(|cidr| Network::parse(cidr)).collect()
 }
 
-/// Whether no address would be left without a network.
+/// Whether every address would still have a ServiceCIDR.
 fn may_go(network: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddress>]) -> bool {
     let own = parsed(network);
     let others: Vec<Network> =
@@ -106,12 +106,12 @@ async fn carry_out(context: &Context, network: &ServiceCIDR, step: Step, queue: 
             if !network.metadata.finalizers.iter().flatten().any(|present| present == FINALIZER) {
                 patch_finalizers(context, network, json!({"finalizers": [FINALIZER]})).await?;
             }
-            tell(context, network, "True", "", "Kubernetes Service CIDR is ready").await
+            set_ready(context, network, "True", "", "Kubernetes Service CIDR is ready").await
         }
         Step::InUse => {
             let message = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new \
                 ServiceCIDR";
-            tell(context, network, "False", "Terminating", message).await
+            set_ready(context, network, "False", "Terminating", message).await
         }
         Step::WaitFor(left) => {
             queue.add_after(name(network).to_owned(), left);
@@ -130,15 +130,15 @@ async fn patch_finalizers(context: &Context, network: &ServiceCIDR, metadata: Va
     Ok(())
 }
 
-async fn tell(context: &Context, network: &ServiceCIDR, status: &str, reason: &str, message: &str) -> Result<()> {
+async fn set_ready(context: &Context, network: &ServiceCIDR, status: &str, reason: &str, message: &str) -> Result<()> {
     let mut conditions = network.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let told = conditions.any(|condition| {
+    let is_current = conditions.any(|condition| {
         condition.type_ == "Ready"
             && condition.status == status
             && condition.reason == reason
             && condition.message == message
     });
-    if told {
+    if is_current {
         return Ok(());
     }
     let condition = json!({"type": "Ready", "status": status, "reason": reason, "message": message,

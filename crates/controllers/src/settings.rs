@@ -1,46 +1,46 @@
-//! Everything about the controllers that an operator can choose; the defaults are Kubernetes' own.
+//! Settings of the controllers; the defaults are Kubernetes' own.
 
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Names of the controllers to run: `*` for all, `-name` to leave one out.
+    /// Names of the controllers to run: `*` for the default ones, `-name` to disable one.
     pub controllers: Vec<String>,
     /// PEM of the authorities that signed the API server's certificate; published to every namespace.
     pub root_ca: Option<String>,
     /// PEM of the authority that signs certificate requests.
     pub signing: Option<SigningAuthority>,
-    /// How long signed certificates last at most.
+    /// Maximum validity of signed certificates.
     pub signing_duration: Duration,
-    /// Approve serving certificates that nodes ask for under their own names and addresses. Kubernetes leaves that to
-    /// others.
+    /// Approve serving certificates that nodes request for their own names and addresses. Kubernetes leaves that to
+    /// other components.
     pub approve_kubelet_serving: bool,
-    /// The domain of services' names, for which no node gets a certificate.
+    /// The cluster's DNS domain; no node gets a certificate for names in it.
     pub cluster_domain: String,
-    /// Names and addresses that the API server is reached by, for which no node gets a certificate either
+    /// Names and addresses of the API server; no node gets a certificate for them,
     pub api_server_names: Vec<String>,
-    /// but the one that the API server runs on.
+    /// except the node that the API server runs on.
     pub api_server_node: Option<String>,
-    /// Give nodes their pod networks.
+    /// Assign a pod CIDR to each node.
     pub allocate_node_cidrs: bool,
-    /// Networks of all pods, at most one of each family.
+    /// Pod networks of the cluster, at most one of each family.
     pub cluster_cidrs: Vec<String>,
-    /// Networks of services, which node networks must not overlap.
+    /// Service networks, which pod networks of nodes must not overlap.
     pub service_cidrs: Vec<String>,
     pub node_cidr_mask_size_ipv4: u8,
     pub node_cidr_mask_size_ipv6: u8,
-    /// Workers for controllers of workloads.
+    /// Workers of each workload controller.
     pub concurrent_syncs: usize,
     pub node_monitor_period: Duration,
-    /// A node whose lease and status are silent this long is of unknown state.
+    /// A node whose lease and status do not change for this long becomes unknown.
     pub node_monitor_grace_period: Duration,
     pub node_startup_grace_period: Duration,
-    /// Nodes tainted a second when all is well, and when a large zone is partly down.
+    /// Nodes tainted per second when a zone is healthy, and when a large zone is partly down.
     pub node_eviction_rate: f64,
     pub secondary_node_eviction_rate: f64,
     pub unhealthy_zone_threshold: f64,
     pub large_cluster_size_threshold: usize,
-    /// Finished pods kept before the oldest are removed.
+    /// Finished pods beyond this number are deleted, the oldest first.
     pub terminated_pod_threshold: usize,
     pub autoscaler_sync_period: Duration,
     pub autoscaler_tolerance: f64,
@@ -52,7 +52,7 @@ pub struct Settings {
     pub mirroring_max_endpoints_per_subset: usize,
     pub resource_quota_sync_period: Duration,
     pub volume_sync_period: Duration,
-    /// Unused generated token secrets are removed after this long.
+    /// Unused generated token secrets are deleted after this time.
     pub legacy_token_clean_up_period: Duration,
 }
 
@@ -110,7 +110,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether the named controller is to run; `by_default` tells what `*` means for it.
+    /// Whether the named controller runs; `by_default` is whether `*` includes it.
     pub fn enables(&self, name: &str, by_default: bool) -> bool {
         let mut enabled = false;
         for chosen in &self.controllers {

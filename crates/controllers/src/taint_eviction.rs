@@ -61,7 +61,7 @@ struct Controller {
     pods: Arc<Informer<Pod>>,
     nodes: Arc<Informer<Node>>,
     queue: Arc<WorkQueue<Key>>,
-    /// Since when pods are counted down.
+    /// When the countdown of each pod started.
     since: Mutex<HashMap<Key, (String, Timestamp)>>,
     recorder: EventRecorder,
 }
@@ -79,7 +79,7 @@ impl Controller {
             Stay::Forever => {
                 let counted = self.since.lock().remove(&key).is_some_and(|(counted, _)| counted == uid(&*pod));
                 if counted {
-                    self.tell(&pod, format!("Cancelling deletion of Pod {key}"));
+                    self.record_event(&pod, format!("Cancelling deletion of Pod {key}"));
                 }
                 Ok(())
             }
@@ -110,7 +110,7 @@ impl Controller {
             return Ok(());
         }
         let key = Key::of(pod);
-        self.tell(pod, format!("Marking for deletion Pod {key}"));
+        self.record_event(pod, format!("Marking for deletion Pod {key}"));
         let client = &self.context.client;
         let message = "Taint manager: deleting due to NoExecute taint";
         mark_disrupted(client, pod, "DeletionByTaintManager", message, None, self.context.clock.now()).await?;
@@ -119,7 +119,7 @@ impl Controller {
         Ok(())
     }
 
-    fn tell(&self, pod: &Pod, message: String) {
+    fn record_event(&self, pod: &Pod, message: String) {
         self.recorder.about(reference(pod), EventType::Normal, "TaintManagerEviction", message);
     }
 }
@@ -135,7 +135,7 @@ enum Stay {
     For(Duration),
 }
 
-/// How long the taints let a pod stay: as long as the shortest of the tolerations that apply, not at all without one.
+/// How long the pod tolerates the taints: the shortest of the tolerations that match, zero without one.
 fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
     let mut shortest: Option<i64> = None;
     for taint in taints {

@@ -1,4 +1,4 @@
-//! Removes tokens that nobody should use any more: generated ones unused for long, and expired bootstrap tokens.
+//! Deletes tokens that must not be used any more: generated ones unused for long, and expired bootstrap tokens.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -31,21 +31,21 @@ pub(crate) fn account_tokens(context: &Context) -> Arc<Informer<Secret>> {
     context.informers.selected::<Secret>(&format!("type={ACCOUNT_TOKEN}"), "")
 }
 
-/// The name of the account a token is for, and its uid if the token names one.
+/// The name of the account a token is for, and its uid if the secret has one.
 pub(crate) fn account_of(secret: &Secret) -> Option<(&str, Option<&str>)> {
     let annotations = secret.metadata.annotations.as_ref()?;
-    let wanted = annotations.get(ACCOUNT_UID).map(String::as_str).filter(|uid| !uid.is_empty());
-    Some((annotations.get(ACCOUNT_NAME)?, wanted))
+    let desired = annotations.get(ACCOUNT_UID).map(String::as_str).filter(|uid| !uid.is_empty());
+    Some((annotations.get(ACCOUNT_NAME)?, desired))
 }
 
-/// Marks generated tokens that were not used for long as invalid, and deletes them when they stayed so as long again.
+/// Marks generated tokens unused for long as invalid, and deletes them after as much time again.
 pub async fn run_legacy(context: Context) {
-    const EVERY: Duration = Duration::from_secs(24 * 3600);
+    const INTERVAL: Duration = Duration::from_secs(24 * 3600);
     let secrets = account_tokens(&context);
     let accounts = context.informers.of::<ServiceAccount>();
     secrets.synced().await;
     accounts.synced().await;
-    let mut ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(INTERVAL);
     loop {
         ticks.tick().await;
         if let Err(error) = clean_up(&context, &secrets, &accounts).await {
@@ -62,7 +62,7 @@ async fn clean_up(context: &Context, secrets: &Informer<Secret>, accounts: &Info
     let Some(limit) = since.and_then(|since| limit(since, now, period)) else { return Ok(()) };
     let mut mounted: HashMap<String, BTreeSet<String>> = HashMap::new();
     for secret in secrets.list() {
-        let verdict = judge(&secret, limit);
+        let verdict = evaluate(&secret, limit);
         if verdict == Verdict::Keep || !is_generated(&secret, accounts) {
             continue;
         }
@@ -85,12 +85,12 @@ async fn clean_up(context: &Context, secrets: &Informer<Secret>, accounts: &Info
     Ok(())
 }
 
-/// Whether the token was made for its account rather than by somebody on purpose.
+/// Whether the token was generated for its account rather than created by a user.
 fn is_generated(secret: &Secret, accounts: &Informer<ServiceAccount>) -> bool {
-    let Some((account, wanted)) = account_of(secret) else { return false };
+    let Some((account, desired)) = account_of(secret) else { return false };
     let account = accounts
         .get(namespace(secret), account)
-        .filter(|account| wanted.is_none_or(|wanted| wanted == uid(&**account)));
+        .filter(|account| desired.is_none_or(|desired| desired == uid(&**account)));
     account.is_some_and(|account| {
         account.secrets.iter().flatten().any(|reference| reference.name.as_deref() == Some(name(secret)))
     })
@@ -103,7 +103,7 @@ async fn invalidate(context: &Context, secret: &Secret, now: Timestamp) -> Resul
     Ok(())
 }
 
-/// A token that was used again meanwhile stays.
+/// A token that was used meanwhile stays.
 async fn remove(context: &Context, secret: &Secret) -> Result<()> {
     let api: Api<Secret> = Api::namespaced(context.client.clone(), namespace(secret));
     let preconditions = Preconditions { uid: None, resource_version: secret.metadata.resource_version.clone() };
@@ -112,7 +112,7 @@ async fn remove(context: &Context, secret: &Secret) -> Result<()> {
     Ok(())
 }
 
-/// The secrets that pods of the namespace use in any way, asked from the server: the cache holds only part of a pod.
+/// The secrets that pods of the namespace use, read from the server: the cache holds only some fields of a pod.
 async fn used_secrets(context: &Context, namespace: &str) -> Result<BTreeSet<String>> {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let pods = api.list(&ListParams::default()).await?;
@@ -123,7 +123,7 @@ async fn used_secrets(context: &Context, namespace: &str) -> Result<BTreeSet<Str
     Ok(used)
 }
 
-/// Secrets are named in many places of a pod, always under one of few names.
+/// Secrets are referenced in many places of a pod, always under one of few field names.
 fn names_of_secrets(value: &Value, found: &mut BTreeSet<String>) {
     const REFERENCES: [&str; 3] = ["secretRef", "secretKeyRef", "nodePublishSecretRef"];
     match value {
@@ -138,7 +138,7 @@ fn names_of_secrets(value: &Value, found: &mut BTreeSet<String>) {
                     (reference, Value::Object(_)) if REFERENCES.contains(&reference) => {
                         found.extend(field["name"].as_str().map(str::to_owned));
                     }
-                    // A projected secret carries its name itself.
+                    // A projected secret has the name itself.
                     ("secret", Value::Object(secret)) => {
                         found.extend(secret.get("name").and_then(Value::as_str).map(str::to_owned));
                         names_of_secrets(field, found);
@@ -158,21 +158,21 @@ enum Verdict {
     Delete,
 }
 
-/// What happened before this is long ago; nothing if uses have not been recorded for long enough to tell.
+/// Tokens last used before this date are unused; `None` if uses have not been recorded for long enough.
 fn limit(tracked_since: Date, now: Timestamp, period: SignedDuration) -> Option<Timestamp> {
     let first_whole_day = tracked_since.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp();
     let limit = now.checked_sub(period).ok()?;
     (limit >= first_whole_day).then_some(limit)
 }
 
-fn judge(secret: &Secret, limit: Timestamp) -> Verdict {
+fn evaluate(secret: &Secret, limit: Timestamp) -> Verdict {
     let label = |key: &str| secret.metadata.labels.as_ref().and_then(|labels| labels.get(key));
     let created = secret.metadata.creation_timestamp.as_ref();
     if secret.metadata.deletion_timestamp.is_some() || created.is_none_or(|at| at.0 >= limit) {
         return Verdict::Keep;
     }
     let day = limit.to_zoned(TimeZone::UTC).date();
-    // When a use cannot be told, it may have been yesterday.
+    // An unreadable date counts as used yesterday.
     if label(LAST_USED).is_some_and(|text| text.parse::<Date>().map_or(true, |used| used >= day)) {
         return Verdict::Keep;
     }
@@ -241,7 +241,7 @@ mod tests {
             (json!({(INVALID_SINCE): "2025-05-01"}), "2023-01-01", Verdict::Delete),
             (json!({(INVALID_SINCE): "lately"}), "2023-01-01", Verdict::Invalidate),
         ] {
-            assert_eq!(judge(&secret(labels.clone(), created), day("2025-06-01")), verdict, "{labels} {created}");
+            assert_eq!(evaluate(&secret(labels.clone(), created), day("2025-06-01")), verdict, "{labels} {created}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Deletes finished jobs once the time they are to be kept has passed.
+//! Deletes finished jobs once their time to live has passed.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub async fn run(context: Context) {
                 again.add_after(key, time::until(now, at));
                 return Ok(());
             }
-            // Its time may have been prolonged a moment ago.
+            // The time to live may have been extended just now.
             let api: Api<Job> = Api::namespaced(context.client.clone(), namespace(&*job));
             let Some(fresh) = api.get_opt(name(&*job)).await? else { return Ok(()) };
             if expires_at(&fresh).is_some_and(|at| at <= context.clock.now()) {
@@ -48,7 +48,7 @@ pub async fn run(context: Context) {
     .await;
 }
 
-/// When a finished job is to go, if it has a time to live and is not going already.
+/// When a finished job is deleted, if it has a time to live and is not being deleted already.
 fn expires_at(job: &Job) -> Option<Timestamp> {
     if job.metadata.deletion_timestamp.is_some() {
         return None;
@@ -66,9 +66,9 @@ mod tests {
     #[test]
     fn only_finished_jobs_expire() {
         let job = |ttl: Value, kind: &str| -> Job {
-            let ended = json!([{"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+            let conditions = json!([{"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
             serde_json::from_value(
-                json!({"spec": {"ttlSecondsAfterFinished": ttl, "template": {}}, "status": {"conditions": ended}}),
+                json!({"spec": {"ttlSecondsAfterFinished": ttl, "template": {}}, "status": {"conditions": conditions}}),
             )
             .unwrap()
         };

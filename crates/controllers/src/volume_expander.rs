@@ -1,4 +1,4 @@
-//! Tells who asked for a larger volume that a driver outside of Kubernetes makes it larger.
+//! Records an event on claims that request a larger volume: an external driver expands it.
 
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ pub async fn run(context: Context) {
             let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or("");
             let reference = volumes.get("", volume).and_then(|volume| volume.spec.as_ref()?.claim_ref.clone());
             if reference.and_then(|reference| reference.uid).as_deref() == Some(uid(&*claim)) {
-                let told = "waiting for an external controller to expand this PVC";
-                recorder.normal(&*claim, "ExternalExpanding", told);
+                let text = "waiting for an external controller to expand this PVC";
+                recorder.normal(&*claim, "ExternalExpanding", text);
             }
             Ok(())
         }
@@ -49,16 +49,16 @@ fn requested(claim: &PersistentVolumeClaim) -> Option<Quantity> {
     requests.get(STORAGE).map(Quantity::of)
 }
 
-/// Whether more is asked for than before.
+/// Whether the request grew.
 fn has_grown(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
     requested(new).zip(requested(old)).is_some_and(|(new, old)| new > old)
 }
 
-/// Whether a bound claim asks for more than it has.
+/// Whether a bound claim requests more than its capacity.
 fn wants_more(claim: &PersistentVolumeClaim) -> bool {
     let has = claim.status.as_ref().and_then(|status| status.capacity.as_ref()?.get(STORAGE)).map(Quantity::of);
     let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-    bound && requested(claim).zip(has).is_some_and(|(wanted, has)| wanted > has)
+    bound && requested(claim).zip(has).is_some_and(|(desired, has)| desired > has)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Keeps claims that pods use, volumes that are bound and attributes classes that are referred to from being removed, by a
+//! Protects claims that pods use, volumes that are bound and attributes classes that are referenced from deletion, by a
 //! finalizer on each.
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub async fn run_claims(context: Context) {
     let on_claim = queue.clone();
     claims.on_change(move |change| {
         if !matches!(change, Change::Deleted(_))
-            && change_of(&change.latest().metadata, CLAIM_FINALIZER) != Wanted::Same
+            && change_of(&change.latest().metadata, CLAIM_FINALIZER) != FinalizerChange::Same
         {
             on_claim.add(Key::of(&**change.latest()));
         }
@@ -51,8 +51,8 @@ pub async fn run_claims(context: Context) {
             let Some(claim) = claims.get(&key.namespace, &key.name) else { return Ok::<(), Error>(()) };
             let api: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), &key.namespace);
             match change_of(&claim.metadata, CLAIM_FINALIZER) {
-                Wanted::Same => return Ok(()),
-                Wanted::Remove => {
+                FinalizerChange::Same => return Ok(()),
+                FinalizerChange::Remove => {
                     if pods.by_index(BY_CLAIM, &key.to_string()).iter().any(|pod| uses(pod, &claim)) {
                         return Ok(());
                     }
@@ -62,7 +62,7 @@ pub async fn run_claims(context: Context) {
                         return Ok(());
                     }
                 }
-                Wanted::Add => {}
+                FinalizerChange::Add => {}
             }
             write(&api, &claim.metadata, CLAIM_FINALIZER).await
         }
@@ -76,7 +76,7 @@ pub async fn run_volumes(context: Context) {
     let on_volume = queue.clone();
     volumes.on_change(move |change| {
         if !matches!(change, Change::Deleted(_))
-            && change_of(&change.latest().metadata, VOLUME_FINALIZER) != Wanted::Same
+            && change_of(&change.latest().metadata, VOLUME_FINALIZER) != FinalizerChange::Same
         {
             on_volume.add(name(&**change.latest()).to_owned());
         }
@@ -88,8 +88,8 @@ pub async fn run_volumes(context: Context) {
             let Some(volume) = volumes.get("", &key) else { return Ok::<(), Error>(()) };
             let bound = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
             match change_of(&volume.metadata, VOLUME_FINALIZER) {
-                Wanted::Same => Ok(()),
-                Wanted::Remove if bound => Ok(()),
+                FinalizerChange::Same => Ok(()),
+                FinalizerChange::Remove if bound => Ok(()),
                 _ => {
                     write(&Api::<PersistentVolume>::all(context.client.clone()), &volume.metadata, VOLUME_FINALIZER)
                         .await
@@ -133,8 +133,8 @@ pub async fn run_attributes_classes(context: Context) {
                     || claims.list().iter().any(|claim| claim_attributes(claim).contains(&key))
             };
             match change_of(&class.metadata, ATTRIBUTES_CLASS_FINALIZER) {
-                Wanted::Same => Ok(()),
-                Wanted::Remove if used() => Ok(()),
+                FinalizerChange::Same => Ok(()),
+                FinalizerChange::Remove if used() => Ok(()),
                 _ => {
                     let api: Api<VolumeAttributesClass> = Api::all(context.client.clone());
                     write(&api, &class.metadata, ATTRIBUTES_CLASS_FINALIZER).await
@@ -145,41 +145,41 @@ pub async fn run_attributes_classes(context: Context) {
     .await;
 }
 
-/// Whether the class is no longer referred to after the change.
+/// Whether the class is no longer referenced after the change.
 fn gone_or<K>(change: &Change<K>, after: &[String], class: &String) -> bool {
     matches!(change, Change::Deleted(_)) || !after.contains(class)
 }
 
-/// Classes a volume has.
+/// Attributes classes of a volume.
 fn volume_attributes(volume: &PersistentVolume) -> Vec<String> {
     let named = volume.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
     named.into_iter().filter(|name| !name.is_empty()).collect()
 }
 
-/// Classes a claim has, asks for or is on its way to.
+/// Attributes classes that a claim has, requests or is being changed to.
 fn claim_attributes(claim: &PersistentVolumeClaim) -> Vec<String> {
-    let asked = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
+    let requested = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
     let status = claim.status.as_ref();
     let current = status.and_then(|status| status.current_volume_attributes_class_name.clone());
     let target =
         status.and_then(|status| status.modify_volume_status.as_ref()?.target_volume_attributes_class_name.clone());
-    [asked, current, target].into_iter().flatten().filter(|name| !name.is_empty()).collect()
+    [requested, current, target].into_iter().flatten().filter(|name| !name.is_empty()).collect()
 }
 
 #[derive(Debug, PartialEq)]
-enum Wanted {
+enum FinalizerChange {
     Same,
     Add,
     Remove,
 }
 
-/// What lives is protected; what is being deleted may lose its protection.
-fn change_of(meta: &ObjectMeta, finalizer: &str) -> Wanted {
+/// An existing object gets the finalizer; one being deleted may lose it.
+fn change_of(meta: &ObjectMeta, finalizer: &str) -> FinalizerChange {
     let has = meta.finalizers.iter().flatten().any(|present| present == finalizer);
     match (meta.deletion_timestamp.is_some(), has) {
-        (false, false) => Wanted::Add,
-        (true, true) => Wanted::Remove,
-        _ => Wanted::Same,
+        (false, false) => FinalizerChange::Add,
+        (true, true) => FinalizerChange::Remove,
+        _ => FinalizerChange::Same,
     }
 }
 
@@ -189,7 +189,7 @@ where
 {
     let mut finalizers = meta.finalizers.clone().unwrap_or_default();
     match change_of(meta, finalizer) {
-        Wanted::Add => finalizers.push(finalizer.to_owned()),
+        FinalizerChange::Add => finalizers.push(finalizer.to_owned()),
         _ => finalizers.retain(|present| present != finalizer),
     }
     let patch = Patch::Merge(finalizers_patch(meta, &finalizers));
@@ -208,7 +208,7 @@ fn claims_of(pod: &Pod) -> Vec<String> {
     volumes.filter_map(claim).collect()
 }
 
-/// A pod uses a claim from when it has a node until it is gone; a claim made for the pod, until the pod is shut down.
+/// A pod uses a claim from scheduling until it is gone; a claim created for the pod, until the pod has terminated.
 fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     if pod::node_name(pod).is_none() {
         return false;
@@ -234,13 +234,13 @@ mod tests {
     fn finalizers_follow_life() {
         let meta = |value: Value| serde_json::from_value::<ObjectMeta>(value).unwrap();
         let leaving = "2026-01-01T00:00:00Z";
-        for (value, wanted) in [
-            (json!({}), Wanted::Add),
-            (json!({"finalizers": [CLAIM_FINALIZER]}), Wanted::Same),
-            (json!({"finalizers": [CLAIM_FINALIZER], "deletionTimestamp": leaving}), Wanted::Remove),
-            (json!({"deletionTimestamp": leaving}), Wanted::Same),
+        for (value, desired) in [
+            (json!({}), FinalizerChange::Add),
+            (json!({"finalizers": [CLAIM_FINALIZER]}), FinalizerChange::Same),
+            (json!({"finalizers": [CLAIM_FINALIZER], "deletionTimestamp": leaving}), FinalizerChange::Remove),
+            (json!({"deletionTimestamp": leaving}), FinalizerChange::Same),
         ] {
-            assert_eq!(change_of(&meta(value), CLAIM_FINALIZER), wanted);
+            assert_eq!(change_of(&meta(value), CLAIM_FINALIZER), desired);
         }
     }
 

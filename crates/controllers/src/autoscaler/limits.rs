@@ -1,11 +1,11 @@
-//! What becomes of a proposal: it is steadied over time and kept within bounds and pace.
+//! Stabilizes a proposed replica count over time and keeps it within bounds and rate policies.
 
 use std::time::Duration;
 
 use k8s_openapi::api::autoscaling::v2::{HPAScalingRules, HorizontalPodAutoscalerBehavior};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// What was proposed and done lately, for one autoscaler.
+/// Recent proposals and scale events of one autoscaler.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     proposals: Vec<(Timestamp, i32)>,
@@ -14,13 +14,13 @@ pub(super) struct History {
 }
 
 /// A condition's status, reason and message.
-pub(super) type Told = (&'static str, &'static str, &'static str);
+pub(super) type ConditionFields = (&'static str, &'static str, &'static str);
 
 #[derive(Debug, PartialEq)]
 pub(super) struct Limited {
     pub replicas: i32,
-    pub able_to_scale: Told,
-    pub scaling_limited: Told,
+    pub able_to_scale: ConditionFields,
+    pub scaling_limited: ConditionFields,
 }
 
 pub(super) struct Bounds<'a> {
@@ -28,40 +28,42 @@ pub(super) struct Bounds<'a> {
     pub min: i32,
     pub max: i32,
     pub behavior: Option<&'a HorizontalPodAutoscalerBehavior>,
-    /// How long a higher proposal holds, unless the behaviour says otherwise.
+    /// How long a higher proposal holds, unless the behavior sets another window.
     pub down_window: Duration,
 }
 
-const READY: Told = ("True", "ReadyForNewScale", "recommended size matches current size");
-const SCALE_DOWN_STABILIZED: Told = (
+const READY: ConditionFields = ("True", "ReadyForNewScale", "recommended size matches current size");
+const SCALE_DOWN_STABILIZED: ConditionFields = (
     "True",
     "ScaleDownStabilized",
     "recent recommendations were higher than current one, applying the highest recent recommendation",
 );
-const SCALE_UP_STABILIZED: Told = (
+const SCALE_UP_STABILIZED: ConditionFields = (
     "True",
     "ScaleUpStabilized",
     "recent recommendations were lower than current one, applying the lowest recent recommendation",
 );
-const WITHIN: Told = ("False", "DesiredWithinRange", "the desired count is within the acceptable range");
-const TOO_FEW: Told = ("True", "TooFewReplicas", "the desired replica count is less than the minimum replica count");
-const TOO_MANY: Told = ("True", "TooManyReplicas", "the desired replica count is more than the maximum replica count");
-const UP_LIMIT: Told =
+const WITHIN: ConditionFields = ("False", "DesiredWithinRange", "the desired count is within the acceptable range");
+const TOO_FEW: ConditionFields =
+    ("True", "TooFewReplicas", "the desired replica count is less than the minimum replica count");
+const TOO_MANY: ConditionFields =
+    ("True", "TooManyReplicas", "the desired replica count is more than the maximum replica count");
+const UP_LIMIT: ConditionFields =
     ("True", "ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate");
-const DOWN_LIMIT: Told =
+const DOWN_LIMIT: ConditionFields =
     ("True", "ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
 
 impl History {
-    /// The size found counts as proposed, so that a restart does not shrink at once.
-    pub fn begin(&mut self, current: i32, now: Timestamp) {
+    /// The current size counts as a proposal, so that a restart does not scale down at once.
+    pub fn start(&mut self, current: i32, now: Timestamp) {
         if self.proposals.is_empty() {
             self.proposals.push((now, current));
         }
     }
 
     pub fn note_change(&mut self, from: i32, to: i32, now: Timestamp) {
-        const LONGEST: SignedDuration = SignedDuration::from_mins(30);
-        self.changes.retain(|(at, _)| now.duration_since(*at) <= LONGEST);
+        const MAX_WINDOW: SignedDuration = SignedDuration::from_mins(30);
+        self.changes.retain(|(at, _)| now.duration_since(*at) <= MAX_WINDOW);
         self.changes.push((now, to - from));
     }
 
@@ -74,7 +76,7 @@ impl History {
             SignedDuration::try_from(window).unwrap_or(SignedDuration::MAX)
         };
         let steadied =
-            self.steady(proposed, bounds.current, window(up, Duration::ZERO), window(down, bounds.down_window), now);
+            self.stabilize(proposed, bounds.current, window(up, Duration::ZERO), window(down, bounds.down_window), now);
         let able_to_scale = match steadied == proposed {
             true => READY,
             false if bounds.behavior.is_some() && proposed >= bounds.current => SCALE_UP_STABILIZED,
@@ -82,22 +84,29 @@ impl History {
         };
         let (replicas, scaling_limited) = match bounds.behavior {
             None => by_default(steadied, bounds),
-            Some(_) => self.by_pace(steadied, bounds, up, down, now),
+            Some(_) => self.by_policies(steadied, bounds, up, down, now),
         };
         Limited { replicas, able_to_scale, scaling_limited }
     }
 
-    /// Grows only to the least of the recent proposals, shrinks only to the greatest.
-    fn steady(&mut self, proposed: i32, current: i32, up: SignedDuration, down: SignedDuration, now: Timestamp) -> i32 {
+    /// Scales up only to the lowest of the recent proposals, down only to the highest.
+    fn stabilize(
+        &mut self,
+        proposed: i32,
+        current: i32,
+        up: SignedDuration,
+        down: SignedDuration,
+        now: Timestamp,
+    ) -> i32 {
         let within = |window: SignedDuration| {
             self.proposals.iter().filter(move |(at, _)| now.duration_since(*at) < window).map(|(_, replicas)| *replicas)
         };
-        let least = within(up).chain([proposed]).min().unwrap_or(proposed);
+        let min = within(up).chain([proposed]).min().unwrap_or(proposed);
         let greatest = within(down).chain([proposed]).max().unwrap_or(proposed);
         let longest = up.max(down);
         self.proposals.retain(|(at, _)| now.duration_since(*at) <= longest);
         self.proposals.push((now, proposed));
-        current.max(least).min(greatest)
+        current.max(min).min(greatest)
     }
 
     fn changed_within(&self, seconds: i32, now: Timestamp) -> i32 {
@@ -105,32 +114,32 @@ impl History {
         self.changes.iter().filter(|(at, _)| now.duration_since(*at) < period).map(|(_, change)| change).sum()
     }
 
-    fn by_pace(
+    fn by_policies(
         &self,
-        wanted: i32,
+        desired: i32,
         bounds: &Bounds,
         up: Option<&HPAScalingRules>,
         down: Option<&HPAScalingRules>,
         now: Timestamp,
-    ) -> (i32, Told) {
-        if wanted > bounds.current {
-            let limit = self.pace_limit(up, bounds.current, true, now).max(bounds.current);
-            let (most, told) = if bounds.max > limit { (limit, UP_LIMIT) } else { (bounds.max, TOO_MANY) };
-            if wanted > most {
-                return (most, told);
+    ) -> (i32, ConditionFields) {
+        if desired > bounds.current {
+            let limit = self.policy_limit(up, bounds.current, true, now).max(bounds.current);
+            let (max, condition) = if bounds.max > limit { (limit, UP_LIMIT) } else { (bounds.max, TOO_MANY) };
+            if desired > max {
+                return (max, condition);
             }
-        } else if wanted < bounds.current {
-            let limit = self.pace_limit(down, bounds.current, false, now).min(bounds.current);
-            let (least, told) = if bounds.min < limit { (limit, DOWN_LIMIT) } else { (bounds.min, TOO_FEW) };
-            if wanted < least {
-                return (least, told);
+        } else if desired < bounds.current {
+            let limit = self.policy_limit(down, bounds.current, false, now).min(bounds.current);
+            let (min, condition) = if bounds.min < limit { (limit, DOWN_LIMIT) } else { (bounds.min, TOO_FEW) };
+            if desired < min {
+                return (min, condition);
             }
         }
-        (wanted, WITHIN)
+        (desired, WITHIN)
     }
 
-    /// The size the policies allow, by the one that changes most or least as chosen.
-    fn pace_limit(&self, rules: Option<&HPAScalingRules>, current: i32, growing: bool, now: Timestamp) -> i32 {
+    /// The size that the policies allow; `selectPolicy` chooses the one with the largest or smallest change.
+    fn policy_limit(&self, rules: Option<&HPAScalingRules>, current: i32, growing: bool, now: Timestamp) -> i32 {
         let unlimited = if growing { i32::MAX } else { 0 };
         let Some(rules) = rules else { return unlimited };
         let choice = rules.select_policy.as_deref().unwrap_or("Max");
@@ -151,16 +160,16 @@ impl History {
     }
 }
 
-/// Without a behaviour: at most doubled, or four.
-fn by_default(wanted: i32, bounds: &Bounds) -> (i32, Told) {
+/// Without a behavior: at most double the size, or four.
+fn by_default(desired: i32, bounds: &Bounds) -> (i32, ConditionFields) {
     let limit = bounds.current.saturating_mul(2).max(4);
-    let (most, told) = if bounds.max > limit { (limit, UP_LIMIT) } else { (bounds.max, TOO_MANY) };
-    if wanted < bounds.min {
+    let (max, condition) = if bounds.max > limit { (limit, UP_LIMIT) } else { (bounds.max, TOO_MANY) };
+    if desired < bounds.min {
         (bounds.min, TOO_FEW)
-    } else if wanted > most {
-        (most, told)
+    } else if desired > max {
+        (max, condition)
     } else {
-        (wanted, WITHIN)
+        (desired, WITHIN)
     }
 }
 
@@ -184,9 +193,9 @@ mod tests {
     #[test]
     fn shrinking_waits_and_growing_is_bounded() {
         let mut history = History::default();
-        history.begin(10, at(0));
-        let held = history.limit(3, &bounds(10, None), at(10));
-        assert_eq!((held.replicas, held.able_to_scale.1), (10, "ScaleDownStabilized"));
+        history.start(10, at(0));
+        let limited = history.limit(3, &bounds(10, None), at(10));
+        assert_eq!((limited.replicas, limited.able_to_scale.1), (10, "ScaleDownStabilized"));
         assert_eq!(history.limit(3, &bounds(10, None), at(301)).replicas, 3);
         let grown = history.limit(50, &bounds(10, None), at(302));
         assert_eq!((grown.replicas, grown.scaling_limited.1), (20, "ScaleUpLimit"));
@@ -218,13 +227,13 @@ mod tests {
 
     #[test]
     fn growing_can_be_steadied_too() {
-        let steady = behavior(
+        let stabilize = behavior(
             json!({"scaleUp": {"stabilizationWindowSeconds": 60}, "scaleDown": {"stabilizationWindowSeconds": 60}}),
         );
         let mut history = History::default();
-        history.begin(5, at(0));
-        let held = history.limit(9, &bounds(5, Some(&steady)), at(10));
-        assert_eq!((held.replicas, held.able_to_scale.1), (5, "ScaleUpStabilized"));
-        assert_eq!(history.limit(9, &bounds(5, Some(&steady)), at(61)).replicas, 9);
+        history.start(5, at(0));
+        let limited = history.limit(9, &bounds(5, Some(&stabilize)), at(10));
+        assert_eq!((limited.replicas, limited.able_to_scale.1), (5, "ScaleUpStabilized"));
+        assert_eq!(history.limit(9, &bounds(5, Some(&stabilize)), at(61)).replicas, 9);
     }
 }

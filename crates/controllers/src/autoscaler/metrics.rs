@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::replicas::{Sample, Samples};
 use crate::common::discovery::discover;
-use crate::common::wording;
+use crate::common::messages;
 use crate::error::{has_code, message};
 
 #[derive(Deserialize)]
@@ -68,7 +68,7 @@ pub(super) struct Metrics<'a> {
 }
 
 impl Metrics<'_> {
-    /// What each pod, or one container of it, uses of a resource.
+    /// Usage of a resource by each pod, or by one container of it.
     pub async fn of_resource(
         &self,
         resource: &str,
@@ -89,7 +89,7 @@ impl Metrics<'_> {
         }
         let mut samples = Samples::new();
         for pod in list.items {
-            let chosen = pod.containers.iter().filter(|each| container.is_none_or(|wanted| wanted == each.name));
+            let chosen = pod.containers.iter().filter(|each| container.is_none_or(|desired| desired == each.name));
             let usage: Option<Vec<i64>> = chosen.map(|each| each.usage.get(resource).map(milli_value)).collect();
             let Some(usage) = usage.filter(|usage| !usage.is_empty()) else { continue };
             let sample = Sample { value: usage.iter().sum(), at: pod.timestamp, window: window(&pod.window) };
@@ -121,7 +121,7 @@ impl Metrics<'_> {
         Ok(list.items.into_iter().map(sample).collect())
     }
 
-    /// A metric of one object.
+    /// A metric that describes one object.
     pub async fn of_object(
         &self,
         object: &CrossVersionObjectReference,
@@ -152,7 +152,7 @@ impl Metrics<'_> {
         Ok(milli_value(&value.value))
     }
 
-    /// The sum of a metric that belongs to no object.
+    /// The sum of an external metric.
     pub async fn external(&self, metric: &str, chosen: Option<&LabelSelector>) -> Result<i64, String> {
         let chosen = metric_selector("labelSelector", chosen)?;
         let chosen = chosen.strip_prefix('&').map(|chosen| format!("?{chosen}")).unwrap_or_default();
@@ -167,14 +167,14 @@ impl Metrics<'_> {
         Ok(list.items.iter().map(|each| milli_value(&each.value)).sum())
     }
 
-    /// Asks the custom metrics API at the newest version it serves.
+    /// Queries the custom metrics API at the newest version it serves.
     async fn custom<T: DeserializeOwned>(&self, path: &str, metric: &str) -> Result<T, String> {
         const GROUP: &str = "custom.metrics.k8s.io";
         let request =
             http::Request::get(format!("/apis/{GROUP}")).body(Vec::new()).map_err(|error| error.to_string())?;
         let group: APIGroup = match self.client.request(request).await {
             Err(error) if has_code(&error, 404) => return Err(format!("no custom metrics API ({GROUP}) registered")),
-            answer => answer.map_err(|error| wording::refusal(&error, "get", GROUP))?,
+            result => result.map_err(|error| messages::refusal(&error, "get", GROUP))?,
         };
         let serves = |version: &&&str| group.versions.iter().any(|served| served.version == **version);
         let Some(version) = ["v1beta2", "v1beta1"].iter().find(serves) else {
@@ -185,7 +185,7 @@ impl Metrics<'_> {
 
     async fn get<T: DeserializeOwned>(&self, path: &str, resource: &str) -> Result<T, String> {
         let request = http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
-        self.client.request(request).await.map_err(|error| wording::refusal(&error, "get", resource))
+        self.client.request(request).await.map_err(|error| messages::refusal(&error, "get", resource))
     }
 }
 
@@ -204,7 +204,7 @@ fn encoded(text: &str) -> String {
         .collect()
 }
 
-/// "30s", "1m0s": how long a value was measured; a minute when it is not told.
+/// The window a value was measured over ("30s", "1m0s"); a minute when it is missing.
 fn window(text: &str) -> Duration {
     let span: Option<Span> = text.parse().ok();
     let length = span.and_then(|span| SignedDuration::try_from(span).ok());

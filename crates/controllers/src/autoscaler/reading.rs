@@ -1,4 +1,4 @@
-//! What each kind of metric says about the number of replicas.
+//! Turns each kind of metric source into a proposed replica count.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ use knarr_client::quantity::{Format, Quantity, milli_value};
 use kube::Client;
 
 use super::metrics::Metrics;
-use super::replicas::{self, Observed, Patience, Proposal, Samples, Target, Tolerance};
-use crate::common::wording;
+use super::replicas::{self, InitialDelays, Observed, Proposal, Samples, Target, Tolerance};
+use crate::common::messages;
 use crate::settings::Settings;
 
-/// What one metric says.
+/// The proposal of one metric.
 pub(super) struct Reading {
     pub replicas: i32,
     pub name: String,
     pub status: MetricStatus,
 }
 
-/// Why a metric says nothing: the reason and message of the condition.
+/// Why a metric has no proposal: the reason and message of the condition.
 pub(super) struct Unreadable {
     pub reason: &'static str,
     pub message: String,
-    /// What the error is called when several metrics are told of together.
-    pub told: String,
+    /// The error's text where several metrics are reported together.
+    pub summary: String,
 }
 
 pub(super) struct Reader<'a> {
@@ -41,7 +41,7 @@ pub(super) struct Reader<'a> {
     pods: &'a [Arc<Pod>],
     current: i32,
     running: i32,
-    patience: Patience,
+    initial_delays: InitialDelays,
     tolerance: Tolerance,
     now: Timestamp,
 }
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
             pods,
             current: scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0),
             running: scale.status.as_ref().map_or(0, |status| status.replicas),
-            patience: Patience {
+            initial_delays: InitialDelays {
                 cpu_initialization: settings.autoscaler_cpu_initialization_period,
                 initial_readiness: settings.autoscaler_initial_readiness_delay,
             },
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
             self.read_external(source).await
         } else {
             let text = format!("unknown metric source type \"{}\"", spec.type_);
-            Err(Unreadable { reason: "InvalidMetricSourceType", message: text.clone(), told: text })
+            Err(Unreadable { reason: "InvalidMetricSourceType", message: text.clone(), summary: text })
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Reader<'a> {
             resource,
             container,
             current: self.current,
-            patience: self.patience,
+            initial_delays: self.initial_delays,
             tolerance: self.tolerance,
             now: self.now,
         }
@@ -196,7 +196,7 @@ impl<'a> Reader<'a> {
         let what = format!("{} external metric value", metric.name);
         let fail = |text: String| unreadable("FailedGetExternalMetric", &what, text);
         let value = self.metrics.external(&metric.name, metric.selector.as_ref()).await.map_err(|text| {
-            let (namespace, selector) = (self.metrics.namespace, wording::selector(metric.selector.as_ref()));
+            let (namespace, selector) = (self.metrics.namespace, messages::selector(metric.selector.as_ref()));
             let text = format!("unable to get external metric {namespace}/{}/{selector}: {text}", metric.name);
             further(fail(text), |text| match source.target.average_value {
                 Some(_) => format!("failed to get {} external metric: {text}", metric.name),
@@ -216,12 +216,13 @@ impl<'a> Reader<'a> {
     fn by_one_value(&self, value: i64, target: &MetricTarget) -> Option<(Proposal, MetricValueStatus)> {
         if let Some(average) = &target.average_value {
             let proposal = replicas::by_average(value, milli_value(average), self.running, self.tolerance);
-            let told = MetricValueStatus { average_value: decimal(proposal.average), ..MetricValueStatus::default() };
-            return Some((proposal, told));
+            let value_status =
+                MetricValueStatus { average_value: decimal(proposal.average), ..MetricValueStatus::default() };
+            return Some((proposal, value_status));
         }
-        let wanted = milli_value(target.value.as_ref()?);
+        let desired = milli_value(target.value.as_ref()?);
         let proposal =
-            replicas::by_value(value, wanted, self.current, replicas::count_ready(self.pods), self.tolerance);
+            replicas::by_value(value, desired, self.current, replicas::count_ready(self.pods), self.tolerance);
         Some((proposal, MetricValueStatus { value: decimal(value), ..MetricValueStatus::default() }))
     }
 }
@@ -231,19 +232,19 @@ fn decimal(milli: i64) -> Option<ApiQuantity> {
 }
 
 fn external_name(metric: &MetricIdentifier) -> String {
-    format!("external metric {}({})", metric.name, wording::selector(metric.selector.as_ref()))
+    format!("external metric {}({})", metric.name, messages::selector(metric.selector.as_ref()))
 }
 
-/// The same failure, told with more around it where all metrics are told of together.
-fn further(error: Unreadable, tell: impl Fn(&str) -> String) -> Unreadable {
-    Unreadable { told: error.told.replace(&error.message, &tell(&error.message)), ..error }
+/// The same failure with more context for the report over all metrics.
+fn further(error: Unreadable, wrap: impl Fn(&str) -> String) -> Unreadable {
+    Unreadable { summary: error.summary.replace(&error.message, &wrap(&error.message)), ..error }
 }
 
 fn unreadable(reason: &'static str, what: &str, text: String) -> Unreadable {
-    Unreadable { reason, told: format!("failed to get {what}: {text}"), message: text }
+    Unreadable { reason, summary: format!("failed to get {what}: {text}"), message: text }
 }
 
-/// The target, and what of the resource is looked at.
+/// The target, and the name of the resource.
 fn resource_target(target: &MetricTarget) -> Option<(Target, &'static str)> {
     if let Some(average) = &target.average_value {
         return Some((Target::Average(milli_value(average)), "usage"));

@@ -1,4 +1,4 @@
-//! How many replicas bring a metric to its target.
+//! Computes how many replicas bring a metric to its target.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct Sample {
 
 pub(super) type Samples = BTreeMap<String, Sample>;
 
-/// How far from its target a metric may be before anything is done.
+/// How far from its target a metric may be before the size changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tolerance {
     pub up: f64,
@@ -33,9 +33,9 @@ impl Tolerance {
     }
 }
 
-/// How long young pods are not trusted to show their usual use.
+/// How long the metrics of young pods are ignored.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct InitialDelays {
     pub cpu_initialization: Duration,
     pub initial_readiness: Duration,
 }
@@ -48,7 +48,13 @@ struct Groups {
     ignored: Vec<String>,
 }
 
-fn group(pods: &[Arc<Pod>], samples: &Samples, resource: Option<&str>, patience: Patience, now: Timestamp) -> Groups {
+fn group(
+    pods: &[Arc<Pod>],
+    samples: &Samples,
+    resource: Option<&str>,
+    initial_delays: InitialDelays,
+    now: Timestamp,
+) -> Groups {
     let mut groups = Groups::default();
     for each in pods {
         let key = name(&**each).to_owned();
@@ -59,7 +65,7 @@ fn group(pods: &[Arc<Pod>], samples: &Samples, resource: Option<&str>, patience:
         } else {
             match samples.get(&key) {
                 None => groups.missing.push(key),
-                Some(sample) if resource == Some("cpu") && is_too_young(each, sample, patience, now) => {
+                Some(sample) if resource == Some("cpu") && is_too_young(each, sample, initial_delays, now) => {
                     groups.unready.push(key)
                 }
                 Some(_) => groups.ready += 1,
@@ -69,18 +75,18 @@ fn group(pods: &[Arc<Pod>], samples: &Samples, resource: Option<&str>, patience:
     groups
 }
 
-/// Starting takes more cpu than running does.
-fn is_too_young(each: &Pod, sample: &Sample, patience: Patience, now: Timestamp) -> bool {
+/// Pods use more CPU while they start than afterwards.
+fn is_too_young(each: &Pod, sample: &Sample, initial_delays: InitialDelays, now: Timestamp) -> bool {
     let started = each.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|at| at.0);
     let (Some(ready), Some(started)) = (pod::condition(each, "Ready"), started) else { return true };
     let plus = |at: Timestamp, length: Duration| {
         at.saturating_add(SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX)).unwrap_or(Timestamp::MAX)
     };
     let turned = ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0);
-    if plus(started, patience.cpu_initialization) > now {
+    if plus(started, initial_delays.cpu_initialization) > now {
         ready.status == "False" || sample.at < plus(turned, sample.window)
     } else {
-        ready.status == "False" && plus(started, patience.initial_readiness) > turned
+        ready.status == "False" && plus(started, initial_delays.initial_readiness) > turned
     }
 }
 
@@ -94,7 +100,7 @@ pub(super) struct Proposal {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
-    /// Percent of what pods request.
+    /// Percent of the pods' requests.
     Utilization(i32),
     /// Thousandths per pod.
     Average(i64),
@@ -106,21 +112,21 @@ pub(super) struct Observed<'a> {
     pub resource: Option<&'a str>,
     pub container: Option<&'a str>,
     pub current: i32,
-    pub patience: Patience,
+    pub initial_delays: InitialDelays,
     pub tolerance: Tolerance,
     pub now: Timestamp,
 }
 
-/// From a value of each pod.
+/// From one value per pod.
 pub(super) fn by_pods(observed: Observed, target: Target) -> Result<Proposal, String> {
-    let Observed { pods, mut samples, resource, container, current, patience, tolerance, now } = observed;
+    let Observed { pods, mut samples, resource, container, current, initial_delays, tolerance, now } = observed;
     if samples.is_empty() {
         return Err("no metrics returned from resource metrics API".to_owned());
     }
     if pods.is_empty() {
         return Err("no pods returned by selector while calculating replica count".to_owned());
     }
-    let groups = group(pods, &samples, resource, patience, now);
+    let groups = group(pods, &samples, resource, initial_delays, now);
     for pod in groups.ignored.iter().chain(&groups.unready) {
         samples.remove(pod);
     }
@@ -140,7 +146,7 @@ pub(super) fn by_pods(observed: Observed, target: Target) -> Result<Proposal, St
         }
         return Ok(proposal((ratio * groups.ready as f64).ceil() as i32));
     }
-    // Pods without a value are taken to behave so that the change is the smaller one.
+    // Pods without a value are assumed to have the value that makes the change smaller.
     let assumed = |pod: &str, growing: bool| match (growing, target) {
         (true, _) => 0,
         (false, Target::Average(value)) => value,
@@ -171,7 +177,7 @@ pub(super) fn by_pods(observed: Observed, target: Target) -> Result<Proposal, St
     Ok(proposal(if backwards { current } else { replicas }))
 }
 
-/// The ratio of use to target, the average use, and the utilization.
+/// The ratio of usage to target, the average usage, and the utilization.
 fn usage(
     samples: &Samples,
     requests: &BTreeMap<String, i64>,
@@ -180,9 +186,9 @@ fn usage(
     let total: i64 = samples.values().map(|sample| sample.value).sum();
     let count = samples.len() as i64;
     match target {
-        Target::Average(wanted) => {
+        Target::Average(desired) => {
             let average = total / count;
-            Ok((average as f64 / wanted.max(1) as f64, average, None))
+            Ok((average as f64 / desired.max(1) as f64, average, None))
         }
         Target::Utilization(percent) => {
             let requested = samples.keys().filter_map(|pod| requests.get(pod)).sum::<i64>();
@@ -197,7 +203,7 @@ fn usage(
     }
 }
 
-/// What each pod, or one container of it, requests, in thousandths.
+/// Requests of each pod, or of one container of it, in thousandths.
 fn requests(pods: &[Arc<Pod>], resource: &str, container: Option<&str>) -> Result<BTreeMap<String, i64>, String> {
     let mut all = BTreeMap::new();
     for pod in pods {
@@ -214,7 +220,7 @@ fn requests(pods: &[Arc<Pod>], resource: &str, container: Option<&str>) -> Resul
             .containers
             .iter()
             .chain(sidecars)
-            .filter(|each| container.is_none_or(|wanted| wanted == each.name))
+            .filter(|each| container.is_none_or(|desired| desired == each.name))
             .collect();
         if chosen.is_empty()
             && let Some(container) = container
@@ -238,11 +244,11 @@ fn requests(pods: &[Arc<Pod>], resource: &str, container: Option<&str>) -> Resul
     Ok(all)
 }
 
-/// From one value for all, towards a value: in proportion to the pods that are ready.
+/// From one value for the whole target: in proportion to the ready pods.
 pub(super) fn by_value(value: i64, target: i64, current: i32, ready: usize, tolerance: Tolerance) -> Proposal {
     let ratio = value as f64 / target.max(1) as f64;
     let replicas = if current == 0 {
-        // Nothing runs: the ratio itself is the number wanted.
+        // With no ready pod the ratio itself is the replica count.
         ratio.ceil() as i32
     } else if tolerance.covers(ratio) {
         current
@@ -252,7 +258,7 @@ pub(super) fn by_value(value: i64, target: i64, current: i32, ready: usize, tole
     Proposal { replicas, average: value, utilization: None }
 }
 
-/// From one value for all, towards so much per pod.
+/// From one value for the whole target, divided by a target value per pod.
 pub(super) fn by_average(value: i64, target: i64, current: i32, tolerance: Tolerance) -> Proposal {
     let target = target.max(1);
     let ratio = value as f64 / (target as f64 * f64::from(current.max(1)));
@@ -302,7 +308,7 @@ mod tests {
             resource: Some("cpu"),
             container: None,
             current,
-            patience: Patience {
+            initial_delays: InitialDelays {
                 cpu_initialization: Duration::from_secs(300),
                 initial_readiness: Duration::from_secs(30),
             },

@@ -1,4 +1,4 @@
-//! The few forms of DER that certificates are written in.
+//! Writes the few DER types that certificates need.
 
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::jiff::tz::TimeZone;
@@ -7,7 +7,7 @@ pub(super) const SEQUENCE: u8 = 0x30;
 pub(super) const OCTETS: u8 = 0x04;
 pub(super) const BOOLEAN: u8 = 0x01;
 
-/// A value with its tag and length before it.
+/// A value preceded by its tag and length.
 pub(super) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut written = vec![tag];
     match content.len() {
@@ -35,12 +35,12 @@ pub(super) fn integer(bytes: &[u8]) -> Vec<u8> {
     element(0x02, &shortest)
 }
 
-/// Whole bytes.
+/// A bit string of whole bytes.
 pub(super) fn bits(bytes: &[u8]) -> Vec<u8> {
     element(0x03, &[&[0], bytes].concat())
 }
 
-/// Named bits, the first of a byte being its highest: bits after the last that is set are not written.
+/// Named bits, most significant bit first, without trailing zero bits.
 pub(super) fn named_bits(byte: u8) -> Vec<u8> {
     if byte == 0 { element(0x03, &[0]) } else { element(0x03, &[byte.trailing_zeros() as u8, byte]) }
 }

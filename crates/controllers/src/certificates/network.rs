@@ -3,17 +3,17 @@
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use knarr_client::node_network;
 
-use super::request::{Asked, CLIENT};
+use super::request::{CLIENT, RequestedCertificate};
 
 /// The request names exactly that user and group and only the usage of a client.
-pub(super) fn is_own(spec: &CertificateSigningRequestSpec, asked: &Asked) -> bool {
+pub(super) fn is_own(spec: &CertificateSigningRequestSpec, requested: &RequestedCertificate) -> bool {
     let asks_as = spec.username.as_deref().unwrap_or_default();
     let usages: Vec<&str> = spec.usages.iter().flatten().map(String::as_str).collect();
     spec.signer_name == CLIENT
         && spec.groups.iter().flatten().any(|group| group == "system:nodes")
-        && asked.identity.groups == [node_network::GROUP]
-        && node_network::is_for_own_node(asks_as, &asked.identity.name)
-        && asked.names().next().is_none()
+        && requested.identity.groups == [node_network::GROUP]
+        && node_network::is_for_own_node(asks_as, &requested.identity.name)
+        && requested.names().next().is_none()
         && usages.contains(&"client auth")
         && usages.iter().all(|usage| ["client auth", "digital signature", "key encipherment"].contains(usage))
 }
@@ -40,10 +40,10 @@ mod tests {
             let mut spec = spec(signer, name, group, names, &client);
             spec.username = Some(user.to_owned());
             spec.groups = Some(vec!["system:nodes".to_owned(), "system:authenticated".to_owned()]);
-            let asked = Asked::read(&spec).unwrap();
-            assert_eq!(is_own(&spec, &asked), granted, "{user} {signer} {name} {group} {names:?}");
+            let requested = RequestedCertificate::read(&spec).unwrap();
+            assert_eq!(is_own(&spec, &requested), granted, "{user} {signer} {name} {group} {names:?}");
             spec.groups = Some(vec!["system:authenticated".to_owned()]);
-            assert!(!is_own(&spec, &asked), "without the nodes' group");
+            assert!(!is_own(&spec, &requested), "without the nodes' group");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a request asks for, and what each signer grants.
+//! What a certificate request contains, and which requests each signer accepts.
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use knarr_identity::{Identity, IdentityError};
@@ -13,20 +13,20 @@ pub(super) const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 const NODE_PREFIX: &str = "system:node:";
 pub(super) const SIGNERS: [&str; 3] = [CLIENT, KUBELET_CLIENT, KUBELET_SERVING];
 
-/// The subject and names a request wants certified.
+/// Subject and alternative names of a request.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct RequestedCertificate {
     pub identity: Identity,
     pub dns_names: Vec<String>,
     /// As text.
     pub addresses: Vec<String>,
     emails: usize,
     uris: usize,
-    /// Names of kinds that no certificate of ours holds.
+    /// Alternative names of types that no signer accepts.
     others: usize,
 }
 
-/// Answers what `use_it` makes of the request, if it can be read.
+/// Passes the parsed request to `use_it`.
 pub(super) fn parse<T>(
     spec: &CertificateSigningRequestSpec,
     use_it: impl FnOnce(&X509CertificationRequest) -> T,
@@ -38,7 +38,7 @@ pub(super) fn parse<T>(
     }
 }
 
-/// The other names the request wants.
+/// The subject alternative names of the request.
 pub(super) fn names<'a>(request: &'a X509CertificationRequest) -> Vec<&'a GeneralName<'a>> {
     let extensions = request.requested_extensions().into_iter().flatten();
     let names = extensions.filter_map(|extension| match extension {
@@ -48,24 +48,24 @@ pub(super) fn names<'a>(request: &'a X509CertificationRequest) -> Vec<&'a Genera
     names.flatten().collect()
 }
 
-impl Asked {
+impl RequestedCertificate {
     pub fn read(spec: &CertificateSigningRequestSpec) -> Result<Self, IdentityError> {
         let read = parse(spec, |request| {
             let identity = knarr_identity::of_subject(&request.certification_request_info.subject)?;
-            let mut asked = Self { identity, ..Self::default() };
+            let mut requested = Self { identity, ..Self::default() };
             for name in names(request) {
                 match name {
-                    GeneralName::DNSName(name) => asked.dns_names.push((*name).to_owned()),
+                    GeneralName::DNSName(name) => requested.dns_names.push((*name).to_owned()),
                     GeneralName::IPAddress(bytes) => match address(bytes) {
-                        Some(address) => asked.addresses.push(address),
-                        None => asked.others += 1,
+                        Some(address) => requested.addresses.push(address),
+                        None => requested.others += 1,
                     },
-                    GeneralName::RFC822Name(_) => asked.emails += 1,
-                    GeneralName::URI(_) => asked.uris += 1,
-                    _ => asked.others += 1,
+                    GeneralName::RFC822Name(_) => requested.emails += 1,
+                    GeneralName::URI(_) => requested.uris += 1,
+                    _ => requested.others += 1,
                 }
             }
-            Ok(asked)
+            Ok(requested)
         });
         read.ok_or(IdentityError::Request)?
     }
@@ -80,21 +80,21 @@ impl Asked {
         self.dns_names.iter().chain(&self.addresses)
     }
 
-    /// Whether the signer grants this, or why it does not.
+    /// Whether the signer accepts the request, or why it does not.
     pub fn check(&self, spec: &CertificateSigningRequestSpec) -> Result<(), String> {
         let usages = spec.usages.clone().unwrap_or_default();
         let has = |usage: &str| usages.iter().any(|present| present == usage);
         let refuse = |reason: &str| Err(reason.to_owned());
-        // Keys of elliptic curves need no encipherment.
+        // Elliptic curve keys need no encipherment.
         let check_usages = |purpose: &str| {
             let required = [purpose, "digital signature", "key encipherment"];
             let has_only_these = usages.iter().all(|usage| required.contains(&usage.as_str()));
             if has_only_these && has(purpose) && has("digital signature") {
                 return Ok(());
             }
-            let mut shown = required;
-            shown.sort_unstable();
-            Err(format!("usages did not match [{}]", shown.join(" ")))
+            let mut rendered = required;
+            rendered.sort_unstable();
+            Err(format!("usages did not match [{}]", rendered.join(" ")))
         };
         match spec.signer_name.as_str() {
             CLIENT => {
@@ -109,14 +109,14 @@ impl Asked {
             }
             KUBELET_CLIENT => {
                 self.check_organization()?;
-                let unwanted = [
+                let surplus = [
                     ("DNS", self.dns_names.len()),
                     ("Email", self.emails),
                     ("IP", self.addresses.len()),
                     ("URI", self.uris),
                     ("other", self.others),
                 ];
-                refuse_names(&unwanted)?;
+                refuse_names(&surplus)?;
                 self.check_common_name()?;
                 check_usages("client auth")
             }
@@ -151,7 +151,7 @@ impl Asked {
     }
 }
 
-/// Nodes are named like DNS names: small letters, digits, hyphens and dots.
+/// Node names are DNS names: lower case letters, digits, hyphens and dots.
 fn is_node_name(name: &str) -> bool {
     let is_label = |label: &str| {
         let is_edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
@@ -202,7 +202,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What openssl makes of `/O=system:nodes/CN=system:kube-controller-manager/CN=system:node:x`.
+    /// Created by openssl for `/O=system:nodes/CN=system:kube-controller-manager/CN=system:node:x`.
     #[test]
     fn a_request_of_two_names_is_nobodys() {
         let request = include_str!("two_names.csr");
@@ -210,7 +210,7 @@ pub(super) mod tests {
             request: ByteString(request.as_bytes().to_vec()),
             ..spec(KUBELET_CLIENT, "a", "b", &[], &["digital signature", "client auth"])
         };
-        assert_eq!(Asked::read(&spec).unwrap_err().to_string(), "subject has more than one common name");
+        assert_eq!(RequestedCertificate::read(&spec).unwrap_err().to_string(), "subject has more than one common name");
     }
 
     #[test]
@@ -225,7 +225,7 @@ pub(super) mod tests {
             ("system:node:a:b", false),
         ] {
             let spec = spec(KUBELET_CLIENT, name, "system:nodes", &[], &["digital signature", "client auth"]);
-            assert_eq!(Asked::read(&spec).unwrap().check(&spec).is_ok(), is_granted, "{name}");
+            assert_eq!(RequestedCertificate::read(&spec).unwrap().check(&spec).is_ok(), is_granted, "{name}");
         }
     }
 
@@ -274,8 +274,8 @@ pub(super) mod tests {
                 "unrecognized signerName: \"example.com/x\"",
             ),
         ] {
-            let asked = Asked::read(&spec).unwrap();
-            assert_eq!(asked.check(&spec).err().unwrap_or_default(), refused, "{case}");
+            let requested = RequestedCertificate::read(&spec).unwrap();
+            assert_eq!(requested.check(&spec).err().unwrap_or_default(), refused, "{case}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Names and addresses that no node may serve under, whatever it reports of itself: with a certificate for them it could
-//! answer in the place of the API server, of a service, or of another machine's own programs.
+//! Names and addresses that no node may serve under, whatever its status reports: with a certificate for them it could
+//! impersonate the API server, a service, or programs of another host.
 
 use std::net::IpAddr;
 
@@ -7,10 +7,10 @@ use crate::Settings;
 use crate::common::network::Network;
 
 pub(super) struct Reserved {
-    /// The suffixes of services' names, and the cluster's domain.
+    /// Suffixes of service names, and the cluster's domain.
     domains: Vec<String>,
     services: Vec<Network>,
-    /// What the API server is reached by; names in small letters.
+    /// Names (lower case) and addresses of the API server.
     api_server: Vec<String>,
     /// The node that the API server runs on shares its addresses.
     api_server_node: Option<String>,
@@ -28,14 +28,14 @@ impl Reserved {
         }
     }
 
-    /// Why a node may not have a name or an address certified, if it may not.
-    pub fn refuse(&self, wanted: &str, node: &str) -> Option<String> {
+    /// Why a node may not have a certificate for a name or an address, if it may not.
+    pub fn refuse(&self, desired: &str, node: &str) -> Option<String> {
         let is_with_api_server = self.api_server_node.as_deref() == Some(node);
-        let is_reserved = match wanted.parse::<IpAddr>() {
+        let is_reserved = match desired.parse::<IpAddr>() {
             Ok(address) => self.has_address(address.to_canonical(), is_with_api_server),
-            Err(_) => self.has_name(&normal(wanted), is_with_api_server),
+            Err(_) => self.has_name(&normal(desired), is_with_api_server),
         };
-        is_reserved.then(|| format!("{wanted} is reserved and cannot be certified for node {node}"))
+        is_reserved.then(|| format!("{desired} is reserved and cannot be certified for node {node}"))
     }
 
     fn has_address(&self, address: IpAddr, is_with_api_server: bool) -> bool {
@@ -61,7 +61,7 @@ impl Reserved {
     }
 }
 
-/// Names are the same in capitals, and with the dot that ends them.
+/// DNS names ignore case and a trailing dot.
 fn normal(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
@@ -83,7 +83,7 @@ pub(super) mod tests {
     #[test]
     fn the_cluster_s_own_names_are_nobody_s() {
         let reserved = Reserved::new(&settings());
-        for (wanted, by_first, by_others) in [
+        for (desired, by_first, by_others) in [
             ("kubernetes", true, true),
             ("kubernetes.default", true, true),
             ("kubernetes.default.svc", true, true),
@@ -109,8 +109,8 @@ pub(super) mod tests {
             ("notcluster.local.example", false, false),
             ("mysvc", false, false),
         ] {
-            assert_eq!(reserved.refuse(wanted, "first").is_some(), by_first, "{wanted} for the first");
-            assert_eq!(reserved.refuse(wanted, "second").is_some(), by_others, "{wanted} for the second");
+            assert_eq!(reserved.refuse(desired, "first").is_some(), by_first, "{desired} for the first");
+            assert_eq!(reserved.refuse(desired, "second").is_some(), by_others, "{desired} for the second");
         }
     }
 }

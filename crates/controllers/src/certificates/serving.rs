@@ -1,38 +1,38 @@
-//! Whether a node may serve under the names it asks to have certified.
+//! Whether a node may serve under the names it requests.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use k8s_openapi::api::core::v1::Node;
 
-use super::request::Asked;
+use super::request::RequestedCertificate;
 use super::reserved::Reserved;
 use crate::common::key::name;
 
-/// A node may have its own name, and addresses that it reports and no other node does; else the reason why not. A node
-/// reports its addresses itself, so one that is another's already, or the cluster's, is not believed.
+/// Accepts the node's own name, and addresses that it reports and no other node does; otherwise returns why not. A node
+/// reports its addresses itself, so one that belongs to another node or to the cluster is not trusted.
 pub(super) fn is_own(
     spec: &CertificateSigningRequestSpec,
-    asked: &Asked,
+    requested: &RequestedCertificate,
     nodes: &[Arc<Node>],
     reserved: &Reserved,
 ) -> Result<(), String> {
-    let node_name = asked.node();
-    if spec.username.as_deref() != Some(&asked.identity.name) {
+    let node_name = requested.node();
+    if spec.username.as_deref() != Some(&requested.identity.name) {
         return Err("only a node itself may ask for its serving certificate".to_owned());
     }
     let node = nodes.iter().find(|node| name(&***node) == node_name);
     let node = node.ok_or_else(|| format!("node {node_name} is not registered yet"))?;
-    for wanted in asked.names() {
-        if let Some(refusal) = reserved.refuse(wanted, node_name) {
+    for desired in requested.names() {
+        if let Some(refusal) = reserved.refuse(desired, node_name) {
             return Err(refusal);
         }
-        if wanted != node_name && !reports(node, wanted) {
-            return Err(format!("node {node_name} does not report the address {wanted}"));
+        if desired != node_name && !reports(node, desired) {
+            return Err(format!("node {node_name} does not report the address {desired}"));
         }
         let others = nodes.iter().filter(|other| name(&***other) != node_name);
-        if let Some(other) = others.into_iter().find(|other| reports(other, wanted) || name(&***other) == wanted) {
-            return Err(format!("{wanted} belongs to node {} as well", name(&**other)));
+        if let Some(other) = others.into_iter().find(|other| reports(other, desired) || name(&***other) == desired) {
+            return Err(format!("{desired} belongs to node {} as well", name(&**other)));
         }
     }
     Ok(())
@@ -75,7 +75,7 @@ mod tests {
             let subject = if user == "system:node:b" { "system:node:a" } else { user };
             let mut spec = spec(KUBELET_SERVING, subject, "system:nodes", names, &["digital signature", "server auth"]);
             spec.username = Some(user.to_owned());
-            let verdict = is_own(&spec, &Asked::read(&spec).unwrap(), &nodes, &reserved);
+            let verdict = is_own(&spec, &RequestedCertificate::read(&spec).unwrap(), &nodes, &reserved);
             assert_eq!(verdict.is_ok(), granted, "{user} {names:?}: {verdict:?}");
         }
     }

@@ -1,7 +1,6 @@
-//! Makes certificates of approved requests.
+//! Creates certificates from approved requests.
 //!
-//! The subject and the key go into the certificate as they stand in the request, byte for byte; of its extensions only the other
-//! names do.
+//! Subject and key are copied from the request byte for byte; of its extensions only the alternative names are.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::der::{self, BOOLEAN, OCTETS, SEQUENCE, element, sequence};
 use super::request::{names, parse};
 
 const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
-/// A certificate that lasts at least this long ends as much earlier as it starts earlier.
+/// A certificate valid for at least this long expires earlier by as much as it is backdated.
 const LONG: Duration = Duration::from_secs(8 * 3600);
 
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +27,7 @@ pub(super) enum SignError {
     KindOfKey,
     #[error("the request cannot be read")]
     Request,
-    #[error("the request names nobody: {0}")]
+    #[error("the request has no usable subject: {0}")]
     Subject(knarr_identity::IdentityError),
     #[error("the request is not signed by its own key")]
     Signature,
@@ -62,7 +61,7 @@ impl Authority {
         Ok(Self { key, algorithm, subject: own.subject().as_raw().to_vec(), key_id, expires })
     }
 
-    /// A certificate as PEM, for the usages asked, valid from a little before now and no longer than the authority itself.
+    /// A PEM certificate for the requested usages, slightly backdated and valid no longer than the authority itself.
     pub fn sign(
         &self,
         spec: &CertificateSigningRequestSpec,
@@ -86,7 +85,7 @@ impl Authority {
         Ok(pem(&sequence(&[&body, &self.algorithm, &signature])))
     }
 
-    /// What is signed.
+    /// The part of the certificate that is signed.
     fn body(&self, request: &X509CertificationRequest, usages: &[String], start: Timestamp, end: Timestamp) -> Vec<u8> {
         let info = &request.certification_request_info;
         let version = element(0xa0, &der::integer(&[2]));
@@ -111,7 +110,7 @@ impl Authority {
         const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
         const AUTHORITY_KEY_ID: &[u8] = &[0x55, 0x1d, 0x23];
         const OTHER_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
-        let has = |usage: &str| usages.iter().any(|asked| asked == usage);
+        let has = |usage: &str| usages.iter().any(|requested| requested == usage);
         let mut extensions = Vec::new();
         let bits = [("digital signature", 0x80), ("key encipherment", 0x20)];
         let bits: u8 = bits.iter().filter(|(usage, _)| has(usage)).map(|(_, bit)| bit).sum();
@@ -130,7 +129,7 @@ impl Authority {
         }
         let names = written_names(request);
         if !names.is_empty() {
-            // Where nothing else says whose certificate it is, the names must be understood.
+            // Without a subject the alternative names are critical.
             let is_all = request.certification_request_info.subject.iter().next().is_none();
             extensions.push(extension(OTHER_NAMES, is_all, &element(SEQUENCE, &names)));
         }
@@ -163,7 +162,7 @@ fn object(id: &[u8]) -> Vec<u8> {
     element(0x06, id)
 }
 
-/// How signatures by such a key are named.
+/// The signature algorithm of the key.
 fn algorithm(kind: &SignatureAlgorithm) -> Option<Vec<u8>> {
     const NOTHING: &[u8] = &[0x05, 0x00];
     let curve = |number: u8| object(&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, number]);
@@ -212,29 +211,29 @@ mod tests {
         (Authority::new(&own, &key.serialize_pem()).unwrap(), own)
     }
 
-    fn certificate<T>(pem: &str, look: impl FnOnce(&x509_parser::certificate::X509Certificate) -> T) -> T {
+    fn certificate<T>(pem: &str, check: impl FnOnce(&x509_parser::certificate::X509Certificate) -> T) -> T {
         let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap();
-        look(&block.parse_x509().unwrap())
+        check(&block.parse_x509().unwrap())
     }
 
     #[test]
     fn signed_certificates_say_what_was_asked() {
         let now = Timestamp::from_second(NOW).unwrap();
         let usages = ["digital signature", "key encipherment", "server auth"];
-        let asked = spec(KUBELET_SERVING, "system:node:a", "system:nodes", &["a", "10.0.0.1"], &usages);
+        let requested = spec(KUBELET_SERVING, "system:node:a", "system:nodes", &["a", "10.0.0.1"], &usages);
         for kind in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ED25519] {
             let (authority, own) = authority(kind);
-            let pem = authority.sign(&asked, Duration::from_secs(3600), now).unwrap();
-            certificate(&pem, |made| {
-                assert_eq!(made.subject().to_string(), "CN=system:node:a, O=system:nodes");
-                assert!(!made.is_ca());
-                let usage = made.extended_key_usage().unwrap().unwrap().value;
+            let pem = authority.sign(&requested, Duration::from_secs(3600), now).unwrap();
+            certificate(&pem, |cert| {
+                assert_eq!(cert.subject().to_string(), "CN=system:node:a, O=system:nodes");
+                assert!(!cert.is_ca());
+                let usage = cert.extended_key_usage().unwrap().unwrap().value;
                 assert!(usage.server_auth && !usage.client_auth);
-                let usage = made.key_usage().unwrap().unwrap().value;
+                let usage = cert.key_usage().unwrap().unwrap().value;
                 assert!(usage.digital_signature() && usage.key_encipherment() && !usage.key_cert_sign());
-                let names = &made.subject_alternative_name().unwrap().unwrap().value.general_names;
+                let names = &cert.subject_alternative_name().unwrap().unwrap().value.general_names;
                 assert_eq!(*names, [GeneralName::DNSName("a"), GeneralName::IPAddress(&[10, 0, 0, 1])]);
-                certificate(&own, |own| made.verify_signature(Some(own.public_key())).unwrap());
+                certificate(&own, |own| cert.verify_signature(Some(own.public_key())).unwrap());
             });
             assert!(!has_expired(pem.as_bytes(), now));
             assert!(has_expired(pem.as_bytes(), Timestamp::from_second(NOW + 10_000).unwrap()));
@@ -244,11 +243,11 @@ mod tests {
     #[test]
     fn long_certificates_end_earlier_as_they_start_earlier() {
         let now = Timestamp::from_second(NOW).unwrap();
-        let asked = spec(CLIENT, "jane", "team", &[], &["client auth"]);
+        let requested = spec(CLIENT, "jane", "team", &[], &["client auth"]);
         let (authority, _) = authority(&rcgen::PKCS_ECDSA_P256_SHA256);
         for (length, end) in [(3600, 3600), (8 * 3600 - 1, 8 * 3600 - 1), (8 * 3600, 8 * 3600 - 300)] {
-            let pem = authority.sign(&asked, Duration::from_secs(length), now).unwrap();
-            let validity = certificate(&pem, |made| made.validity().clone());
+            let pem = authority.sign(&requested, Duration::from_secs(length), now).unwrap();
+            let validity = certificate(&pem, |cert| cert.validity().clone());
             assert_eq!(validity.not_before.timestamp(), NOW - 300);
             assert_eq!(validity.not_after.timestamp(), NOW + end, "{length}");
         }
@@ -266,7 +265,7 @@ mod tests {
         assert!(matches!(refused, Err(SignError::Subject(_))), "{refused:?}");
     }
 
-    /// Made with openssl: several groups, and an extension that is not granted.
+    /// Created by openssl: several groups, and an extension that is not accepted.
     #[test]
     fn all_organizations_are_kept() {
         let request = include_str!("two_groups.csr");
@@ -276,9 +275,9 @@ mod tests {
         };
         let (authority, _) = authority(&rcgen::PKCS_ECDSA_P256_SHA256);
         let pem = authority.sign(&spec, Duration::from_secs(3600), Timestamp::from_second(NOW).unwrap()).unwrap();
-        certificate(&pem, |made| {
-            assert_eq!(made.subject().to_string(), "O=team-a, O=team-b, CN=jane");
-            assert!(!made.is_ca());
+        certificate(&pem, |cert| {
+            assert_eq!(cert.subject().to_string(), "O=team-a, O=team-b, CN=jane");
+            assert!(!cert.is_ca());
         });
     }
 }

@@ -1,4 +1,5 @@
-//! Controllers take what their selector matches and nobody controls, and let go of what it no longer matches.
+//! Adoption: a controller adopts objects that its selector matches and no one controls, and releases those that it no
+//! longer matches.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::key::{name, namespace, uid};
 use super::requests::Namespaced;
 use crate::error::{Error, Result, has_code, is_not_found};
 
-/// What is to be done about an object that may belong to a controller.
+/// What to do about an object that may belong to a controller.
 #[derive(Debug, PartialEq)]
 pub enum Claim {
     /// It is ours and stays so.
@@ -24,7 +25,7 @@ pub enum Claim {
     Ignore,
 }
 
-/// Decides over one object. Nothing is adopted or released once the controller is being deleted.
+/// Decides for one object. Nothing is adopted or released once the controller is being deleted.
 pub fn claim(object: &ObjectMeta, controller: &ObjectMeta, selector: &Selector) -> Claim {
     let matches = selector.matches(object.labels.as_ref());
     let leaving = controller.deletion_timestamp.is_some();
@@ -39,8 +40,9 @@ pub fn claim(object: &ObjectMeta, controller: &ObjectMeta, selector: &Selector) 
     }
 }
 
-/// Carries the claims out and returns what belongs to the controller now. `is_alive` asks the server whether the controller
-/// still exists undeleted; it is called once, before the first adoption. What is adopted is given the `finalizers`.
+/// Carries the claims out and returns what the controller owns now. `is_alive` checks with the server that the controller
+/// still exists and is not being deleted; it is called once, before the first adoption. Adopted objects get
+/// the `finalizers`.
 pub async fn claim_all<C, K, F>(
     client: &Client,
     controller: &C,
@@ -106,7 +108,7 @@ async fn release<K: Namespaced>(client: &Client, controller: &ObjectMeta, object
     let api: Api<K> = Api::namespaced(client.clone(), namespace(object));
     match api.patch(name(object), &PatchParams::default(), &Patch::Strategic(patch)).await {
         Ok(_) => Ok(()),
-        // Gone, or another object under that name: nothing of ours to let go.
+        // Gone, or another object of the same name: nothing to release.
         Err(error) if is_not_found(&error) || has_code(&error, 422) => Ok(()),
         Err(error) => Err(Error::Api(error)),
     }

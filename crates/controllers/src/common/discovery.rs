@@ -9,7 +9,7 @@ pub struct Kind {
     pub resource: ApiResource,
     pub namespaced: bool,
     pub verbs: Vec<String>,
-    /// Whether its objects tell their number of replicas by a scale.
+    /// Whether it has the scale subresource.
     pub has_scale: bool,
 }
 
@@ -27,7 +27,7 @@ impl Kind {
     }
 }
 
-/// What was found, and the groups whose own server did not answer.
+/// The resources found, and the groups whose server did not respond.
 #[derive(Debug, Default)]
 pub struct Discovered {
     pub kinds: Vec<Kind>,
@@ -44,19 +44,19 @@ pub async fn discover(client: &Client) -> kube::Result<Discovered> {
     Ok(discovered)
 }
 
-/// Versions come in the server's order of preference; a kind is taken at the first that has it.
+/// Versions come in the server's order of preference; a resource is listed at the first version that has it.
 fn read(list: APIGroupDiscoveryList) -> Discovered {
     let mut discovered = Discovered::default();
     for group in list.items {
         let name = group.metadata.and_then(|meta| meta.name).unwrap_or_default();
-        let mut seen: Vec<String> = Vec::new();
+        let mut observed: Vec<String> = Vec::new();
         for version in group.versions {
             if version.freshness.as_deref() == Some("Stale") {
                 discovered.silent.push(format!("{name}/{}", version.version.as_deref().unwrap_or("")));
             }
             for kind in kinds(&name, version) {
-                if !seen.contains(&kind.resource.plural) {
-                    seen.push(kind.resource.plural.clone());
+                if !observed.contains(&kind.resource.plural) {
+                    observed.push(kind.resource.plural.clone());
                     discovered.kinds.push(kind);
                 }
             }

@@ -1,4 +1,4 @@
-//! Tells in a pod's status that it ends for no fault of its own.
+//! The pod condition `DisruptionTarget`: the pod is terminated by the system, not by its own failure.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use k8s_openapi::jiff::Timestamp;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::key::{name, namespace, uid};
 use crate::error::{Result, ignore_not_found};
 
-/// Sets the condition `DisruptionTarget`, and the phase if one is given, unless the pod says so already.
+/// Sets the condition, and the phase if one is given, unless the pod has it already.
 pub async fn mark_disrupted(
     client: &Client,
     pod: &Pod,
@@ -18,10 +18,10 @@ pub async fn mark_disrupted(
     phase: Option<&str>,
     now: Timestamp,
 ) -> Result<()> {
-    let told =
+    let is_set =
         knarr_client::pod::condition(pod, "DisruptionTarget").is_some_and(|condition| condition.status == "True");
     let right_phase = phase.is_none_or(|phase| knarr_client::pod::phase(pod) == phase);
-    if told && right_phase {
+    if is_set && right_phase {
         return Ok(());
     }
     let condition = PodCondition {
@@ -33,7 +33,7 @@ pub async fn mark_disrupted(
         observed_generation: pod.metadata.generation,
         ..PodCondition::default()
     };
-    // A new condition comes after those that the pod has.
+    // A new condition is appended.
     let known = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let mut order: Vec<Value> = known.map(|known| json!({"type": known.type_})).collect();
     if !order.iter().any(|known| known["type"] == condition.type_.as_str()) {

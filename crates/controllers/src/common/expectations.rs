@@ -1,8 +1,8 @@
-//! What a controller has asked for and not yet seen in its cache.
+//! Creations and deletions that a controller requested and its cache does not show yet.
 //!
-//! Between creating a pod and reading of it, the cache is behind; acting on it would create the pod twice. Each creation and
-//! deletion is therefore noted before it is sent, and crossed off when it is seen. Until all are crossed off, or a time has
-//! passed in which a watch surely recovers, the key is left alone.
+//! After creating a pod the cache is stale for a moment; acting on it would create the pod twice. So each creation and
+//! deletion is recorded before it is sent and removed when its event arrives. Until all have arrived, or a timeout has
+//! passed in which a watch surely recovers, the key is not synced.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::Key;
 
-const GIVE_UP: Duration = Duration::from_secs(5 * 60);
+const TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 #[derive(Default)]
 pub struct Expectations {
@@ -26,33 +26,33 @@ struct Pending {
 }
 
 impl Expectations {
-    /// To be called before the creations are sent.
+    /// Call this before the creations are sent.
     pub fn expect_creations(&self, key: &Key, count: usize) {
         self.change(key, |pending| pending.creations += count as i64);
     }
 
-    /// To be called before the deletions are sent, with the uids of what is deleted.
+    /// Call this before the deletions are sent, with the uids of the objects.
     pub fn expect_deletions(&self, key: &Key, uids: impl IntoIterator<Item = String>) {
         self.change(key, |pending| pending.deletions.extend(uids));
     }
 
-    /// A creation was seen, or failed.
+    /// A creation was observed, or failed.
     pub fn created(&self, key: &Key) {
-        self.cross_off(key, |pending| pending.creations -= 1);
+        self.clear(key, |pending| pending.creations -= 1);
     }
 
-    /// A deletion was seen (a set deletion timestamp is one), or failed. Unexpected ones change nothing.
+    /// A deletion was observed (a deletion timestamp counts as one), or failed. Unexpected ones change nothing.
     pub fn deleted(&self, key: &Key, uid: &str) {
-        self.cross_off(key, |pending| {
+        self.clear(key, |pending| {
             pending.deletions.remove(uid);
         });
     }
 
     pub fn are_satisfied(&self, key: &Key) -> bool {
-        self.pending.lock().get(key).is_none_or(|pending| pending.is_settled() || pending.since.elapsed() > GIVE_UP)
+        self.pending.lock().get(key).is_none_or(|pending| pending.is_fulfilled() || pending.since.elapsed() > TIMEOUT)
     }
 
-    /// The object is gone: nothing is expected for it any more.
+    /// The object is gone: drops its expectations.
     pub fn forget(&self, key: &Key) {
         self.pending.lock().remove(key);
     }
@@ -61,18 +61,18 @@ impl Expectations {
         let mut all = self.pending.lock();
         let fresh = || Pending { creations: 0, deletions: HashSet::new(), since: Instant::now() };
         let pending = all.entry(key.clone()).or_insert_with(fresh);
-        if pending.since.elapsed() > GIVE_UP {
+        if pending.since.elapsed() > TIMEOUT {
             *pending = fresh();
         }
         pending.since = Instant::now();
         change(pending);
     }
 
-    fn cross_off(&self, key: &Key, change: impl FnOnce(&mut Pending)) {
+    fn clear(&self, key: &Key, change: impl FnOnce(&mut Pending)) {
         let mut all = self.pending.lock();
         if let Some(pending) = all.get_mut(key) {
             change(pending);
-            if pending.is_settled() {
+            if pending.is_fulfilled() {
                 all.remove(key);
             }
         }
@@ -80,7 +80,7 @@ impl Expectations {
 }
 
 impl Pending {
-    fn is_settled(&self) -> bool {
+    fn is_fulfilled(&self) -> bool {
         self.creations <= 0 && self.deletions.is_empty()
     }
 }
@@ -105,7 +105,7 @@ mod tests {
         expectations.deleted(&key, "u1");
         assert!(expectations.are_satisfied(&key));
         expectations.expect_creations(&key, 1);
-        tokio::time::advance(GIVE_UP + Duration::from_secs(1)).await;
+        tokio::time::advance(TIMEOUT + Duration::from_secs(1)).await;
         assert!(expectations.are_satisfied(&key), "a lost watch event does not block for ever");
     }
 }

@@ -1,13 +1,13 @@
-//! Short names for contents: FNV-1a sums written in letters that form no words.
+//! Short names for contents: FNV-1a hashes in an alphabet that forms no words.
 
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// 32-bit FNV-1 over the parts, one after the other.
+/// 32-bit FNV-1 of the concatenated chunks.
 pub fn fnv1(parts: &[&[u8]]) -> u32 {
     parts.iter().flat_map(|part| part.iter()).fold(OFFSET, |sum, byte| sum.wrapping_mul(PRIME) ^ u32::from(*byte))
 }
 
-/// 32-bit FNV-1a over the parts, one after the other.
+/// 32-bit FNV-1a of the concatenated chunks.
 pub fn fnv1a(parts: &[&[u8]]) -> u32 {
     parts.iter().flat_map(|part| part.iter()).fold(OFFSET, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(PRIME))
 }
@@ -22,7 +22,7 @@ pub fn fnv1a_128(bytes: &[u8]) -> u128 {
 const OFFSET: u32 = 2_166_136_261;
 const PRIME: u32 = 16_777_619;
 
-/// Each character of the text as a letter of the safe alphabet.
+/// Maps each character of the text to the safe alphabet.
 pub fn safe(text: &str) -> String {
     text.bytes().map(|byte| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()])).collect()
 }

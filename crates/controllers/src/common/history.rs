@@ -1,4 +1,4 @@
-//! ControllerRevisions: the templates a workload has had, numbered.
+//! ControllerRevisions: numbered history of a workload's templates.
 
 use std::sync::Arc;
 
@@ -24,14 +24,14 @@ pub fn index(revisions: &Informer<ControllerRevision>) {
     });
 }
 
-/// A template as a patch that puts it back.
+/// A template as the patch that restores it.
 pub fn patch_of(template: &PodTemplateSpec) -> serde_json::Result<Value> {
     let mut template = serde_json::to_value(template)?;
     template["$patch"] = json!("replace");
     Ok(json!({"spec": {"template": template}}))
 }
 
-/// The template a revision holds.
+/// The template that a revision holds.
 pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     let mut template = revision.data.as_ref()?.0.get("spec")?.get("template")?.clone();
     template.as_object_mut()?.remove("$patch");
@@ -46,7 +46,7 @@ pub fn data(patch: &Value) -> Option<RawExtension> {
     Some(RawExtension(patch.clone()))
 }
 
-/// A short name for a patch; the collision count makes another one when two share it.
+/// A short hash of a patch; the collision count changes it when two patches share it.
 pub fn hash_of(patch: &Value, collisions: Option<i32>) -> String {
     let bytes = patch.to_string().into_bytes();
     let count = collisions.map(|count| count.to_string().into_bytes()).unwrap_or_default();
@@ -54,8 +54,8 @@ pub fn hash_of(patch: &Value, collisions: Option<i32>) -> String {
 }
 
 pub fn name_of(owner: &str, hash: &str) -> String {
-    const LONGEST: usize = 223;
-    format!("{}-{hash}", &owner[..owner.len().min(LONGEST)])
+    const MAX_NAME_LENGTH: usize = 223;
+    format!("{}-{hash}", &owner[..owner.len().min(MAX_NAME_LENGTH)])
 }
 
 /// Oldest first: by number, then age, then name.

@@ -1,8 +1,8 @@
-//! Numbers that may be written as a share ("25%").
+//! Numbers that may be percentages ("25%").
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// The number meant, out of `total`; `None` for text that is no percentage.
+/// The number out of `total`; `None` for text that is no percentage.
 pub fn scaled(value: &IntOrString, total: i32, round_up: bool) -> Option<i32> {
     match value {
         IntOrString::Int(number) => Some(*number),

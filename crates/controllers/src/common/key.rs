@@ -1,4 +1,4 @@
-//! Namespace and name: what work queues hold.
+//! Namespace and name: the keys of work queues.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;

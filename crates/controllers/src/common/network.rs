@@ -1,4 +1,4 @@
-//! Networks of addresses, of either family.
+//! Networks (CIDRs) of either address family.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

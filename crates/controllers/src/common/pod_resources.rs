@@ -1,4 +1,4 @@
-//! What a pod asks for as a whole.
+//! Resource requests and limits of a whole pod.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use knarr_client::quantity::Quantity;
 
 pub type Resources = BTreeMap<String, Quantity>;
 
-/// What the runtime itself needs is requested for every pod that has it.
+/// The runtime's overhead is added to the requests.
 pub fn requests(pod: &Pod) -> Resources {
     let mut total = total(pod, |resources| resources.requests.clone().unwrap_or_default());
     add(&mut total, &overhead(pod));
     total
 }
 
-/// What the runtime itself needs raises a limit that is there; alone it limits nothing.
+/// The runtime's overhead raises an existing limit; it creates none.
 pub fn limits(pod: &Pod) -> Resources {
     let mut total = total(pod, |resources| resources.limits.clone().unwrap_or_default());
     for (name, value) in overhead(pod) {
@@ -26,7 +26,7 @@ pub fn limits(pod: &Pod) -> Resources {
     total
 }
 
-/// Containers run together; init containers one after another before them, beside the sidecars started so far.
+/// Containers run in parallel; init containers one after another before them, beside the sidecars started so far.
 fn total(pod: &Pod, of: fn(&ResourceRequirements) -> BTreeMap<String, ApiQuantity>) -> Resources {
     let Some(spec) = &pod.spec else { return Resources::new() };
     let of_container = |container: &Container| parsed(container.resources.as_ref().map(of).unwrap_or_default());
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn asked(spec: Value) -> Vec<(String, String)> {
+    fn requested(spec: Value) -> Vec<(String, String)> {
         let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
         requests(&pod).into_iter().map(|(name, value)| (name, value.to_string())).collect()
     }
@@ -92,19 +92,19 @@ mod tests {
         let container = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
         let sidecar =
             |cpu: &str| json!({"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": cpu}}});
-        let cpu = |spec: Value| asked(spec)[0].1.clone();
+        let cpu = |spec: Value| requested(spec)[0].1.clone();
         assert_eq!(cpu(json!({"containers": [container("100m"), container("200m")]})), "300m");
         assert_eq!(cpu(json!({"containers": [container("100m")], "initContainers": [container("1")]})), "1");
         let spec = json!({"containers": [container("100m")], "initContainers": [sidecar("50m"), container("120m")]});
         assert_eq!(cpu(spec), "170m");
         assert_eq!(cpu(json!({"containers": [container("100m")], "overhead": {"cpu": "10m"}})), "110m");
         assert_eq!(cpu(json!({"containers": [container("100m")], "resources": {"requests": {"cpu": "2"}}})), "2");
-        assert!(asked(json!({"containers": [{"name": "c"}]})).is_empty());
+        assert!(requested(json!({"containers": [{"name": "c"}]})).is_empty());
     }
 
     #[test]
     fn overhead_is_requested_always_and_limits_nothing_alone() {
-        let told = |found: Resources| {
+        let rendered = |found: Resources| {
             let parts: Vec<String> = found.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
             parts.join(",")
         };
@@ -122,7 +122,7 @@ mod tests {
             let containers = json!([{"name": "c", "resources": resources}]);
             let pod: Pod =
                 serde_json::from_value(json!({"spec": {"containers": containers, "overhead": overhead}})).unwrap();
-            let found = (told(requests(&pod)), told(limits(&pod)));
+            let found = (rendered(requests(&pod)), rendered(limits(&pod)));
             assert_eq!((&*found.0, &*found.1), expected, "{resources}");
         }
     }

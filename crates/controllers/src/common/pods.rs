@@ -1,4 +1,4 @@
-//! Pods by their controller, and creating and deleting them in numbers.
+//! Indexes of pods, and creating and deleting pods in batches.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub fn index_by_node(pods: &Informer<Pod>) {
     pods.add_index(BY_NODE, |pod| knarr_client::pod::node_name(pod).map(str::to_owned).into_iter().collect());
 }
 
-/// Creates and deletes pods on behalf of their controllers, and tells about it in events.
+/// Creates and deletes pods on behalf of their controllers, and records events about it.
 #[derive(Clone)]
 pub struct PodControl {
     pub client: Client,
@@ -43,17 +43,17 @@ pub struct PodControl {
 impl PodControl {
     pub async fn create<K: Resource<DynamicType = ()>>(&self, owner: &K, pod: &Pod) -> kube::Result<Pod> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), owner.meta().namespace.as_deref().unwrap_or(""));
-        let answer = api.create(&PostParams::default(), pod).await;
-        match &answer {
+        let result = api.create(&PostParams::default(), pod).await;
+        match &result {
             Ok(created) => self.recorder.normal(owner, "SuccessfulCreate", format!("Created pod: {}", name(created))),
-            // Said once a namespace is going away it would only be noise.
+            // In a terminating namespace the event would only be noise.
             Err(error) if namespace_terminating(error) => {}
             Err(error) => self.recorder.warning(owner, "FailedCreate", format!("Error creating: {}", message(error))),
         }
-        answer
+        result
     }
 
-    /// Its being gone already is an error the caller can tell, since no event will come for it.
+    /// Returns an error when the pod is gone already, since no watch event will come for it.
     pub async fn delete<K: Resource<DynamicType = ()>>(&self, owner: &K, pod: &Pod) -> kube::Result<()> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(pod));
         match api.delete(name(pod), &DeleteParams::default()).await {
@@ -71,22 +71,22 @@ impl PodControl {
     }
 }
 
-/// What a creation means for those that were to follow it: once the namespace is going away, none of them is tried.
-pub fn creation<T>(answer: kube::Result<T>) -> Result<(), Error> {
-    match answer {
+/// After a creation failed because the namespace is terminating, no further one is tried.
+pub fn creation<T>(result: kube::Result<T>) -> Result<(), Error> {
+    match result {
         Ok(_) => Ok(()),
         Err(error) if namespace_terminating(&error) => Err(Error::NamespaceTerminating),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A failure worth telling and trying again.
-pub fn worth_telling(error: Option<Error>) -> Option<Error> {
+/// The error to report and retry.
+pub fn retryable(error: Option<Error>) -> Option<Error> {
     error.filter(|error| !matches!(error, Error::NamespaceTerminating))
 }
 
-/// Does `count` things in batches of 1, 2, 4, …, so that what fails for all fails after few. Returns how many succeeded and
-/// the first failure, after whose batch nothing more was begun.
+/// Runs `count` operations in batches of 1, 2, 4, …, so that what fails for all fails early. Returns how many succeeded and
+/// the first failure; after a batch with a failure no further batch starts.
 pub async fn slow_start<F, W, E>(count: usize, first_batch: usize, act: F) -> (usize, Option<E>)
 where
     F: Fn(usize) -> W,
@@ -108,7 +108,7 @@ where
     (succeeded, None)
 }
 
-/// Does the same to each, many at a time, and returns the first failure.
+/// Runs the operation on each item concurrently and returns the first failure.
 pub async fn each<T, F, W, E>(items: Vec<T>, act: F) -> Result<(), E>
 where
     F: Fn(T) -> W,
@@ -119,7 +119,7 @@ where
     results.into_iter().collect()
 }
 
-/// The order in which surplus pods go: the least useful first. `rank` counts the ready pods on the same node.
+/// The order in which surplus pods are deleted: the least useful first. `rank` counts the ready pods on the same node.
 pub fn deletion_order(
     a: &Pod,
     rank_a: usize,
@@ -157,7 +157,7 @@ pub fn deletion_order(
         .then_with(|| super::key::uid(a).cmp(super::key::uid(b)))
 }
 
-/// The `count` pods that can best be spared.
+/// The `count` pods to delete first.
 pub fn to_delete(
     pods: &[Arc<Pod>],
     related: &[Arc<Pod>],

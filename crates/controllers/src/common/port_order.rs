@@ -1,12 +1,12 @@
-//! The order in which the ports of endpoints are listed: by a sum over each port as Kubernetes spells it out. Clients
-//! see that order, so it is kept though any other would do.
+//! The order of the ports in endpoints: by a hash of each port's text form. Clients see that order, so it equals that of
+//! Kubernetes though any other would do.
 
 use k8s_openapi::api::core::v1::EndpointPort;
 use k8s_openapi::api::discovery::v1::EndpointPort as SlicePort;
 
 use super::hash::fnv1a_128;
 
-/// The place of a port of an Endpoints object among others.
+/// Sort key of a port of an Endpoints object.
 pub fn in_endpoints(port: &EndpointPort) -> u128 {
     let text = format!(
         "(v1.EndpointPort){{Name:(string){} Port:(int32){} Protocol:(v1.Protocol){} AppProtocol:(*string){}}}",
@@ -18,7 +18,7 @@ pub fn in_endpoints(port: &EndpointPort) -> u128 {
     fnv1a_128(text.as_bytes())
 }
 
-/// The place of a port of an EndpointSlice among others.
+/// Sort key of a port of an EndpointSlice.
 pub fn in_slice(port: &SlicePort) -> u128 {
     let number = port.port.map(|number| number.to_string());
     let text = format!(
@@ -37,10 +37,10 @@ const NOTHING: &str = "<nil>";
 mod tests {
     use super::*;
 
-    /// As Kubernetes v1.36 lists the ports of services that were made with them in this or the other order.
+    /// The order in which Kubernetes v1.36 lists the ports of services created with them in either order.
     #[test]
     fn ports_are_listed_as_by_kubernetes() {
-        // (name, port, protocol, what the application speaks)
+        // (name, port, protocol, application protocol)
         type Row = (&'static str, i32, &'static str, Option<&'static str>);
         let in_slices: [[Row; 2]; 3] = [
             [("adm", 9090, "TCP", None), ("web", 8080, "TCP", None)],

@@ -1,4 +1,4 @@
-//! Requests many controllers make in the same way.
+//! API requests that many controllers send.
 
 use std::fmt::Debug;
 
@@ -51,7 +51,7 @@ pub async fn merge_patch<K: Namespaced>(client: &Client, object: &K, patch: Valu
     api.patch(name(object), &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
-/// The finalizers as they are to be, refused by the server when somebody else changed the object meanwhile.
+/// A patch of the finalizers that the server rejects when the object has changed meanwhile.
 pub fn finalizers_patch(
     meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
     finalizers: &[String],
@@ -59,7 +59,7 @@ pub fn finalizers_patch(
     json!({"metadata": {"resourceVersion": meta.resource_version, "finalizers": finalizers}})
 }
 
-/// Deletes exactly this object, not one that took its name; its being gone is success.
+/// Deletes this object but none that reuses its name; success when it is gone already.
 pub async fn delete<K: Namespaced>(client: &Client, object: &K, policy: Option<PropagationPolicy>) -> Result<()> {
     let api: Api<K> = Api::namespaced(client.clone(), namespace(object));
     let preconditions = Preconditions { uid: Some(uid(object).to_owned()), resource_version: None };
@@ -69,7 +69,7 @@ pub async fn delete<K: Namespaced>(client: &Client, object: &K, policy: Option<P
     Ok(())
 }
 
-/// Zero is left out, as the API writes counts that may be absent.
+/// `None` for zero, as the API writes optional counts.
 pub fn unless_zero(count: i32) -> Option<i32> {
     (count != 0).then_some(count)
 }

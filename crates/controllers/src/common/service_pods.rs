@@ -43,7 +43,7 @@ pub fn index_pods_by_label(pods: &Informer<Pod>) {
     });
 }
 
-/// Keys of the services that select these labels.
+/// Keys of the services that select pods with these labels.
 pub fn services_selecting(services: &Informer<Service>, namespace: &str, labels: Option<&Labels>) -> Vec<Key> {
     let mut found = Vec::new();
     for (key, value) in labels.into_iter().flatten() {
@@ -67,7 +67,7 @@ pub fn pods_labelled(pods: &Informer<Pod>, namespace: &str, labels: &Labels) -> 
     found
 }
 
-/// Keys of the services whose endpoints a pod's change may alter.
+/// Keys of the services whose endpoints a pod's change may affect.
 pub fn services_touched(services: &Informer<Service>, change: &Change<Pod>) -> Vec<Key> {
     let pod = change.latest();
     let Some(old) = change.previous() else {
@@ -96,7 +96,7 @@ fn matters(old: &Pod, new: &Pod) -> bool {
         || addresses(old) != addresses(new)
 }
 
-/// Whether a pod has an address and is still (or, if asked, no longer) running behind a service.
+/// Whether a pod has an address and is running behind a service (or, if requested, has terminated).
 pub fn belongs_in_endpoints(pod: &Pod, with_terminating: bool) -> bool {
     let status = pod.status.as_ref();
     let has_address = status.is_some_and(|status| {
@@ -106,20 +106,20 @@ pub fn belongs_in_endpoints(pod: &Pod, with_terminating: bool) -> bool {
     has_address && !pod::is_terminal(pod) && (with_terminating || !pod::is_terminating(pod))
 }
 
-/// The pod's own name in the service's domain, if it has one there.
+/// The pod's hostname in the service's domain, if it has one.
 pub fn hostname_for(pod: &Pod, service: &Service) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let hostname = spec.hostname.as_ref().filter(|hostname| !hostname.is_empty())?;
     (spec.subdomain.as_deref() == service.metadata.name.as_deref()).then(|| hostname.clone())
 }
 
-/// The number of the pod's port a service port leads to.
+/// The number of the pod's port that a service port targets.
 pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
-    let wanted = match &port.target_port {
+    let desired = match &port.target_port {
         None => return Some(port.port),
         Some(IntOrString::Int(0)) => return Some(port.port),
         Some(IntOrString::Int(number)) => return Some(*number),
-        Some(IntOrString::String(wanted)) => wanted,
+        Some(IntOrString::String(desired)) => desired,
     };
     let spec = pod.spec.as_ref()?;
     let sidecars = spec.init_containers.iter().flatten();
@@ -128,7 +128,7 @@ pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     let protocol = |protocol: &Option<String>| protocol.clone().unwrap_or_else(|| "TCP".to_owned());
     let found = ports
         .into_iter()
-        .find(|known| known.name.as_ref() == Some(wanted) && protocol(&known.protocol) == protocol(&port.protocol));
+        .find(|known| known.name.as_ref() == Some(desired) && protocol(&known.protocol) == protocol(&port.protocol));
     found.map(|port| port.container_port)
 }
 
@@ -165,14 +165,14 @@ pub fn families(spec: &ServiceSpec) -> Vec<&'static str> {
     }
 }
 
-/// Remembers when what is behind services last changed, so that the delay until it is published can be measured.
+/// Records when a service's endpoints last changed, so that the delay until publication can be measured.
 #[derive(Default)]
 pub struct TriggerTimes {
-    seen: Mutex<HashMap<Key, Seen>>,
+    observed: Mutex<HashMap<Key, ObservedTimes>>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct ObservedTimes {
     service: Option<Timestamp>,
     pods: HashMap<String, Timestamp>,
 }
@@ -186,24 +186,24 @@ impl TriggerTimes {
         };
         let times: HashMap<String, Timestamp> =
             pods.iter().filter_map(|pod| Some((name(&**pod).to_owned(), ready(pod)?))).collect();
-        let mut all = self.seen.lock();
-        let known = all.insert(Key::of(service), Seen { service: created, pods: times.clone() });
+        let mut all = self.observed.lock();
+        let known = all.insert(Key::of(service), ObservedTimes { service: created, pods: times.clone() });
         let Some(known) = known else { return created };
         let changed = times.iter().filter(|(pod, at)| known.pods.get(*pod).is_none_or(|before| before < at));
         let service_changed = created.filter(|at| known.service.is_none_or(|before| before < *at));
         changed.map(|(_, at)| *at).chain(service_changed).min()
     }
 
-    /// How long to wait for more when a pod of the service changes: where there are many, changes come in bursts, and all
-    /// of them are looked at each time.
-    pub fn gathering(&self, key: &Key) -> Duration {
+    /// How long to batch changes of a service's pods: services with many pods change in bursts, and each sync reads all
+    /// of them.
+    pub fn batch_delay(&self, key: &Key) -> Duration {
         const MANY_PODS: usize = 100;
-        const GATHERING: Duration = Duration::from_millis(20);
-        let has_many = self.seen.lock().get(key).is_some_and(|seen| seen.pods.len() >= MANY_PODS);
-        if has_many { GATHERING } else { Duration::ZERO }
+        const BATCH_DELAY: Duration = Duration::from_millis(20);
+        let has_many = self.observed.lock().get(key).is_some_and(|observed| observed.pods.len() >= MANY_PODS);
+        if has_many { BATCH_DELAY } else { Duration::ZERO }
     }
 
     pub fn forget(&self, key: &Key) {
-        self.seen.lock().remove(key);
+        self.observed.lock().remove(key);
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a job is due, and when to look again.
+//! Whether a job is due, and when to sync again.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::schedule::Schedule;
 use crate::common::key::name;
 
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// So that rounding never looks a moment too early.
+/// Added so that rounding never syncs too early.
 const MARGIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default, PartialEq)]
@@ -22,7 +22,7 @@ pub(super) struct Due {
     pub recheck: Option<Duration>,
 }
 
-/// Finds the latest start that should have been and was not.
+/// Finds the latest missed start.
 pub(super) fn due(cron: &CronJob, spec: &CronJobSpec, schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> Due {
     let status = cron.status.clone().unwrap_or_default();
     let created = cron.metadata.creation_timestamp.as_ref().map_or(now, |at| at.0);
@@ -30,21 +30,21 @@ pub(super) fn due(cron: &CronJob, spec: &CronJobSpec, schedule: &Schedule, zone:
     let deadline = spec.starting_deadline_seconds.map(SignedDuration::from_secs);
     let earliest = deadline.and_then(|deadline| now.checked_sub(deadline).ok()).map_or(last, |start| start.max(last));
     let (at, many_missed) = latest(schedule, zone, earliest, now);
-    // To look again, the deadline plays no part.
+    // The starting deadline does not affect the next sync.
     let (reached, _) = latest(schedule, zone, last, now);
     let next = schedule.next(reached.unwrap_or(if last > now { last } else { now.min(last.max(created)) }), zone);
     let next = next.filter(|next| *next > now).or_else(|| schedule.next(now, zone));
     Due { at, many_missed, recheck: next.map(|next| time::until(now, next) + MARGIN) }
 }
 
-/// The latest start after `earliest` up to now, and whether there were more than a hundred.
+/// The latest start after `earliest` up to now, and whether more than a hundred were missed.
 fn latest(schedule: &Schedule, zone: &TimeZone, earliest: Timestamp, now: Timestamp) -> (Option<Timestamp>, bool) {
     const MANY: i64 = 100;
     let Some(first) = schedule.next(earliest, zone).filter(|first| *first <= now) else { return (None, false) };
     let Some(second) = schedule.next(first, zone).filter(|second| *second <= now) else { return (Some(first), false) };
     let between = second.duration_since(first).as_secs().max(1);
     let missed = now.duration_since(first).as_secs() / between + 1;
-    // Jump close to now, by the distance of the first two, then walk.
+    // Jumps close to now by the distance of the first two starts, then steps.
     let jump = SignedDuration::from_secs((missed - 2).max(0) * between);
     let mut at = first.checked_add(jump).unwrap_or(first).min(now);
     let mut found = if missed <= 2 { Some(second) } else { None };
@@ -60,7 +60,7 @@ pub(super) fn is_too_late(spec: &CronJobSpec, at: Timestamp, now: Timestamp) -> 
         .is_some_and(|seconds| at.saturating_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX) < now)
 }
 
-/// Named by its minute, so that the same start never makes two jobs.
+/// The name contains the scheduled minute, so that one start never creates two jobs.
 pub(super) fn job_name(cron: &CronJob, at: Timestamp) -> String {
     format!("{}-{}", name(cron), at.as_second() / 60)
 }

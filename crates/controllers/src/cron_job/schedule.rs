@@ -67,7 +67,7 @@ impl Schedule {
         })
     }
 
-    /// The first moment after `after`, in the zone's wall time. Hours a clock change skips are not made up for.
+    /// The first start after `after`, in the zone's local time. Hours that a clock change skips are not made up for.
     pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let Self::Fields { minutes, hours, .. } = self else {
             let Self::Every(length) = self else { return None };
@@ -104,7 +104,7 @@ impl Schedule {
         None
     }
 
-    /// When both kinds of days are named, either will do.
+    /// When both kinds of days are restricted, either matches.
     fn matches_day(&self, day: Date) -> bool {
         let Self::Fields { days, months, weekdays, any_day, any_weekday, .. } = self else { return false };
         let by_day = days & (1 << day.day()) != 0;
@@ -114,8 +114,8 @@ impl Schedule {
     }
 }
 
-/// One field as a set of bits.
-fn field(text: &str, least: u32, most: u32, names: &[&str], what: &'static str) -> Result<u64, ScheduleError> {
+/// One field as a bit set.
+fn field(text: &str, min: u32, max: u32, names: &[&str], what: &'static str) -> Result<u64, ScheduleError> {
     let mut bits = 0;
     for part in text.split(',') {
         let (range, step) = match part.split_once('/') {
@@ -123,14 +123,14 @@ fn field(text: &str, least: u32, most: u32, names: &[&str], what: &'static str) 
             None => (part, 1),
         };
         let (first, last) = match range.split_once('-') {
-            Some((first, last)) => (number(first, names, least)?, number(last, names, least)?),
-            None if range == "*" || range == "?" => (least, most),
+            Some((first, last)) => (number(first, names, min)?, number(last, names, min)?),
+            None if range == "*" || range == "?" => (min, max),
             None => {
-                let only = number(range, names, least)?;
-                (only, if part.contains('/') { most } else { only })
+                let only = number(range, names, min)?;
+                (only, if part.contains('/') { max } else { only })
             }
         };
-        if first < least || last > most || first > last || step == 0 {
+        if first < min || last > max || first > last || step == 0 {
             return Err(ScheduleError::Range(what, part.to_owned()));
         }
         bits |= (first..=last).step_by(step as usize).fold(0u64, |bits, value| bits | 1 << value);
@@ -138,9 +138,9 @@ fn field(text: &str, least: u32, most: u32, names: &[&str], what: &'static str) 
     Ok(bits)
 }
 
-/// A number, or a name counted from the least value.
-fn number(text: &str, names: &[&str], least: u32) -> Result<u32, ScheduleError> {
-    let named = names.iter().position(|name| name.eq_ignore_ascii_case(text)).map(|at| at as u32 + least);
+/// A number, or a name counted from the minimum value.
+fn number(text: &str, names: &[&str], min: u32) -> Result<u32, ScheduleError> {
+    let named = names.iter().position(|name| name.eq_ignore_ascii_case(text)).map(|at| at as u32 + min);
     named.or_else(|| text.parse().ok()).ok_or_else(|| ScheduleError::Number(text.to_owned()))
 }
 

@@ -1,4 +1,4 @@
-//! Which nodes a daemon set is for, and the pods it puts there.
+//! Which nodes a daemon set runs on, and the pods it creates there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use knarr_client::node_fit::{affinity_allows, untolerated};
 const GENERATION: &str = "deprecated.daemonset.template.generation";
 const GENERATION_LABEL: &str = "pod-template-generation";
 
-/// Whether a pod should be started on the node, and whether one that runs there may stay.
+/// Whether a pod should be started on the node, and whether a running one may stay.
 pub(super) fn suits(set: &DaemonSet, node: &Node) -> (bool, bool) {
     let Some(spec) = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()) else { return (false, false) };
-    if spec.node_name.as_deref().is_some_and(|wanted| !wanted.is_empty() && wanted != name(node)) {
+    if spec.node_name.as_deref().is_some_and(|desired| !desired.is_empty() && desired != name(node)) {
         return (false, false);
     }
     if !affinity_allows(spec, node) {
@@ -32,25 +32,25 @@ pub(super) fn suits(set: &DaemonSet, node: &Node) -> (bool, bool) {
     (may_start, may_stay)
 }
 
-/// Daemons stay on nodes with problems, which they may be there to solve.
+/// Daemons tolerate node problems, which they may be there to solve.
 fn all_tolerations(spec: &PodSpec) -> Vec<Toleration> {
     let mut tolerations = spec.tolerations.clone().unwrap_or_default();
     let mut add = |key: &str, effect: &str| {
-        let wanted = Toleration {
+        let desired = Toleration {
             key: Some(format!("node.kubernetes.io/{key}")),
             operator: Some("Exists".to_owned()),
             effect: Some(effect.to_owned()),
             ..Toleration::default()
         };
         let same = |present: &Toleration| {
-            present.key == wanted.key
-                && present.effect == wanted.effect
-                && present.operator == wanted.operator
+            present.key == desired.key
+                && present.effect == desired.effect
+                && present.operator == desired.operator
                 && present.value.as_deref().unwrap_or("").is_empty()
         };
         match tolerations.iter_mut().find(|present| same(present)) {
-            Some(present) => *present = wanted,
-            None => tolerations.push(wanted),
+            Some(present) => *present = desired,
+            None => tolerations.push(desired),
         }
     };
     add("not-ready", "NoExecute");
@@ -65,7 +65,7 @@ fn all_tolerations(spec: &PodSpec) -> Vec<Toleration> {
     tolerations
 }
 
-/// The pod for a node; the scheduler brings it there by its affinity.
+/// The pod for a node; its affinity makes the scheduler place it there.
 pub(super) fn new_pod(set: &DaemonSet, node: &str, hash: &str) -> Pod {
     let Some(spec) = &set.spec else { return Pod::default() };
     let mut pod = pod::from_template(&spec.template);
@@ -106,7 +106,7 @@ pub(super) fn is_current(set: &DaemonSet, pod: &Pod, hash: &str) -> bool {
     by_generation || !hash.is_empty() && label(REVISION_HASH) == Some(hash)
 }
 
-/// The node a pod is on or meant for.
+/// The node a pod runs on or is meant for.
 pub(super) fn target_node(pod: &Pod) -> Option<&str> {
     if let Some(node) = pod::node_name(pod) {
         return Some(node);
@@ -118,7 +118,7 @@ pub(super) fn target_node(pod: &Pod) -> Option<&str> {
     named.find_map(|field| field.values.as_ref()?.first()).map(String::as_str)
 }
 
-/// Pods by the node they are for; those for none are left out.
+/// Pods by node; pods for no node are left out.
 pub(super) fn by_node(pods: Vec<Arc<Pod>>) -> BTreeMap<String, Vec<Arc<Pod>>> {
     let mut by_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
     for pod in pods {
@@ -128,7 +128,7 @@ pub(super) fn by_node(pods: Vec<Arc<Pod>>) -> BTreeMap<String, Vec<Arc<Pod>>> {
     }
     for pods in by_node.values_mut() {
         pods.sort_by_key(|pod| {
-            // Those with a node come before those without, then the oldest.
+            // Scheduled pods come before others, then the oldest.
             (pod::node_name(pod).is_none(), pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone())
         });
     }

@@ -15,7 +15,7 @@ use crate::common::key::{name, namespace};
 use crate::common::requests::{delete, replace, replace_status};
 use crate::error::{Error, Result, is_already_there};
 
-/// The revision of the current template, made or renumbered if needed, and all others.
+/// The revision of the current template (created or renumbered if needed) and all others.
 pub(super) async fn current(
     client: &Client,
     set: &DaemonSet,
@@ -27,18 +27,18 @@ pub(super) async fn current(
         revisions.into_iter().partition(|revision| history::holds(revision, &patch));
     history::sort(&mut same);
     let next = history::next_number(&old);
-    let Some(kept) = same.pop() else {
+    let Some(newest) = same.pop() else {
         let hash = history::hash_of(&patch, set.status.as_ref().and_then(|status| status.collision_count));
         return Ok((create(client, set, spec, &patch, hash, next).await?, old));
     };
     for double in same {
         delete(client, &*double, None).await?;
     }
-    if kept.revision < next {
-        let renumbered = ControllerRevision { revision: next, ..(*kept).clone() };
+    if newest.revision < next {
+        let renumbered = ControllerRevision { revision: next, ..(*newest).clone() };
         return Ok((replace(client, &renumbered).await?, old));
     }
-    Ok(((*kept).clone(), old))
+    Ok(((*newest).clone(), old))
 }
 
 async fn create(
@@ -76,11 +76,11 @@ async fn create(
             replace_status(client, &changed).await?;
             Err(Error::Later("another revision has the same hash".to_owned()))
         }
-        answer => Ok(answer?),
+        result => Ok(result?),
     }
 }
 
-/// Removes the oldest revisions beyond the limit that no pod is of.
+/// Deletes the oldest revisions beyond the limit that no pod uses.
 pub(super) async fn clean_up(
     client: &Client,
     spec: &DaemonSetSpec,

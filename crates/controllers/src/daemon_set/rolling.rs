@@ -16,7 +16,7 @@ pub(super) fn surges(spec: &DaemonSetSpec) -> bool {
     limits(spec, 100).0 > 0
 }
 
-/// Surge and unavailability for so many nodes, both rounded up.
+/// Surge and unavailability for this many nodes, both rounded up.
 fn limits(spec: &DaemonSetSpec, desired: i32) -> (i32, i32) {
     let rolling = spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
     let surge = rolling.and_then(|rolling| rolling.max_surge.as_ref());
@@ -27,7 +27,7 @@ fn limits(spec: &DaemonSetSpec, desired: i32) -> (i32, i32) {
     if desired > 0 && surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) }
 }
 
-/// The new and the old pod of a node; nothing when it has several of one.
+/// The new and the old pod of a node; `None` when it has several of one.
 fn pair<'a>(observed: &Observed, pods: &'a [Arc<Pod>]) -> Option<(Option<&'a Arc<Pod>>, Option<&'a Arc<Pod>>)> {
     let present = pods.iter().filter(|pod| !pod::is_terminating(pod));
     let (new, old): (Vec<_>, Vec<_>) = present.partition(|pod| is_current(observed.set, pod, observed.hash));
@@ -40,7 +40,7 @@ pub(super) fn plan(observed: &Observed, now: Timestamp, plan: &mut Plan) {
     if surge == 0 { take_down(observed, unavailable, now, plan) } else { surge_up(observed, surge, desired, now, plan) }
 }
 
-/// Old pods go, as many as may be missing; those that serve nobody go at once.
+/// Deletes old pods, as many as may be unavailable; unavailable ones at once.
 fn take_down(observed: &Observed, max_unavailable: i32, now: Timestamp, plan: &mut Plan) {
     let min_ready = observed.spec.min_ready_seconds.unwrap_or(0);
     let is_available = |pod: &Pod| pod::is_available(pod, min_ready, now);
@@ -66,12 +66,12 @@ fn take_down(observed: &Observed, max_unavailable: i32, now: Timestamp, plan: &m
     plan.delete.extend(candidates.into_iter().take(room));
 }
 
-/// New pods come beside old ones, which go once the new ones are available.
+/// Creates new pods beside old ones, which are deleted once the new ones are available.
 fn surge_up(observed: &Observed, max_surge: i32, desired: i32, now: Timestamp, plan: &mut Plan) {
     let min_ready = observed.spec.min_ready_seconds.unwrap_or(0);
     let is_available = |pod: &Pod| pod::is_available(pod, min_ready, now);
     let (mut surging, mut available) = (0, 0);
-    let (mut candidates, mut unwanted) = (Vec::new(), Vec::new());
+    let (mut candidates, mut surplus) = (Vec::new(), Vec::new());
     for node in observed.nodes {
         let Some(pods) = observed.by_node.get(name(&**node)) else { continue };
         let Some((new, old)) = pair(observed, pods) else {
@@ -82,7 +82,7 @@ fn surge_up(observed: &Observed, max_surge: i32, desired: i32, now: Timestamp, p
         let should_run = suits(observed.set, node).0;
         match (new, old) {
             (_, None) => {}
-            (None, Some(old)) if !should_run && is_available(old) => unwanted.push(old.clone()),
+            (None, Some(old)) if !should_run && is_available(old) => surplus.push(old.clone()),
             (None, Some(old)) if !should_run => plan.delete.push(old.clone()),
             (None, Some(old)) if !is_available(old) => plan.create.push(name(&**node).to_owned()),
             (None, Some(_)) => candidates.push(name(&**node).to_owned()),
@@ -91,7 +91,7 @@ fn surge_up(observed: &Observed, max_surge: i32, desired: i32, now: Timestamp, p
         }
     }
     let spare = usize::try_from(available - desired).unwrap_or(0);
-    plan.delete.extend(unwanted.into_iter().take(spare));
+    plan.delete.extend(surplus.into_iter().take(spare));
     let room = usize::try_from(max_surge - surging).unwrap_or(0);
     plan.create.extend(candidates.into_iter().take(room));
 }

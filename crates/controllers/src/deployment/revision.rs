@@ -1,4 +1,4 @@
-//! Revisions: which ReplicaSet carries which template, how they are numbered, and going back to one.
+//! Revisions: which ReplicaSet has which template, how they are numbered, and rollback to one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const TEMPLATE_HASH: &str = "pod-template-hash";
 const HISTORY_LENGTH: usize = 2000;
 
-/// Annotations that belong to one object and are not passed on.
+/// Annotations that belong to one object and are not copied.
 const KEPT: [&str; 6] = [LAST_APPLIED, REVISION, HISTORY, DESIRED, MAX, ROLLBACK_TO];
 
 type Labels = BTreeMap<String, String>;
 
-/// Whether the ReplicaSet's template is the deployment's, but for the hash label.
+/// Whether the ReplicaSet's template equals the deployment's, except for the hash label.
 pub(super) fn same_template(deployment: &Deployment, set: &ReplicaSet) -> bool {
     let ours = deployment.spec.as_ref().map(|spec| &spec.template);
     let theirs = set.spec.as_ref().and_then(|spec| spec.template.as_ref());
@@ -76,7 +76,7 @@ pub(super) fn annotate_size(set: &mut ReplicaSet, desired: i32, max: i32) {
     annotations.insert(MAX.to_owned(), max.to_string());
 }
 
-/// Passes the deployment's annotations on and raises the revision, noting the former one in the history.
+/// Copies the deployment's annotations and raises the revision; the former one goes into the history annotation.
 pub(super) fn annotate(deployment: &Deployment, set: &mut ReplicaSet, revision: i64) {
     let annotations = set.metadata.annotations.get_or_insert_default();
     for (key, value) in deployment.metadata.annotations.iter().flatten() {
@@ -98,19 +98,19 @@ pub(super) fn annotate(deployment: &Deployment, set: &mut ReplicaSet, revision: 
     }
 }
 
-/// Drops the oldest entries when the list becomes too long; nothing when even that does not help.
+/// Drops the oldest entries when the list becomes too long; `None` when even that does not help.
 fn longer_history(history: &str, revision: &str) -> Option<String> {
     if history.is_empty() {
         return Some(revision.to_owned());
     }
-    let mut kept = history;
-    while kept.len() + revision.len() + 1 > HISTORY_LENGTH {
-        match kept.split_once(',') {
-            Some((_, rest)) => kept = rest,
+    let mut remaining = history;
+    while remaining.len() + revision.len() + 1 > HISTORY_LENGTH {
+        match remaining.split_once(',') {
+            Some((_, rest)) => remaining = rest,
             None => return (revision.len() <= HISTORY_LENGTH).then(|| revision.to_owned()),
         }
     }
-    Some(format!("{kept},{revision}"))
+    Some(format!("{remaining},{revision}"))
 }
 
 pub(super) fn new_replica_set(deployment: &Deployment, spec: &DeploymentSpec, revision: i64) -> ReplicaSet {
@@ -146,23 +146,23 @@ pub(super) fn new_replica_set(deployment: &Deployment, spec: &DeploymentSpec, re
     set
 }
 
-/// A short name for a template; the collision count makes another one when two templates share it.
+/// A short hash of a template; the collision count changes it when two templates share it.
 fn template_hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
-    // A typed template always becomes JSON; its maps are sorted, so equal templates become equal bytes.
+    // A typed template always serializes; its maps are sorted, so equal templates become equal bytes.
     let bytes = serde_json::to_vec(template).unwrap_or_default();
     let count = collisions.map(|count| (count as u32).to_le_bytes().to_vec()).unwrap_or_default();
     hash::safe(&hash::fnv1a(&[&bytes, &count]).to_string())
 }
 
-/// Names of ReplicaSets become labels and prefixes of pods' names, so they are kept within what those allow.
+/// Names of ReplicaSets become labels and prefixes of pod names, so their length is limited.
 fn set_name(deployment: &str, hash: &str) -> String {
-    const LONGEST: usize = 63;
-    let room = LONGEST.saturating_sub(hash.len() + 1);
+    const MAX_NAME_LENGTH: usize = 63;
+    let room = MAX_NAME_LENGTH.saturating_sub(hash.len() + 1);
     let end = deployment.len().min(room);
     format!("{}-{hash}", &deployment[..end])
 }
 
-/// The revision somebody asked to go back to; zero means the one before the current.
+/// The revision that a rollback requests; zero means the one before the current.
 pub(super) fn rollback_target(deployment: &Deployment) -> Option<i64> {
     deployment.metadata.annotations.as_ref()?.get(ROLLBACK_TO)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! A rolling update: new pods up to the surge, old ones down to what must stay available, unhealthy ones first.
+//! A rolling update: new pods up to the surge, old ones down to the minimum available, unhealthy ones first.
 
 use super::plan::{Work, max_unavailable, new_set_size, replicas};
 use super::status;
@@ -16,13 +16,13 @@ pub(super) fn roll(work: &mut Work) {
 fn grow_new(work: &mut Work) -> bool {
     let others: i32 = work.old.iter().map(|old| old.replicas()).sum();
     let desired = replicas(work.spec);
-    let Some(new) = work.new.as_mut().filter(|new| new.seen.is_some()) else { return false };
+    let Some(new) = work.new.as_mut().filter(|new| new.observed.is_some()) else { return false };
     let current = new.replicas();
     let size = if current >= desired { desired } else { new_set_size(work.spec, others, current) };
     new.resize(size, work.spec)
 }
 
-/// Whether any old revision became smaller.
+/// Whether any old revision was scaled down.
 fn shrink_old(work: &mut Work) -> bool {
     let spec = work.spec;
     let Some(new) = &work.new else { return false };
@@ -57,8 +57,8 @@ fn shrink_old(work: &mut Work) -> bool {
     cleaned + shrunk > 0
 }
 
-/// Takes away pods that are not available anyway, of the oldest revisions first. Nothing comes back when a revision counts
-/// more available pods than it is to have: its status is of before it was made smaller, and those pods are on their way out.
+/// Scales down unavailable pods of the oldest revisions first. Returns `None` when a revision reports more available pods
+/// than its size: its status is stale, and those pods are already terminating.
 fn drop_unhealthy(work: &mut Work, room: i32) -> Option<i32> {
     let mut dropped = 0;
     for old in &mut work.old {

@@ -1,4 +1,4 @@
-//! Changing the size of a deployment outside of a rollout, or in the middle of one: in proportion to what each revision holds.
+//! Scaling a deployment outside or during a rollout: in proportion to the size of each revision.
 
 use super::plan::{Set, Work, by_creation, is_rolling, max_surge, replicas};
 use super::revision;
@@ -26,7 +26,7 @@ pub(super) fn scale(work: &mut Work) {
     }
 }
 
-/// The one revision with pods; the newest when none has any; nothing when several have.
+/// The one revision with pods; the newest when none has any; `None` when several have.
 fn active_or_latest<'w>(work: &'w mut Work) -> Option<&'w mut Set> {
     let active = work.old.iter().chain(&work.new).filter(|set| set.replicas() > 0).count();
     match active {
@@ -37,7 +37,7 @@ fn active_or_latest<'w>(work: &'w mut Work) -> Option<&'w mut Set> {
     }
 }
 
-/// The current revision holds everything and all of it is available.
+/// The current revision has all replicas and all of them are available.
 fn is_saturated(work: &Work) -> bool {
     let desired = replicas(work.spec);
     work.new.as_ref().is_some_and(|new| {
@@ -52,7 +52,7 @@ fn scale_in_proportion(work: &mut Work) {
     let total: i32 = active.iter().map(|set| set.replicas()).sum();
     let allowed = if replicas(spec) > 0 { replicas(spec) + max_surge(spec) } else { 0 };
     let to_add = allowed - total;
-    // The largest takes what rounding leaves over: of equals the newer when growing, the older when shrinking.
+    // The largest gets what rounding leaves over: of equals the newer when growing, the older when shrinking.
     active.sort_by(|a, b| {
         let ties = by_creation(&a.set, &b.set);
         b.replicas().cmp(&a.replicas()).then(if to_add > 0 { ties.reverse() } else { ties })

@@ -1,4 +1,4 @@
-//! What a Deployment's status says: counts, and the conditions Available, Progressing and ReplicaFailure.
+//! A Deployment's status: counts, and the conditions Available, Progressing and ReplicaFailure.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) fn new_condition(
     }
 }
 
-/// Puts the condition last, unless the present one says the same; a transition is a change of status.
+/// Appends the condition, unless the present one equals it; a transition is a change of status.
 pub(super) fn set_condition(status: &mut DeploymentStatus, mut condition: DeploymentCondition) {
     let present = self::condition(status, &condition.type_);
     if present.is_some_and(|present| present.status == condition.status && present.reason == condition.reason) {
@@ -92,7 +92,7 @@ pub(super) fn counted(
     now: Timestamp,
 ) -> DeploymentStatus {
     let available: i32 = all.iter().map(|set| set.available()).sum();
-    let wanted: i32 = all.iter().map(|set| set.former_replicas()).sum();
+    let total: i32 = all.iter().map(|set| set.former_replicas()).sum();
     let ready = all.iter().map(|set| set.set.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0));
     let mut status = DeploymentStatus {
         observed_generation: deployment.metadata.generation,
@@ -100,7 +100,7 @@ pub(super) fn counted(
         updated_replicas: unless_zero(new.map_or(0, Set::actual)),
         ready_replicas: unless_zero(ready.sum()),
         available_replicas: unless_zero(available),
-        unavailable_replicas: unless_zero((wanted - available).max(0)),
+        unavailable_replicas: unless_zero((total - available).max(0)),
         terminating_replicas: terminating(all),
         collision_count: before.collision_count,
         conditions: before.conditions.clone(),
@@ -115,7 +115,7 @@ pub(super) fn counted(
     status
 }
 
-/// Known only when every revision that was looked at tells it.
+/// Known only when every ReplicaSet reports it.
 fn terminating(all: &[&Set]) -> Option<i32> {
     let mut total = 0;
     for set in all {
@@ -129,7 +129,7 @@ fn terminating(all: &[&Set]) -> Option<i32> {
     Some(total)
 }
 
-/// Adds how the rollout goes. `before` is the status this decision started from.
+/// Adds the progress of the rollout. `before` is the status this decision started from.
 pub(super) fn with_progress(
     deployment: &Deployment,
     spec: &DeploymentSpec,
@@ -159,7 +159,7 @@ pub(super) fn with_progress(
             if let Some(current) = current.filter(|current| current.status == "True") {
                 progress.last_transition_time = current.last_transition_time;
             }
-            // Taken out first, so that the time of the last progress is always the newest.
+            // Removed first, so that the time of the last progress is always the newest.
             remove_condition(&mut status, PROGRESSING);
             set_condition(&mut status, progress);
         } else if has_timed_out(spec, &status, now) {
@@ -174,7 +174,7 @@ pub(super) fn with_progress(
     status
 }
 
-/// Everything asked for is up to date and available, and this spec was seen.
+/// All replicas are updated and available, and the spec was observed.
 pub(super) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let desired = deployment.spec.as_ref().map_or(1, replicas);
     status.updated_replicas.unwrap_or(0) == desired
@@ -206,7 +206,7 @@ fn deadline(spec: &DeploymentSpec, progress: &DeploymentCondition) -> Option<Tim
     Some(time::after_seconds(last, spec.progress_deadline_seconds?.into()))
 }
 
-/// When to look whether the deadline has passed, for as long as the rollout is under way.
+/// When to check whether the deadline has passed, while the rollout is in progress.
 pub(super) fn next_progress_check(
     deployment: &Deployment,
     spec: &DeploymentSpec,
@@ -237,7 +237,7 @@ fn replica_failure(all: &[&Set], new: Option<&Set>) -> Option<DeploymentConditio
     })
 }
 
-/// The deployment with one more hash collision noted.
+/// The deployment with one more hash collision counted.
 pub(super) fn with_collision(deployment: &Deployment) -> Deployment {
     let mut changed = deployment.clone();
     let status = changed.status.get_or_insert_default();
@@ -245,7 +245,7 @@ pub(super) fn with_collision(deployment: &Deployment) -> Deployment {
     changed
 }
 
-/// The deployment with the failure to create its ReplicaSet told, if it tells progress at all.
+/// The deployment with a condition for the failed creation of its ReplicaSet, if it reports progress.
 pub(super) fn with_create_failure(deployment: &Deployment, message: &str, now: Timestamp) -> Option<Deployment> {
     deployment.spec.as_ref().filter(|spec| has_deadline(spec))?;
     let mut changed = deployment.clone();

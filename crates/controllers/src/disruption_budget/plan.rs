@@ -1,4 +1,4 @@
-//! What a budget's status says.
+//! Computes a budget's status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use knarr_client::{pod, time};
 use crate::common::int_or_percent::scaled;
 use crate::common::key::name;
 
-/// An evicted pod must be on its way out within this time, or it counts as living again.
+/// An evicted pod must be terminating within this time, or it counts as running again.
 const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 
@@ -24,13 +24,13 @@ pub(super) struct Scale {
     pub unmanaged: Vec<String>,
 }
 
-/// A number of pods is as it stands; anything else is a share of how many there should be.
+/// A number is absolute; a percentage is relative to the expected number.
 pub(super) fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     let Some(spec) = &budget.spec else { return false };
     spec.max_unavailable.is_some() || matches!(spec.min_available, Some(IntOrString::String(_)))
 }
 
-/// The status, and when to look again for pods that should have gone by then.
+/// The status, and when to sync again for pods that should be gone by then.
 pub(super) fn status(
     budget: &PodDisruptionBudget,
     pods: &[Arc<Pod>],
@@ -38,14 +38,15 @@ pub(super) fn status(
     now: Timestamp,
 ) -> (PodDisruptionBudgetStatus, Option<Timestamp>) {
     let old = budget.status.clone().unwrap_or_default();
-    let (expected, desired) = wanted(budget, pods.len() as i32, scale);
+    let (expected, desired) = expected_and_desired(budget, pods.len() as i32, scale);
     let (disrupted, recheck) = disrupted(&old, pods, now);
     let healthy = pods
         .iter()
         .filter(|pod| !pod::is_terminating(pod) && !disrupted.contains_key(name(&***pod)) && pod::is_ready(pod));
     let healthy = healthy.count() as i32;
     let allowed = if expected <= 0 { 0 } else { (healthy - desired).max(0) };
-    let (told, reason) = if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
+    let (condition_status, reason) =
+        if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
     let status = PodDisruptionBudgetStatus {
         current_healthy: Some(healthy),
         desired_healthy: Some(desired),
@@ -53,45 +54,45 @@ pub(super) fn status(
         disruptions_allowed: Some(allowed),
         disrupted_pods: (!disrupted.is_empty()).then_some(disrupted),
         observed_generation: budget.metadata.generation,
-        conditions: Some(with_condition(old.conditions, told, reason, "", budget.metadata.generation, now)),
+        conditions: Some(with_condition(old.conditions, condition_status, reason, "", budget.metadata.generation, now)),
     };
     (status, recheck)
 }
 
 /// How many pods there should be, and how many of them healthy.
-fn wanted(budget: &PodDisruptionBudget, present: i32, scale: i32) -> (i32, i32) {
+fn expected_and_desired(budget: &PodDisruptionBudget, present: i32, scale: i32) -> (i32, i32) {
     let Some(spec) = &budget.spec else { return (0, 0) };
     match (&spec.max_unavailable, &spec.min_available) {
-        (Some(most), _) => (scale, (scale - scaled(most, scale, true).unwrap_or(0)).max(0)),
-        (None, Some(IntOrString::Int(least))) => (present, *least),
+        (Some(max), _) => (scale, (scale - scaled(max, scale, true).unwrap_or(0)).max(0)),
+        (None, Some(IntOrString::Int(min))) => (present, *min),
         (None, Some(share)) => (scale, scaled(share, scale, true).unwrap_or(scale)),
         (None, None) => (0, 0),
     }
 }
 
-/// Pods whose eviction was granted and that are not yet on their way out.
+/// Pods whose eviction was granted and that are not terminating yet.
 fn disrupted(
     old: &PodDisruptionBudgetStatus,
     pods: &[Arc<Pod>],
     now: Timestamp,
 ) -> (BTreeMap<String, Time>, Option<Timestamp>) {
     let granted = old.disrupted_pods.clone().unwrap_or_default();
-    let mut kept = BTreeMap::new();
+    let mut remaining = BTreeMap::new();
     let mut recheck: Option<Timestamp> = None;
     for pod in pods.iter().filter(|pod| !pod::is_terminating(pod)) {
         let Some(at) = granted.get(name(&**pod)) else { continue };
         let until = at.0.saturating_add(DELETION_TIMEOUT).unwrap_or(Timestamp::MAX);
         if until >= now {
             recheck = Some(recheck.map_or(until, |known| known.min(until)));
-            kept.insert(name(&**pod).to_owned(), at.clone());
+            remaining.insert(name(&**pod).to_owned(), at.clone());
         }
     }
-    (kept, recheck)
+    (remaining, recheck)
 }
 
 fn with_condition(
     conditions: Option<Vec<Condition>>,
-    told: &str,
+    condition_status: &str,
     reason: &str,
     message: &str,
     generation: Option<i64>,
@@ -99,11 +100,11 @@ fn with_condition(
 ) -> Vec<Condition> {
     let mut conditions = conditions.unwrap_or_default();
     let present = conditions.iter().position(|condition| condition.type_ == DISRUPTION_ALLOWED);
-    let since = present.map(|at| &conditions[at]).filter(|present| present.status == told);
+    let since = present.map(|at| &conditions[at]).filter(|present| present.status == condition_status);
     let since = since.map_or_else(|| time::truncated(now), |present| present.last_transition_time.clone());
     let condition = Condition {
         type_: DISRUPTION_ALLOWED.to_owned(),
-        status: told.to_owned(),
+        status: condition_status.to_owned(),
         reason: reason.to_owned(),
         message: message.to_owned(),
         observed_generation: generation,
@@ -116,7 +117,7 @@ fn with_condition(
     conditions
 }
 
-/// The status when it cannot be told: nothing may be disrupted.
+/// The status when the state is unknown: nothing may be disrupted.
 pub(super) fn failed(budget: &PodDisruptionBudget, reason: &str, now: Timestamp) -> PodDisruptionBudgetStatus {
     let old = budget.status.clone().unwrap_or_default();
     let conditions =
@@ -135,8 +136,8 @@ mod tests {
 
     fn pods(ready: usize, not_ready: usize) -> Vec<Arc<Pod>> {
         let pod = |n: usize| {
-            let told = if n < ready { "True" } else { "False" };
-            let value = json!({"metadata": {"name": format!("p{n}")}, "status": {"conditions": [{"type": "Ready", "status": told}]}});
+            let condition_status = if n < ready { "True" } else { "False" };
+            let value = json!({"metadata": {"name": format!("p{n}")}, "status": {"conditions": [{"type": "Ready", "status": condition_status}]}});
             Arc::new(serde_json::from_value(value).unwrap())
         };
         (0..ready + not_ready).map(pod).collect()
@@ -158,9 +159,9 @@ mod tests {
             (json!({"maxUnavailable": 10}), pods(0, 0), 0, (0, 0, 0, 0)),
         ] {
             let status = status(&budget(spec.clone(), json!({})), &pods, scale, now()).0;
-            let told =
+            let counts =
                 (status.current_healthy, status.desired_healthy, status.expected_pods, status.disruptions_allowed);
-            assert_eq!(told, (Some(expected.0), Some(expected.1), Some(expected.2), Some(expected.3)), "{spec}");
+            assert_eq!(counts, (Some(expected.0), Some(expected.1), Some(expected.2), Some(expected.3)), "{spec}");
         }
     }
 

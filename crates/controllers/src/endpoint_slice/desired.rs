@@ -1,4 +1,4 @@
-//! Which endpoints a service should have.
+//! Computes which endpoints a service should have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::common::service_pods::{
     HEADLESS, TRIGGER_TIME, addresses, belongs_in_endpoints, families, hostname_for, is_headless, target_port,
 };
 
-pub(super) struct Wanted {
+pub(super) struct DesiredEndpoints {
     pub families: Vec<&'static str>,
     pub endpoints: Vec<Desired>,
-    /// Why pods were left out that should have been in.
+    /// Why pods that should be included were left out.
     pub skipped: Vec<String>,
 }
 
@@ -29,14 +29,14 @@ pub(super) fn of_service(
     spec: &ServiceSpec,
     pods: &[Arc<Pod>],
     node: impl Fn(&str) -> Option<Arc<Node>>,
-) -> Wanted {
-    let mut wanted = Wanted { families: families(spec), endpoints: Vec::new(), skipped: Vec::new() };
+) -> DesiredEndpoints {
+    let mut desired = DesiredEndpoints { families: families(spec), endpoints: Vec::new(), skipped: Vec::new() };
     let publish_unready = spec.publish_not_ready_addresses == Some(true);
     for pod in pods.iter().filter(|pod| belongs_in_endpoints(pod, true)) {
         let node_name = pod::node_name(pod).unwrap_or("");
         let node = node(node_name);
         if node.is_none() && !publish_unready {
-            wanted.skipped.push(format!(
+            desired.skipped.push(format!(
                 "skipping Pod {} for Service {}/{}: Node {node_name} Not Found",
                 name(&**pod),
                 namespace(service),
@@ -45,14 +45,14 @@ pub(super) fn of_service(
             continue;
         }
         let ports = ports(spec, pod);
-        for family in wanted.families.clone() {
+        for family in desired.families.clone() {
             let endpoint = endpoint(pod, node.as_deref(), service, spec, family);
             if !endpoint.addresses.is_empty() {
-                wanted.endpoints.push(Desired { family, ports: ports.clone(), endpoint });
+                desired.endpoints.push(Desired { family, ports: ports.clone(), endpoint });
             }
         }
     }
-    wanted
+    desired
 }
 
 pub(super) fn parent_of(service: &Service, spec: &ServiceSpec, trigger_time: Option<Timestamp>) -> Parent {
@@ -103,7 +103,7 @@ fn endpoint(pod: &Pod, node: Option<&Node>, service: &Service, spec: &ServiceSpe
             serving: Some(serving),
             terminating: Some(terminating),
         }),
-        hints: (ready && !topology::is_asked_for(service))
+        hints: (ready && !topology::is_requested(service))
             .then(|| hints(spec, zone.as_deref(), node_name.as_deref()))
             .flatten(),
         hostname: hostname_for(pod, service),
@@ -120,7 +120,7 @@ fn endpoint(pod: &Pod, node: Option<&Node>, service: &Service, spec: &ServiceSpe
     }
 }
 
-/// Where traffic of a service that prefers close endpoints should come from.
+/// The zones and nodes that should use an endpoint of a service that prefers close endpoints.
 fn hints(spec: &ServiceSpec, zone: Option<&str>, node: Option<&str>) -> Option<EndpointHints> {
     let (close, same_node) = match spec.traffic_distribution.as_deref() {
         Some("PreferClose" | "PreferSameZone") => (true, false),
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    fn wanted(spec: Value, pods: &[Arc<Pod>]) -> Wanted {
+    fn desired(spec: Value, pods: &[Arc<Pod>]) -> DesiredEndpoints {
         let service: Service =
             serde_json::from_value(json!({"metadata": {"name": "s", "namespace": "ns"}, "spec": spec})).unwrap();
         let spec = service.spec.clone().unwrap();
@@ -170,7 +170,7 @@ mod tests {
     fn pods_become_endpoints() {
         let spec = json!({"clusterIP": "10.96.0.1", "ipFamilies": ["IPv4"],
             "ports": [{"name": "http", "port": 80, "targetPort": "web"}, {"name": "raw", "port": 81}]});
-        let found = wanted(spec, &[pod("a", "n1", true, json!({})), pod("b", "n1", false, json!({}))]);
+        let found = desired(spec, &[pod("a", "n1", true, json!({})), pod("b", "n1", false, json!({}))]);
         assert_eq!(found.endpoints.len(), 2);
         let first = &found.endpoints[0];
         assert_eq!(first.ports.iter().map(|port| port.port).collect::<Vec<_>>(), [Some(8080), Some(81)]);
@@ -192,7 +192,7 @@ mod tests {
             pod("named", "n1", true, named),
             pod("lost", "n9", true, json!({})),
         ];
-        let found = wanted(spec, &pods);
+        let found = desired(spec, &pods);
         assert_eq!(found.endpoints.len(), 4, "two pods in two families");
         let conditions = found.endpoints[0].endpoint.conditions.clone().unwrap();
         assert_eq!(
@@ -207,7 +207,7 @@ mod tests {
     fn close_traffic_is_hinted() {
         let hint = |how: &str| {
             let spec = json!({"ipFamilies": ["IPv4"], "trafficDistribution": how});
-            wanted(spec, &[pod("a", "n1", true, json!({}))]).endpoints[0].endpoint.hints.clone()
+            desired(spec, &[pod("a", "n1", true, json!({}))]).endpoints[0].endpoint.hints.clone()
         };
         assert!(hint("None").is_none());
         assert_eq!(hint("PreferClose").unwrap().for_zones.unwrap()[0].name, "z1");

@@ -1,4 +1,4 @@
-//! Mirrors Endpoints made by hand, for services without a selector, into slices.
+//! Mirrors manual Endpoints of services without a selector into EndpointSlices.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -72,7 +72,7 @@ impl Controller {
             self.written.expected.forget(&key);
             return Ok(());
         };
-        self.written.are_seen(&key, &existing)?;
+        self.written.are_observed(&key, &existing)?;
         let settings = &self.context.settings;
         let mirrored = mirrored(&endpoints, settings.mirroring_max_endpoints_per_subset);
         if mirrored.invalid > 0 {

@@ -1,7 +1,7 @@
-//! Fits endpoints into slices with as few writes as possible.
+//! Distributes endpoints over slices with as few writes as possible.
 //!
-//! Slices hold endpoints of one address family and one list of ports. What is in a slice and still wanted stays there; what is
-//! new goes first into slices that change anyway, then into one that has just the room, then into new slices.
+//! Slices hold endpoints of one address family and one list of ports. Endpoints that are still desired stay in their slice;
+//! new ones go first into slices that change anyway, then into one with just enough room, then into new slices.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-/// One endpoint and where it belongs.
+/// One endpoint, its family and ports.
 #[derive(Clone, Debug)]
 pub(super) struct Desired {
     pub family: &'static str,
@@ -17,7 +17,7 @@ pub(super) struct Desired {
     pub endpoint: Endpoint,
 }
 
-/// Whose slices these are.
+/// The owner of the slices.
 #[derive(Clone, Debug)]
 pub(super) struct Parent {
     pub namespace: String,
@@ -25,9 +25,9 @@ pub(super) struct Parent {
     pub name: String,
     pub owner: OwnerReference,
     pub labels: BTreeMap<String, String>,
-    /// Annotations slices must have, when they are prescribed.
+    /// Annotations that slices must have, if any.
     pub annotations: Option<BTreeMap<String, String>>,
-    /// Annotations of whatever is written, which alone are no reason to write.
+    /// Annotations of written slices; a difference in them alone causes no write.
     pub written_annotations: BTreeMap<String, String>,
     pub is_leaving: bool,
 }
@@ -39,7 +39,7 @@ pub(super) struct Changes {
     pub delete: Vec<Arc<EndpointSlice>>,
 }
 
-/// With `placeholder`, a family without endpoints keeps one empty slice, so that consumers know it was looked at.
+/// With `placeholder`, a family without endpoints keeps one empty slice, so that consumers know it was processed.
 pub(super) fn plan(
     parent: &Parent,
     families: &[&'static str],
@@ -49,13 +49,13 @@ pub(super) fn plan(
     placeholder: bool,
 ) -> Changes {
     let mut changes = Changes::default();
-    let (kept, foreign): (Vec<_>, Vec<_>) =
+    let (retained, foreign): (Vec<_>, Vec<_>) =
         existing.iter().cloned().partition(|slice| families.contains(&slice.address_type.as_str()));
     changes.delete.extend(foreign);
     for family in families {
-        let wanted = desired.iter().filter(|each| each.family == *family);
-        let present: Vec<_> = kept.iter().filter(|slice| slice.address_type == *family).cloned().collect();
-        let part = plan_family(parent, family, wanted, &present, max, placeholder);
+        let pending = desired.iter().filter(|each| each.family == *family);
+        let present: Vec<_> = retained.iter().filter(|slice| slice.address_type == *family).cloned().collect();
+        let part = plan_family(parent, family, pending, &present, max, placeholder);
         changes.create.extend(part.create);
         changes.update.extend(part.update);
         changes.delete.extend(part.delete);
@@ -73,7 +73,7 @@ pub(super) fn plan(
 
 type Ports = Vec<(String, i32, String, String)>;
 
-/// What tells endpoints apart: addresses, name and target.
+/// The identity of an endpoint: addresses, name and target.
 pub(super) type Identity = (Vec<String>, String, String, String);
 
 fn plan_family<'a>(
@@ -84,9 +84,9 @@ fn plan_family<'a>(
     max: usize,
     placeholder: bool,
 ) -> Changes {
-    let mut wanted: BTreeMap<Ports, (Vec<EndpointPort>, BTreeMap<Identity, Endpoint>)> = BTreeMap::new();
+    let mut pending: BTreeMap<Ports, (Vec<EndpointPort>, BTreeMap<Identity, Endpoint>)> = BTreeMap::new();
     for each in desired {
-        let entry = wanted.entry(ports_key(&each.ports)).or_insert_with(|| (each.ports.clone(), BTreeMap::new()));
+        let entry = pending.entry(ports_key(&each.ports)).or_insert_with(|| (each.ports.clone(), BTreeMap::new()));
         entry.1.insert(identity(&each.endpoint), each.endpoint.clone());
     }
     let mut changes = Changes::default();
@@ -99,7 +99,7 @@ fn plan_family<'a>(
             changes.delete.push(slice.clone());
         }
     }
-    for (key, (ports, endpoints)) in wanted {
+    for (key, (ports, endpoints)) in pending {
         let slices = present.remove(&key).unwrap_or_default();
         let part = plan_ports(parent, family, &ports, endpoints, &slices, max);
         changes.create.extend(part.create);
@@ -128,12 +128,12 @@ fn keep_placeholder(parent: &Parent, family: &'static str, changes: &mut Changes
     }
 }
 
-/// A slice to be deleted becomes one to be created: one write instead of two, and consumers never see neither.
+/// A slice to be deleted is reused for one to be created: one write instead of two, and consumers always see one.
 fn reuse_deleted(parent: &Parent, changes: &mut Changes) {
     let owned = |slice: &EndpointSlice| {
         slice.metadata.owner_references.iter().flatten().any(|owner| owner.uid == parent.owner.uid)
     };
-    let mut kept = Vec::new();
+    let mut retained = Vec::new();
     for old in std::mem::take(&mut changes.delete) {
         match changes.create.pop() {
             Some(new) if owned(&old) && old.address_type == new.address_type => {
@@ -143,18 +143,18 @@ fn reuse_deleted(parent: &Parent, changes: &mut Changes) {
             }
             unused => {
                 changes.create.extend(unused);
-                kept.push(old);
+                retained.push(old);
             }
         }
     }
-    changes.delete = kept;
+    changes.delete = retained;
 }
 
 fn plan_ports(
     parent: &Parent,
     family: &'static str,
     ports: &[EndpointPort],
-    mut wanted: BTreeMap<Identity, Endpoint>,
+    mut pending: BTreeMap<Identity, Endpoint>,
     existing: &[Arc<EndpointSlice>],
     max: usize,
 ) -> Changes {
@@ -162,22 +162,24 @@ fn plan_ports(
     let mut unchanged: Vec<Arc<EndpointSlice>> = Vec::new();
     for slice in existing {
         let before = slice.endpoints.as_deref().unwrap_or_default();
-        let kept: Vec<Endpoint> = before.iter().filter_map(|endpoint| wanted.remove(&identity(endpoint))).collect();
-        let same_endpoints = kept.len() == before.len() && kept.iter().zip(before).all(|(new, old)| same(new, old));
+        let retained: Vec<Endpoint> =
+            before.iter().filter_map(|endpoint| pending.remove(&identity(endpoint))).collect();
+        let same_endpoints =
+            retained.len() == before.len() && retained.iter().zip(before).all(|(new, old)| same(new, old));
         let same_labels = slice.metadata.labels.as_ref() == Some(&parent.labels);
         let same_annotations = parent
             .annotations
             .as_ref()
-            .is_none_or(|wanted| slice.metadata.annotations.clone().unwrap_or_default() == *wanted);
+            .is_none_or(|pending| slice.metadata.annotations.clone().unwrap_or_default() == *pending);
         if same_endpoints && same_labels && same_annotations {
             unchanged.push(slice.clone());
-        } else if kept.is_empty() {
+        } else if retained.is_empty() {
             changes.delete.push(slice.clone());
         } else {
-            changes.update.push(changed(parent, slice, kept));
+            changes.update.push(changed(parent, slice, retained));
         }
     }
-    let mut rest: Vec<Endpoint> = wanted.into_values().collect();
+    let mut rest: Vec<Endpoint> = pending.into_values().collect();
     changes.update.sort_by_key(|slice| std::cmp::Reverse(size(slice)));
     for slice in &mut changes.update {
         fill(slice, &mut rest, max);
@@ -200,7 +202,7 @@ fn plan_ports(
     changes
 }
 
-/// The unchanged slice that the rest fits into with the least room left over.
+/// The unchanged slice that the rest fits into with the least free room.
 fn closest_fit(slices: &[Arc<EndpointSlice>], rest: usize, max: usize) -> Option<usize> {
     if rest >= max {
         return None;
@@ -300,7 +302,7 @@ mod tests {
         }
     }
 
-    fn wanted(range: std::ops::Range<u32>) -> Vec<Desired> {
+    fn pending(range: std::ops::Range<u32>) -> Vec<Desired> {
         let port = EndpointPort { port: Some(80), ..EndpointPort::default() };
         range
             .map(|n| Desired {
@@ -325,15 +327,15 @@ mod tests {
 
     #[test]
     fn endpoints_fill_slices() {
-        let first = plan(&parent(), &["IPv4"], wanted(0..25), &[], 10, true);
+        let first = plan(&parent(), &["IPv4"], pending(0..25), &[], 10, true);
         assert_eq!(first.create.iter().map(size).collect::<Vec<_>>(), [10, 10, 5]);
         let existing = stored(first.create);
-        assert_eq!(counts(&plan(&parent(), &["IPv4"], wanted(0..25), &existing, 10, true)), (0, 0, 0));
-        let more = plan(&parent(), &["IPv4"], wanted(0..28), &existing, 10, true);
+        assert_eq!(counts(&plan(&parent(), &["IPv4"], pending(0..25), &existing, 10, true)), (0, 0, 0));
+        let more = plan(&parent(), &["IPv4"], pending(0..28), &existing, 10, true);
         assert_eq!(counts(&more), (0, 1, 0), "the slice with room is filled");
-        let moved = plan(&parent(), &["IPv4"], wanted(2..27), &existing, 10, true);
+        let moved = plan(&parent(), &["IPv4"], pending(2..27), &existing, 10, true);
         assert_eq!(counts(&moved), (0, 1, 0), "new ones take the places of old ones");
-        let fewer = plan(&parent(), &["IPv4"], wanted(0..20), &existing, 10, true);
+        let fewer = plan(&parent(), &["IPv4"], pending(0..20), &existing, 10, true);
         assert_eq!(counts(&fewer), (0, 0, 1));
     }
 
@@ -344,7 +346,7 @@ mod tests {
         assert!(none.create[0].endpoints.is_none() && none.create[0].ports.is_none());
         let existing = stored(none.create);
         assert_eq!(counts(&plan(&parent(), &["IPv4"], Vec::new(), &existing, 10, true)), (0, 0, 0));
-        let filled = plan(&parent(), &["IPv4"], wanted(0..1), &existing, 10, true);
+        let filled = plan(&parent(), &["IPv4"], pending(0..1), &existing, 10, true);
         assert_eq!(counts(&filled), (0, 1, 0), "the empty slice is reused");
         let gone = plan(&parent(), &["IPv6"], Vec::new(), &existing, 10, true);
         assert_eq!(counts(&gone), (1, 0, 1), "slices of a family no longer served go");
@@ -352,11 +354,11 @@ mod tests {
 
     #[test]
     fn slices_of_others_and_of_a_leaving_service_are_not_kept() {
-        let mut other = plan(&parent(), &["IPv4"], wanted(0..3), &[], 10, true).create;
+        let mut other = plan(&parent(), &["IPv4"], pending(0..3), &[], 10, true).create;
         other[0].metadata.owner_references = None;
-        let replaced = plan(&parent(), &["IPv4"], wanted(0..3), &stored(other), 10, true);
+        let replaced = plan(&parent(), &["IPv4"], pending(0..3), &stored(other), 10, true);
         assert_eq!(counts(&replaced), (1, 0, 1));
         let leaving = Parent { is_leaving: true, ..parent() };
-        assert_eq!(counts(&plan(&leaving, &["IPv4"], wanted(0..3), &[], 10, true)), (0, 0, 0));
+        assert_eq!(counts(&plan(&leaving, &["IPv4"], pending(0..3), &[], 10, true)), (0, 0, 0));
     }
 }

@@ -1,7 +1,7 @@
-//! Topology mode "Auto": zones use the part of a service's endpoints that their part of the cluster's CPUs calls for.
+//! Topology mode "Auto": each zone gets a share of a service's endpoints proportional to its share of the cluster's CPUs.
 //!
-//! Endpoints are meant for their own zone, and a zone with too many gives some to zones with too few. Slices that nobody
-//! changes keep their hints while these do no harm, so that a pod that comes or goes costs one write.
+//! Endpoints are hinted for their own zone, and a zone with too many gives some to zones with too few. Unchanged slices
+//! keep their hints while these are good enough, so that a pod that comes or goes costs one write.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use knarr_client::quantity;
 
 use super::plan::{Changes, Desired, identity};
 
-/// A zone may be asked for this much more than its part.
+/// A zone may be overloaded by this factor.
 const OVERLOAD: f64 = 0.2;
 
-/// How many endpoints are meant for each zone.
+/// How many endpoints are hinted for each zone.
 pub(super) type Shares = BTreeMap<String, usize>;
 
-/// The part of all CPUs that each zone has; nothing when the nodes don't tell.
+/// The share of all CPUs that each zone has; `None` when nodes lack the information.
 pub(super) struct Zones(BTreeMap<String, f64>);
 
 impl Zones {
@@ -39,7 +39,7 @@ impl Zones {
         Zones(milli.into_iter().map(|(zone, own)| (zone, own as f64 / all as f64)).collect())
     }
 
-    /// Whether some zone has fewer endpoints than it can do with.
+    /// Whether some zone has too few endpoints.
     pub fn overload(&self, shares: &Shares) -> bool {
         let all: usize = shares.values().sum();
         let falls_short = |(zone, part): (&String, &f64)| {
@@ -49,20 +49,20 @@ impl Zones {
     }
 }
 
-/// Whether the service asks for it.
-pub(super) fn is_asked_for(service: &Service) -> bool {
+/// Whether the service requests it.
+pub(super) fn is_requested(service: &Service) -> bool {
     let annotation = |key: &str| service.metadata.annotations.as_ref().and_then(|all| all.get(key));
     let mode = annotation("service.kubernetes.io/topology-aware-hints")
         .or_else(|| annotation("service.kubernetes.io/topology-mode"));
     mode.is_some_and(|mode| mode == "Auto" || mode == "auto")
 }
 
-/// Whether a change of a node can change which part of the CPUs a zone has.
+/// Whether a change of a node can change a zone's share of CPUs.
 pub(super) fn concerns(old: Option<&Node>, new: &Node) -> bool {
     old.is_none_or(|old| is_ready(old) != is_ready(new) || zone_of(old) != zone_of(new))
 }
 
-/// Endpoints that are there already keep their hints, as long as nothing else changes in their slice.
+/// Existing endpoints keep their hints as long as nothing else changes in their slice.
 pub(super) fn keep_hints(desired: &mut [Desired], existing: &[Arc<EndpointSlice>]) {
     let mut known = BTreeMap::new();
     for slice in existing {
@@ -76,7 +76,7 @@ pub(super) fn keep_hints(desired: &mut [Desired], existing: &[Arc<EndpointSlice>
     }
 }
 
-/// Gives hints to the endpoints of one family, or takes them away when that is not possible and tells why.
+/// Sets hints on the endpoints of one family, or removes them when that is not possible and returns why.
 pub(super) fn share_out(
     changes: &mut Changes,
     family: &str,
@@ -128,9 +128,9 @@ fn try_share_out(
     for endpoint in changed_endpoints(changes, family).filter(|endpoint| is_ready_endpoint(endpoint)) {
         let giver = endpoint.zone.as_ref().and_then(|zone| giving.get_mut(zone)).filter(|left| **left > 0);
         let Some(left) = giver else { continue };
-        let Some((taker, wanted)) = receiving.iter_mut().find(|(_, wanted)| **wanted > 0) else { break };
+        let Some((taker, needed)) = receiving.iter_mut().find(|(_, needed)| **needed > 0) else { break };
         *left -= 1;
-        *wanted -= 1;
+        *needed -= 1;
         *shares.entry(taker.clone()).or_default() += 1;
         if let Some(share) = endpoint.zone.as_ref().and_then(|zone| shares.get_mut(zone)) {
             *share -= 1;
@@ -140,10 +140,10 @@ fn try_share_out(
     Ok(shares)
 }
 
-/// How many of the endpoints a zone should have.
+/// How many endpoints a zone should have.
 struct Bounds {
-    most: usize,
-    wished: f64,
+    max: usize,
+    ideal: f64,
 }
 
 fn bounds(zones: &Zones, endpoints: usize) -> Result<BTreeMap<&str, Bounds>, String> {
@@ -157,19 +157,19 @@ fn bounds(zones: &Zones, endpoints: usize) -> Result<BTreeMap<&str, Bounds>, Str
     if parts.len() > endpoints {
         return Err(format!("Insufficient number of endpoints {counts}"));
     }
-    let wished = |part: f64| part * endpoints as f64;
-    let least = |part: f64| (wished(part) / (1.0 + OVERLOAD)).ceil() as usize;
-    let all_least: usize = parts.values().map(|part| least(*part)).sum();
-    let Some(spare) = endpoints.checked_sub(all_least) else {
+    let ideal = |part: f64| part * endpoints as f64;
+    let min = |part: f64| (ideal(part) / (1.0 + OVERLOAD)).ceil() as usize;
+    let all_min: usize = parts.values().map(|part| min(*part)).sum();
+    let Some(spare) = endpoints.checked_sub(all_min) else {
         return Err(format!(
             "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold {counts}"
         ));
     };
-    let of_zone = |part: f64| Bounds { most: least(part) + spare, wished: wished(part).max(least(part) as f64) };
+    let of_zone = |part: f64| Bounds { max: min(part) + spare, ideal: ideal(part).max(min(part) as f64) };
     Ok(parts.iter().map(|(zone, part)| (zone.as_str(), of_zone(*part))).collect())
 }
 
-/// The zones that a slice's endpoints are meant for, if they may stay so.
+/// The zones that a slice's endpoints are hinted for, if the hints may stay.
 fn shares_of(slice: &EndpointSlice, others: &Shares, bounds: &BTreeMap<&str, Bounds>) -> Option<Shares> {
     let mut own = Shares::new();
     for endpoint in slice.endpoints.iter().flatten().filter(|endpoint| is_ready_endpoint(endpoint)) {
@@ -178,17 +178,17 @@ fn shares_of(slice: &EndpointSlice, others: &Shares, bounds: &BTreeMap<&str, Bou
     }
     let fits = |(zone, count): (&String, &usize)| {
         let before = others.get(zone).copied().unwrap_or(0);
-        bounds.get(zone.as_str()).is_some_and(|bounds| before + count <= bounds.most)
+        bounds.get(zone.as_str()).is_some_and(|bounds| before + count <= bounds.max)
     };
     own.iter().all(fits).then_some(own)
 }
 
-/// How many endpoints zones should give away, and how many others should get.
+/// How many endpoints zones should give away, and how many others should receive.
 fn exchange(bounds: &BTreeMap<&str, Bounds>, shares: &Shares) -> (Shares, Shares) {
     let mut surplus: BTreeMap<&str, f64> = BTreeMap::new();
     for (zone, bounds) in bounds {
         let has = shares.get(*zone).copied().unwrap_or(0) as f64;
-        surplus.insert(zone, has - bounds.wished);
+        surplus.insert(zone, has - bounds.ideal);
     }
     let (mut giving, mut receiving) = (Shares::new(), Shares::new());
     loop {
@@ -227,7 +227,7 @@ fn is_ready_endpoint(endpoint: &Endpoint) -> bool {
     endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) == Some(true)
 }
 
-/// Control planes and nodes that are not ready serve nobody.
+/// Control plane nodes and nodes that are not ready do not count.
 fn counts(node: &Node) -> bool {
     const EXCLUDED: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
     let labels = node.metadata.labels.as_ref();

@@ -12,7 +12,7 @@ use knarr_client::pod;
 use crate::common::port_order;
 use crate::common::service_pods::{addresses, belongs_in_endpoints, hostname_for, target_port};
 
-/// No more addresses than this are published.
+/// At most this many addresses are published.
 const CAPACITY: usize = 1000;
 
 pub(super) fn of_service(service: &Service, spec: &ServiceSpec, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
@@ -58,7 +58,7 @@ fn address(service: &Service, spec: &ServiceSpec, pod: &Pod) -> Option<EndpointA
     Some(EndpointAddress {
         ip: addresses(pod, ipv6).into_iter().next()?,
         hostname: hostname_for(pod, service),
-        // One without a node gets an empty name: the server refuses it, as it does Kubernetes' own controller.
+        // Without a node the name is empty: the server rejects it, as it does for Kubernetes' own controller.
         node_name: pod.spec.as_ref().map(|spec| spec.node_name.clone().unwrap_or_default()),
         target_ref: Some(ObjectReference {
             kind: Some("Pod".to_owned()),
@@ -70,11 +70,11 @@ fn address(service: &Service, spec: &ServiceSpec, pod: &Pod) -> Option<EndpointA
     })
 }
 
-/// An address counts once for each target behind it. Addresses are ordered as texts.
+/// An address counts once per target. Addresses sort as text.
 type AddressKey = (String, String);
 type PortKey = (String, i32, String, String);
 
-/// The same content in canonical form: each address and port once, ports with equal addresses together, all in order.
+/// The same content in canonical form: each address and port once, ports with equal addresses together, all sorted.
 pub(crate) fn repack(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
     let mut all: BTreeMap<AddressKey, EndpointAddress> = BTreeMap::new();
     let mut by_port: BTreeMap<Option<PortKey>, (Option<EndpointPort>, BTreeMap<AddressKey, bool>)> = BTreeMap::new();
@@ -91,7 +91,7 @@ pub(crate) fn repack(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
             for port in &ports {
                 let entry =
                     by_port.entry(port.as_ref().map(port_key)).or_insert_with(|| (port.clone(), BTreeMap::new()));
-                // Not ready anywhere is not ready.
+                // Not ready in one subset is not ready in all.
                 entry.1.entry(key.clone()).and_modify(|known| *known &= ready).or_insert(ready);
             }
         }
@@ -104,8 +104,8 @@ pub(crate) fn repack(subsets: Vec<EndpointSubset>) -> Vec<EndpointSubset> {
         .into_iter()
         .map(|(addresses, mut ports)| {
             ports.sort_by_cached_key(port_order::in_endpoints);
-            let pick = |wanted: bool| {
-                let picked = addresses.iter().filter(|(_, ready)| *ready == wanted);
+            let pick = |desired: bool| {
+                let picked = addresses.iter().filter(|(_, ready)| *ready == desired);
                 let picked: Vec<EndpointAddress> = picked.filter_map(|(key, _)| all.get(key).cloned()).collect();
                 (!picked.is_empty()).then_some(picked)
             };
@@ -146,7 +146,7 @@ pub(super) fn equal(a: &[EndpointSubset], b: &[EndpointSubset]) -> bool {
     plain(a) == plain(b)
 }
 
-/// At most the capacity, ready addresses before others, each subset cut in proportion; whether anything was cut.
+/// Truncates to the capacity, ready addresses first, each subset in proportion; returns whether anything was cut.
 pub(super) fn truncate(mut subsets: Vec<EndpointSubset>) -> (Vec<EndpointSubset>, bool) {
     let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
     let ready: usize = subsets.iter().map(|subset| count(&subset.addresses)).sum();
@@ -172,8 +172,9 @@ pub(super) fn truncate(mut subsets: Vec<EndpointSubset>) -> (Vec<EndpointSubset>
     let used: BTreeSet<usize> = (0..subsets.len())
         .filter(|at| subsets[*at].addresses.is_some() || subsets[*at].not_ready_addresses.is_some())
         .collect();
-    let kept = subsets.into_iter().enumerate().filter(|(at, _)| used.contains(at)).map(|(_, subset)| subset).collect();
-    (kept, true)
+    let remaining =
+        subsets.into_iter().enumerate().filter(|(at, _)| used.contains(at)).map(|(_, subset)| subset).collect();
+    (remaining, true)
 }
 
 #[cfg(test)]
@@ -229,9 +230,9 @@ mod tests {
         for (ready, not_ready, left, cut) in
             [(500, 500, (500, 500), false), (900, 200, (900, 100), true), (1200, 10, (1000, 0), true)]
         {
-            let (kept, was_cut) = truncate(many(ready, not_ready));
+            let (remaining, was_cut) = truncate(many(ready, not_ready));
             let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
-            assert_eq!((count(&kept[0].addresses), count(&kept[0].not_ready_addresses)), left);
+            assert_eq!((count(&remaining[0].addresses), count(&remaining[0].not_ready_addresses)), left);
             assert_eq!(was_cut, cut);
         }
     }

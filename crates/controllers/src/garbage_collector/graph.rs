@@ -1,4 +1,4 @@
-//! Who owns whom, by uid.
+//! The graph of owners and dependents, by uid.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use knarr_client::Metadata;
 use super::plan::{FOREGROUND, ORPHAN};
 use crate::common::discovery::Kind;
 
-/// An object as last seen.
+/// An object as last observed.
 #[derive(Clone)]
 pub(super) struct Object {
     pub kind: Arc<Kind>,
@@ -58,7 +58,7 @@ impl Object {
         self.is_being_deleted() && self.finalizers().iter().any(|finalizer| finalizer == ORPHAN)
     }
 
-    /// Whether a reference from that namespace names this object, not only its uid.
+    /// Whether a reference from that namespace matches this object's identity, not only its uid.
     pub fn is_meant_by(&self, reference: &OwnerReference, from: &str) -> bool {
         let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
         self.kind.resource.group == group
@@ -85,14 +85,14 @@ pub(super) struct Graph {
     dependents: HashMap<String, Dependents>,
 }
 
-/// What an object owns.
+/// The dependents of an object.
 #[derive(Default)]
 struct Dependents {
-    /// By uid, whether the dependent says that its owner must not go before it.
+    /// By uid, whether the dependent blocks its owner's deletion.
     all: HashMap<String, bool>,
-    /// How many say so: counted, since an owner of thousands is asked each time one of them goes.
+    /// Number of blocking dependents: counted, since an owner of thousands is checked each time one of them is deleted.
     blocking: usize,
-    /// Those of them that came when the owner already waited for all to go: they are looked at when another one goes.
+    /// Dependents that came when the owner was already in foreground deletion: they are synced when another one is deleted.
     late: Vec<String>,
 }
 
@@ -107,7 +107,7 @@ impl Dependents {
     }
 }
 
-/// What is to be looked at after a change.
+/// Objects to sync after a change.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Work {
     pub deletions: Vec<String>,
@@ -125,7 +125,7 @@ impl Graph {
         self.uids_of_dependents(uid).filter_map(|uid| self.objects.get(uid).cloned()).collect()
     }
 
-    /// Dependents that say their owner must not go before them.
+    /// Dependents that block their owner's deletion.
     pub fn blocking_dependents(&self, uid: &str) -> Vec<String> {
         if !self.is_blocked(uid) {
             return Vec::new();
@@ -146,7 +146,7 @@ impl Graph {
         self.dependents.get(uid).is_some_and(|dependents| dependents.blocking > 0)
     }
 
-    /// An owner that waited for its dependents, and for whom nothing is left to wait.
+    /// An owner in foreground deletion without blocking dependents.
     fn may_finish(&self, uid: &str) -> bool {
         self.objects.get(uid).is_some_and(Object::is_deleting_dependents) && !self.is_blocked(uid)
     }
@@ -194,7 +194,7 @@ impl Graph {
         self.objects.get(&reference.uid).is_some_and(|owner| owner.is_meant_by(reference, from))
     }
 
-    /// One that the owner perhaps waited for is in its way no more: it may go itself, or those that came late are next.
+    /// A dependent that may have blocked its owner is gone: the owner may be deleted, or late dependents are next.
     fn go_on_with(&mut self, owner: &str, work: &mut Work) {
         if self.may_finish(owner) {
             work.deletions.push(owner.to_owned());

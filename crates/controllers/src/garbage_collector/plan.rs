@@ -1,4 +1,4 @@
-//! What happens to an object, by the standing of its owners.
+//! Decides what happens to an object, by the state of its owners.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PropagationPolicy;
@@ -7,40 +7,40 @@ pub(super) const FOREGROUND: &str = "foregroundDeletion";
 pub(super) const ORPHAN: &str = "orphan";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Standing {
+pub(super) enum OwnerState {
     Present,
     Gone,
-    /// Being deleted, and waiting for what it owns to go first.
+    /// Being deleted, and waiting for its dependents to be deleted first.
     Waiting,
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     Nothing,
-    /// Other owners remain: only these references go.
+    /// Other owners remain: only these references are removed.
     DropReferences(Vec<String>),
     Delete {
         policy: PropagationPolicy,
-        /// Whether owners are first released from waiting, should dependents wait in turn.
+        /// Whether owners stop blocking first, because the dependents wait in turn.
         unblock: bool,
     },
 }
 
 pub(super) fn plan(
     owners: &[OwnerReference],
-    standings: &[Standing],
+    states: &[OwnerState],
     has_dependents: bool,
     finalizers: &[String],
 ) -> Action {
     if owners.is_empty() {
         return Action::Nothing;
     }
-    let lost = owners.iter().zip(standings).filter(|(_, standing)| **standing != Standing::Present);
+    let lost = owners.iter().zip(states).filter(|(_, owner_state)| **owner_state != OwnerState::Present);
     let lost: Vec<String> = lost.map(|(owner, _)| owner.uid.clone()).collect();
     if lost.len() < owners.len() {
         return if lost.is_empty() { Action::Nothing } else { Action::DropReferences(lost) };
     }
-    if has_dependents && standings.contains(&Standing::Waiting) {
+    if has_dependents && states.contains(&OwnerState::Waiting) {
         return Action::Delete { policy: PropagationPolicy::Foreground, unblock: true };
     }
     let has = |finalizer: &str| finalizers.iter().any(|present| present == finalizer);
@@ -57,13 +57,13 @@ pub(super) fn plan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Standing::{Gone, Present, Waiting};
+    use OwnerState::{Gone, Present, Waiting};
 
     #[test]
     fn the_standing_of_owners_decides() {
         let delete = |policy, unblock| Action::Delete { policy, unblock };
         let drop = |uids: &[&str]| Action::DropReferences(uids.iter().map(|uid| uid.to_string()).collect());
-        for (standings, has_dependents, finalizer, expected) in [
+        for (states, has_dependents, finalizer, expected) in [
             (vec![], false, "", Action::Nothing),
             (vec![Present], false, "", Action::Nothing),
             (vec![Gone], false, "", delete(PropagationPolicy::Background, false)),
@@ -74,11 +74,10 @@ mod tests {
             (vec![Gone], true, ORPHAN, delete(PropagationPolicy::Orphan, false)),
             (vec![Gone], true, FOREGROUND, delete(PropagationPolicy::Foreground, false)),
         ] {
-            let owners: Vec<OwnerReference> = (0..standings.len())
-                .map(|n| OwnerReference { uid: n.to_string(), ..OwnerReference::default() })
-                .collect();
+            let owners: Vec<OwnerReference> =
+                (0..states.len()).map(|n| OwnerReference { uid: n.to_string(), ..OwnerReference::default() }).collect();
             let finalizers = if finalizer.is_empty() { vec![] } else { vec![finalizer.to_owned()] };
-            assert_eq!(plan(&owners, &standings, has_dependents, &finalizers), expected, "{standings:?}");
+            assert_eq!(plan(&owners, &states, has_dependents, &finalizers), expected, "{states:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How long a job waits before it tries again after failures: 10 s at first, twice as long each time, up to 10 minutes.
+//! Backoff of a job after failures: 10 s at first, doubling up to 10 minutes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 
 use crate::common::Key;
 
-const FIRST: Duration = Duration::from_secs(10);
-const LONGEST: Duration = Duration::from_secs(600);
+const INITIAL_BACKOFF: Duration = Duration::from_secs(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(600);
 
 /// Failures since the last success, and when the last of them was.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -21,7 +21,7 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// What is known after pods were newly found to have ended.
+    /// The backoff after pods were newly observed to have finished.
     pub fn after(self, succeeded: &[Arc<Pod>], failed: &[Arc<Pod>]) -> Self {
         let last_success = succeeded.iter().map(|pod| finished_at(pod)).max();
         let before = if last_success.is_some() { Self::default() } else { self };
@@ -35,17 +35,17 @@ impl Failures {
     }
 }
 
-/// What is left to wait after so many failures, the last of which was at `last`.
+/// The remaining delay after this many failures, the last of which was at `last`.
 pub(super) fn remaining(failures: u32, last: Timestamp, now: Timestamp) -> Duration {
     if failures == 0 {
         return Duration::ZERO;
     }
-    let wait = FIRST.saturating_mul(1u32.checked_shl(failures - 1).unwrap_or(u32::MAX)).min(LONGEST);
+    let wait = INITIAL_BACKOFF.saturating_mul(1u32.checked_shl(failures - 1).unwrap_or(u32::MAX)).min(MAX_BACKOFF);
     let elapsed = Duration::try_from(now.duration_since(last)).unwrap_or_default();
     wait.saturating_sub(elapsed)
 }
 
-/// When a pod ended: by its containers, else by its readiness, its deletion or at last its creation.
+/// When a pod finished: by its containers, else by its readiness, its deletion or at last its creation.
 pub(super) fn finished_at(pod: &Pod) -> Timestamp {
     by_containers(pod)
         .or_else(|| by_readiness(pod))
@@ -60,9 +60,10 @@ fn by_containers(pod: &Pod) -> Option<Timestamp> {
         init.any(|container| container.name == name && container.restart_policy.as_deref() == Some("Always"))
     };
     let sidecars = status.init_container_statuses.iter().flatten().filter(|container| is_sidecar(&container.name));
-    let ended =
+    let finished =
         |container: &ContainerStatus| Some(container.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0);
-    let all: Option<Vec<Timestamp>> = status.container_statuses.iter().flatten().chain(sidecars).map(ended).collect();
+    let all: Option<Vec<Timestamp>> =
+        status.container_statuses.iter().flatten().chain(sidecars).map(finished).collect();
     all?.into_iter().max()
 }
 
@@ -76,7 +77,7 @@ fn by_deletion(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.deletion_timestamp.as_ref()?.0.checked_sub(grace).ok()
 }
 
-/// The failures of all unfinished jobs.
+/// The backoffs of all unfinished jobs.
 #[derive(Default)]
 pub(super) struct Records(Mutex<HashMap<Key, Failures>>);
 
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn ended(second: i64) -> Arc<Pod> {
+    fn finished(second: i64) -> Arc<Pod> {
         let at = Timestamp::from_second(second).unwrap().to_string();
         Arc::new(serde_json::from_value(json!({"metadata": {"creationTimestamp": at}})).unwrap())
     }
@@ -108,11 +109,14 @@ mod tests {
     fn failures_count_since_the_last_success() {
         let none = Failures::default();
         let at = |second| Timestamp::from_second(second).unwrap();
-        let two = none.after(&[], &[ended(10), ended(20)]);
+        let two = none.after(&[], &[finished(10), finished(20)]);
         assert_eq!(two, Failures { count: 2, last: Some(at(20)) });
         assert_eq!(two.after(&[], &[]), two);
-        assert_eq!(two.after(&[ended(30)], &[]), none);
-        assert_eq!(two.after(&[ended(30)], &[ended(25), ended(40)]), Failures { count: 1, last: Some(at(40)) });
+        assert_eq!(two.after(&[finished(30)], &[]), none);
+        assert_eq!(
+            two.after(&[finished(30)], &[finished(25), finished(40)]),
+            Failures { count: 1, last: Some(at(40)) }
+        );
     }
 
     #[test]

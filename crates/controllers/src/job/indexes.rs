@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Ordered ranges that neither overlap nor touch; both ends belong to a range.
+/// Sorted ranges that neither overlap nor touch; both ends are inclusive.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Indexes(Vec<(u32, u32)>);
 
 impl Indexes {
-    /// Reads the text; what cannot be read or is beyond the number of completions is left out.
+    /// Parses the text; ranges that are invalid or beyond the number of completions are left out.
     pub fn parse(text: &str, completions: u32) -> Self {
         let range = |part: &str| -> Option<(u32, u32)> {
             let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -9,7 +9,7 @@ use super::view::{INDEX, INDEX_FAILURES, INDEX_IGNORED, TRACKING, View, annotate
 
 const ENVIRONMENT: &str = "JOB_COMPLETION_INDEX";
 
-/// The pod of an index, or one like all others when the job has none.
+/// The pod for an index, or a plain one when the job is not indexed.
 pub(super) fn new_pod(view: &View, index: Option<u32>) -> Pod {
     let job_name = view.job.metadata.name.as_deref().unwrap_or("");
     let mut pod = pod::from_template(&view.spec.template);
@@ -25,7 +25,7 @@ pub(super) fn new_pod(view: &View, index: Option<u32>) -> Pod {
     pod.metadata.labels.get_or_insert_default().insert(INDEX.to_owned(), index.to_string());
     if let Some(spec) = &mut pod.spec {
         spec.hostname = Some(format!("{job_name}-{index}"));
-        spec.init_containers.iter_mut().flatten().chain(&mut spec.containers).for_each(tell_index);
+        spec.init_containers.iter_mut().flatten().chain(&mut spec.containers).for_each(expose_index);
     }
     if view.backs_off_per_index() {
         let (failures, ignored) = failures_of_replaced(view, index);
@@ -38,15 +38,15 @@ pub(super) fn new_pod(view: &View, index: Option<u32>) -> Pod {
     pod
 }
 
-/// Generated names are cut to leave room for their suffix; the index must stay.
+/// Generated names are truncated to leave room for their suffix; the index must stay.
 fn name_with_index(job: &str, index: u32) -> String {
-    const LONGEST: usize = 58;
+    const MAX_NAME_LENGTH: usize = 58;
     let end = format!("-{index}-");
-    let room = LONGEST - end.len();
+    let room = MAX_NAME_LENGTH - end.len();
     format!("{}{end}", &job[..job.len().min(room)])
 }
 
-fn tell_index(container: &mut Container) {
+fn expose_index(container: &mut Container) {
     let environment = container.env.get_or_insert_default();
     if environment.iter().any(|variable| variable.name == ENVIRONMENT) {
         return;

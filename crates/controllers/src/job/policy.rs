@@ -12,7 +12,7 @@ pub(super) enum Failure {
     Count,
     Ignore,
     FailIndex,
-    /// The whole job fails, for the reason told.
+    /// The whole job fails, with this message.
     FailJob(String),
 }
 
@@ -60,7 +60,7 @@ fn container_matching(pod: &Pod, requirement: &PodFailurePolicyOnExitCodesRequir
     let all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
     let matches = |container: &ContainerStatus| {
         let code = container.state.as_ref()?.terminated.as_ref()?.exit_code;
-        let named = requirement.container_name.as_ref().is_none_or(|wanted| *wanted == container.name);
+        let named = requirement.container_name.as_ref().is_none_or(|desired| *desired == container.name);
         let listed = requirement.values.contains(&code);
         let fits = match requirement.operator.as_str() {
             "In" => listed,
@@ -72,8 +72,8 @@ fn container_matching(pod: &Pod, requirement: &PodFailurePolicyOnExitCodesRequir
     all.into_iter().find_map(matches)
 }
 
-/// Whether pods are replaced only once they have ended, and not as soon as they are told to.
-pub(super) fn waits_for_the_end(spec: &JobSpec) -> bool {
+/// Whether pods are replaced only once they have finished, instead of as soon as they are terminating.
+pub(super) fn waits_for_termination(spec: &JobSpec) -> bool {
     spec.pod_replacement_policy.as_deref() == Some("Failed") || spec.pod_failure_policy.is_some()
 }
 
@@ -81,7 +81,7 @@ pub(super) fn is_failed(spec: &JobSpec, pod: &Pod) -> bool {
     match knarr_client::pod::phase(pod) {
         "Failed" => true,
         "Succeeded" => false,
-        _ => !waits_for_the_end(spec) && knarr_client::pod::is_terminating(pod),
+        _ => !waits_for_termination(spec) && knarr_client::pod::is_terminating(pod),
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) fn success(policy: Option<&SuccessPolicy>, completions: u32, succeede
         return None;
     }
     for (at, rule) in policy?.rules.iter().enumerate() {
-        let enough = |count: usize| rule.succeeded_count.is_some_and(|wanted| count >= wanted.max(0) as usize);
+        let enough = |count: usize| rule.succeeded_count.is_some_and(|desired| count >= desired.max(0) as usize);
         let met = match &rule.succeeded_indexes {
             Some(text) => {
                 let required = Indexes::parse(text, completions);
@@ -132,10 +132,10 @@ mod tests {
             }))
             .unwrap()
         };
-        let told = "Container main for pod ns/p failed with exit code 42 matching FailJob rule at index 1";
+        let message = "Container main for pod ns/p failed with exit code 42 matching FailJob rule at index 1";
         for (pod, expected) in [
             (pod(42, true), Failure::Ignore),
-            (pod(42, false), Failure::FailJob(told.into())),
+            (pod(42, false), Failure::FailJob(message.into())),
             (pod(7, false), Failure::FailIndex),
             (pod(1, false), Failure::Count),
             (pod(0, false), Failure::Count),

@@ -1,7 +1,7 @@
-//! Counting ended pods exactly once.
+//! Counts finished pods exactly once.
 //!
-//! A pod carries a finalizer until it is counted. First its uid is written to the status as not yet counted; then its
-//! finalizer is removed; then, once it is gone, the count is raised and the uid dropped. Whatever fails in between, a pod is
+//! A pod has a finalizer until it is counted. First its uid is added to the status as uncounted; then its
+//! finalizer is removed; then, once it is gone, the count is raised and the uid removed. Whatever fails in between, a pod is
 //! neither lost nor counted twice.
 
 use std::collections::HashSet;
@@ -18,21 +18,21 @@ use super::view::View;
 use crate::common::key::uid;
 use crate::common::requests::unless_zero;
 
-/// No more pods than this are in the status at once.
-const MOST_UNCOUNTED: usize = 500;
+/// At most this many pods are in the status at once.
+const MAX_UNCOUNTED: usize = 500;
 
-/// What to write first, and which pods to let go then.
+/// What to write first, and which pods lose their finalizer then.
 pub(super) struct Tracked {
     pub status: JobStatus,
     pub release: Vec<Arc<Pod>>,
-    /// What the job ends with once all pods are counted.
+    /// The condition to set once all pods are counted.
     pub ending: Option<JobCondition>,
     pub still_tracked: HashSet<String>,
-    /// Some ended pods are left for the next round.
+    /// Some finished pods are left for the next sync.
     pub reached_limit: bool,
 }
 
-/// Notes newly ended pods in the status. `finished` is the condition the job is to end with.
+/// Adds newly finished pods to the status. `finished` is the condition that the job will finish with.
 pub(super) fn track(view: &View, mut status: JobStatus, finished: Option<JobCondition>, now: Timestamp) -> Tracked {
     let still_tracked: HashSet<String> =
         view.pods.iter().filter(|pod| view.is_tracked(pod)).map(|pod| uid(&**pod).to_owned()).collect();
@@ -53,7 +53,7 @@ pub(super) fn track(view: &View, mut status: JobStatus, finished: Option<JobCond
         let count = |list: fn(&UncountedTerminatedPods) -> &Option<Vec<String>>| {
             uncounted.and_then(|uncounted| list(uncounted).as_ref()).map_or(0, Vec::len)
         };
-        if new_indexes.len() + count(|u| &u.succeeded) + count(|u| &u.failed) >= MOST_UNCOUNTED {
+        if new_indexes.len() + count(|u| &u.succeeded) + count(|u| &u.failed) >= MAX_UNCOUNTED {
             reached_limit = true;
             break;
         }
@@ -64,11 +64,11 @@ pub(super) fn track(view: &View, mut status: JobStatus, finished: Option<JobCond
         status.completed_indexes = Some(done.to_string()).filter(|text| !text.is_empty());
         status.failed_indexes = view.failed_indexes.as_ref().map(ToString::to_string);
     }
-    let ending = finished.map(|finished| begin_ending(&mut status, finished, now));
+    let ending = finished.map(|finished| set_interim_condition(&mut status, finished, now));
     Tracked { status, release, ending, still_tracked, reached_limit }
 }
 
-/// Ended pods may go; when the job is over or going away, all may.
+/// Finished pods lose their finalizer; when the job is finished or being deleted, all do.
 fn may_release(view: &View, pod: &Pod, job_is_over: bool) -> bool {
     if view.job.metadata.deletion_timestamp.is_some() || job_is_over || pod::phase(pod) == "Succeeded" {
         return true;
@@ -99,10 +99,10 @@ fn note(view: &View, pod: &Pod, finished: Option<&JobCondition>, status: &mut Jo
     }
 }
 
-/// Tells the decision, and returns the condition that follows it once nothing is left to count.
-fn begin_ending(status: &mut JobStatus, finished: JobCondition, now: Timestamp) -> JobCondition {
+/// Sets the interim condition, and returns the final one, to be set once nothing is left to count.
+fn set_interim_condition(status: &mut JobStatus, finished: JobCondition, now: Timestamp) -> JobCondition {
     let conditions = status.conditions.get_or_insert_default();
-    let told = conditions.iter().any(|known| known.type_ == finished.type_ && known.status == "True");
+    let is_reported = conditions.iter().any(|known| known.type_ == finished.type_ && known.status == "True");
     let (reason, message) = (finished.reason.clone().unwrap_or_default(), finished.message.clone().unwrap_or_default());
     match finished.type_.as_str() {
         FAILURE_TARGET => {
@@ -110,7 +110,7 @@ fn begin_ending(status: &mut JobStatus, finished: JobCondition, now: Timestamp) 
             new_condition(FAILED, &reason, message, now)
         }
         SUCCESS_CRITERIA_MET => {
-            if !told {
+            if !is_reported {
                 conditions.push(finished);
             }
             new_condition(COMPLETE, &reason, message, now)
@@ -122,7 +122,7 @@ fn begin_ending(status: &mut JobStatus, finished: JobCondition, now: Timestamp) 
 /// Moves pods without their finalizer from the list of uncounted ones into the counts.
 pub(super) fn count_released(status: &mut JobStatus, still_tracked: &HashSet<String>) {
     let Some(uncounted) = &mut status.uncounted_terminated_pods else { return };
-    let settle = |list: &mut Option<Vec<String>>| {
+    let drain = |list: &mut Option<Vec<String>>| {
         let before = list.as_ref().map_or(0, Vec::len);
         if let Some(uids) = list {
             uids.retain(|uid| still_tracked.contains(uid));
@@ -130,13 +130,13 @@ pub(super) fn count_released(status: &mut JobStatus, still_tracked: &HashSet<Str
         *list = list.take().filter(|uids| !uids.is_empty());
         (before - list.as_ref().map_or(0, Vec::len)) as i32
     };
-    let succeeded = settle(&mut uncounted.succeeded);
-    let failed = settle(&mut uncounted.failed);
+    let succeeded = drain(&mut uncounted.succeeded);
+    let failed = drain(&mut uncounted.failed);
     status.succeeded = unless_zero(status.succeeded.unwrap_or(0) + succeeded);
     status.failed = unless_zero(status.failed.unwrap_or(0) + failed);
 }
 
-/// Ends the job in its status, if all pods are counted and none is on its way out.
+/// Sets the job's final condition, if all pods are counted and none is terminating.
 pub(super) fn end(status: &mut JobStatus, ending: &JobCondition, terminating: i32) -> bool {
     let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
     if uncounted.succeeded.is_some() || uncounted.failed.is_some() || terminating > 0 {

@@ -1,4 +1,4 @@
-//! A job and its pods as one sees them: what runs, what has newly ended, which indexes are done.
+//! A job and its pods in one view: what runs, what has newly finished, which indexes are done.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -31,11 +31,11 @@ pub(super) struct View<'a> {
     pub new_failed: Vec<Arc<Pod>>,
     pub succeeded: i32,
     pub failed: i32,
-    /// As the status has them, and with what newly ended.
+    /// Indexes in the status, and with those newly finished.
     pub former_indexes: Indexes,
     pub succeeded_indexes: Indexes,
     pub failed_indexes: Option<Indexes>,
-    /// The failed pod of each index that waits to be replaced.
+    /// The failed pod of each index that waits for replacement.
     pub awaiting_replacement: BTreeMap<u32, Arc<Pod>>,
 }
 
@@ -94,7 +94,7 @@ impl<'a> View<'a> {
         policy::of_failed(self.spec.pod_failure_policy.as_ref(), pod)
     }
 
-    /// The pod's index, if it has one of those the job completes.
+    /// The pod's index, if it is below the number of completions.
     pub fn valid_index(&self, pod: &Pod) -> Option<u32> {
         index_of(pod).filter(|index| *index < self.completions())
     }
@@ -103,11 +103,11 @@ impl<'a> View<'a> {
         has_finalizer(pod) && !self.released.contains(uid(pod))
     }
 
-    fn tracked(&self, counted: &[String], wanted: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
+    fn tracked(&self, counted: &[String], desired: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
         let counted: HashSet<&str> = counted.iter().map(String::as_str).collect();
         let pods = self.pods.iter().filter(|pod| self.is_tracked(pod) && !counted.contains(uid(&***pod)));
         pods.filter(|pod| !self.is_indexed() || self.valid_index(pod).is_some())
-            .filter(|pod| wanted(pod))
+            .filter(|pod| desired(pod))
             .cloned()
             .collect()
     }
@@ -115,19 +115,19 @@ impl<'a> View<'a> {
     fn read_indexes(&mut self) {
         let status = self.job.status.clone().unwrap_or_default();
         let completions = self.completions();
-        let succeeded = self.ended_indexes(|pod| pod::phase(pod) == "Succeeded");
+        let succeeded = self.finished_indexes(|pod| pod::phase(pod) == "Succeeded");
         self.former_indexes = Indexes::parse(status.completed_indexes.as_deref().unwrap_or(""), completions);
         self.succeeded_indexes = self.former_indexes.with(succeeded);
         self.succeeded = self.succeeded_indexes.count() as i32;
         if self.backs_off_per_index() {
             let before = Indexes::parse(status.failed_indexes.as_deref().unwrap_or(""), completions);
-            self.failed_indexes = Some(before.with(self.ended_indexes(|pod| self.fails_index(pod))));
+            self.failed_indexes = Some(before.with(self.finished_indexes(|pod| self.fails_index(pod))));
             self.awaiting_replacement = self.find_awaiting_replacement();
         }
     }
 
-    fn ended_indexes(&self, wanted: impl Fn(&Pod) -> bool) -> Vec<u32> {
-        let pods = self.pods.iter().filter(|pod| has_finalizer(pod) && wanted(pod));
+    fn finished_indexes(&self, desired: impl Fn(&Pod) -> bool) -> Vec<u32> {
+        let pods = self.pods.iter().filter(|pod| has_finalizer(pod) && desired(pod));
         pods.filter_map(|pod| self.valid_index(pod)).collect()
     }
 

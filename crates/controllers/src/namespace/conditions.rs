@@ -1,4 +1,4 @@
-//! What a terminating namespace says about how far its deletion has come.
+//! Conditions of a terminating namespace: how far its deletion has come.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::Left;
 use crate::common::discovery::Kind;
 use crate::error::Result;
 
-/// How one attempt to empty a namespace went.
+/// The outcome of one attempt to empty a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Objects left, by "resource.group".
@@ -18,7 +18,7 @@ pub(super) struct Outcome {
     pub finalizers: BTreeMap<String, usize>,
     pub failures: Vec<String>,
     pub discovery: Option<String>,
-    /// Only pods were looked at, since some remain.
+    /// Only pods were deleted, since some remain.
     pub pods_only: bool,
     pub wait_seconds: i64,
 }
@@ -87,11 +87,11 @@ pub(super) fn updated(mut status: NamespaceStatus, outcome: &Outcome, now: Times
     ];
     let conditions = status.conditions.get_or_insert_default();
     for (kind, problem, reason, fine) in rows {
-        let (told, reason, message) = match problem {
+        let (condition_status, reason, message) = match problem {
             Some(message) => ("True", reason, message),
             None => ("False", fine.0, fine.1.to_owned()),
         };
-        set(conditions, kind, told, reason, message, now);
+        set(conditions, kind, condition_status, reason, message, now);
     }
     status
 }
@@ -99,7 +99,7 @@ pub(super) fn updated(mut status: NamespaceStatus, outcome: &Outcome, now: Times
 fn set(
     conditions: &mut Vec<NamespaceCondition>,
     kind: &str,
-    told: &str,
+    condition_status: &str,
     reason: &str,
     message: String,
     now: Timestamp,
@@ -109,10 +109,10 @@ fn set(
         conditions.len() - 1
     });
     let condition = &mut conditions[at];
-    if condition.status != told {
+    if condition.status != condition_status {
         condition.last_transition_time = Some(time::truncated(now));
     }
-    condition.status = told.to_owned();
+    condition.status = condition_status.to_owned();
     condition.reason = Some(reason.to_owned());
     condition.message = Some(message);
 }
@@ -121,7 +121,7 @@ fn set(
 mod tests {
     use super::*;
 
-    fn told(outcome: Outcome) -> Vec<(String, String, String)> {
+    fn rendered(outcome: Outcome) -> Vec<(String, String, String)> {
         let status = updated(NamespaceStatus::default(), &outcome, Timestamp::UNIX_EPOCH);
         let row = |c: NamespaceCondition| (c.type_, c.status, c.message.unwrap_or_default());
         status.conditions.unwrap().into_iter().map(row).collect()
@@ -129,10 +129,10 @@ mod tests {
 
     #[test]
     fn what_is_left_is_told() {
-        let fine = told(Outcome::default());
+        let fine = rendered(Outcome::default());
         assert_eq!(fine.len(), 5);
         assert!(fine.iter().all(|row| row.1 == "False"));
-        let rows = told(Outcome {
+        let rows = rendered(Outcome {
             remaining: [("configmaps.".to_owned(), 2), ("jobs.batch".to_owned(), 1)].into(),
             finalizers: [("a.b/c".to_owned(), 3)].into(),
             ..Outcome::default()
@@ -142,9 +142,10 @@ mod tests {
             "Some resources are remaining: configmaps. has 2 resource instances, jobs.batch has 1 resource instances"
         );
         assert_eq!(rows[4].2, "Some content in the namespace has finalizers remaining: a.b/c in 3 resource instances");
-        let pods = told(Outcome { remaining: [("pods.".to_owned(), 1)].into(), pods_only: true, ..Outcome::default() });
+        let pods =
+            rendered(Outcome { remaining: [("pods.".to_owned(), 1)].into(), pods_only: true, ..Outcome::default() });
         assert_eq!(pods[3].1, "False", "content is told once pods are gone");
-        let failed = told(Outcome { failures: vec!["b".into(), "a".into()], ..Outcome::default() });
+        let failed = rendered(Outcome { failures: vec!["b".into(), "a".into()], ..Outcome::default() });
         assert_eq!(failed[2].2, "Failed to delete all resource types, 2 remaining: a, b");
     }
 

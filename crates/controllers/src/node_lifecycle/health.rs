@@ -1,4 +1,4 @@
-//! Whether a node is heard from.
+//! Whether a node still reports its state.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use knarr_client::time;
 
 use crate::common::key::uid;
 
-/// Conditions only the node itself knows.
+/// Conditions that only the node itself reports.
 const OWN: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// What was last heard of a node, and when by this process' own clock.
+/// The last observed change of a node, by this process' own clock.
 #[derive(Debug)]
 pub(super) struct Health {
     pub uid: String,
     heartbeat: Option<Timestamp>,
     renewed: Option<Timestamp>,
     heard: Timestamp,
-    /// It fell silent, and its pods are not marked yet.
+    /// It stopped reporting, and its pods are not marked yet.
     owes_marks: bool,
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Alive,
-    /// The conditions as they are to be.
+    /// The conditions to write.
     Silent(Vec<NodeCondition>),
 }
 
@@ -56,7 +56,7 @@ impl Health {
         }
     }
 
-    pub fn judge(&self, node: &Node, grace: Duration, startup_grace: Duration, now: Timestamp) -> Verdict {
+    pub fn evaluate(&self, node: &Node, grace: Duration, startup_grace: Duration, now: Timestamp) -> Verdict {
         let grace = if ready(node).is_some() { grace } else { startup_grace };
         let grace = SignedDuration::try_from(grace).unwrap_or(SignedDuration::MAX);
         if now.duration_since(self.heard) <= grace {
@@ -85,7 +85,7 @@ impl Health {
         Verdict::Silent(conditions)
     }
 
-    /// Whether the node's pods have to be marked as not ready, because it fell silent now or was not done with then.
+    /// Whether the node's pods must be marked as not ready: it stopped reporting now, or marking them failed before.
     pub fn has_to_mark(&mut self, fell_silent: bool, is_ready: bool) -> bool {
         self.owes_marks = (self.owes_marks || fell_silent) && !is_ready;
         self.owes_marks
@@ -120,26 +120,26 @@ mod tests {
     #[test]
     fn silence_counts_from_the_last_change_seen() {
         let mut health = Health::new(&node(Some(1)), at(100));
-        assert_eq!(health.judge(&node(Some(1)), GRACE, STARTUP, at(150)), Verdict::Alive);
+        assert_eq!(health.evaluate(&node(Some(1)), GRACE, STARTUP, at(150)), Verdict::Alive);
         health.observe(&node(Some(1)), Some(at(5)), at(140));
-        assert_eq!(health.judge(&node(Some(1)), GRACE, STARTUP, at(190)), Verdict::Alive, "the lease was renewed");
+        assert_eq!(health.evaluate(&node(Some(1)), GRACE, STARTUP, at(190)), Verdict::Alive, "the lease was renewed");
         health.observe(&node(Some(1)), Some(at(5)), at(180));
-        let Verdict::Silent(conditions) = health.judge(&node(Some(1)), GRACE, STARTUP, at(191)) else {
+        let Verdict::Silent(conditions) = health.evaluate(&node(Some(1)), GRACE, STARTUP, at(191)) else {
             panic!("alive")
         };
         assert_eq!(conditions.len(), 4);
-        let told: Vec<_> = conditions.iter().map(|c| (c.type_.as_str(), c.reason.as_deref().unwrap())).collect();
-        assert_eq!(told[0], ("Ready", "NodeStatusUnknown"));
-        assert_eq!(told[1], ("MemoryPressure", "NodeStatusNeverUpdated"));
+        let reasons: Vec<_> = conditions.iter().map(|c| (c.type_.as_str(), c.reason.as_deref().unwrap())).collect();
+        assert_eq!(reasons[0], ("Ready", "NodeStatusUnknown"));
+        assert_eq!(reasons[1], ("MemoryPressure", "NodeStatusNeverUpdated"));
         health.observe(&node(Some(2)), Some(at(5)), at(192));
-        assert_eq!(health.judge(&node(Some(2)), GRACE, STARTUP, at(193)), Verdict::Alive, "a heartbeat came");
+        assert_eq!(health.evaluate(&node(Some(2)), GRACE, STARTUP, at(193)), Verdict::Alive, "a heartbeat came");
     }
 
     #[test]
     fn a_node_that_never_reported_has_its_own_grace() {
         let health = Health::new(&node(None), at(10));
-        assert_eq!(health.judge(&node(None), GRACE, STARTUP, at(60)), Verdict::Alive);
-        assert!(matches!(health.judge(&node(None), GRACE, STARTUP, at(61)), Verdict::Silent(_)));
+        assert_eq!(health.evaluate(&node(None), GRACE, STARTUP, at(60)), Verdict::Alive);
+        assert!(matches!(health.evaluate(&node(None), GRACE, STARTUP, at(61)), Verdict::Silent(_)));
     }
 
     #[test]

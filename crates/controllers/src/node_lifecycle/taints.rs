@@ -1,4 +1,4 @@
-//! Taints and labels that follow from what a node says of itself.
+//! Taints and labels that follow from a node's conditions and labels.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use knarr_client::time;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// Condition, status, and the taint that keeps new pods away.
+/// Condition, status, and the NoSchedule taint.
 const BY_CONDITION: [(&str, &str, &str); 6] = [
     ("Ready", "False", NOT_READY),
     ("Ready", "Unknown", UNREACHABLE),
@@ -18,7 +18,7 @@ const BY_CONDITION: [(&str, &str, &str); 6] = [
     ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
     ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
 ];
-/// Labels and the names they had before; whether the former is always kept.
+/// Labels and their deprecated names; whether the deprecated one always stays.
 const FORMER_LABELS: [(&str, &str, bool); 4] = [
     ("kubernetes.io/os", "beta.kubernetes.io/os", true),
     ("kubernetes.io/arch", "beta.kubernetes.io/arch", true),
@@ -30,11 +30,11 @@ fn present(node: &Node) -> &[Taint] {
     node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
 }
 
-fn changed(node: &Node, wanted: Vec<Taint>) -> Option<Vec<Taint>> {
-    (present(node) != wanted).then_some(wanted)
+fn changed(node: &Node, desired: Vec<Taint>) -> Option<Vec<Taint>> {
+    (present(node) != desired).then_some(desired)
 }
 
-/// All taints with those of conditions as they should be, if any is not.
+/// All taints with those of conditions updated; `None` when they are up to date.
 pub(super) fn for_conditions(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let mut keys: Vec<&str> = BY_CONDITION
@@ -49,17 +49,17 @@ pub(super) fn for_conditions(node: &Node, now: Timestamp) -> Option<Vec<Taint>> 
         let key = taint.key.as_str();
         taint.effect == "NoSchedule" && (key == UNSCHEDULABLE || BY_CONDITION.iter().any(|(_, _, known)| *known == key))
     };
-    let mut wanted: Vec<Taint> = present(node)
+    let mut desired: Vec<Taint> = present(node)
         .iter()
         .filter(|taint| !is_managed(taint) || keys.contains(&taint.key.as_str()))
         .cloned()
         .collect();
     for key in keys {
-        if !wanted.iter().any(|taint| taint.key == key && taint.effect == "NoSchedule") {
-            wanted.push(new_taint(key, "NoSchedule", now));
+        if !desired.iter().any(|taint| taint.key == key && taint.effect == "NoSchedule") {
+            desired.push(new_taint(key, "NoSchedule", now));
         }
     }
-    changed(node, wanted)
+    changed(node, desired)
 }
 
 fn new_taint(key: &str, effect: &str, added: Timestamp) -> Taint {
@@ -70,7 +70,7 @@ fn is_evicting(taint: &Taint) -> bool {
     taint.effect == "NoExecute" && (taint.key == NOT_READY || taint.key == UNREACHABLE)
 }
 
-/// What can be set right at once: a ready node drives nobody away, and one kind of silence may follow another.
+/// Changes that need no rate limit: a ready node loses the taints, and one unhealthy state may replace the other.
 pub(super) fn for_readiness(node: &Node, ready: &str, now: Timestamp) -> Option<Vec<Taint>> {
     let evicting = present(node).iter().find(|taint| is_evicting(taint));
     match (ready, evicting) {
@@ -90,7 +90,7 @@ pub(super) fn without_eviction(node: &Node) -> Option<Vec<Taint>> {
     changed(node, present(node).iter().filter(|taint| !is_evicting(taint)).cloned().collect())
 }
 
-/// The taints that make pods leave, if the node lacks the one it should have.
+/// The NoExecute taints, if the node lacks the one it should have.
 pub(super) fn to_evict(node: &Node, ready: &str, now: Timestamp) -> Option<Vec<Taint>> {
     let key = match ready {
         "False" => NOT_READY,
@@ -100,12 +100,12 @@ pub(super) fn to_evict(node: &Node, ready: &str, now: Timestamp) -> Option<Vec<T
     if present(node).iter().any(is_evicting) {
         return None;
     }
-    let mut wanted = present(node).to_vec();
-    wanted.push(new_taint(key, "NoExecute", now));
-    Some(wanted)
+    let mut desired = present(node).to_vec();
+    desired.push(new_taint(key, "NoExecute", now));
+    Some(desired)
 }
 
-/// Labels under former names that are missing or differ.
+/// Deprecated labels that are missing or differ.
 pub(super) fn missing_labels(node: &Node) -> BTreeMap<String, String> {
     let labels = node.metadata.labels.clone().unwrap_or_default();
     let lacks = |(current, former, always): &(&str, &str, bool)| {
@@ -133,7 +133,7 @@ mod tests {
         .unwrap()
     }
 
-    fn shown(taints: Option<Vec<Taint>>) -> Option<Vec<String>> {
+    fn rendered(taints: Option<Vec<Taint>>) -> Option<Vec<String>> {
         taints.map(|taints| {
             taints.into_iter().map(|t| format!("{}:{}", t.key.rsplit('/').next().unwrap(), t.effect)).collect()
         })
@@ -141,10 +141,10 @@ mod tests {
 
     #[test]
     fn taints_follow_conditions() {
-        let kept = json!([{"key": "team", "effect": "NoSchedule"}]);
+        let custom = json!([{"key": "team", "effect": "NoSchedule"}]);
         for (node, expected) in [
             (node("True", json!([]), false), None),
-            (node("True", kept.clone(), true), Some(vec!["team:NoSchedule", "unschedulable:NoSchedule"])),
+            (node("True", custom.clone(), true), Some(vec!["team:NoSchedule", "unschedulable:NoSchedule"])),
             (node("False", json!([]), false), Some(vec!["not-ready:NoSchedule"])),
             (
                 node("Unknown", json!([{"key": NOT_READY, "effect": "NoSchedule"}]), false),
@@ -153,7 +153,7 @@ mod tests {
             (node("True", json!([{"key": NOT_READY, "effect": "NoSchedule"}]), false), Some(vec![])),
         ] {
             let expected = expected.map(|list| list.into_iter().map(str::to_owned).collect::<Vec<_>>());
-            assert_eq!(shown(for_conditions(&node, Timestamp::UNIX_EPOCH)), expected);
+            assert_eq!(rendered(for_conditions(&node, Timestamp::UNIX_EPOCH)), expected);
         }
     }
 
@@ -161,14 +161,14 @@ mod tests {
     fn eviction_follows_readiness() {
         let away = json!([{"key": NOT_READY, "effect": "NoExecute"}]);
         let now = Timestamp::UNIX_EPOCH;
-        assert_eq!(shown(for_readiness(&node("True", away.clone(), false), "True", now)), Some(vec![]));
+        assert_eq!(rendered(for_readiness(&node("True", away.clone(), false), "True", now)), Some(vec![]));
         assert_eq!(
-            shown(for_readiness(&node("Unknown", away.clone(), false), "Unknown", now)),
+            rendered(for_readiness(&node("Unknown", away.clone(), false), "Unknown", now)),
             Some(vec!["unreachable:NoExecute".into()])
         );
         assert_eq!(for_readiness(&node("False", away.clone(), false), "False", now), None);
         assert_eq!(
-            shown(to_evict(&node("False", json!([]), false), "False", now)),
+            rendered(to_evict(&node("False", json!([]), false), "False", now)),
             Some(vec!["not-ready:NoExecute".into()])
         );
         assert_eq!(to_evict(&node("False", away, false), "False", now), None);

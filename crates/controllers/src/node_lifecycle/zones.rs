@@ -1,4 +1,4 @@
-//! How fast nodes of a zone may be tainted, by how many of it are away.
+//! Rate limits for tainting the nodes of a zone, by how many of them are unhealthy.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Zones {
         self.ready.insert(name(node).to_owned(), ready);
     }
 
-    /// Sets the pace of each zone by its state now.
+    /// Sets the rate of each zone by its current state.
     pub fn decide(&mut self, nodes: &[Arc<Node>], now: Timestamp) -> Decisions {
         self.ready.retain(|known, _| nodes.iter().any(|node| name(&**node) == known));
         let mut counts: HashMap<String, (usize, usize)> = HashMap::new();
@@ -67,7 +67,7 @@ impl Zones {
             let allowance = self.allowances.entry(zone).or_insert(Allowance { rate, tokens: 1.0, at: now });
             allowance.rate = rate;
         }
-        // Right after a start nothing is known yet; that is no reason to take anything back.
+        // Right after a start nothing is known yet; that is no reason to remove taints.
         let entered = all_away && !self.was_all_away;
         self.was_all_away = all_away;
         Decisions { all_away: entered }
@@ -78,7 +78,7 @@ impl Zones {
         if all_away {
             0.0
         } else if ready == 0 {
-            // A whole zone is gone while others live: its pods are needed elsewhere.
+            // A whole zone is down while others are healthy: its pods are needed elsewhere.
             self.rate
         } else if away > 2 && away as f64 / size as f64 >= self.threshold {
             if size > self.large { self.secondary_rate } else { 0.0 }
@@ -87,7 +87,7 @@ impl Zones {
         }
     }
 
-    /// Whether a node may be tainted now; if so, its zone's next one must wait.
+    /// Whether a node may be tainted now; if so, the rate limit of its zone is charged.
     pub fn may_taint(&mut self, node: &Node, now: Timestamp) -> bool {
         let Some(allowance) = self.allowances.get_mut(&zone(node)) else { return false };
         if allowance.rate == 0.0 {
@@ -127,7 +127,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// Zones of so many ready and silent nodes.
+    /// Zones with this many ready and unhealthy nodes.
     fn zones(sizes: &[(&str, usize, usize)]) -> (Zones, Vec<Arc<Node>>) {
         let mut zones = Zones::new(&Settings::default());
         let mut nodes = Vec::new();

@@ -11,7 +11,7 @@ use knarr_client::{owner, pod, time};
 
 use super::replicated::Replicated;
 
-/// At most this many pods are created or deleted before the cache must have seen them.
+/// At most this many pods are created or deleted before the cache must show them.
 const BURST: usize = 1000;
 
 #[derive(Debug, PartialEq)]
@@ -33,7 +33,7 @@ pub(super) struct Status {
     pub fully_labeled: i32,
     pub ready: i32,
     pub available: i32,
-    /// Only ReplicaSets tell it.
+    /// Only ReplicaSets have it.
     pub terminating: Option<i32>,
     pub observed_generation: i64,
     pub conditions: Vec<ReplicaSetCondition>,
@@ -60,7 +60,7 @@ pub(super) fn status<K: Replicated>(
     let old = owner.status();
     let mut status = Status {
         replicas: active.len() as i32,
-        terminating: K::TELLS_TERMINATING.then_some(terminating as i32),
+        terminating: K::REPORTS_TERMINATING.then_some(terminating as i32),
         observed_generation: owner.meta().generation.unwrap_or(0),
         ..Status::default()
     };
@@ -75,16 +75,16 @@ pub(super) fn status<K: Replicated>(
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// The failure is told when it appears and stays as it was first told until it is gone.
+/// The condition is added when a failure appears and stays unchanged until it is gone.
 fn conditions(
     mut conditions: Vec<ReplicaSetCondition>,
     failure: Option<Failure>,
     surplus: i32,
     now: Timestamp,
 ) -> Vec<ReplicaSetCondition> {
-    let told = conditions.iter().any(|condition| condition.type_ == REPLICA_FAILURE);
+    let is_reported = conditions.iter().any(|condition| condition.type_ == REPLICA_FAILURE);
     match failure {
-        Some(failure) if !told => conditions.push(ReplicaSetCondition {
+        Some(failure) if !is_reported => conditions.push(ReplicaSetCondition {
             type_: REPLICA_FAILURE.to_owned(),
             status: "True".to_owned(),
             last_transition_time: Some(time::truncated(now)),
@@ -101,7 +101,7 @@ fn conditions(
     conditions
 }
 
-/// When to look again because a ready pod will have become available.
+/// When to sync again because a ready pod will have become available.
 pub(super) fn next_availability<K: Replicated>(
     owner: &K,
     active: &[Arc<Pod>],
@@ -116,7 +116,7 @@ pub(super) fn next_availability<K: Replicated>(
     Some(next.map_or(Duration::from_secs(min_ready as u64), |at| time::until(now, at)))
 }
 
-/// The pod to create, named by the server; `None` when the owner has no template.
+/// The pod to create, with a generated name; `None` when the owner has no template.
 pub(super) fn new_pod<K: Replicated>(owner: &K) -> Option<Pod> {
     let mut pod = pod::from_template(owner.template()?);
     pod.metadata.generate_name = Some(format!("{}-", owner.meta().name.as_deref().unwrap_or("")));

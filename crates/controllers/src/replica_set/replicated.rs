@@ -1,4 +1,4 @@
-//! The two kinds that keep pods of one template, seen alike.
+//! A trait over the two kinds that replicate a pod template.
 
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::{
@@ -13,7 +13,7 @@ pub(super) trait Replicated: Namespaced {
     const COMPONENT: &'static str;
     /// As it is named in paths.
     const PLURAL: &'static str;
-    const TELLS_TERMINATING: bool;
+    const REPORTS_TERMINATING: bool;
 
     fn replicas(&self) -> i32;
     fn min_ready_seconds(&self) -> i32;
@@ -26,7 +26,7 @@ pub(super) trait Replicated: Namespaced {
 impl Replicated for ReplicaSet {
     const COMPONENT: &'static str = "replicaset-controller";
     const PLURAL: &'static str = "replicasets";
-    const TELLS_TERMINATING: bool = true;
+    const REPORTS_TERMINATING: bool = true;
 
     fn replicas(&self) -> i32 {
         self.spec.as_ref().map_or(1, |spec| spec.replicas.unwrap_or(1))
@@ -37,7 +37,7 @@ impl Replicated for ReplicaSet {
     }
 
     fn selector(&self) -> Selector {
-        // The API server lets no selector in that cannot be read.
+        // The API server accepts no invalid selector.
         self.spec.as_ref().and_then(|spec| Selector::of(&spec.selector).ok()).unwrap_or_else(Selector::nothing)
     }
 
@@ -75,7 +75,7 @@ impl Replicated for ReplicaSet {
 impl Replicated for ReplicationController {
     const COMPONENT: &'static str = "replication-controller";
     const PLURAL: &'static str = "replicationcontrollers";
-    const TELLS_TERMINATING: bool = false;
+    const REPORTS_TERMINATING: bool = false;
 
     fn replicas(&self) -> i32 {
         self.spec.as_ref().map_or(1, |spec| spec.replicas.unwrap_or(1))

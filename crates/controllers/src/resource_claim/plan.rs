@@ -1,4 +1,4 @@
-//! What pods and their resource claims need of each other.
+//! Decisions about pods and their resource claims.
 
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
@@ -10,16 +10,16 @@ use crate::common::key::{name, namespace, uid};
 const ENTRY: &str = "resource.kubernetes.io/pod-claim-name";
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// Generated names have room for this and five random letters.
-const LONGEST_BASE: usize = 57;
-const MOST_CONSUMERS: usize = 256;
+const MAX_BASE_LENGTH: usize = 57;
+const MAX_CONSUMERS: usize = 256;
 
-/// Which claim an entry of a pod means.
+/// Which claim an entry of a pod refers to.
 #[derive(Debug, PartialEq)]
 pub(super) enum Named<'a> {
     As(&'a str),
-    /// It comes from a template, and none was made so far.
+    /// From a template, and not created yet.
     NotYet,
-    /// It was found that none is needed.
+    /// None is needed.
     NotNeeded,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn named<'a>(pod: &'a Pod, entry: &'a PodResourceClaim) -> Named<'a> 
     }
 }
 
-/// The pod will not run, or not again.
+/// The pod has finished or will never run.
 pub(super) fn is_done(pod: &Pod) -> bool {
     pod::is_terminal(pod) || pod::is_terminating(pod) && pod::node_name(pod).is_none()
 }
@@ -72,13 +72,13 @@ pub(super) fn new_claim(pod: &Pod, entry: &PodResourceClaim, template: &Resource
     }
 }
 
-/// Both names, each cut by its share when they are too long together.
+/// Both names, each truncated proportionally when they are too long together.
 fn base_name(pod: &str, entry: &str) -> String {
     let whole = format!("{pod}-{entry}-");
-    if whole.len() <= LONGEST_BASE {
+    if whole.len() <= MAX_BASE_LENGTH {
         return whole;
     }
-    let share = |part: &str| part.len() * LONGEST_BASE / whole.len();
+    let share = |part: &str| part.len() * MAX_BASE_LENGTH / whole.len();
     format!("{}-{}", &pod[..share(pod)], &entry[..share(entry)])
 }
 
@@ -86,18 +86,18 @@ pub(super) fn consumers(claim: &ResourceClaim) -> &[ResourceClaimConsumerReferen
     claim.status.as_ref().and_then(|status| status.reserved_for.as_deref()).unwrap_or_default()
 }
 
-/// Whether the pod runs with the claim's devices without having them to itself yet.
+/// Whether the pod runs with the claim's devices without having reserved them yet.
 pub(super) fn may_be_reserved(claim: &ResourceClaim, pod: &Pod) -> bool {
     let allocated = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
     let all = consumers(claim);
-    allocated && all.len() < MOST_CONSUMERS && !all.iter().any(|consumer| consumer.uid == uid(pod))
+    allocated && all.len() < MAX_CONSUMERS && !all.iter().any(|consumer| consumer.uid == uid(pod))
 }
 
 fn has_finalizer(claim: &ResourceClaim) -> bool {
     claim.metadata.finalizers.iter().flatten().any(|present| present == FINALIZER)
 }
 
-/// The claim used only by those that remain; its devices are free when there are none.
+/// The claim reserved for the remaining consumers only; deallocated when there are none.
 pub(super) fn without_consumers(
     claim: &ResourceClaim,
     remaining: &[ResourceClaimConsumerReference],
@@ -115,7 +115,7 @@ pub(super) fn without_consumers(
     (changed.status != claim.status && claim.status.is_some()).then_some(changed)
 }
 
-/// The claim without its protection, when nothing is allocated and nobody uses it.
+/// The claim without its finalizer, when it is neither allocated nor reserved.
 pub(super) fn without_finalizer(
     claim: &ResourceClaim,
     remaining: &[ResourceClaimConsumerReference],

@@ -1,4 +1,4 @@
-//! What objects count for.
+//! The usage that objects are charged with.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,12 @@ use knarr_client::quantity::{Format, Quantity};
 
 use crate::common::pod_resources::{Resources, limits, requests};
 
-/// Counted with the objects themselves, which this controller looks at anyway.
+/// Counted with the objects themselves, which this controller reads anyway.
 const TYPED: [&str; 3] = ["count/pods", "count/services", "count/persistentvolumeclaims"];
 /// Names from before `count/` existed.
 const PLAIN: [&str; 4] = ["configmaps", "secrets", "replicationcontrollers", "resourcequotas"];
 
-/// Events come from components, not from who would be held to the quota.
+/// Events come from components, not from users whom the quota limits.
 const NEVER_COUNTED: [&str; 2] = ["count/events", "count/events.events.k8s.io"];
 
 pub(super) fn is_never_counted(resource: &str) -> bool {
@@ -27,7 +27,7 @@ fn count(number: usize) -> Quantity {
     Quantity::new(number as i64, Format::DecimalSi)
 }
 
-/// The kind whose objects a resource name counts.
+/// The resource whose objects a resource name counts.
 pub(super) fn counted_kind(resource: &str) -> Option<String> {
     if TYPED.contains(&resource) || is_never_counted(resource) {
         return None;
@@ -68,7 +68,7 @@ pub(super) fn of_pod(pod: &Pod, now: Timestamp) -> Resources {
     used
 }
 
-/// Until it has ended, or should have by its deletion.
+/// A pod counts until it has finished, or its grace period after deletion has passed.
 fn uses_resources(pod: &Pod, now: Timestamp) -> bool {
     if pod::is_terminal(pod) {
         return false;
@@ -124,12 +124,12 @@ pub(super) fn has_scopes(quota: &ResourceQuota) -> bool {
     !requirements(quota).is_empty()
 }
 
-/// Whether the pod is within all scopes of the quota.
+/// Whether the pod matches all scopes of the quota.
 pub(super) fn covers_pod(quota: &ResourceQuota, pod: &Pod) -> bool {
     requirements(quota).iter().all(|requirement| in_scope(requirement, pod))
 }
 
-/// Whether the claim is within all scopes of the quota: the only one that claims have is that of their attributes classes.
+/// Whether the claim matches all scopes of the quota: the only one for claims is the volume attributes class.
 pub(super) fn covers_claim(quota: &ResourceQuota, claim: &PersistentVolumeClaim) -> bool {
     let classes = attributes_classes(claim);
     requirements(quota).iter().all(|requirement| {
@@ -141,14 +141,14 @@ pub(super) fn covers_claim(quota: &ResourceQuota, claim: &PersistentVolumeClaim)
     })
 }
 
-/// The attributes classes that a claim asks for, has, or is being changed to.
+/// The attributes classes that a claim requests, has, or is being changed to.
 fn attributes_classes(claim: &PersistentVolumeClaim) -> BTreeSet<&str> {
     let status = claim.status.as_ref();
-    let asked = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.as_deref());
+    let requested = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.as_deref());
     let current = status.and_then(|status| status.current_volume_attributes_class_name.as_deref());
     let target = status.and_then(|status| status.modify_volume_status.as_ref());
     let target = target.and_then(|change| change.target_volume_attributes_class_name.as_deref());
-    [asked, current, target].into_iter().flatten().filter(|class| !class.is_empty()).collect()
+    [requested, current, target].into_iter().flatten().filter(|class| !class.is_empty()).collect()
 }
 
 fn name_matches(name: Option<&str>, requirement: &ScopedResourceSelectorRequirement) -> bool {
@@ -181,7 +181,7 @@ fn in_scope(requirement: &ScopedResourceSelectorRequirement, pod: &Pod) -> bool 
         "NotTerminating" => !has_deadline,
         "BestEffort" => is_best_effort(pod),
         "NotBestEffort" => !is_best_effort(pod),
-        "CrossNamespacePodAffinity" => looks_beyond_its_namespace(pod),
+        "CrossNamespacePodAffinity" => selects_other_namespaces(pod),
         "PriorityClass" => {
             let class = spec.and_then(|spec| spec.priority_class_name.as_deref()).filter(|class| !class.is_empty());
             name_matches(class, requirement)
@@ -191,8 +191,8 @@ fn in_scope(requirement: &ScopedResourceSelectorRequirement, pod: &Pod) -> bool 
 }
 
 fn is_best_effort(pod: &Pod) -> bool {
-    let told = pod.status.as_ref().and_then(|status| status.qos_class.as_deref());
-    if let Some(class) = told {
+    let reported = pod.status.as_ref().and_then(|status| status.qos_class.as_deref());
+    if let Some(class) = reported {
         return class == "BestEffort";
     }
     let asks = |resources: Resources| {
@@ -201,7 +201,7 @@ fn is_best_effort(pod: &Pod) -> bool {
     !asks(requests(pod)) && !asks(limits(pod))
 }
 
-fn looks_beyond_its_namespace(pod: &Pod) -> bool {
+fn selects_other_namespaces(pod: &Pod) -> bool {
     let beyond = |term: &PodAffinityTerm| {
         term.namespaces.as_ref().is_some_and(|names| !names.is_empty()) || term.namespace_selector.is_some()
     };
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn told(used: Resources) -> Vec<String> {
+    fn rendered(used: Resources) -> Vec<String> {
         used.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
     }
 
@@ -239,9 +239,9 @@ mod tests {
             .unwrap()
         };
         let now = Timestamp::UNIX_EPOCH;
-        assert_eq!(told(of_pod(&pod(json!({"phase": "Succeeded"})), now)), ["count/pods=1"]);
+        assert_eq!(rendered(of_pod(&pod(json!({"phase": "Succeeded"})), now)), ["count/pods=1"]);
         assert_eq!(
-            told(of_pod(&pod(json!({"phase": "Running"})), now)),
+            rendered(of_pod(&pod(json!({"phase": "Running"})), now)),
             [
                 "count/pods=1",
                 "cpu=100m",
@@ -259,15 +259,18 @@ mod tests {
     fn what_services_and_claims_count_for() {
         let service = |spec: Value| serde_json::from_value::<Service>(json!({"spec": spec})).unwrap();
         let balancer = service(json!({"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}));
-        assert!(told(of_service(&balancer)).contains(&"services.nodeports=2".to_owned()));
+        assert!(rendered(of_service(&balancer)).contains(&"services.nodeports=2".to_owned()));
         assert!(
-            told(of_service(&service(json!({"ports": [{"port": 1}]})))).contains(&"services.nodeports=0".to_owned())
+            rendered(of_service(&service(json!({"ports": [{"port": 1}]}))))
+                .contains(&"services.nodeports=0".to_owned())
         );
         let claim: PersistentVolumeClaim = serde_json::from_value(
             json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "5Gi"}}}}),
         )
         .unwrap();
-        assert!(told(of_claim(&claim)).contains(&"fast.storageclass.storage.k8s.io/requests.storage=5Gi".to_owned()));
+        assert!(
+            rendered(of_claim(&claim)).contains(&"fast.storageclass.storage.k8s.io/requests.storage=5Gi".to_owned())
+        );
     }
 
     #[test]

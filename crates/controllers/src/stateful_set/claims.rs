@@ -1,7 +1,7 @@
-//! Volume claims of pods, and who owns them.
+//! Volume claims of pods, and their owners.
 //!
-//! Owners carry the retention policy out: a claim owned by the set goes with it, one owned by a pod beyond the wanted number
-//! goes with that pod.
+//! Owner references implement the retention policy: a claim owned by the set is deleted with it, one owned by a surplus
+//! pod is deleted with that pod.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ pub(super) fn claim_name(set: &StatefulSet, template: &PersistentVolumeClaim, or
     format!("{}-{}-{ordinal}", name(template), name(set))
 }
 
-/// The claims the pod needs, as they are to be made.
-pub(super) fn wanted(set: &StatefulSet, pod: &Pod) -> Vec<PersistentVolumeClaim> {
+/// The claims the pod needs.
+pub(super) fn desired(set: &StatefulSet, pod: &Pod) -> Vec<PersistentVolumeClaim> {
     let (Some(spec), Some(ordinal)) = (&set.spec, ordinal_of(pod)) else { return Vec::new() };
     let make = |template: &PersistentVolumeClaim| {
         let mut claim = template.clone();
@@ -33,7 +33,7 @@ pub(super) fn wanted(set: &StatefulSet, pod: &Pod) -> Vec<PersistentVolumeClaim>
     spec.volume_claim_templates.iter().flatten().map(make).collect()
 }
 
-/// Whether claims are deleted with the set, and with pods scaled away.
+/// Whether claims are deleted with the set, and with pods that are scaled down.
 fn policy(set: &StatefulSet) -> (bool, bool) {
     let policy = set.spec.as_ref().and_then(|spec| spec.persistent_volume_claim_retention_policy.as_ref());
     let deletes = |when: Option<&String>| when.is_some_and(|when| when == "Delete");
@@ -47,7 +47,7 @@ fn names<K: Resource<DynamicType = ()>>(reference: &OwnerReference, object: &K) 
     reference.api_version == K::api_version(&()) && reference.kind == K::kind(&()) && reference.name == name(object)
 }
 
-/// A former object of the same name owns the claim: it is on its way out.
+/// A former object of the same name owns the claim: the claim is being deleted.
 fn has_stale_owner<K: Resource<DynamicType = ()>>(claim: &PersistentVolumeClaim, object: &K) -> bool {
     let owners = claim.metadata.owner_references.as_deref().unwrap_or_default();
     owners.iter().any(|reference| names(reference, object) && reference.uid != uid(object))
@@ -59,10 +59,10 @@ pub(super) fn are_leaving(
     claim: impl Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
 ) -> bool {
     policy(set).1
-        && wanted(set, pod).iter().filter_map(|wanted| claim(name(wanted))).any(|claim| has_stale_owner(&claim, pod))
+        && desired(set, pod).iter().filter_map(|desired| claim(name(desired))).any(|claim| has_stale_owner(&claim, pod))
 }
 
-/// Somebody else manages the claim, so the policy does not apply to it.
+/// Another controller manages the claim, so the policy does not apply to it.
 pub(super) fn has_other_controller(claim: &PersistentVolumeClaim, set: &StatefulSet, pod: &Pod) -> bool {
     if policy(set) == (false, false) {
         return false;
@@ -78,7 +78,7 @@ pub(super) fn has_other_controller(claim: &PersistentVolumeClaim, set: &Stateful
     })
 }
 
-/// The claim with the owners the policy wants, unless it has them.
+/// The claim with the owners that the policy requires; `None` when it has them.
 pub(super) fn with_owners(
     claim: &PersistentVolumeClaim,
     set: &StatefulSet,
@@ -128,7 +128,7 @@ mod tests {
         };
         let pod: Pod =
             serde_json::from_value(json!({"metadata": {"name": "web-1", "namespace": "ns", "uid": "p"}})).unwrap();
-        let claim = wanted(&set("Retain", "Retain", 2), &pod).remove(0);
+        let claim = desired(&set("Retain", "Retain", 2), &pod).remove(0);
         assert_eq!(name(&claim), "data-web-1");
         assert_eq!(claim.metadata.labels.as_ref().unwrap()["app"], "web");
         for (deleted, scaled, replicas, owner) in [

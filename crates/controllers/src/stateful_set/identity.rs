@@ -1,4 +1,4 @@
-//! Names, order and making of the pods.
+//! Names, ordinals and construction of the pods.
 
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume};
@@ -11,7 +11,7 @@ use crate::common::key::{name, namespace};
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
-/// "web-3" is the fourth of "web".
+/// "web-3" is ordinal 3 of "web".
 pub(super) fn parent_and_ordinal(pod: &str) -> Option<(&str, i32)> {
     let (parent, ordinal) = pod.rsplit_once('-')?;
     ordinal.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
@@ -64,7 +64,7 @@ fn set_identity(pod: &mut Pod, ordinal: i32) {
     labels.insert(POD_INDEX.to_owned(), ordinal.to_string());
 }
 
-/// The pod's own claims take the place of volumes of the same name.
+/// The pod's own claims replace volumes of the same name.
 fn set_storage(set: &StatefulSet, spec: &StatefulSetSpec, pod: &mut Pod, ordinal: i32) {
     let templates = spec.volume_claim_templates.as_deref().unwrap_or_default();
     if templates.is_empty() {
@@ -84,7 +84,7 @@ fn set_storage(set: &StatefulSet, spec: &StatefulSetSpec, pod: &mut Pod, ordinal
     pod_spec.volumes = Some(claimed.chain(others).collect());
 }
 
-/// The pod with its labels and volumes as they should be, if they are not.
+/// The pod with its labels and volumes corrected; `None` when they are right.
 pub(super) fn corrected(set: &StatefulSet, spec: &StatefulSetSpec, pod: &Pod) -> Option<Pod> {
     let ordinal = ordinal_of(pod)?;
     let labelled =

@@ -1,4 +1,4 @@
-//! The revisions of a stateful set's template: the one pods come from, and the one they go to.
+//! The revisions of a stateful set's template: current and update.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) struct Revisions {
     pub current: Arc<ControllerRevision>,
     pub update: Arc<ControllerRevision>,
     pub collisions: i32,
-    /// All there are, oldest first.
+    /// All existing revisions, oldest first.
     pub all: Vec<Arc<ControllerRevision>>,
 }
 
@@ -50,7 +50,7 @@ pub(super) async fn find(
     let update = match (equal, all.last()) {
         (Some(equal), Some(last)) if name(&*equal) == name(&**last) => equal,
         (Some(equal), _) => {
-            // A former template is back: its revision becomes the newest.
+            // A former template was restored: its revision becomes the newest.
             let renumbered = ControllerRevision { revision: history::next_number(&all), ..(*equal).clone() };
             Arc::new(replace(client, &renumbered).await?)
         }
@@ -94,12 +94,12 @@ async fn create(
                 }
                 *collisions += 1;
             }
-            answer => return Ok(answer?),
+            result => return Ok(result?),
         }
     }
 }
 
-/// Removes the oldest revisions beyond the limit that neither pods nor the set are at.
+/// Deletes the oldest revisions beyond the limit that neither pods nor the set use.
 pub(super) async fn clean_up(
     client: &Client,
     spec: &StatefulSetSpec,

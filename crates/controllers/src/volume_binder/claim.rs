@@ -1,4 +1,4 @@
-//! What becomes of a claim.
+//! Decides what happens to a claim.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const BETA_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 
-/// Provisioners that were part of Kubernetes once; drivers outside of it do their work.
+/// In-tree provisioners whose work CSI drivers do now.
 const MOVED_OUT: [&str; 7] = [
     "kubernetes.io/aws-ebs",
     "kubernetes.io/azure-disk",
@@ -32,7 +32,7 @@ pub(super) struct Observed {
     pub default_class: Option<String>,
     /// The volume the claim names.
     pub requested: Option<Arc<PersistentVolume>>,
-    /// Volumes of the claim's class, and those meant for it.
+    /// Volumes of the claim's class, and those bound to it.
     pub candidates: Vec<Arc<PersistentVolume>>,
     /// Pods that use the claim.
     pub pods: Vec<Arc<Pod>>,
@@ -41,7 +41,7 @@ pub(super) struct Observed {
 #[derive(Debug)]
 pub(super) enum ClaimStep {
     Bind(Arc<PersistentVolume>),
-    /// It names no class, and by now there is a default one.
+    /// It names no class, and there is a default one now.
     AssignClass(String),
     Wait {
         event: Option<(EventType, &'static str, String)>,
@@ -143,7 +143,7 @@ fn plan_unbound(claim: &PersistentVolumeClaim, observed: &Observed) -> ClaimStep
     }
 }
 
-/// Whether volumes of the class are chosen when a pod that uses the claim has its node.
+/// Whether the class delays binding until a pod that uses the claim is scheduled.
 pub(super) fn waits_for_consumer(class: &StorageClass) -> bool {
     class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
 }
@@ -178,7 +178,7 @@ fn waiting_for_consumer(pods: &[Arc<Pod>]) -> (&'static str, String) {
     }
 }
 
-/// The claim marked for its provisioner, unless it is already.
+/// The claim with the annotations for its provisioner; `None` when it has them.
 pub(super) fn with_provisioner(claim: &PersistentVolumeClaim, provisioner: &str) -> Option<PersistentVolumeClaim> {
     let mut changed = claim.clone();
     let annotations = changed.metadata.annotations.get_or_insert_default();
@@ -187,7 +187,7 @@ pub(super) fn with_provisioner(claim: &PersistentVolumeClaim, provisioner: &str)
     (changed.metadata != claim.metadata).then_some(changed)
 }
 
-/// The claim naming the volume, unless it does already.
+/// The claim with the volume's name; `None` when it has it.
 pub(super) fn bound_to(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<PersistentVolumeClaim> {
     let mut changed = claim.clone();
     let spec = changed.spec.get_or_insert_default();
@@ -210,7 +210,7 @@ pub(super) fn with_bound_status(
     let was_bound = status.phase.as_deref() == Some("Bound");
     status.phase = Some("Bound".to_owned());
     status.access_modes = spec.access_modes.clone();
-    // A resize changes the capacity of a bound claim by itself.
+    // A resize updates the capacity of a bound claim by itself.
     if !was_bound || status.capacity.is_none() {
         let storage = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage").cloned());
         status.capacity = storage.map(|storage| [("storage".to_owned(), storage)].into());
@@ -253,7 +253,7 @@ mod tests {
         Some(Arc::new(serde_json::from_value(value).unwrap()))
     }
 
-    fn shown(step: &ClaimStep) -> String {
+    fn rendered(step: &ClaimStep) -> String {
         match step {
             ClaimStep::Bind(volume) => format!("bind {}", name(&**volume)),
             ClaimStep::AssignClass(class) => format!("class {class}"),
@@ -306,7 +306,7 @@ mod tests {
                 "lost ClaimMisbound",
             ),
         ] {
-            assert_eq!(shown(&plan(&claim, &observed)), expected);
+            assert_eq!(rendered(&plan(&claim, &observed)), expected);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Which volume fits a claim best.
+//! Finds the volume that fits a claim best.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ pub(super) fn volume_class(volume: &PersistentVolume) -> &str {
     annotated.or(named).map_or("", String::as_str)
 }
 
-/// Whether the volume is meant for the claim; a reference without uid was made before there was a claim.
+/// Whether the volume is reserved for the claim; a reference without uid was written before the claim existed.
 pub(super) fn is_for(reference: &ObjectReference, claim: &PersistentVolumeClaim) -> bool {
     reference.name.as_deref() == Some(name(claim))
         && reference.namespace.as_deref() == Some(namespace(claim))
-        && reference.uid.as_deref().is_none_or(|wanted| wanted.is_empty() || wanted == uid(claim))
+        && reference.uid.as_deref().is_none_or(|desired| desired.is_empty() || desired == uid(claim))
 }
 
-/// The volume already meant for the claim, else the smallest that suits. With `delayed`, only the scheduler chooses freely.
+/// The volume already reserved for the claim, else the smallest that fits. With `delayed`, only the scheduler chooses freely.
 pub(super) fn best(
     claim: &PersistentVolumeClaim,
     candidates: &[Arc<PersistentVolume>],
@@ -62,7 +62,7 @@ pub(super) fn best(
     free.min_by(|a, b| capacity(a).cmp(&capacity(b)).then_with(|| name(&***a).cmp(name(&***b)))).cloned()
 }
 
-/// Why a claim cannot use a volume, in the words people are told.
+/// Why a claim cannot use a volume, as the event's message.
 pub(super) fn unsuited(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
     let (volume_spec, claim_spec) = (volume.spec.as_ref()?, claim.spec.as_ref()?);
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
@@ -81,8 +81,8 @@ pub(super) fn unsuited(volume: &PersistentVolume, claim: &PersistentVolumeClaim)
 
 pub(super) fn has_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let offered = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
-    let wanted = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
-    wanted.iter().all(|mode| offered.contains(mode))
+    let desired = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
+    desired.iter().all(|mode| offered.contains(mode))
 }
 
 fn capacity(volume: &PersistentVolume) -> Quantity {

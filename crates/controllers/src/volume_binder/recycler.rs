@@ -1,6 +1,6 @@
-//! Empties a released volume, so that another claim can have it.
+//! Scrubs a released volume, so that another claim can use it.
 //!
-//! A pod mounts the volume and deletes what is in it. What happens to the pod is told on the volume.
+//! A pod mounts the volume and deletes its content. Events of the pod are repeated on the volume.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -40,7 +40,7 @@ pub(super) fn can_recycle(volume: &PersistentVolume) -> bool {
     volume.spec.as_ref().is_some_and(|spec| spec.host_path.is_some() || spec.nfs.is_some())
 }
 
-/// Empties the volume; done when its pod is.
+/// Recycles the volume; returns when its pod has finished.
 pub(super) async fn recycle(
     client: &Client,
     volume: &PersistentVolume,
@@ -50,7 +50,7 @@ pub(super) async fn recycle(
     let pod_name = format!("recycler-for-{}", name(volume));
     let pod = match api.create(&PostParams::default(), &pod_of(volume, &pod_name)).await {
         Ok(pod) => pod,
-        // It may be of an earlier run, or somebody's who wants the volume kept: in either case it has to go.
+        // The pod may be from a previous run, or created by someone who wants to keep the volume: in either case it must be deleted.
         Err(error) if is_already_there(&error) => {
             let deleted = ignore_not_found(api.delete(&pod_name, &DeleteParams::default()).await);
             return Err(deleted
@@ -69,7 +69,7 @@ pub(super) async fn recycle(
     Ok(())
 }
 
-/// How the pod ended.
+/// How the pod finished.
 async fn end_of(api: &Api<Pod>, pod: &str, since: &str) -> Result<(), String> {
     let only = WatchParams::default().fields(&format!("metadata.name={pod}"));
     let changes = api.watch(&only, since).await.map_err(|error| error.to_string())?;
@@ -77,8 +77,8 @@ async fn end_of(api: &Api<Pod>, pod: &str, since: &str) -> Result<(), String> {
     while let Some(change) = changes.next().await {
         match change {
             Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) => {
-                if let Some(ended) = outcome(&pod) {
-                    return ended;
+                if let Some(outcome_of) = outcome(&pod) {
+                    return outcome_of;
                 }
             }
             Ok(WatchEvent::Deleted(_)) => return Err("recycler pod was deleted".to_owned()),
@@ -101,7 +101,7 @@ fn outcome(pod: &Pod) -> Option<Result<(), String>> {
     }
 }
 
-/// Tells on the volume what happens to its pod, for as long as it is asked.
+/// Repeats the pod's events on the volume until it is dropped.
 async fn pass_on_events(
     client: &Client,
     pod: &str,
@@ -123,14 +123,14 @@ async fn pass_on_events(
                 }
             }
         }
-        Err(error) => tracing::debug!(%error, pod, "cannot follow what happens to a pod"),
+        Err(error) => tracing::debug!(%error, pod, "cannot watch the events of a recycler pod"),
     }
     std::future::pending().await
 }
 
 fn pod_of(volume: &PersistentVolume, pod: &str) -> Pod {
     let spec = volume.spec.as_ref();
-    let (source, least) = match spec.and_then(|spec| spec.nfs.as_ref()) {
+    let (source, min) = match spec.and_then(|spec| spec.nfs.as_ref()) {
         Some(nfs) => (json!({"nfs": {"server": nfs.server, "path": nfs.path}}), 300),
         None => {
             let path = spec.and_then(|spec| spec.host_path.as_ref()).map_or("", |source| &source.path);
@@ -138,7 +138,7 @@ fn pod_of(volume: &PersistentVolume, pod: &str) -> Pod {
         }
     };
     let size = spec.and_then(|spec| spec.capacity.as_ref()?.get("storage")).map_or(0, quantity::value);
-    let seconds = (size / (1 << 30) * SECONDS_PER_GIBIBYTE).max(least);
+    let seconds = (size / (1 << 30) * SECONDS_PER_GIBIBYTE).max(min);
     let mut mounted = json!({"name": "vol"});
     if let (Value::Object(mounted), Value::Object(source)) = (&mut mounted, source) {
         mounted.extend(source);
@@ -185,11 +185,11 @@ mod tests {
 
     #[test]
     fn a_pod_tells_how_it_ended() {
-        let ended = |status: Value| outcome(&serde_json::from_value(json!({"status": status})).unwrap());
-        assert_eq!(ended(json!({"phase": "Running"})), None);
-        assert_eq!(ended(json!({"phase": "Succeeded"})), Some(Ok(())));
-        assert_eq!(ended(json!({"phase": "Failed", "message": "late"})), Some(Err("late".to_owned())));
+        let outcome_of = |status: Value| outcome(&serde_json::from_value(json!({"status": status})).unwrap());
+        assert_eq!(outcome_of(json!({"phase": "Running"})), None);
+        assert_eq!(outcome_of(json!({"phase": "Succeeded"})), Some(Ok(())));
+        assert_eq!(outcome_of(json!({"phase": "Failed", "message": "late"})), Some(Err("late".to_owned())));
         let unknown = "pod failed, pod.Status.Message unknown".to_owned();
-        assert_eq!(ended(json!({"phase": "Failed"})), Some(Err(unknown)));
+        assert_eq!(outcome_of(json!({"phase": "Failed"})), Some(Err(unknown)));
     }
 }

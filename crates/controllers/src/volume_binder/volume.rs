@@ -1,4 +1,4 @@
-//! What becomes of a volume.
+//! Decides what happens to a volume.
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 
@@ -14,20 +14,20 @@ const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
 pub(super) enum VolumeStep {
     Nothing,
     Phase(&'static str),
-    LookAtClaim(Key),
-    /// Its claim uses another volume: let it go.
+    SyncClaim(Key),
+    /// Its claim uses another volume: release it.
     Unbind(PersistentVolume),
     Fail {
         reason: &'static str,
         message: String,
     },
-    /// Its content is a directory of this machine: that goes, and then the volume.
+    /// Its content is a directory of this host: delete it, then the volume.
     RemoveDirectory(String),
-    /// It is to be emptied for the next claim.
+    /// Recycle it for the next claim.
     Recycle,
 }
 
-/// `claim` is the one the volume is for, of the same uid.
+/// `claim` is the one that the volume's reference names, with the same uid.
 pub(super) fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> VolumeStep {
     let Some(spec) = &volume.spec else { return VolumeStep::Nothing };
     let reference = spec.claim_ref.as_ref();
@@ -37,7 +37,7 @@ pub(super) fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeCla
     let Some(claim) = claim else { return released(volume) };
     let bound_to = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or("");
     if bound_to.is_empty() {
-        return VolumeStep::LookAtClaim(Key::of(claim));
+        return VolumeStep::SyncClaim(Key::of(claim));
     }
     if bound_to == name(volume) {
         return VolumeStep::Phase("Bound");
@@ -50,7 +50,7 @@ pub(super) fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeCla
     }
 }
 
-/// Its claim is gone: first that is told, then its policy is carried out.
+/// Its claim is gone: sets the phase, then carries out the reclaim policy.
 fn released(volume: &PersistentVolume) -> VolumeStep {
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     if !matches!(phase, Some("Released" | "Failed")) {
@@ -59,7 +59,7 @@ fn released(volume: &PersistentVolume) -> VolumeStep {
     let spec = volume.spec.as_ref();
     match spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()) {
         None | Some("Retain") => VolumeStep::Nothing,
-        // Whoever provisioned it deletes it.
+        // The external provisioner deletes it.
         Some("Delete") if has_annotation(volume, PROVISIONED_BY) || has_annotation(volume, MIGRATED_TO) => {
             VolumeStep::Nothing
         }
@@ -86,7 +86,7 @@ fn released(volume: &PersistentVolume) -> VolumeStep {
     }
 }
 
-/// Only what is meant to be thrown away is.
+/// Only directories for temporary files may be deleted.
 fn remove(path: &str) -> VolumeStep {
     if path.strip_prefix("/tmp/").is_some_and(|rest| !rest.is_empty() && rest.split('/').all(|part| part != "..")) {
         return VolumeStep::RemoveDirectory(path.to_owned());
@@ -109,14 +109,14 @@ pub(super) fn unbound(volume: &PersistentVolume) -> PersistentVolume {
         if by_controller {
             spec.claim_ref = None;
         } else if let Some(reference) = &mut spec.claim_ref {
-            // An administrator meant it for a claim of this name: it stays so for the next one.
+            // An administrator reserved it for a claim of this name: it stays reserved for the next one.
             reference.uid = None;
         }
     }
     changed
 }
 
-/// The volume with its reference to the claim complete, unless it is.
+/// The volume with its reference to the claim completed; `None` when it is.
 pub(super) fn claimed_by(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<PersistentVolume> {
     let mut changed = volume.clone();
     let spec = changed.spec.get_or_insert_default();
@@ -172,10 +172,10 @@ mod tests {
     #[test]
     fn volumes_go_their_way() {
         let to = json!({"namespace": "ns", "name": "c", "uid": "u"});
-        let shown = |step: &VolumeStep| match step {
+        let rendered = |step: &VolumeStep| match step {
             VolumeStep::Nothing => "nothing".to_owned(),
             VolumeStep::Phase(phase) => format!("phase {phase}"),
-            VolumeStep::LookAtClaim(key) => format!("look at {key}"),
+            VolumeStep::SyncClaim(key) => format!("sync {key}"),
             VolumeStep::Unbind(changed) => format!("unbind {}", changed.spec.as_ref().unwrap().claim_ref.is_none()),
             VolumeStep::Fail { reason, .. } => format!("fail {reason}"),
             VolumeStep::RemoveDirectory(path) => format!("remove {path}"),
@@ -193,7 +193,7 @@ mod tests {
             (volume(json!({}), "Pending", json!({})), None, "phase Available"),
             (volume(json!({"claimRef": {"namespace": "ns", "name": "c"}}), "", json!({})), None, "phase Available"),
             (volume(retain.clone(), "Bound", json!({})), Some(claim("v")), "phase Bound"),
-            (volume(retain.clone(), "Available", json!({})), Some(claim("")), "look at ns/c"),
+            (volume(retain.clone(), "Available", json!({})), Some(claim("")), "sync ns/c"),
             (volume(retain.clone(), "Bound", json!({})), None, "phase Released"),
             (volume(retain.clone(), "Released", json!({})), None, "nothing"),
             (volume(delete.clone(), "Released", json!({})), None, "fail VolumeFailedDelete"),
@@ -210,7 +210,7 @@ mod tests {
             (volume(retain.clone(), "Bound", by_controller), Some(claim("w")), "unbind true"),
             (volume(retain, "Bound", json!({})), Some(claim("w")), "unbind false"),
         ] {
-            assert_eq!(shown(&plan(&volume, claim.as_ref())), expected);
+            assert_eq!(rendered(&plan(&volume, claim.as_ref())), expected);
         }
     }
 

@@ -27,7 +27,7 @@ fn pod((name, node, hash, phase, ready): (&str, &str, &str, &str, bool)) -> Arc<
     )
 }
 
-fn shown(set: &DaemonSet, node_count: usize, rows: &[(&str, &str, &str, &str, bool)]) -> (Vec<String>, Vec<String>) {
+fn rendered(set: &DaemonSet, node_count: usize, rows: &[(&str, &str, &str, &str, bool)]) -> (Vec<String>, Vec<String>) {
     let (nodes, by_node) = (nodes(node_count), by_node(rows.iter().copied().map(pod).collect()));
     let observed = Observed { set, spec: set.spec.as_ref().unwrap(), nodes: &nodes, by_node: &by_node, hash: "new" };
     let plan = plan(&observed, Timestamp::UNIX_EPOCH, |_| None);
@@ -92,7 +92,7 @@ fn what_is_created_and_deleted() {
     ] {
         let create: Vec<String> = create.into_iter().map(str::to_owned).collect();
         let delete: Vec<String> = delete.into_iter().map(str::to_owned).collect();
-        assert_eq!(shown(&set(strategy.clone()), node_count, &rows), (create, delete), "{case}");
+        assert_eq!(rendered(&set(strategy.clone()), node_count, &rows), (create, delete), "{case}");
     }
 }
 

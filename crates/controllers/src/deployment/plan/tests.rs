@@ -26,7 +26,7 @@ fn rolling(surge: &str, unavailable: &str) -> Value {
     json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}})
 }
 
-/// Image, size, actual and available pods, and the sizes the set was annotated with.
+/// Image, size, actual and available pods, and the sizes in the annotations.
 fn set(image: &str, revision: u32, size: i32, actual: i32, available: i32, desired: i32, max: i32) -> Arc<ReplicaSet> {
     Arc::new(
         serde_json::from_value(json!({
@@ -120,7 +120,7 @@ fn rolling_moves_within_surge_and_unavailability() {
 fn unhealthy_old_pods_are_dropped_without_waiting() {
     let web = deployment(10, "v2", rolling("25%", "25%"), json!({}));
     let sets = [set("v1", 1, 8, 8, 5, 10, 13), set("v2", 2, 5, 5, 5, 10, 13)];
-    // Of 13, 8 must stay available: 5 may go, 3 of them unhealthy, 2 for being spare.
+    // Of 13, 8 must stay available: 5 may go, 3 of them unhealthy, 2 surplus.
     assert_eq!(sizes(&planned(&web, &sets)), [("web-v1".to_owned(), 8, 3)]);
 }
 

@@ -37,7 +37,7 @@ fn pods(rows: &[(&str, Option<u32>)]) -> Vec<Arc<Pod>> {
     rows.iter().enumerate().map(pod).collect()
 }
 
-fn shown(step: &Step) -> String {
+fn rendered(step: &Step) -> String {
     match step {
         Step::Finish(condition) => format!("{} {}", condition.type_, condition.reason.as_deref().unwrap_or("")),
         Step::Remove(pods) => format!("remove {}", pods.len()),
@@ -103,7 +103,7 @@ fn next_steps() {
         let job = job(spec, json!({}));
         let view = View::new(&job, job.spec.as_ref().unwrap(), pods(&rows), HashSet::new());
         let decision = decide(&view, Some(now()), Failures::default(), now());
-        assert_eq!(shown(&decision.step), expected, "{case}");
+        assert_eq!(rendered(&decision.step), expected, "{case}");
     }
 }
 
@@ -123,9 +123,9 @@ fn failures_delay_the_next_pod_and_deadlines_end_the_job() {
     let view = View::new(&job, job.spec.as_ref().unwrap(), Vec::new(), HashSet::new());
     let failures = Failures { count: 2, last: Some(now()) };
     let waiting = decide(&view, Some(now()), failures, now());
-    assert_eq!((shown(&waiting.step).as_str(), waiting.recheck), ("nothing", Some(Duration::from_secs(20))));
+    assert_eq!((rendered(&waiting.step).as_str(), waiting.recheck), ("nothing", Some(Duration::from_secs(20))));
     let late = decide(&view, Some("2026-01-01T00:00:00Z".parse().unwrap()), failures, now());
-    assert_eq!(shown(&late.step), "FailureTarget DeadlineExceeded");
+    assert_eq!(rendered(&late.step), "FailureTarget DeadlineExceeded");
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn ended_pods_are_counted_once() {
     let mut status = first.status.clone();
     count_released(&mut status, &HashSet::from(["1".to_owned(), "2".to_owned()]));
     assert_eq!((status.succeeded, status.failed), (Some(1), None), "the failed one still has its finalizer");
-    // A restart before the finalizers were removed sees the same pods and the written status.
+    // A restart before the finalizers were removed observes the same pods and the written status.
     let again = Job { status: Some(first.status), ..job.clone() };
     let view = View::new(&again, spec, all, HashSet::new());
     assert_eq!((view.succeeded, view.failed), (1, 1));
@@ -170,6 +170,6 @@ fn both_conditions_of_an_end_are_told() {
     let Step::Finish(target) = decide(&view, None, Failures::default(), now()).step else { panic!("not finished") };
     let tracked = track(&view, JobStatus::default(), Some(target), now());
     assert_eq!(tracked.ending.unwrap().type_, FAILED);
-    let told: Vec<String> = tracked.status.conditions.unwrap().into_iter().map(|c| c.type_).collect();
-    assert_eq!(told, [FAILURE_TARGET]);
+    let types: Vec<String> = tracked.status.conditions.unwrap().into_iter().map(|c| c.type_).collect();
+    assert_eq!(types, [FAILURE_TARGET]);
 }

@@ -44,7 +44,7 @@ fn pods(rows: &[(i32, &str, &str)]) -> Vec<Arc<Pod>> {
     rows.iter().map(pod).collect()
 }
 
-fn shown(plan: &Plan) -> Vec<String> {
+fn rendered(plan: &Plan) -> Vec<String> {
     let show = |action: &Action| match action {
         Action::Create(pod) => format!("+{}@{}", name(&**pod), revision_of(pod)),
         Action::Delete(pod) => format!("-{}", name(&**pod)),
@@ -117,7 +117,7 @@ fn what_happens_next() {
         let set = set(extra);
         let (pods, revisions) = (pods(&rows), revisions(&set, "old", "new"));
         let observed = Observed { set: &set, spec: set.spec.as_ref().unwrap(), pods: &pods, revisions: &revisions };
-        assert_eq!(shown(&plan(&observed, Timestamp::UNIX_EPOCH)), expected, "{case}");
+        assert_eq!(rendered(&plan(&observed, Timestamp::UNIX_EPOCH)), expected, "{case}");
     }
 }
 

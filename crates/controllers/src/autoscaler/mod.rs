@@ -1,0 +1,330 @@
+//! Changes the replica count of workloads so that their metrics reach their targets.
+//!
+//! [`metrics`] fetches metrics, [`reading`] and [`replicas`] compute proposals from them, [`limits`] stabilizes and bounds
+//! these. This module syncs each autoscaler periodically and carries decisions out through the target's scale subresource.
+
+mod limits;
+mod metrics;
+mod reading;
+mod replicas;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::autoscaling::v1::Scale;
+use k8s_openapi::api::autoscaling::v2::{
+    HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus, MetricStatus,
+};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use knarr_client::selector::Selector;
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers, time};
+use kube::Api;
+use kube::api::{DynamicObject, PostParams};
+use parking_lot::Mutex;
+
+use crate::Context;
+use crate::common::discovery::discover;
+use crate::common::requests::{replace_status, unless_zero};
+use crate::common::{Key, journey};
+use crate::error::{Error, Result, ignore_not_found, is_conflict, message};
+
+use limits::{Bounds, History};
+use reading::{Reader, Unreadable};
+
+type Autoscaler = HorizontalPodAutoscaler;
+
+/// Other writers scale too: a conflicting write is retried.
+const CONFLICT_ATTEMPTS: usize = 5;
+
+pub async fn run(context: Context) {
+    let autoscalers = context.informers.of::<Autoscaler>();
+    let pods = context.informers.of::<Pod>();
+    let queue: Arc<WorkQueue<Key>> = WorkQueue::new();
+    let on_change = queue.clone();
+    let interval = context.settings.autoscaler_sync_period;
+    autoscalers.on_change(move |change| {
+        let key = Key::of(&**change.latest());
+        match change {
+            // The target's pods are often as new as the autoscaler: their metrics are first requested after one interval.
+            Change::Added(_) => on_change.add_after(key, interval),
+            // Its own status writes need no sync; the next one comes after the interval.
+            Change::Updated { old, new } if old.spec == new.spec => {}
+            Change::Updated { .. } | Change::Deleted(_) => on_change.add(key),
+        }
+    });
+    autoscalers.synced().await;
+    pods.synced().await;
+    let workers = context.settings.concurrent_syncs;
+    let recorder = context.recorder("horizontal-pod-autoscaler");
+    let controller = Arc::new(Controller {
+        context,
+        autoscalers,
+        pods,
+        queue: queue.clone(),
+        recorder,
+        histories: Mutex::default(),
+        selectors: Mutex::default(),
+    });
+    run_workers(queue, workers, move |key: Key| {
+        let controller = controller.clone();
+        async move {
+            if let Err(error) = controller.reconcile(&key).await {
+                tracing::debug!(autoscaler = %key, %error, "cannot autoscale now");
+            }
+            if controller.autoscalers.get(&key.namespace, &key.name).is_some() {
+                controller.queue.add_after(key, interval);
+            }
+            Ok::<(), Error>(())
+        }
+    })
+    .await;
+}
+
+struct Controller {
+    context: Context,
+    autoscalers: Arc<Informer<Autoscaler>>,
+    pods: Arc<Informer<Pod>>,
+    queue: Arc<WorkQueue<Key>>,
+    recorder: EventRecorder,
+    histories: Mutex<HashMap<Key, History>>,
+    /// Selector of each autoscaler's target, as last read.
+    selectors: Mutex<HashMap<Key, Selector>>,
+}
+
+impl Controller {
+    async fn reconcile(&self, key: &Key) -> Result<()> {
+        let _step = journey::sync_span("autoscaler", "horizontalpodautoscalers", key);
+        let Some(autoscaler) = self.autoscalers.get(&key.namespace, &key.name) else {
+            self.histories.lock().remove(key);
+            self.selectors.lock().remove(key);
+            return Ok(());
+        };
+        let mut status = autoscaler.status.clone().unwrap_or_default();
+        status.observed_generation = autoscaler.metadata.generation;
+        let outcome = self.decide(key, &autoscaler, &mut status).await;
+        if autoscaler.status.as_ref() != Some(&status) {
+            let changed = Autoscaler { status: Some(status), ..(*autoscaler).clone() };
+            ignore_not_found(replace_status(&self.context.client, &changed).await)?;
+        }
+        outcome
+    }
+
+    async fn decide(
+        &self,
+        key: &Key,
+        autoscaler: &Autoscaler,
+        status: &mut HorizontalPodAutoscalerStatus,
+    ) -> Result<()> {
+        let spec = &autoscaler.spec;
+        let now = self.context.clock.now();
+        let (api, scale) = match self.scale_of(key, autoscaler).await {
+            Ok(found) => found,
+            Err(text) => {
+                self.recorder.warning(autoscaler, "FailedGetScale", text.clone());
+                let message = format!("the HPA controller was unable to get the target's current scale: {text}");
+                set(status, "AbleToScale", "False", "FailedGetScale", &message, now);
+                return Err(Error::Later(text));
+            }
+        };
+        let message = "the HPA controller was able to get the target's current scale";
+        set(status, "AbleToScale", "True", "SucceededGetScale", message, now);
+        let current = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
+        let min = spec.min_replicas.unwrap_or(1);
+        self.histories.lock().entry(key.clone()).or_default().start(current, now);
+        let mut failure = None;
+        status.current_metrics = None;
+        let (desired, reason) = if current == 0 && min != 0 {
+            let message = "scaling is disabled since the replica count of the target is zero";
+            set(status, "ScalingActive", "False", "ScalingDisabled", message, now);
+            (0, String::new())
+        } else if current > spec.max_replicas {
+            (spec.max_replicas, "Current number of replicas above Spec.MaxReplicas".to_owned())
+        } else if current < min {
+            (min, "Current number of replicas below Spec.MinReplicas".to_owned())
+        } else {
+            let (proposed, name) = match self.propose(autoscaler, &scale, status, now, &mut failure).await {
+                Some(proposal) => proposal,
+                None => {
+                    status.current_replicas = unless_zero(current);
+                    let text = failure.unwrap_or_else(|| "no metric could be read".to_owned());
+                    self.recorder.warning(autoscaler, "FailedComputeMetricsReplicas", text.clone());
+                    return Err(Error::Later(text));
+                }
+            };
+            let reason = match proposed.cmp(&current) {
+                std::cmp::Ordering::Greater => format!("{name} above target"),
+                std::cmp::Ordering::Less => "All metrics below target".to_owned(),
+                std::cmp::Ordering::Equal => String::new(),
+            };
+            let down_window = self.context.settings.autoscaler_downscale_stabilization;
+            let bounds = Bounds { current, min, max: spec.max_replicas, behavior: spec.behavior.as_ref(), down_window };
+            let limited = self.histories.lock().entry(key.clone()).or_default().limit(proposed, &bounds, now);
+            let (able, limit) = (limited.able_to_scale, limited.scaling_limited);
+            set(status, "AbleToScale", able.0, able.1, able.2, now);
+            set(status, "ScalingLimited", limit.0, limit.1, limit.2, now);
+            (limited.replicas, reason)
+        };
+        if desired != current {
+            self.rescale(autoscaler, &api, scale, desired, &reason, status, now).await?;
+            self.histories.lock().entry(key.clone()).or_default().note_change(current, desired, now);
+            status.last_scale_time = Some(time::truncated(now));
+        }
+        status.current_replicas = unless_zero(current);
+        status.desired_replicas = desired;
+        failure.map_or(Ok(()), |text| Err(Error::Later(text)))
+    }
+
+    async fn scale_of(&self, key: &Key, autoscaler: &Autoscaler) -> Result<(Api<DynamicObject>, Scale), String> {
+        let target = &autoscaler.spec.scale_target_ref;
+        let group =
+            target.api_version.as_deref().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group);
+        let kinds = discover(&self.context.client).await.map_err(|error| message(&error))?.kinds;
+        let kind = kinds.into_iter().find(|kind| kind.resource.group == group && kind.resource.kind == target.kind);
+        let kind = kind.ok_or_else(|| format!("no matches for kind \"{}\" in group \"{group}\"", target.kind))?;
+        let api: Api<DynamicObject> = Api::namespaced_with(self.context.client.clone(), &key.namespace, &kind.resource);
+        let scale = api.get_scale(&target.name).await.map_err(|error| message(&error))?;
+        Ok((api, scale))
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    async fn rescale(
+        &self,
+        autoscaler: &Autoscaler,
+        api: &Api<DynamicObject>,
+        mut scale: Scale,
+        desired: i32,
+        reason: &str,
+        status: &mut HorizontalPodAutoscalerStatus,
+        now: Timestamp,
+    ) -> Result<()> {
+        scale.spec.get_or_insert_default().replicas = Some(desired);
+        let target = scale.metadata.name.clone().unwrap_or_default();
+        let mut result = api.replace_scale(&target, &PostParams::default(), &scale).await;
+        for _ in 1..CONFLICT_ATTEMPTS {
+            if !result.as_ref().is_err_and(is_conflict) {
+                break;
+            }
+            scale = api.get_scale(&target).await?;
+            scale.spec.get_or_insert_default().replicas = Some(desired);
+            result = api.replace_scale(&target, &PostParams::default(), &scale).await;
+        }
+        match result {
+            Ok(_) => {
+                let message = format!("the HPA controller was able to update the target scale to {desired}");
+                set(status, "AbleToScale", "True", "SucceededRescale", &message, now);
+                self.recorder.normal(autoscaler, "SuccessfulRescale", format!("New size: {desired}; reason: {reason}"));
+                Ok(())
+            }
+            Err(error) => {
+                let text = message(&error);
+                let message = format!("New size: {desired}; reason: {reason}; error: {text}");
+                self.recorder.warning(autoscaler, "FailedRescale", message);
+                let message = format!("the HPA controller was unable to update the target scale: {text}");
+                set(status, "AbleToScale", "False", "FailedUpdateScale", &message, now);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Autoscalers of the namespace that select any of the pods.
+    fn sharing(&self, key: &Key, selector: Selector, pods: &[Arc<Pod>]) -> Vec<String> {
+        let mut selectors = self.selectors.lock();
+        selectors.insert(key.clone(), selector);
+        let governs = |selector: &Selector| pods.iter().any(|pod| selector.matches(pod.metadata.labels.as_ref()));
+        let all = selectors.iter().filter(|(other, selector)| other.namespace == key.namespace && governs(selector));
+        let mut names: Vec<String> = all.map(|(other, _)| other.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    /// The greatest replica count that any metric proposes. With some metrics unavailable, only scaling up is trusted.
+    async fn propose(
+        &self,
+        autoscaler: &Autoscaler,
+        scale: &Scale,
+        status: &mut HorizontalPodAutoscalerStatus,
+        now: Timestamp,
+        failure: &mut Option<String>,
+    ) -> Option<(i32, String)> {
+        let text = scale.status.as_ref().and_then(|status| status.selector.clone()).unwrap_or_default();
+        let Some(selector) = Selector::parse(&text).filter(|_| !text.is_empty()) else {
+            self.recorder.warning(autoscaler, "SelectorRequired", "selector is required");
+            let message = "the HPA target's scale is missing a selector";
+            set(status, "ScalingActive", "False", "InvalidSelector", message, now);
+            status.current_metrics = None;
+            *failure = Some("selector is required".to_owned());
+            return None;
+        };
+        let mut pods = self.pods.in_namespace(autoscaler.metadata.namespace.as_deref().unwrap_or(""));
+        pods.retain(|pod| selector.matches(pod.metadata.labels.as_ref()));
+        let sharing = self.sharing(&Key::of(autoscaler), selector, &pods);
+        if sharing.len() > 1 {
+            let message = format!("pods by selector {text} are controlled by multiple HPAs: [{}]", sharing.join(" "));
+            self.recorder.warning(autoscaler, "AmbiguousSelector", message.clone());
+            set(status, "ScalingActive", "False", "AmbiguousSelector", &message, now);
+            status.current_metrics = None;
+            *failure = Some(message);
+            return None;
+        }
+        let specs = autoscaler.spec.metrics.clone().unwrap_or_default();
+        let settings = &self.context.settings;
+        let reader = Reader::new(&self.context.client, settings, autoscaler, scale, &text, &pods, now);
+        let (mut best, mut statuses): (Option<(i32, String)>, Vec<MetricStatus>) = (None, Vec::new());
+        let mut unreadable: Vec<Unreadable> = Vec::new();
+        for spec in &specs {
+            match reader.read(spec).await {
+                Ok(reading) => {
+                    statuses.push(reading.status);
+                    if best.as_ref().is_none_or(|(replicas, _)| reading.replicas > *replicas) {
+                        best = Some((reading.replicas, reading.name));
+                    }
+                }
+                Err(error) => {
+                    // Keeps an empty entry, so that the other metrics keep their position.
+                    statuses.push(MetricStatus::default());
+                    self.recorder.warning(autoscaler, error.reason, error.message.clone());
+                    unreadable.push(error);
+                }
+            }
+        }
+        status.current_metrics = (!statuses.is_empty()).then_some(statuses);
+        let current = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
+        if let Some(first) = unreadable.first() {
+            let (count, all) = (unreadable.len(), specs.len());
+            *failure =
+                Some(format!("invalid metrics ({count} invalid out of {all}), first error is: {}", first.summary));
+            if best.as_ref().is_none_or(|(replicas, _)| *replicas < current) {
+                let message = format!("the HPA was unable to compute the replica count: {}", first.message);
+                set(status, "ScalingActive", "False", first.reason, &message, now);
+                return None;
+            }
+        }
+        let best = best?;
+        let message = format!("the HPA was able to successfully calculate a replica count from {}", best.1);
+        set(status, "ScalingActive", "True", "ValidMetricFound", &message, now);
+        Some(best)
+    }
+}
+
+fn set(
+    status: &mut HorizontalPodAutoscalerStatus,
+    kind: &str,
+    condition_status: &str,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) {
+    let conditions = status.conditions.get_or_insert_default();
+    let at = conditions.iter().position(|condition| condition.type_ == kind).unwrap_or_else(|| {
+        conditions.push(HorizontalPodAutoscalerCondition { type_: kind.to_owned(), ..Default::default() });
+        conditions.len() - 1
+    });
+    let condition = &mut conditions[at];
+    if condition.status != condition_status {
+        condition.last_transition_time = Some(time::truncated(now));
+    }
+    condition.status = condition_status.to_owned();
+    condition.reason = Some(reason.to_owned());
+    condition.message = Some(message.to_owned());
+}

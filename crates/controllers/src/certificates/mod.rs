@@ -1,0 +1,314 @@
+//! Certificate signing requests: approves those of nodes, signs approved ones, deletes old ones.
+//!
+//! [`request`] parses a request and checks a signer's rules, [`serving`] decides whether a node may serve under the names
+//! it requests, [`network`] whether it requests a certificate for its own network components, [`reserved`] lists the
+//! names that no node may have, [`sign`] creates certificates.
+
+mod der;
+mod network;
+mod request;
+mod reserved;
+mod serving;
+mod sign;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_client::{Change, WorkQueue, node_network, run_workers, time};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+
+use crate::common::key::name;
+use crate::error::{Error, Result, ignore_not_found};
+use crate::{Context, Settings};
+
+use request::{CLIENT, KUBELET_CLIENT, KUBELET_SERVING, RequestedCertificate};
+use reserved::Reserved;
+use sign::Authority;
+
+type Request = CertificateSigningRequest;
+
+pub async fn run_approver(context: Context) {
+    watch(context, |context, request| Box::pin(approve(context, request))).await;
+}
+
+pub async fn run_signer(context: Context) {
+    let Some(authority) = &context.settings.signing else {
+        tracing::info!("no signing authority is set; certificate requests are not signed");
+        return;
+    };
+    let authority = match Authority::new(&authority.certificate, &authority.key) {
+        Ok(authority) => Arc::new(authority),
+        Err(error) => {
+            tracing::error!(%error, "the signing authority cannot be used; certificate requests are not signed");
+            return;
+        }
+    };
+    watch(context, move |context, request| {
+        let authority = authority.clone();
+        Box::pin(async move { issue(context, &authority, request).await })
+    })
+    .await;
+}
+
+pub async fn run_cleaner(context: Context) {
+    let requests = context.informers.of::<Request>();
+    requests.synced().await;
+    let mut ticks = tokio::time::interval(Duration::from_secs(3600));
+    loop {
+        ticks.tick().await;
+        let api: Api<Request> = Api::all(context.client.clone());
+        let now = context.clock.now();
+        for request in requests.list().into_iter().filter(|request| is_old(request, now)) {
+            if let Err(error) = ignore_not_found(api.delete(name(&*request), &DeleteParams::default()).await) {
+                tracing::debug!(%error, "cannot remove an old certificate request; next time");
+            }
+        }
+    }
+}
+
+/// Passes every request without a certificate to `handle`.
+async fn watch<F>(context: Context, handle: F)
+where
+    F: Fn(Context, Arc<Request>) -> futures::future::BoxFuture<'static, Result<()>> + Clone + Send + Sync + 'static,
+{
+    let requests = context.informers.of::<Request>();
+    let queue: Arc<WorkQueue<String>> = WorkQueue::new();
+    let on_request = queue.clone();
+    requests.on_change(move |change| {
+        if !matches!(change, Change::Deleted(_)) && !is_issued(change.latest()) {
+            on_request.add(name(&**change.latest()).to_owned());
+        }
+    });
+    requests.synced().await;
+    run_workers(queue, 5, move |key: String| {
+        let (context, request, handle) = (context.clone(), requests.get("", &key), handle.clone());
+        async move {
+            match request.filter(|request| !is_issued(request)) {
+                Some(request) => handle(context, request).await,
+                None => Ok(()),
+            }
+        }
+    })
+    .await;
+}
+
+fn is_issued(request: &Request) -> bool {
+    request
+        .status
+        .as_ref()
+        .and_then(|status| status.certificate.as_ref())
+        .is_some_and(|certificate| !certificate.0.is_empty())
+}
+
+fn condition<'a>(request: &'a Request, kind: &str) -> Option<&'a CertificateSigningRequestCondition> {
+    request.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+}
+
+/// Approves requests of kubelets for themselves, if the requester is authorized.
+async fn approve(context: Context, request: Arc<Request>) -> Result<()> {
+    if condition(&request, "Approved").is_some() || condition(&request, "Denied").is_some() {
+        return Ok(());
+    }
+    let Ok(requested) = RequestedCertificate::read(&request.spec) else { return Ok(()) };
+    if requested.check(&request.spec).is_err() {
+        return Ok(());
+    }
+    match request.spec.signer_name.as_str() {
+        KUBELET_CLIENT => approve_client(&context, &request, &requested).await,
+        CLIENT if network::is_own(&request.spec, &requested) => approve_network(&context, &request).await,
+        KUBELET_SERVING if context.settings.approve_kubelet_serving => {
+            let nodes = context.informers.of::<Node>();
+            nodes.synced().await;
+            let reserved = Reserved::new(&context.settings);
+            serving::is_own(&request.spec, &requested, &nodes.list(), &reserved).map_err(Error::Later)?;
+            add_approval(&context, &request, "Auto approving kubelet serving certificate for the node's own addresses.")
+                .await
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A client certificate of a kubelet.
+async fn approve_client(context: &Context, request: &Request, requested: &RequestedCertificate) -> Result<()> {
+    let is_own = request.spec.username.as_deref() == Some(&requested.identity.name);
+    let mut ways = vec![("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.")];
+    if is_own {
+        ways.insert(0, ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."));
+    }
+    for (way, message) in ways {
+        if may(context, request, way).await? {
+            return add_approval(context, request, message).await;
+        }
+    }
+    Err(Error::Later("whoever asks for the certificate may not have it approved".to_owned()))
+}
+
+/// A client certificate of a node's network components.
+async fn approve_network(context: &Context, request: &Request) -> Result<()> {
+    match may(context, request, node_network::APPROVAL).await? {
+        true => add_approval(context, request, "Auto approving the client certificate of a node's own network.").await,
+        false => Err(Error::Later("the node may not have the certificate of its network approved".to_owned())),
+    }
+}
+
+async fn add_approval(context: &Context, request: &Request, message: &str) -> Result<()> {
+    let mut changed = request.clone();
+    let approved = new_condition("Approved", "AutoApproved", message, context.clock.now());
+    changed.status.get_or_insert_default().conditions.get_or_insert_default().push(approved);
+    let api: Api<Request> = Api::all(context.client.clone());
+    ignore_not_found(api.replace_subresource("approval", name(&changed), &PostParams::default(), &changed).await)?;
+    Ok(())
+}
+
+async fn may(context: &Context, request: &Request, way: &str) -> Result<bool> {
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: request.spec.username.clone(),
+            uid: request.spec.uid.clone(),
+            groups: request.spec.groups.clone(),
+            extra: request.spec.extra.clone(),
+            resource_attributes: Some(ResourceAttributes {
+                group: Some("certificates.k8s.io".to_owned()),
+                resource: Some("certificatesigningrequests".to_owned()),
+                subresource: Some(way.to_owned()),
+                verb: Some("create".to_owned()),
+                version: Some("*".to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let api: Api<SubjectAccessReview> = Api::all(context.client.clone());
+    let result = api.create(&PostParams::default(), &review).await?;
+    Ok(result.status.is_some_and(|status| status.allowed))
+}
+
+async fn issue(context: Context, authority: &Authority, request: Arc<Request>) -> Result<()> {
+    let failed = condition(&request, "Failed").is_some();
+    if condition(&request, "Approved").is_none() || condition(&request, "Denied").is_some() || failed {
+        return Ok(());
+    }
+    if !request::SIGNERS.contains(&request.spec.signer_name.as_str()) {
+        return Ok(());
+    }
+    let mut changed = (*request).clone();
+    let status = changed.status.get_or_insert_default();
+    let requested = RequestedCertificate::read(&request.spec).map_err(|error| error.to_string());
+    match requested.and_then(|requested| check(&requested, &request, &context.settings)).err() {
+        Some(reason) => {
+            let failed = new_condition("Failed", "SignerValidationFailure", &reason, context.clock.now());
+            status.conditions.get_or_insert_default().push(failed);
+        }
+        None => {
+            let length = lifetime(&request, context.settings.signing_duration);
+            let signed = authority.sign(&request.spec, length, context.clock.now());
+            let signed = signed.map_err(|error| Error::Later(format!("cannot sign: {error}")))?;
+            status.certificate = Some(ByteString(signed.into_bytes()));
+        }
+    }
+    let api: Api<Request> = Api::all(context.client.clone());
+    ignore_not_found(api.replace_subresource("status", name(&changed), &PostParams::default(), &changed).await)?;
+    Ok(())
+}
+
+/// Whether the request may be signed. Approval does not let a node have a certificate of the API server.
+fn check(requested: &RequestedCertificate, request: &Request, settings: &Settings) -> Result<(), String> {
+    requested.check(&request.spec)?;
+    if request.spec.signer_name != KUBELET_SERVING {
+        return Ok(());
+    }
+    let reserved = Reserved::new(settings);
+    let refusal = requested.names().find_map(|name| reserved.refuse(name, requested.node()));
+    refusal.map_or(Ok(()), Err)
+}
+
+/// The requested duration, but at least ten minutes and at most the configured limit.
+fn lifetime(request: &Request, max: Duration) -> Duration {
+    const MIN_LIFETIME: Duration = Duration::from_secs(600);
+    let requested = request.spec.expiration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    requested.map_or(max, |seconds| Duration::from_secs(seconds).clamp(MIN_LIFETIME.min(max), max))
+}
+
+fn new_condition(kind: &str, reason: &str, message: &str, now: Timestamp) -> CertificateSigningRequestCondition {
+    CertificateSigningRequestCondition {
+        type_: kind.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_update_time: Some(time::truncated(now)),
+        last_transition_time: Some(time::truncated(now)),
+    }
+}
+
+/// Decided requests are kept for an hour, others for a day; expired certificates not at all.
+fn is_old(request: &Request, now: Timestamp) -> bool {
+    let older = |since: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>, hours: i64| {
+        since.is_some_and(|since| time::since(now, since) > SignedDuration::from_hours(hours))
+    };
+    let decided =
+        |kind: &str, hours: i64| condition(request, kind).is_some_and(|c| older(c.last_update_time.as_ref(), hours));
+    let undecided = request.status.as_ref().and_then(|status| status.conditions.as_ref()).is_none_or(Vec::is_empty);
+    let certificate = request.status.as_ref().and_then(|status| status.certificate.as_ref());
+    decided("Denied", 1)
+        || decided("Failed", 1)
+        || decided("Approved", if is_issued(request) { 1 } else { 24 })
+        || undecided && older(request.metadata.creation_timestamp.as_ref(), 24)
+        || certificate.is_some_and(|certificate| sign::has_expired(&certificate.0, now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn request(spec: Value, status: Value) -> Request {
+        let mut full = json!({"request": "", "signerName": KUBELET_CLIENT});
+        for (key, value) in spec.as_object().cloned().unwrap() {
+            full[key] = value;
+        }
+        serde_json::from_value(json!({"metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": full, "status": status}))
+            .unwrap()
+    }
+
+    #[test]
+    fn lifetimes_stay_within_bounds() {
+        let max = Duration::from_secs(3600);
+        for (requested, given) in [(Value::Null, 3600), (json!(1200), 1200), (json!(10), 600), (json!(99999), 3600)] {
+            assert_eq!(lifetime(&request(json!({"expirationSeconds": requested}), json!({})), max).as_secs(), given);
+        }
+    }
+
+    #[test]
+    fn a_node_is_not_signed_into_the_api_server_s_place() {
+        let settings = reserved::tests::settings();
+        for (name, is_signed) in [("10.0.0.7", true), ("kubernetes.default.svc", false), ("10.96.0.1", false)] {
+            let usages = ["digital signature", "server auth"];
+            let spec = request::tests::spec(KUBELET_SERVING, "system:node:x", "system:nodes", &[name], &usages);
+            let requested = RequestedCertificate::read(&spec).unwrap();
+            let request = Request { spec, ..Request::default() };
+            assert_eq!(check(&requested, &request, &settings).is_ok(), is_signed, "{name}");
+        }
+    }
+
+    #[test]
+    fn requests_grow_old() {
+        let decided = |kind: &str| json!({"conditions": [{"type": kind, "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}]});
+        for (status, hour, old) in [
+            (json!({}), 23, false),
+            (json!({}), 25, true),
+            (decided("Denied"), 2, true),
+            (decided("Approved"), 2, false),
+            (decided("Approved"), 25, true),
+        ] {
+            let now = Timestamp::from_second(1_767_225_600 + hour * 3600).unwrap();
+            assert_eq!(is_old(&request(json!({}), status.clone()), now), old, "{status} after {hour} h");
+        }
+    }
+}

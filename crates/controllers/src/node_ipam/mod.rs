@@ -1,0 +1,126 @@
+//! Gives each node a network for its pods.
+
+mod networks;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+use knarr_client::{Change, EventRecorder, Informer, WorkQueue, run_workers};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::Context;
+use crate::common::key::name;
+use crate::common::network::Network;
+use crate::error::{Error, Result, ignore_not_found};
+
+use networks::Pool;
+
+pub async fn run(context: Context) {
+    let settings = &context.settings;
+    if !settings.allocate_node_cidrs {
+        return;
+    }
+    let mut pools = Vec::new();
+    for cidr in &settings.cluster_cidrs {
+        let Some(network) = Network::parse(cidr) else {
+            tracing::error!(%cidr, "not a network; nodes get no pod networks");
+            return;
+        };
+        let size =
+            if network.is_ipv6() { settings.node_cidr_mask_size_ipv6 } else { settings.node_cidr_mask_size_ipv4 };
+        let Some(mut pool) = Pool::new(network, size) else {
+            tracing::error!(%cidr, size, "the cluster's network has no room for node networks of this size");
+            return;
+        };
+        for service in settings.service_cidrs.iter().filter_map(|cidr| Network::parse(cidr)) {
+            pool.occupy(&service);
+        }
+        pools.push(pool);
+    }
+    if pools.is_empty() {
+        tracing::error!("node networks are to be given out, but the cluster's network is not set");
+        return;
+    }
+    let nodes = context.informers.of::<Node>();
+    nodes.synced().await;
+    for network in nodes.list().iter().flat_map(|node| networks_of(node)) {
+        pools.iter_mut().for_each(|pool| pool.occupy(&network));
+    }
+    let queue: Arc<WorkQueue<String>> = WorkQueue::new();
+    let pools = Arc::new(Mutex::new(pools));
+    let (on_node, returned) = (queue.clone(), pools.clone());
+    nodes.on_change(move |change| match change {
+        Change::Deleted(node) => {
+            for network in networks_of(node) {
+                returned.lock().iter_mut().for_each(|pool| pool.release(&network));
+            }
+        }
+        _ => on_node.add(name(&**change.latest()).to_owned()),
+    });
+    let recorder = context.recorder("cidrAllocator");
+    run_workers(queue, 4, move |key: String| {
+        let (context, nodes, pools, recorder) = (context.clone(), nodes.clone(), pools.clone(), recorder.clone());
+        async move { assign(&context, &nodes, &pools, &recorder, &key).await }
+    })
+    .await;
+}
+
+fn networks_of(node: &Node) -> Vec<Network> {
+    let Some(spec) = &node.spec else { return Vec::new() };
+    let listed = spec.pod_cidrs.clone().unwrap_or_default();
+    let all = if listed.is_empty() { spec.pod_cidr.clone().into_iter().collect() } else { listed };
+    all.iter().filter_map(|cidr| Network::parse(cidr)).collect()
+}
+
+async fn assign(
+    context: &Context,
+    nodes: &Informer<Node>,
+    pools: &Mutex<Vec<Pool>>,
+    recorder: &EventRecorder,
+    key: &str,
+) -> Result<()> {
+    let Some(node) = nodes.get("", key) else { return Ok(()) };
+    let present = networks_of(&node);
+    if !present.is_empty() {
+        for network in present {
+            pools.lock().iter_mut().for_each(|pool| pool.occupy(&network));
+        }
+        return Ok(());
+    }
+    let api: Api<Node> = Api::all(context.client.clone());
+    // A network assigned just now may not be in the cache yet.
+    let Some(live) = api.get_opt(key).await? else { return Ok(()) };
+    if !networks_of(&live).is_empty() {
+        return Ok(());
+    }
+    let allocated: Option<Vec<Network>> = {
+        let mut pools = pools.lock();
+        let allocated: Vec<Option<Network>> = pools.iter_mut().map(Pool::allocate).collect();
+        if allocated.iter().any(Option::is_none) {
+            for network in allocated.iter().flatten() {
+                pools.iter_mut().for_each(|pool| pool.release(network));
+            }
+        }
+        allocated.into_iter().collect()
+    };
+    let Some(allocated) = allocated else {
+        recorder.normal(&*node, "CIDRNotAvailable", format!("Node {key} status is now: CIDRNotAvailable"));
+        return Err(Error::Later("no pod network is left".to_owned()));
+    };
+    let cidrs: Vec<String> = allocated.iter().map(ToString::to_string).collect();
+    let patch = Patch::Strategic(json!({"spec": {"podCIDR": cidrs.first(), "podCIDRs": cidrs}}));
+    let result = ignore_not_found(api.patch(key, &PatchParams::default(), &patch).await);
+    if !matches!(result, Ok(Some(_))) {
+        for network in &allocated {
+            pools.lock().iter_mut().for_each(|pool| pool.release(network));
+        }
+    }
+    if result.is_err() {
+        recorder.normal(&*node, "CIDRAssignmentFailed", format!("Node {key} status is now: CIDRAssignmentFailed"));
+    }
+    result?;
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! Computes the usage of resource quotas.
+//!
+//! The API server raises the usage when it admits objects; this controller recalculates it when a quota is created or changed,
+//! when counted objects are deleted, and periodically. [`usage`] defines what objects count for.
+
+mod usage;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use knarr_client::quantity::Quantity;
+use knarr_client::{Change, Informer, WorkQueue, pod, run_workers};
+use parking_lot::Mutex;
+
+use crate::Context;
+use crate::common::Key;
+use crate::common::discovery::{Kind, discover};
+use crate::common::key::namespace;
+use crate::common::pod_resources::{Resources, add};
+use crate::common::requests::replace_status;
+use crate::error::{Error, Result, ignore_not_found};
+
+/// Deletions come in bursts.
+const BATCH_DELAY: Duration = Duration::from_millis(100);
+
+pub async fn run(context: Context) {
+    let quotas = context.informers.of::<ResourceQuota>();
+    let pods = context.informers.of::<Pod>();
+    let services = context.informers.of::<Service>();
+    let claims = context.informers.of::<PersistentVolumeClaim>();
+    let controller = Arc::new(Controller {
+        context,
+        quotas,
+        pods,
+        services,
+        claims,
+        queue: WorkQueue::new(),
+        watched: Mutex::default(),
+        kinds: Mutex::default(),
+    });
+    controller.watch();
+    controller.quotas.synced().await;
+    controller.pods.synced().await;
+    controller.services.synced().await;
+    controller.claims.synced().await;
+    let workers = controller.context.settings.concurrent_syncs;
+    run_workers(controller.queue.clone(), workers, move |key| {
+        let controller = controller.clone();
+        async move { controller.reconcile(key).await }
+    })
+    .await;
+}
+
+struct Controller {
+    context: Context,
+    quotas: Arc<Informer<ResourceQuota>>,
+    pods: Arc<Informer<Pod>>,
+    services: Arc<Informer<Service>>,
+    claims: Arc<Informer<PersistentVolumeClaim>>,
+    queue: Arc<WorkQueue<Key>>,
+    /// Resources that some quota counts, whose deletions are watched.
+    watched: Mutex<HashSet<String>>,
+    kinds: Mutex<Vec<Kind>>,
+}
+
+impl Controller {
+    fn watch(self: &Arc<Self>) {
+        let queue = self.queue.clone();
+        self.quotas.on_change(move |change| {
+            // A changed status is written by this controller or the API server.
+            let same = change.previous().is_some_and(|old| old.spec == change.latest().spec);
+            if !same {
+                queue.add(Key::of(&**change.latest()));
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.pods.on_change(move |change| {
+            let freed = match change {
+                Change::Deleted(_) => true,
+                Change::Updated { old, new } => pod::is_terminal(new) && !pod::is_terminal(old),
+                Change::Added(_) => false,
+            };
+            if let (true, Some(controller)) = (freed, weak.upgrade()) {
+                controller.recount(namespace(&**change.latest()));
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.services.on_change(move |change| {
+            let changed = change.previous().is_some_and(|old| old.spec != change.latest().spec);
+            if let (true, Some(controller)) = (changed || matches!(change, Change::Deleted(_)), weak.upgrade()) {
+                controller.recount(namespace(&**change.latest()));
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.claims.on_change(move |change| {
+            // The status contains the volume attributes class, which is a scope.
+            let latest = change.latest();
+            let changed = change.previous().is_some_and(|old| old.spec != latest.spec || old.status != latest.status);
+            if let (true, Some(controller)) = (changed || matches!(change, Change::Deleted(_)), weak.upgrade()) {
+                controller.recount(namespace(&**change.latest()));
+            }
+        });
+    }
+
+    fn recount(&self, namespace: &str) {
+        for quota in self.quotas.in_namespace(namespace) {
+            self.queue.add_after(Key::of(&*quota), BATCH_DELAY);
+        }
+    }
+
+    async fn reconcile(self: &Arc<Self>, key: Key) -> Result<()> {
+        let Some(quota) = self.quotas.get(&key.namespace, &key.name) else { return Ok(()) };
+        let hard = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
+        let mut used = self.typed_usage(&quota);
+        for resource in hard.keys() {
+            if let Some(count) = self.counted(&key.namespace, resource).await? {
+                used.insert(resource.clone(), Quantity::new(count as i64, Default::default()));
+            }
+        }
+        let status = ResourceQuotaStatus { used: Some(masked(&hard, &used)), hard: Some(hard) };
+        if !is_same(quota.status.as_ref(), &status) {
+            let changed = ResourceQuota { status: Some(status), ..(*quota).clone() };
+            ignore_not_found(replace_status(&self.context.client, &changed).await)?;
+        }
+        self.queue.add_after(key, self.context.settings.resource_quota_sync_period);
+        Ok(())
+    }
+
+    /// Usage by pods, services and claims.
+    fn typed_usage(&self, quota: &ResourceQuota) -> Resources {
+        let now = self.context.clock.now();
+        let mut used = Resources::new();
+        let at = namespace(quota);
+        for pod in self.pods.in_namespace(at) {
+            if usage::covers_pod(quota, &pod) {
+                add(&mut used, &usage::of_pod(&pod, now));
+            }
+        }
+        for claim in self.claims.in_namespace(at) {
+            if usage::covers_claim(quota, &claim) {
+                add(&mut used, &usage::of_claim(&claim));
+            }
+        }
+        if usage::has_scopes(quota) {
+            return used;
+        }
+        for service in self.services.in_namespace(at) {
+            add(&mut used, &usage::of_service(&service));
+        }
+        used
+    }
+
+    /// The number of objects that a `count/` resource name counts, unless they are counted otherwise.
+    async fn counted(self: &Arc<Self>, namespace: &str, resource: &str) -> Result<Option<usize>> {
+        let Some(name) = usage::counted_kind(resource) else { return Ok(None) };
+        if name == "resourcequotas" {
+            // Counted where the quota itself was observed: another informer may not know it yet.
+            return Ok(Some(self.quotas.in_namespace(namespace).len()));
+        }
+        let Some(kind) = self.kind(&name).await? else { return Ok(None) };
+        let informer = self.context.informers.metadata(&kind.resource);
+        if self.watched.lock().insert(name) {
+            let weak = Arc::downgrade(self);
+            informer.on_change(move |change| {
+                // An object older than the quota may be observed only after the quota was counted.
+                if let (Change::Deleted(object) | Change::Added(object), Some(controller)) = (change, weak.upgrade()) {
+                    controller.recount(object.metadata.namespace.as_deref().unwrap_or(""));
+                }
+            });
+        }
+        if !informer.is_synced() {
+            return Err(Error::Later(format!("{resource} is not yet known")));
+        }
+        Ok(Some(informer.in_namespace(namespace).len()))
+    }
+
+    async fn kind(&self, name: &str) -> Result<Option<Kind>> {
+        let find = |kinds: &[Kind]| kinds.iter().find(|kind| kind.namespaced && kind.full_name() == name).cloned();
+        if let Some(kind) = find(&self.kinds.lock()) {
+            return Ok(Some(kind));
+        }
+        let kinds = discover(&self.context.client).await?.kinds;
+        let found = find(&kinds);
+        *self.kinds.lock() = kinds;
+        Ok(found)
+    }
+}
+
+/// Only limited resources are reported, with zero where there is no usage; unknown ones are left out.
+fn masked(hard: &BTreeMap<String, ApiQuantity>, used: &Resources) -> BTreeMap<String, ApiQuantity> {
+    let counted = hard.keys().filter(|name| !usage::is_never_counted(name));
+    counted.map(|name| (name.clone(), used.get(name).copied().unwrap_or(Quantity::ZERO).to_api())).collect()
+}
+
+fn is_same(old: Option<&ResourceQuotaStatus>, new: &ResourceQuotaStatus) -> bool {
+    let amounts = |list: Option<&BTreeMap<String, ApiQuantity>>| -> Option<Vec<(String, Quantity)>> {
+        list.map(|list| list.iter().map(|(name, value)| (name.clone(), Quantity::of(value))).collect())
+    };
+    old.is_some_and(|old| {
+        amounts(old.hard.as_ref()) == amounts(new.hard.as_ref())
+            && amounts(old.used.as_ref()) == amounts(new.used.as_ref())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_limited_is_told() {
+        let api = |text: &str| ApiQuantity(text.into());
+        let hard = BTreeMap::from([
+            ("pods".to_owned(), api("5")),
+            ("requests.cpu".to_owned(), api("2")),
+            ("count/events".to_owned(), api("9")),
+        ]);
+        let used = Resources::from([
+            ("pods".to_owned(), Quantity::parse("2").unwrap()),
+            ("memory".to_owned(), Quantity::parse("1Gi").unwrap()),
+        ]);
+        let reported = masked(&hard, &used);
+        assert_eq!(reported, BTreeMap::from([("pods".to_owned(), api("2")), ("requests.cpu".to_owned(), api("0"))]));
+        let status = ResourceQuotaStatus { hard: Some(hard.clone()), used: Some(reported) };
+        let other = ResourceQuotaStatus {
+            used: Some([("pods".to_owned(), api("2000m")), ("requests.cpu".to_owned(), api("0"))].into()),
+            hard: Some(hard),
+        };
+        assert!(is_same(Some(&other), &status), "the same amount in other words");
+        assert!(!is_same(None, &status));
+    }
+}
