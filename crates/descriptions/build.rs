@@ -1,4 +1,4 @@
-//! Collects the descriptions of all types and fields from the typed API's schemas, and deflates them.
+//! Collects the descriptions of all types and fields from the typed API's schemas, and compresses them.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -25,7 +25,7 @@ macro_rules! describe {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     let mut generator = SchemaGenerator::default();
-    // These lead to all other types.
+    // These refer to all other types.
     describe!(generator:
         admissionregistration::v1::MutatingAdmissionPolicy,
         admissionregistration::v1::MutatingAdmissionPolicyBinding,
@@ -111,7 +111,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let table = fs::File::create(format!("{}/descriptions.deflated", env::var("OUT_DIR")?))?;
     let mut table = DeflateEncoder::new(table, Compression::best());
     for ((name, field), description) in collect(generator.definitions()) {
-        // The form that the library reads: type, field and description, each ended by a zero byte.
+        // The format that the library reads: type, field and description, each terminated by a zero byte.
         for text in [name, field, description] {
             table.write_all(text.as_bytes())?;
             table.write_all(&[0])?;

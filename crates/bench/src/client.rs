@@ -1,5 +1,7 @@
-//! One HTTP/2 connection to the server, shared by all who ask.
+//! A client with one HTTP/2 connection to the API server, shared by its clones.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
@@ -16,8 +18,17 @@ use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::server::Server;
+/// How to reach and authenticate to a server.
+pub struct Endpoint {
+    /// Its address and port.
+    pub address: SocketAddr,
+    /// The bearer token.
+    pub token: &'static str,
+    /// The PEM file of the CA that signed the server's certificate.
+    pub authority: PathBuf,
+}
 
+/// A connection to the API server.
 #[derive(Clone)]
 pub struct Client {
     sender: http2::SendRequest<Full<Bytes>>,
@@ -26,7 +37,8 @@ pub struct Client {
 }
 
 impl Client {
-    pub async fn connect(server: &Server) -> anyhow::Result<Client> {
+    /// Connects to a server.
+    pub async fn connect(server: &Endpoint) -> anyhow::Result<Client> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(&server.authority)?)?;
         let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -39,7 +51,7 @@ impl Client {
         let name = ServerName::from(server.address.ip());
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
-        // How the connection ends, its requests tell.
+        // A failure of the connection shows in its requests.
         tokio::spawn(async move { drop(connection.await) });
         Ok(Client {
             sender,
@@ -48,21 +60,23 @@ impl Client {
         })
     }
 
+    /// Creates an object.
     pub async fn create(&self, path: &str, body: Bytes) -> anyhow::Result<()> {
-        self.ask(Method::POST, path, body).await?.into_body().collect().await?;
+        self.request(Method::POST, path, body).await?.into_body().collect().await?;
         Ok(())
     }
 
+    /// Reads a whole response.
     pub async fn get(&self, path: &str) -> anyhow::Result<Bytes> {
         Ok(self.open(path).await?.collect().await?.to_bytes())
     }
 
-    /// Begins to read: the answer's head is there, its body is to come.
+    /// Starts to read: returns the response's body after its head has arrived.
     pub async fn open(&self, path: &str) -> anyhow::Result<Incoming> {
-        Ok(self.ask(Method::GET, path, Bytes::new()).await?.into_body())
+        Ok(self.request(Method::GET, path, Bytes::new()).await?.into_body())
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Response<Incoming>> {
+    async fn request(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Response<Incoming>> {
         let request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.base))
@@ -70,12 +84,12 @@ impl Client {
             .header("accept", "application/json")
             .header("content-type", "application/json")
             .body(Full::new(body))?;
-        let answer = self.sender.clone().send_request(request).await.with_context(|| path.to_owned())?;
-        if !answer.status().is_success() {
-            let status = answer.status();
-            let told = answer.into_body().collect().await?.to_bytes();
-            bail!("{path}: {status}: {}", String::from_utf8_lossy(&told));
+        let response = self.sender.clone().send_request(request).await.with_context(|| path.to_owned())?;
+        if !response.status().is_success() {
+            let status = response.status();
+            let body = response.into_body().collect().await?.to_bytes();
+            bail!("{path}: {status}: {}", String::from_utf8_lossy(&body));
         }
-        Ok(answer)
+        Ok(response)
     }
 }

@@ -1,11 +1,11 @@
-//! The API server's figures: starts `knarr apiserver` on an empty folder, loads it from this process, and prints one table.
+//! Benchmark of the API server: starts `knarr apiserver` on an empty directory, sends it load, and prints one table.
 //!
-//! In: a release build of `knarr`. Out: how fast objects are made, listed, read and told of, what memory they take, and how long a
-//! cold start is. Server and client share the machine, so the figures are those of both together. Run by `make bench`.
+//! In: a release build of `knarr`. Out: the throughput of creates, lists, reads and watches, the memory, and the duration of
+//! a cold start. Server and client share the host, so the figures are those of both together. Run by `make bench`.
 
 mod client;
 mod load;
-mod objects;
+mod manifests;
 mod server;
 
 use std::path::PathBuf;
@@ -21,22 +21,22 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[derive(Parser)]
 struct Arguments {
-    /// The binary to measure; the one beside this program when it is not given.
+    /// The binary to measure; by default the one beside this program.
     #[arg(long)]
     knarr: Option<PathBuf>,
-    /// How many pods are made.
+    /// How many pods are created.
     #[arg(long, default_value_t = 10_000)]
     pods: usize,
-    /// How many requests are under way at once.
+    /// How many requests are in flight.
     #[arg(long, default_value_t = 64)]
     in_flight: usize,
-    /// How many read one object.
+    /// How many reads of one object are sent.
     #[arg(long, default_value_t = 40_000)]
     gets: usize,
-    /// How many watch.
+    /// How many watches are opened.
     #[arg(long, default_value_t = 1_000)]
     watchers: usize,
-    /// How many events each watcher is told of.
+    /// How many events each watcher receives.
     #[arg(long, default_value_t = 200)]
     events: usize,
 }
@@ -48,18 +48,18 @@ async fn main() -> anyhow::Result<()> {
         Some(path) => path,
         None => std::env::current_exe()?.with_file_name("knarr"),
     };
-    let folder = tempfile::tempdir()?;
-    let server = Server::start(&knarr, folder.path()).await.context("the server does not start")?;
+    let directory = tempfile::tempdir()?;
+    let server = Server::start(&knarr, directory.path()).await.context("the server does not start")?;
     let measured = measure(&server, &arguments).await;
-    let (started, again) = (server.started, measured.is_ok());
+    let (startup, restart) = (server.startup, measured.is_ok());
     server.stop().await?;
     let mut rows = measured?;
-    if again {
-        let server = Server::start(&knarr, folder.path()).await.context("the server does not start again")?;
-        rows.push(("start with these pods to ready".to_owned(), format!("{:.3} s", server.started.as_secs_f64())));
+    if restart {
+        let server = Server::start(&knarr, directory.path()).await.context("the server does not start again")?;
+        rows.push(("start with these pods to ready".to_owned(), format!("{:.3} s", server.startup.as_secs_f64())));
         server.stop().await?;
     }
-    rows.push(("cold start to ready".to_owned(), format!("{:.3} s", started.as_secs_f64())));
+    rows.push(("cold start to ready".to_owned(), format!("{:.3} s", startup.as_secs_f64())));
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
     for (name, figure) in rows {
         println!("{name:width$}  {figure}");
@@ -69,19 +69,22 @@ async fn main() -> anyhow::Result<()> {
 
 async fn measure(server: &Server, arguments: &Arguments) -> anyhow::Result<Vec<(String, String)>> {
     let Arguments { pods, in_flight, gets, watchers, events, .. } = *arguments;
-    let client = Client::connect(server).await?;
-    client.create("/api/v1/namespaces", objects::namespace()).await?;
-    client.create(&objects::accounts(), objects::account()).await?;
+    let client = Client::connect(&server.endpoint).await?;
+    client.create("/api/v1/namespaces", manifests::namespace()).await?;
+    client.create(&manifests::accounts(), manifests::account()).await?;
     let mut rows = Vec::new();
-    let made = load::create_pods(&client, pods, in_flight).await?;
-    rows.push((format!("create {pods} pods, {in_flight} in flight"), made.to_string()));
+    let created = load::create_pods(&client, pods, in_flight).await?;
+    rows.push((format!("create {pods} pods, {in_flight} in flight"), created.to_string()));
     let list = load::list_pods(&client, pods).await?;
     rows.push((format!("list {pods} pods"), format!("{:.0} ms, {:.0} MB", list.milliseconds, list.bytes as f64 / 1e6)));
     let read = load::get_pod(&client, gets, in_flight).await?;
     rows.push((format!("get one pod, {in_flight} in flight"), read.to_string()));
     rows.push((format!("memory with {pods} pods"), format!("{:.0} MB", server.memory()? as f64 / 1e6)));
-    let told = load::watch(server, &client, watchers, events).await?;
-    rows.push((format!("{watchers} watchers x {events} events"), format!("{told:.0} deliveries/s, none cut off")));
+    let deliveries = load::watch(&server.endpoint, &client, watchers, events).await?;
+    rows.push((
+        format!("{watchers} watchers x {events} events"),
+        format!("{deliveries:.0} deliveries/s, none cut off"),
+    ));
     rows.push(("memory with the watchers".to_owned(), format!("{:.0} MB", server.memory()? as f64 / 1e6)));
     Ok(rows)
 }

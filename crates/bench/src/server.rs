@@ -1,36 +1,36 @@
-//! The server that is measured, as a process of its own.
+//! The measured API server, as a child process.
 
-use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::net::TcpListener;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use tokio::process::{Child, Command};
 
-use crate::client::Client;
+use crate::client::{Client, Endpoint};
 
 const TOKEN: &str = "bench";
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A running `knarr apiserver`.
 pub struct Server {
     process: Child,
-    pub address: SocketAddr,
-    pub token: &'static str,
-    /// PEM of the authority that signed the server's certificate.
-    pub authority: PathBuf,
-    /// How long it took from the start of the process until it was ready.
-    pub started: Duration,
+    /// How to connect to it.
+    pub endpoint: Endpoint,
+    /// The time from the start of the process until it was ready.
+    pub startup: Duration,
 }
 
 impl Server {
-    pub async fn start(knarr: &Path, folder: &Path) -> anyhow::Result<Server> {
-        // Free a moment ago; whoever takes it meanwhile makes the start fail, not the figures wrong.
+    /// Starts a server with its data in `directory`, and waits until it is ready.
+    pub async fn start(knarr: &Path, directory: &Path) -> anyhow::Result<Server> {
+        // The port was free a moment ago; if another process uses it now, the start fails.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let tokens = folder.join("tokens.csv");
+        let tokens = directory.join("tokens.csv");
         std::fs::write(&tokens, format!("{TOKEN},bench,1,system:masters\n"))?;
-        let data = folder.join("data");
-        let begun = Instant::now();
+        let data = directory.join("data");
+        let started = Instant::now();
         let process = Command::new(knarr)
             .args(["apiserver", "--listen", &address.to_string()])
             .arg("--data-dir")
@@ -43,37 +43,40 @@ impl Server {
             .spawn()
             .with_context(|| format!("{} cannot be run", knarr.display()))?;
         let authority = data.join("pki/ca.crt");
-        let mut server = Server { process, address, token: TOKEN, authority, started: Duration::ZERO };
+        let endpoint = Endpoint { address, token: TOKEN, authority };
+        let mut server = Server { process, endpoint, startup: Duration::ZERO };
         while !server.is_ready().await {
             if let Some(status) = server.process.try_wait()? {
-                bail!("it ended with {status}");
+                bail!("it exited with {status}");
             }
-            if begun.elapsed() > PATIENCE {
-                bail!("it was not ready after {PATIENCE:?}");
+            if started.elapsed() > START_TIMEOUT {
+                bail!("it was not ready after {START_TIMEOUT:?}");
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        server.started = begun.elapsed();
+        server.startup = started.elapsed();
         Ok(server)
     }
 
     async fn is_ready(&self) -> bool {
-        let Ok(client) = Client::connect(self).await else { return false };
+        let Ok(client) = Client::connect(&self.endpoint).await else { return false };
         client.get("/readyz").await.is_ok()
     }
 
-    /// The memory it has in use, in bytes.
+    /// Its resident memory in bytes.
     pub fn memory(&self) -> anyhow::Result<u64> {
-        let id = self.process.id().context("the server has ended")?;
+        let id = self.process.id().context("the server has exited")?;
         let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no memory is told")?;
+        let line =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in the process status")?;
         let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
         Ok(kilobytes * 1024)
     }
 
+    /// Stops the server.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         if let Some(id) = self.process.id() {
-            // SAFETY: the process is our child and has not been waited for, so the id is still its own.
+            // SAFETY: the process is our child and has not been waited for, so the ID is still valid.
             unsafe { libc::kill(id as libc::pid_t, libc::SIGTERM) };
         }
         self.process.wait().await?;

@@ -1,8 +1,8 @@
-//! Client certificates of a TLS server.
+//! Verification of client certificates in a TLS server.
 //!
-//! The handshake only proves that a client holds the key of the certificate it shows. Which authority signed the
-//! certificate, and whether it is valid, is asked afterwards and again while the connection lasts: a resumed session and
-//! a long connection bring an old certificate along, and certificates of different authorities prove different things.
+//! The handshake only proves that a client holds the key of its certificate. The issuer and the validity are checked after
+//! the handshake and again while the connection lasts: a resumed session or a long connection may use an old certificate,
+//! and certificates of different CAs have different meanings.
 
 use std::sync::Arc;
 
@@ -16,11 +16,12 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-/// Whose signature makes a client certificate good.
+/// The CAs that client certificates must be signed by.
 #[derive(Clone, Debug)]
 pub struct Authorities(Arc<dyn ClientCertVerifier>);
 
 impl Authorities {
+    /// Parses CA certificates in PEM.
     pub fn from_pem(pem: &[u8], provider: &Arc<CryptoProvider>) -> Result<Self, Error> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -30,20 +31,21 @@ impl Authorities {
         Ok(Self(verifier.map_err(|error| Error::General(error.to_string()))?))
     }
 
-    /// Whether one of the authorities signed a chain, the client's certificate first, for clients and for this time.
+    /// Verifies that a chain, the client's certificate first, is signed by one of the CAs for client authentication and is
+    /// valid now.
     pub fn verify(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<(), Error> {
         let (leaf, intermediates) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
         self.0.verify_client_cert(leaf, intermediates, now).map(drop)
     }
 }
 
-/// For the handshake: takes any certificate whose key the client holds, and tells it whose are wanted.
-pub fn any_certificate(wanted: &[&Authorities], provider: &CryptoProvider) -> Arc<dyn ClientCertVerifier> {
-    let hints = wanted.iter().flat_map(|authorities| authorities.0.root_hint_subjects()).cloned().collect();
+/// A verifier for the handshake: accepts any certificate whose key the client holds, and hints at the accepted CAs.
+pub fn any_certificate(accepted: &[&Authorities], provider: &CryptoProvider) -> Arc<dyn ClientCertVerifier> {
+    let hints = accepted.iter().flat_map(|authorities| authorities.0.root_hint_subjects()).cloned().collect();
     Arc::new(AnyCertificate { hints, algorithms: provider.signature_verification_algorithms })
 }
 
-/// Up to when all certificates of a chain are valid; nothing is known of one that cannot be read.
+/// When the first certificate of a chain expires; `None` when one can't be parsed.
 pub fn valid_until(chain: &[CertificateDer<'_>]) -> Option<UnixTime> {
     let end = |certificate: &CertificateDer<'_>| {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
@@ -60,7 +62,7 @@ struct AnyCertificate {
 }
 
 impl ClientCertVerifier for AnyCertificate {
-    /// Who has no certificate may still have a token.
+    /// Clients without a certificate may have a token.
     fn client_auth_mandatory(&self) -> bool {
         false
     }
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn only_valid_client_certificates_of_the_authority_are_good() {
+    fn only_valid_client_certificates_of_the_ca_are_accepted() {
         use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let ((own, pem), (other, _)) = (authority("own"), authority("other"));
@@ -137,7 +139,7 @@ mod tests {
         let client = signed(params(ClientAuth), &own);
         let leaf = Issuer::new(params(ClientAuth), KeyPair::try_from(key.serialize_der()).unwrap());
         let within = "2026-01-02";
-        for (case, chain, at, is_good) in [
+        for (case, chain, at, is_accepted) in [
             ("a client's", vec![client.clone()], within, true),
             ("before it is valid", vec![client.clone()], "2025-12-31", false),
             ("expired", vec![client.clone()], "2026-01-12", false),
@@ -155,7 +157,7 @@ mod tests {
                 _ => 20_465,
             };
             let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(day * 24 * 3600));
-            assert_eq!(trusted.verify(&chain, at).is_ok(), is_good, "{case}: {:?}", trusted.verify(&chain, at));
+            assert_eq!(trusted.verify(&chain, at).is_ok(), is_accepted, "{case}: {:?}", trusted.verify(&chain, at));
         }
         assert_eq!(valid_until(&[client]).unwrap().as_secs(), 20_464 * 24 * 3600);
         assert_eq!(valid_until(&[CertificateDer::from(vec![1, 2, 3])]), None);

@@ -1,7 +1,8 @@
-//! Whom a certificate, or a request for one, stands for. Whoever approves, signs or believes certificates asks here: were
-//! there two readers, a subject that they read differently would be approved as one user and used as another.
+//! The user and groups that the subject of a certificate, or of a certificate request, names. Approval, signing and
+//! authentication all use this parser: with two parsers, a subject that they read differently would be approved as one user
+//! and used as another.
 //!
-//! A subject that could be read in more than one way stands for nobody.
+//! A subject that is ambiguous names no user.
 
 mod client;
 
@@ -20,29 +21,37 @@ use x509_parser::x509::{AttributeTypeAndValue, RelativeDistinguishedName, X509Na
 pub struct Identity {
     /// The common name.
     pub name: String,
-    /// Kubernetes' own attribute for it; empty where the subject has none.
+    /// The attribute that Kubernetes defines for the UID; empty when the subject has none.
     pub uid: String,
-    /// The organizations, in their order.
+    /// The organizations, in order.
     pub groups: Vec<String>,
 }
 
-/// Why a subject names nobody.
+/// Why a subject names no user.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
+    /// Not a certificate in DER.
     #[error("malformed certificate")]
     Certificate,
+    /// Not a certificate request in PEM.
     #[error("PEM block type must be CERTIFICATE REQUEST")]
     RequestType,
+    /// The certificate request can't be parsed.
     #[error("malformed certificate request")]
     Request,
+    /// The common name is missing.
     #[error("subject has no common name")]
     NoCommonName,
+    /// An attribute occurs twice.
     #[error("subject has more than one {0}")]
     Repeated(&'static str),
+    /// An attribute shares its relative distinguished name with another.
     #[error("subject has a {0} in a multi-valued relative distinguished name")]
     MultiValued(&'static str),
+    /// An attribute is empty.
     #[error("subject has an empty {0}")]
     Empty(&'static str),
+    /// An attribute has a string type or characters that implementations read differently.
     #[error("subject has a {0} that is not a plain string")]
     Text(&'static str),
 }
@@ -51,7 +60,7 @@ const COMMON_NAME: &str = "common name";
 const ORGANIZATION: &str = "organization";
 const UID: &str = "UID";
 
-/// Of a certificate in DER. Its signature is not checked here.
+/// The identity of a certificate in DER. Does not verify its signature.
 pub fn of_certificate(der: &[u8]) -> Result<Identity, IdentityError> {
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => of_subject(certificate.subject()),
@@ -59,7 +68,7 @@ pub fn of_certificate(der: &[u8]) -> Result<Identity, IdentityError> {
     }
 }
 
-/// Of a certificate request in PEM. Its signature is not checked here.
+/// The identity of a certificate request in PEM. Does not verify its signature.
 pub fn of_request(pem: &[u8]) -> Result<Identity, IdentityError> {
     let block = Pem::iter_from_buffer(pem).next().and_then(Result::ok);
     let block = block.filter(|block| block.label == "CERTIFICATE REQUEST").ok_or(IdentityError::RequestType)?;
@@ -69,9 +78,9 @@ pub fn of_request(pem: &[u8]) -> Result<Identity, IdentityError> {
     }
 }
 
-/// Whether a certificate (DER) is a node's, or might be taken for one: such a certificate never stands for the API
-/// server, which the same authority signs for.
-pub fn is_nodes(der: &[u8]) -> bool {
+/// Whether a certificate (DER) is a node's, or might be read as one. Such a certificate must never authenticate the API
+/// server, whose certificate the same CA signs.
+pub fn is_node_certificate(der: &[u8]) -> bool {
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => {
             let mut groups = certificate.subject().iter_organization();
@@ -84,12 +93,13 @@ pub fn is_nodes(der: &[u8]) -> bool {
 /// The group of all nodes.
 const NODES: &str = "system:nodes";
 
+/// The identity of a subject.
 pub fn of_subject(subject: &X509Name<'_>) -> Result<Identity, IdentityError> {
     let mut identity = Identity::default();
-    for part in subject.iter_rdn() {
-        for attribute in part.iter() {
+    for rdn in subject.iter_rdn() {
+        for attribute in rdn.iter() {
             let Some(kind) = kind(attribute.attr_type()) else { continue };
-            check_company(part, attribute, kind)?;
+            check_multi_valued(rdn, attribute, kind)?;
             let text = text(attribute, kind)?;
             match kind {
                 COMMON_NAME => set(&mut identity.name, text, kind)?,
@@ -104,7 +114,7 @@ pub fn of_subject(subject: &X509Name<'_>) -> Result<Identity, IdentityError> {
     if identity.name.is_empty() { Err(IdentityError::NoCommonName) } else { Ok(identity) }
 }
 
-/// What an attribute says about the user; `None` for those that say nothing, like a country.
+/// The meaning of an attribute for the user; `None` for irrelevant ones such as a country.
 fn kind(attribute: &Oid<'_>) -> Option<&'static str> {
     if *attribute == oid!(2.5.4.3) {
         Some(COMMON_NAME)
@@ -117,15 +127,15 @@ fn kind(attribute: &Oid<'_>) -> Option<&'static str> {
     }
 }
 
-/// Go writes all organizations into one set; no other attributes share one.
-fn check_company(
-    part: &RelativeDistinguishedName<'_>,
+/// Allows several values in one relative distinguished name only for organizations, which Go writes so.
+fn check_multi_valued(
+    rdn: &RelativeDistinguishedName<'_>,
     attribute: &AttributeTypeAndValue<'_>,
     kind: &'static str,
 ) -> Result<(), IdentityError> {
-    let is_alone = part.iter().count() == 1;
-    let are_alike = part.iter().all(|other| other.attr_type() == attribute.attr_type());
-    if is_alone || (kind == ORGANIZATION && are_alike) { Ok(()) } else { Err(IdentityError::MultiValued(kind)) }
+    let is_single = rdn.iter().count() == 1;
+    let same_type = rdn.iter().all(|other| other.attr_type() == attribute.attr_type());
+    if is_single || (kind == ORGANIZATION && same_type) { Ok(()) } else { Err(IdentityError::MultiValued(kind)) }
 }
 
 fn set(field: &mut String, text: String, kind: &'static str) -> Result<(), IdentityError> {
@@ -136,7 +146,8 @@ fn set(field: &mut String, text: String, kind: &'static str) -> Result<(), Ident
     Ok(())
 }
 
-/// Strings of the types that everybody reads alike, without control characters: a NUL ends the name for some readers.
+/// The text of an attribute. Accepts only string types that all implementations read alike, without control characters: a
+/// NUL terminates the name for some.
 fn text(attribute: &AttributeTypeAndValue<'_>, kind: &'static str) -> Result<String, IdentityError> {
     let value = attribute.attr_value();
     let unreadable = IdentityError::Text(kind);
@@ -156,7 +167,7 @@ fn text(attribute: &AttributeTypeAndValue<'_>, kind: &'static str) -> Result<Str
     if text.is_empty() { Err(IdentityError::Empty(kind)) } else { Ok(text.to_owned()) }
 }
 
-/// What a PrintableString may hold, with the two characters that authorities have always put there besides.
+/// The characters of a PrintableString, and the two more that CAs have always used.
 fn is_printable(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b" '()+,-./:=?*&".contains(&byte)
 }

@@ -44,7 +44,7 @@ fn a_plain_subject_names_user_and_groups() {
 }
 
 #[test]
-fn what_can_be_read_in_two_ways_names_nobody() {
+fn an_ambiguous_subject_names_no_user() {
     use IdentityError::{Empty, MultiValued, NoCommonName, Repeated, Text};
     let node: Attribute<'_> = (CN, UTF8, b"system:node:x");
     let manager: Attribute<'_> = (CN, UTF8, b"system:kube-controller-manager");
@@ -67,14 +67,14 @@ fn what_can_be_read_in_two_ways_names_nobody() {
         ("an empty group", &[&[(O, UTF8, b"")], &[node]], Empty(ORGANIZATION)),
         ("a NUL", &[&[(CN, UTF8, b"system:node:x\0.example")]], Text(COMMON_NAME)),
         ("a line's end", &[&[(CN, UTF8, b"a\nb")]], Text(COMMON_NAME)),
-        ("bytes that are no text", &[&[(CN, UTF8, b"\xff\xfe")]], Text(COMMON_NAME)),
-        ("bytes that are no text in a group", &[&[(O, UTF8, b"\xff")], &[node]], Text(ORGANIZATION)),
+        ("invalid UTF-8", &[&[(CN, UTF8, b"\xff\xfe")]], Text(COMMON_NAME)),
+        ("invalid UTF-8 in a group", &[&[(O, UTF8, b"\xff")], &[node]], Text(ORGANIZATION)),
         ("teletex", &[&[(CN, TELETEX, b"a")]], Text(COMMON_NAME)),
         ("sixteen bits", &[&[(CN, BMP, b"\0a")]], Text(COMMON_NAME)),
         ("a number", &[&[(CN, 0x02, b"7")]], Text(COMMON_NAME)),
-        ("what is not printable", &[&[(CN, PRINTABLE, b"a@b")]], Text(COMMON_NAME)),
-        ("what is not of seven bits", &[&[(CN, IA5, "ü".as_bytes())]], Text(COMMON_NAME)),
-        ("a string in pieces", &[&[(CN, UTF8 | 0x20, b"\x0c\x01a")]], Text(COMMON_NAME)),
+        ("a character that is not printable", &[&[(CN, PRINTABLE, b"a@b")]], Text(COMMON_NAME)),
+        ("a character beyond ASCII", &[&[(CN, IA5, "ü".as_bytes())]], Text(COMMON_NAME)),
+        ("a constructed string", &[&[(CN, UTF8 | 0x20, b"\x0c\x01a")]], Text(COMMON_NAME)),
         ("two user IDs", &[&[(KUBERNETES_UID, UTF8, b"1")], &[(KUBERNETES_UID, UTF8, b"2")], &[node]], Repeated(UID)),
     ] {
         assert_eq!(read(parts), Err(error), "{case}");
@@ -91,9 +91,9 @@ fn certificates_and_requests_are_read_alike() {
     let expected = Ok(Identity { name: "jane".into(), uid: String::new(), groups: vec!["team".into()] });
     let certificate = params.self_signed(&key).unwrap();
     assert_eq!(of_certificate(certificate.der()), expected);
-    assert!(!is_nodes(certificate.der()) && is_nodes(b"nonsense"));
+    assert!(!is_node_certificate(certificate.der()) && is_node_certificate(b"nonsense"));
     params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
-    assert!(is_nodes(params.self_signed(&key).unwrap().der()));
+    assert!(is_node_certificate(params.self_signed(&key).unwrap().der()));
     params.distinguished_name.push(rcgen::DnType::OrganizationName, "team");
     let trailing = [certificate.der().as_ref(), b"x"].concat();
     assert_eq!(of_certificate(&trailing), Err(IdentityError::Certificate));

@@ -1,4 +1,4 @@
-//! Whether a connection has anything to do.
+//! Tracks the active requests of a connection, to detect idle ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,42 +6,44 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+/// The request counts of a connection.
 #[derive(Default)]
 pub struct Activity {
-    running: AtomicUsize,
-    begun: AtomicUsize,
-    quiet: Notify,
+    active: AtomicUsize,
+    started: AtomicUsize,
+    idle: Notify,
 }
 
-/// A request that is being answered, up to the last byte of the answer.
-pub struct Running(Arc<Activity>);
+/// A request in progress, up to the last byte of its response.
+pub struct ActiveRequest(Arc<Activity>);
 
 impl Activity {
-    pub fn begin(self: &Arc<Self>) -> Running {
-        self.running.fetch_add(1, Ordering::SeqCst);
-        self.begun.fetch_add(1, Ordering::SeqCst);
-        Running(Arc::clone(self))
+    /// Counts a request until the result is dropped.
+    pub fn start_request(self: &Arc<Self>) -> ActiveRequest {
+        self.active.fetch_add(1, Ordering::SeqCst);
+        self.started.fetch_add(1, Ordering::SeqCst);
+        ActiveRequest(Arc::clone(self))
     }
 
-    /// Returns when nothing was asked for so long, at most twice that.
+    /// Returns when there was no request for `limit`, at the latest after twice that time.
     pub async fn idle_for(&self, limit: Duration) {
         loop {
-            while self.running.load(Ordering::SeqCst) > 0 {
-                self.quiet.notified().await;
+            while self.active.load(Ordering::SeqCst) > 0 {
+                self.idle.notified().await;
             }
-            let begun = self.begun.load(Ordering::SeqCst);
+            let started = self.started.load(Ordering::SeqCst);
             tokio::time::sleep(limit).await;
-            if self.running.load(Ordering::SeqCst) == 0 && self.begun.load(Ordering::SeqCst) == begun {
+            if self.active.load(Ordering::SeqCst) == 0 && self.started.load(Ordering::SeqCst) == started {
                 return;
             }
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        if self.0.running.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.0.quiet.notify_one();
+        if self.0.active.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.idle.notify_one();
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The connections of an HTTPS server: TLS, HTTP/1.1 and HTTP/2, and the limits within which strangers are served.
+//! The connection layer of an HTTPS server: TLS, HTTP/1.1 and HTTP/2, with limits against hostile clients.
 
 mod activity;
-mod answer;
 mod preface;
+mod response_body;
 #[cfg(test)]
 mod tests;
 
@@ -23,37 +23,40 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
 use activity::Activity;
-use answer::Answer;
+use response_body::ResponseBody;
 
+/// An error of any type.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What clients may use up.
+/// Limits on the resources of clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time; one more is closed at once.
+    /// The maximum number of connections; further ones are closed at once.
     pub connections: usize,
-    /// Time for the TLS handshake.
+    /// The timeout of the TLS handshake.
     pub handshake: Duration,
-    /// Time for the head of a request, the first one of a connection included.
+    /// The timeout for a request's head, including the first one of a connection.
     pub head: Duration,
     /// A connection without a request for this long is closed.
     pub idle: Duration,
-    /// How often the other end of an HTTP/2 connection is asked whether it is still there,
+    /// How often an HTTP/2 connection is pinged.
     pub ping_interval: Duration,
-    /// and how long it may take to answer.
+    /// The timeout of a ping.
     pub ping: Duration,
-    /// Requests that one connection may have open.
+    /// The maximum number of concurrent requests of one connection.
     pub streams: u32,
-    /// Size of a request's head, and the number of its fields.
+    /// The maximum size of a request's head.
     pub head_bytes: u32,
+    /// The maximum number of header fields.
     pub head_fields: usize,
-    /// How long requests may finish when the server stops.
-    pub goodbye: Duration,
-    /// Whether an HTTP/1.1 client may close its side before it has its answer.
+    /// How long active requests may take to finish when the server stops.
+    pub shutdown_timeout: Duration,
+    /// Whether an HTTP/1.1 client may close its side before it gets the response.
     pub half_close: bool,
 }
 
 impl Limits {
+    /// The limits of the API server.
     pub const DEFAULT: Limits = Limits {
         connections: 16_384,
         handshake: Duration::from_secs(10),
@@ -64,7 +67,7 @@ impl Limits {
         streams: 250,
         head_bytes: 256 * 1024,
         head_fields: 512,
-        goodbye: Duration::from_secs(10),
+        shutdown_timeout: Duration::from_secs(10),
         half_close: false,
     };
 }
@@ -75,20 +78,21 @@ impl Default for Limits {
     }
 }
 
-/// Streams that a client opened and reset before they were looked at, and streams that were reset for its errors: with
-/// more of them a connection is closed.
-const RESET_UNSEEN: usize = 20;
-const RESET_FOR_ERRORS: usize = 1024;
+/// The maximum number of streams that a client resets before they are accepted; beyond it the connection is closed.
+const MAX_PENDING_RESETS: usize = 20;
+/// The maximum number of streams reset because of the client's errors; beyond it the connection is closed.
+const MAX_ERROR_RESETS: usize = 1024;
 
-/// The other end of a connection.
+/// The client of a connection.
 pub struct Peer<'a> {
+    /// Its address and port.
     pub address: SocketAddr,
-    /// What it showed in the handshake, its own certificate first.
+    /// The certificate chain it presented in the handshake, its own certificate first.
     pub certificates: &'a [CertificateDer<'static>],
 }
 
-/// Serves connections until `stop` turns true, then lets running requests finish. `connected` makes the handler of each
-/// connection's requests.
+/// Serves connections until `stop` becomes true, then lets active requests finish. `connected` creates the request handler
+/// of each connection.
 pub async fn serve<C, H, F, B>(
     listener: TcpListener,
     tls: Arc<rustls::ServerConfig>,
@@ -103,7 +107,7 @@ pub async fn serve<C, H, F, B>(
     B::Error: Into<BoxError>,
 {
     let acceptor = TlsAcceptor::from(tls);
-    let room = Arc::new(Semaphore::new(limits.connections));
+    let permits = Arc::new(Semaphore::new(limits.connections));
     let mut is_full = false;
     // Closed once every connection has dropped its end.
     let (open, mut all_closed) = mpsc::channel::<Infallible>(1);
@@ -115,13 +119,13 @@ pub async fn serve<C, H, F, B>(
         let (stream, address) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, most likely: wait for some to come free instead of spinning.
+                // Probably out of file descriptors: wait for free ones instead of spinning.
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             if !is_full {
                 tracing::warn!(connections = limits.connections, "too many connections; new ones are closed");
             }
@@ -133,13 +137,13 @@ pub async fn serve<C, H, F, B>(
         tokio::spawn(async move {
             let served = connection(stream, address, permit, acceptor, limits, stop, connected).await;
             if let Err(error) = served {
-                tracing::debug!(%address, %error, "a connection ended");
+                tracing::debug!(%address, %error, "a connection failed");
             }
             drop(open);
         });
     }
     drop(open);
-    if tokio::time::timeout(limits.goodbye, all_closed.recv()).await.is_err() {
+    if tokio::time::timeout(limits.shutdown_timeout, all_closed.recv()).await.is_err() {
         tracing::warn!("some requests did not finish in time");
     }
 }
@@ -161,25 +165,25 @@ where
     B::Error: Into<BoxError>,
 {
     stream.set_nodelay(true)?;
-    notice_absence(&stream)?;
+    enable_tcp_keepalive(&stream)?;
     let stream = tokio::time::timeout(limits.handshake, acceptor.accept(stream)).await??;
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let handler = connected(Peer { address, certificates });
-    let stream = tokio::time::timeout(limits.head, preface::begin(stream, permit)).await??;
+    let stream = tokio::time::timeout(limits.head, preface::read(stream, permit)).await??;
     let activity = Arc::new(Activity::default());
-    let counted = Arc::clone(&activity);
+    let requests = Arc::clone(&activity);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        let running = counted.begin();
+        let active = requests.start_request();
         let method = request.method().clone();
         request.extensions_mut().insert(address);
-        let answering = handler(request);
-        async move { Ok::<_, Infallible>(Answer::to(&method, answering.await, running)) }
+        let response = handler(request);
+        async move { Ok::<_, Infallible>(ResponseBody::wrap(&method, response.await, active)) }
     });
     let builder = builder(&limits);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
     tokio::select! {
-        ended = serving.as_mut() => return ended,
+        result = serving.as_mut() => return result,
         _ = stop.wait_for(|stop| *stop) => {}
         () = activity.idle_for(limits.idle) => {}
     }
@@ -201,8 +205,8 @@ fn builder(limits: &Limits) -> Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)
-        .max_pending_accept_reset_streams(RESET_UNSEEN)
-        .max_local_error_reset_streams(RESET_FOR_ERRORS)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(MAX_ERROR_RESETS)
         .max_header_list_size(limits.head_bytes)
         .keep_alive_interval(limits.ping_interval)
         .keep_alive_timeout(limits.ping)
@@ -212,8 +216,8 @@ fn builder(limits: &Limits) -> Builder<TokioExecutor> {
     builder
 }
 
-/// Lets the kernel ask a silent peer whether it is still there: over HTTP/1.1 nobody else does.
-fn notice_absence(stream: &TcpStream) -> std::io::Result<()> {
+/// Lets the kernel probe silent peers: HTTP/1.1 has no pings.
+fn enable_tcp_keepalive(stream: &TcpStream) -> std::io::Result<()> {
     let probes = socket2::TcpKeepalive::new()
         .with_time(Duration::from_secs(15))
         .with_interval(Duration::from_secs(10))

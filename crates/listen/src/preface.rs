@@ -1,5 +1,5 @@
-//! The first bytes of a connection, read before it is served: only they tell HTTP/2 from HTTP/1.1, and a client that sends
-//! none is not waited for without end.
+//! Reads the first bytes of a connection before it is served: they distinguish HTTP/2 from HTTP/1.1, and reading them here
+//! puts a timeout on clients that send nothing.
 
 use std::io;
 use std::pin::Pin;
@@ -10,19 +10,19 @@ use tokio::sync::OwnedSemaphorePermit;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection whose first bytes are known.
-pub struct Begun<T> {
+/// A connection whose first bytes have been read and are replayed.
+pub struct PrefacedStream<T> {
     first: [u8; PREFACE.len()],
     length: usize,
-    /// How many of the first bytes have been handed on.
-    passed: usize,
+    /// How many of the first bytes have been replayed.
+    replayed: usize,
     stream: T,
-    /// Counts the connection for as long as it lives, also when it speaks another protocol by then.
+    /// Counts the connection as long as it exists, also after an upgrade to another protocol.
     _permit: OwnedSemaphorePermit,
 }
 
-/// Reads until it is certain which protocol the client speaks.
-pub async fn begin<T: AsyncRead + Unpin>(mut stream: T, permit: OwnedSemaphorePermit) -> io::Result<Begun<T>> {
+/// Reads until the client's protocol is certain.
+pub async fn read<T: AsyncRead + Unpin>(mut stream: T, permit: OwnedSemaphorePermit) -> io::Result<PrefacedStream<T>> {
     let mut first = [0; PREFACE.len()];
     let mut length = 0;
     while length < PREFACE.len() && PREFACE.starts_with(&first[..length]) {
@@ -31,19 +31,19 @@ pub async fn begin<T: AsyncRead + Unpin>(mut stream: T, permit: OwnedSemaphorePe
             read => length += read,
         }
     }
-    Ok(Begun { first, length, passed: 0, stream, _permit: permit })
+    Ok(PrefacedStream { first, length, replayed: 0, stream, _permit: permit })
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Begun<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for PrefacedStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.passed < self.length {
-            let upto = self.length.min(self.passed + buffer.remaining());
-            buffer.put_slice(&self.first[self.passed..upto]);
-            self.passed = upto;
+        if self.replayed < self.length {
+            let upto = self.length.min(self.replayed + buffer.remaining());
+            buffer.put_slice(&self.first[self.replayed..upto]);
+            self.replayed = upto;
             return Poll::Ready(Ok(()));
         }
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
@@ -51,7 +51,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Begun<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Begun<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for PrefacedStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
@@ -59,9 +59,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Begun<T> {
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
+        slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -82,20 +82,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_read_is_handed_on() {
+    async fn the_first_bytes_are_replayed() {
         for text in ["GET / HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nrest", "PRIVATE", "P"] {
             // One byte at a time, as the slowest client sends.
             let stream = byte_by_byte(text.as_bytes());
             let permit = std::sync::Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
-            let read = match begin(stream, permit).await {
-                Ok(mut begun) => {
+            let received = match read(stream, permit).await {
+                Ok(mut prefaced) => {
                     let mut all = String::new();
-                    begun.read_to_string(&mut all).await.unwrap();
+                    prefaced.read_to_string(&mut all).await.unwrap();
                     Some(all)
                 }
                 Err(_) => None,
             };
-            assert_eq!(read.as_deref(), (text != "P").then_some(text));
+            assert_eq!(received.as_deref(), (text != "P").then_some(text));
         }
     }
 

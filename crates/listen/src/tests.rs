@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Far longer than anything here takes; a test that comes to it has failed.
+/// A timeout far longer than anything here takes; a test that reaches it has failed.
 const NEVER: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -49,18 +49,18 @@ impl http_body::Body for Endless {
 
 impl Listening {
     async fn new(limits: Limits) -> Self {
-        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let generated = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let key = PrivateKeyDer::try_from(generated.signing_key.serialize_der()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()
-            .with_single_cert(vec![made.cert.der().clone()], key)
+            .with_single_cert(vec![generated.cert.der().clone()], key)
             .unwrap();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(made.cert.der().clone()).unwrap();
+        roots.add(generated.cert.der().clone()).unwrap();
         let client = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -152,9 +152,9 @@ async fn clients_that_send_nothing_or_half_a_head_are_let_go() {
     let limits = Limits { handshake: SHORT, head: SHORT, ..Limits::default() };
     let listening = Listening::new(limits).await;
     closed(TcpStream::connect(listening.address).await.unwrap()).await;
-    for begun in ["", "G", "GET / HTTP/1.1\r\nHost: x\r\n", "PRI * HTTP/2.0\r\n"] {
+    for sent in ["", "G", "GET / HTTP/1.1\r\nHost: x\r\n", "PRI * HTTP/2.0\r\n"] {
         let mut stream = listening.connect().await;
-        stream.write_all(begun.as_bytes()).await.unwrap();
+        stream.write_all(sent.as_bytes()).await.unwrap();
         closed(stream).await;
     }
     listening.end().await;
@@ -168,12 +168,12 @@ async fn connections_beyond_the_limit_are_closed_until_others_end() {
     assert!(listening.try_connect().await.is_err(), "a third connection is served");
     drop(first);
     let again = async { while listening.try_connect().await.is_err() {} };
-    tokio::time::timeout(NEVER, again).await.expect("no room after a connection ended");
+    tokio::time::timeout(NEVER, again).await.expect("no permit after a connection was closed");
     drop(second);
     listening.end().await;
 }
 
-/// Frames of the attack that opens a request and takes it back, over and over.
+/// The frames of a rapid reset attack, which opens and resets requests in a loop.
 #[tokio::test]
 async fn streams_that_are_reset_at_once_end_the_connection() {
     let listening = Listening::new(Limits::default()).await;

@@ -75,7 +75,7 @@ impl ServerCertVerifier for PinnedAuthority {
             .map_err(|error| Error::General(error.to_string()))?;
         let verified = verifier.verify_server_cert(shown, &[], name, ocsp_response, now)?;
         // The same authority signs what nodes serve with.
-        if knarr_identity::is_nodes(shown) {
+        if knarr_identity::is_node_certificate(shown) {
             return Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
         }
         *self.found.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(authority.to_vec());

@@ -1,4 +1,4 @@
-//! The body of an answer, as it goes out.
+//! The body of a response while it is sent.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,17 +8,18 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, Response};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::activity::Running;
+use crate::activity::ActiveRequest;
 
-/// Keeps the request that it answers counted until it is sent. The answer to HEAD is none: it has the head that GET
-/// would have, and HTTP/2 clients take a body for an error of the stream.
-pub struct Answer<B> {
+/// Keeps its request counted as active until it is sent. A response to HEAD has the head of GET and no body, which HTTP/2
+/// clients would treat as a stream error.
+pub struct ResponseBody<B> {
     body: Option<B>,
-    _running: Running,
+    _active: ActiveRequest,
 }
 
-impl<B: Body<Data = Bytes>> Answer<B> {
-    pub fn to(method: &Method, response: Response<B>, running: Running) -> Response<Self> {
+impl<B: Body<Data = Bytes>> ResponseBody<B> {
+    /// Wraps the body of a response to `method`.
+    pub fn wrap(method: &Method, response: Response<B>, active: ActiveRequest) -> Response<Self> {
         let (mut head, body) = response.into_parts();
         let mut body = Some(body);
         if *method == Method::HEAD {
@@ -29,11 +30,11 @@ impl<B: Body<Data = Bytes>> Answer<B> {
                 head.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
             }
         }
-        Response::from_parts(head, Answer { body, _running: running })
+        Response::from_parts(head, ResponseBody { body, _active: active })
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Answer<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for ResponseBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 

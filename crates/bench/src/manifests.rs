@@ -1,31 +1,37 @@
-//! The objects that are made: as large as those of real clusters.
+//! Paths and manifests of the objects that the benchmark creates: as large as those of real clusters.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+/// The namespace of the benchmark.
 pub const NAMESPACE: &str = "bench";
 
+/// The path of the pods.
 pub fn pods() -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/pods")
 }
 
+/// The path of the config maps.
 pub fn config_maps() -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/configmaps")
 }
 
+/// The namespace.
 pub fn namespace() -> Bytes {
     bytes(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))
 }
 
+/// The path of the service accounts.
 pub fn accounts() -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts")
 }
 
-/// Pods need it, and no controller runs here that would make it.
+/// Pods need a service account, and no controller runs here that would create it.
 pub fn account() -> Bytes {
     bytes(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}))
 }
 
+/// A pod.
 pub fn pod(name: &str) -> Bytes {
     let environment = json!([
         {"name": "LOG_LEVEL", "value": "info"},
@@ -40,7 +46,7 @@ pub fn pod(name: &str) -> Bytes {
             "annotations": {"example.com/purpose": "an annotation of the usual length, such as tools leave on pods"},
         },
         "spec": {
-            "schedulerName": "nobody", "terminationGracePeriodSeconds": 0,
+            "schedulerName": "none", "terminationGracePeriodSeconds": 0,
             "containers": [{
                 "name": "main", "image": "registry.example/app:1.0", "command": ["sleep", "3600"], "env": environment,
                 "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
@@ -50,6 +56,7 @@ pub fn pod(name: &str) -> Bytes {
     }))
 }
 
+/// A config map.
 pub fn config_map(name: &str) -> Bytes {
     bytes(&json!({
         "apiVersion": "v1", "kind": "ConfigMap",
