@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::cidr::Cidr;
-use crate::proxy::Protocol;
+use crate::protocol::Protocol;
 
 /// Ports of a node that are never captured, whether or not something listens there: SSH, etcd, the API server, and the
 /// ports of kubelet, proxy, controller manager and scheduler.

@@ -19,6 +19,7 @@ mod local_address;
 mod namespace;
 mod netlink;
 mod nft;
+mod protocol;
 mod sysctl;
 
 pub mod pod_network;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::capture::Ports;
-use crate::proxy::Protocol;
+use crate::protocol::Protocol;
 
 const LISTEN: &str = "0A";
 /// The state of a UDP socket that is bound and not connected.

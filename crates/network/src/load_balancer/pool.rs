@@ -16,7 +16,7 @@ use super::{addresses, is_ours};
 use crate::capture::{self, Ports};
 use crate::cidr::Cidr;
 use crate::listening;
-use crate::proxy::Protocol;
+use crate::protocol::Protocol;
 
 const RETRY: Duration = Duration::from_secs(2);
 /// Processes start to listen without a notification: the node's ports are checked this often.

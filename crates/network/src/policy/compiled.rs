@@ -7,7 +7,7 @@ use knarr_client::selector::{Labels, Selector};
 
 use super::member::PolicyPod;
 use crate::cidr::Cidr;
-use crate::proxy::Protocol;
+use crate::protocol::Protocol;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompiledPolicy {

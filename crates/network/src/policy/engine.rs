@@ -10,7 +10,8 @@ use super::compiled::{CompiledPolicy, Group, Peer, Port, Rule};
 use super::member::PolicyPod;
 use super::tables::{EGRESS, INGRESS, ITSELF, KNOWN, Tables};
 use crate::cidr::Cidr;
-use crate::proxy::{Family, Protocol};
+use crate::protocol::Protocol;
+use crate::proxy::Family;
 
 pub struct Engine {
     tables: [Tables; 2],

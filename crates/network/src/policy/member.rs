@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use knarr_client::pod;
 use knarr_client::selector::Labels;
 
-use crate::proxy::Protocol;
+use crate::protocol::Protocol;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyPod {

@@ -4,7 +4,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use super::frontends::{Frontend, Protocol};
+use super::frontends::Frontend;
+use crate::protocol::Protocol;
 
 type AddressPort = (IpAddr, Protocol, u16);
 

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use tokio::process::Command;
 
-use super::frontends::{Frontend, Protocol};
+use super::frontends::Frontend;
+use crate::protocol::Protocol;
 
 /// UDP flows from a Service address to an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]

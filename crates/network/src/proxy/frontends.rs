@@ -9,6 +9,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use crate::capture::{self, Protected};
 use crate::cidr::Cidr;
 use crate::load_balancer;
+use crate::protocol::Protocol;
 
 /// One port of one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,40 +43,6 @@ pub struct Frontend {
     pub health_port: Option<u16>,
     /// Ready endpoints on this node, for the health check port.
     pub local_ready: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    Tcp,
-    Udp,
-    Sctp,
-}
-
-impl Protocol {
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        }
-    }
-
-    /// The name in the API.
-    pub fn api_name(self) -> &'static str {
-        match self {
-            Protocol::Tcp => "TCP",
-            Protocol::Udp => "UDP",
-            Protocol::Sctp => "SCTP",
-        }
-    }
-
-    pub fn parse(text: Option<&str>) -> Self {
-        match text {
-            Some("UDP") => Protocol::Udp,
-            Some("SCTP") => Protocol::Sctp,
-            _ => Protocol::Tcp,
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -31,7 +31,7 @@ use knarr_client::{Change, Informers};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-pub use frontends::{Endpoint, Frontend, NodeContext, Protocol};
+pub use frontends::{Endpoint, Frontend, NodeContext};
 pub use kernel::KernelError;
 pub use rules::Family;
 pub use status::StatusSettings;

@@ -419,8 +419,9 @@ fn short_hash(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frontends::{Endpoint, Frontend, Protocol};
+    use super::super::frontends::{Endpoint, Frontend};
     use super::*;
+    use crate::protocol::Protocol;
 
     fn frontend(endpoints: usize) -> Frontend {
         let endpoints: Vec<Endpoint> = (0..endpoints)
