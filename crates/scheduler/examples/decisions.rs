@@ -1,8 +1,8 @@
-//! How many pods a second are decided, with no API around it: the workloads that Kubernetes measures its scheduler by
-//! (plain pods, spread over zones, apart from each other, near each other), over growing numbers of nodes.
+//! Measures scheduling decisions per second without an API: the workloads that Kubernetes measures its scheduler by
+//! (plain pods, spread over zones, anti-affinity, affinity), over growing numbers of nodes.
 //!
-//! `decisions [workload] [nodes …]` prints a line for each. Time is of this process's processor, so that a busy machine
-//! does not spoil it.
+//! `decisions [workload] [nodes …]` prints a line for each. Time is CPU time of this process, so that a busy host
+//! does not distort it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ fn main() {
 }
 
 fn measure(workload: &str, nodes: usize) {
-    // As many before and as many measured as Kubernetes has at 5,000 nodes, less on fewer.
+    // As many pods before and during the measurement as Kubernetes uses for 5,000 nodes, fewer on fewer nodes.
     let (before, measured) = match workload {
         "anti-affinity" => (nodes / 5, nodes / 5),
         _ => (nodes, nodes.clamp(500, 2000)),
@@ -77,7 +77,7 @@ impl Bench {
         Bench { ready, cluster, nominations: Nominations::default(), rotation: Rotation::default() }
     }
 
-    /// All that is done for a pod but talking to the API: taking it in, deciding, counting it, and seeing it confirmed.
+    /// All work for a pod except API requests: adding it, deciding, assuming it, and confirming it.
     fn schedule(&mut self, object: &Arc<Pod>) {
         let pod = Arc::new(PodState::new(Arc::clone(object)));
         match self.ready.decide(&pod, &mut self.cluster, &self.nominations, &mut self.rotation) {
@@ -132,7 +132,7 @@ fn pod(kind: &str, number: usize, stage: &str) -> Arc<Pod> {
     Arc::new(serde_json::from_value(pod).expect("a pod"))
 }
 
-/// What this process has used of the processor so far, as far as the system tells.
+/// CPU time of this process so far, if the system reports it.
 fn processor_time() -> Duration {
     let spent = std::fs::read_to_string("/proc/self/schedstat").ok();
     let nanoseconds = spent.and_then(|text| text.split(' ').next()?.parse().ok());

@@ -1,4 +1,4 @@
-//! Carrying out decisions: bindings, conditions on pods that fit nowhere, evictions that make room.
+//! Carries out decisions: bindings, conditions on unschedulable pods, evictions of victims.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub enum BindError {
     Extender(#[from] ExtenderError),
 }
 
-/// What the server said, in its own words: these reach events and conditions.
+/// The server's own message, which goes into events and conditions.
 pub fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
@@ -36,13 +36,13 @@ pub fn message(error: &kube::Error) -> String {
 }
 
 impl BindError {
-    /// Whether the pod was not there (any more): nothing is left to do.
+    /// Whether the pod does not exist (any more): nothing is left to do.
     pub fn is_gone(&self) -> bool {
         matches!(self, BindError::Bind(error) if is_gone(error))
     }
 }
 
-/// Does all that a decision asks for: volumes, devices, and at last the binding.
+/// Does everything a decision requires: volumes, devices, and finally the binding.
 pub async fn carry_out(
     client: Client,
     watched: &Watched,
@@ -53,7 +53,7 @@ pub async fn carry_out(
     binder: Option<&Extender>,
 ) -> Result<(), BindError> {
     if !plan.is_empty() {
-        // It may take a while: others, such as those who add nodes, see where the pod is to go.
+        // It may take a while: other components, such as autoscalers, see where the pod will run.
         if let Err(error) = nominate(client.clone(), pod, node).await {
             tracing::warn!(pod = &*pod.key, %error, "the node to come could not be written to the pod");
         }
@@ -93,7 +93,7 @@ async fn bind(client: Client, pod: &PodState, node: &str) -> Result<(), kube::Er
     Ok(())
 }
 
-/// Writes onto the pod which node it is to go to.
+/// Writes the nominated node into the pod's status.
 async fn nominate(client: Client, pod: &PodState, node: &str) -> Result<(), kube::Error> {
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
     let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": node}});
@@ -101,7 +101,7 @@ async fn nominate(client: Client, pod: &PodState, node: &str) -> Result<(), kube
     Ok(())
 }
 
-/// Notes on an allocated claim that the pod uses it.
+/// Reserves an allocated claim for the pod.
 async fn reserve(client: Client, claim: &ResourceClaim, pod: &PodState) -> Result<(), kube::Error> {
     let users = claim.status.iter().flat_map(|status| status.reserved_for.iter().flatten());
     if users.into_iter().any(|user| user.uid == pod.uid()) {
@@ -123,14 +123,14 @@ pub enum Reason {
     SchedulerError,
 }
 
-/// What becomes of a pod's promise of room on a node.
+/// What happens to a pod's nomination.
 pub enum Nomination {
-    Kept,
+    Unchanged,
     Cleared,
     On(String),
 }
 
-/// Writes why a pod waits, and where room is being made for it, onto the pod. Nothing is written when it says so already.
+/// Writes to the pod why it waits, and its nominated node. Nothing is written when the status is up to date.
 pub async fn explain(
     client: Client,
     pod: Arc<PodState>,
@@ -153,7 +153,7 @@ pub async fn explain(
     });
     let nominated = status.and_then(|status| status.nominated_node_name.as_deref()).unwrap_or_default();
     let new_node = match &nomination {
-        Nomination::Kept => None,
+        Nomination::Unchanged => None,
         Nomination::Cleared => Some(""),
         Nomination::On(node) => Some(node.as_str()),
     };
@@ -184,7 +184,7 @@ pub async fn explain(
     Ok(())
 }
 
-/// Sets one condition; a new one comes after those that the pod has.
+/// Sets one condition; a new one is appended.
 fn condition_patch(pod: &PodState, condition: Value) -> Value {
     let known = pod.object.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let mut order: Vec<Value> = known.map(|known| json!({"type": known.type_})).collect();
@@ -194,7 +194,7 @@ fn condition_patch(pod: &PodState, condition: Value) -> Value {
     json!({"status": {"$setElementOrder/conditions": order, "conditions": [condition]}})
 }
 
-/// Takes a promise back: the pod is no longer awaited on a node.
+/// Clears the nominated node.
 pub async fn clear_nomination(client: Client, pod: Arc<PodState>) -> Result<(), kube::Error> {
     let pods: Api<Pod> = Api::namespaced(client, pod.namespace());
     let patch = json!({"status": {"nominatedNodeName": null}});
@@ -202,7 +202,7 @@ pub async fn clear_nomination(client: Client, pod: Arc<PodState>) -> Result<(), 
     Ok(())
 }
 
-/// Deletes a pod to make room for another, and says so on it first.
+/// Evicts a victim, after setting its condition.
 pub async fn evict(
     client: Client,
     victim: Arc<PodState>,
@@ -229,7 +229,7 @@ pub async fn evict(
     Ok(())
 }
 
-/// Whether the object was not there (any more): nothing is left to do.
+/// Whether the object does not exist (any more): nothing is left to do.
 pub fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }

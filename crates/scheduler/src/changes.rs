@@ -1,4 +1,4 @@
-//! What a change of a pod or a node means for the cluster's state and for the queue.
+//! Applies changes of pods and nodes to the cluster's state and the queue.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::cluster::node::NodeState;
 use crate::cluster::pod::{PodState, pod_key};
 use crate::cluster::resources::pod_requests;
 use crate::handlers;
-use crate::queue::Happened;
+use crate::queue::ClusterEvent;
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
@@ -19,7 +19,7 @@ impl Scheduler {
         if let (Some(gone), Some(pod)) = (old, new)
             && gone.metadata.uid != pod.metadata.uid
         {
-            // Deleted and made anew between two looks.
+            // Deleted and created again between two events.
             self.pod_changed(Some(gone), None);
             self.pod_changed(None, Some(pod));
             return;
@@ -48,25 +48,25 @@ impl Scheduler {
         }
     }
 
-    /// Tells the pods that wait of a pod on a node that came or changed.
+    /// Notifies waiting pods of a scheduled pod that was added or changed.
     fn placed_pod_changed(&mut self, old: Option<&Arc<Pod>>, pod: &Arc<Pod>, now: Timestamp) {
         let namespaces = &self.cluster.namespaces;
         let new = PodState::new(Arc::clone(pod));
         let Some(was) = old else {
-            self.queue.happened(&Happened::PodAdded(&new), namespaces, now);
+            self.queue.on_event(&ClusterEvent::PodAdded(&new), namespaces, now);
             return;
         };
         let relabelled = was.metadata.labels != pod.metadata.labels;
-        let shrank = asks_for_less(was, pod);
+        let shrank = requests_less(was, pod);
         if !relabelled && !shrank {
             return;
         }
         let old = PodState::new(Arc::clone(was));
         if relabelled {
-            self.queue.happened(&Happened::PodRelabelled { old: &old, new: &new }, namespaces, now);
+            self.queue.on_event(&ClusterEvent::PodRelabelled { old: &old, new: &new }, namespaces, now);
         }
         if shrank {
-            self.queue.happened(&Happened::PodShrank { old: &old, new: &new }, namespaces, now);
+            self.queue.on_event(&ClusterEvent::PodShrank { old: &old, new: &new }, namespaces, now);
         }
     }
 
@@ -78,12 +78,12 @@ impl Scheduler {
             self.nominations.remove(&key);
             return;
         }
-        // A binding on its way will be told by the API or by its failure.
+        // A pending binding will be reported by the API or by its failure.
         if self.cluster.is_placed(&key) {
             return;
         }
-        let held = self.nominations.node_of(&key);
-        let nominated = nomination_after(old.map(|old| nominated_node(old)), nominated_node(pod), held);
+        let current = self.nominations.node_of(&key);
+        let nominated = nomination_after(old.map(|old| nominated_node(old)), nominated_node(pod), current);
         let nominated = nominated.map(str::to_owned);
         let was_nominated = self.nominations.node_of(&key).is_some_and(|node| Some(node) != nominated.as_deref());
         match nominated {
@@ -91,7 +91,7 @@ impl Scheduler {
             None => self.nominations.remove(&key),
         }
         if was_nominated {
-            self.promise_ended(&state, now);
+            self.nomination_dropped(&state, now);
         }
         let is_gated = handlers::is_gated(&state, &self.cluster.resource_claims);
         if !self.queue.is_same(&state.key, state.uid()) {
@@ -112,41 +112,41 @@ impl Scheduler {
         }
         let gone = PodState::new(Arc::clone(pod));
         if was_placed || assumed {
-            self.queue.happened(&Happened::PodRemoved(&gone), &self.cluster.namespaces, now);
+            self.queue.on_event(&ClusterEvent::PodRemoved(&gone), &self.cluster.namespaces, now);
         } else {
-            self.promise_ended(&gone, now);
+            self.nomination_dropped(&gone, now);
         }
     }
 
-    /// Room that was promised to a pod is free again, for pods that are not more important.
-    fn promise_ended(&mut self, pod: &PodState, now: Timestamp) {
+    /// A nomination is dropped: its room is free for pods of lower or equal priority.
+    fn nomination_dropped(&mut self, pod: &PodState, now: Timestamp) {
         let no_more_important = |other: &PodState| other.key != pod.key && other.priority() <= pod.priority();
-        self.queue.happened_to(&Happened::PodRemoved(pod), &self.cluster.namespaces, no_more_important, now);
+        self.queue.on_event_for(&ClusterEvent::PodRemoved(pod), &self.cluster.namespaces, no_more_important, now);
     }
 
     pub(crate) fn node_changed(&mut self, old: Option<&Arc<Node>>, new: Option<Arc<Node>>) {
         let now = (self.now)();
-        let tells = self.queue.has_unschedulable();
-        let before = old.filter(|_| tells).map(|old| NodeState::new(Arc::clone(old)));
+        let has_waiting = self.queue.has_unschedulable();
+        let before = old.filter(|_| has_waiting).map(|old| NodeState::new(Arc::clone(old)));
         let Some(node) = new else {
             if let Some(old) = old {
                 self.cluster.remove_node(old.metadata.name.as_deref().unwrap_or_default());
             }
             if let Some(old) = before {
-                self.queue.happened(&Happened::NodeRemoved(&old), &self.cluster.namespaces, now);
+                self.queue.on_event(&ClusterEvent::NodeRemoved(&old), &self.cluster.namespaces, now);
             }
             return;
         };
         self.cluster.set_node(Arc::clone(&node));
-        if !tells {
+        if !has_waiting {
             return;
         }
         let new = NodeState::new(node);
         let event = match &before {
-            None => Happened::NodeAdded(&new),
-            Some(old) => Happened::NodeChanged { old, new: &new },
+            None => ClusterEvent::NodeAdded(&new),
+            Some(old) => ClusterEvent::NodeChanged { old, new: &new },
         };
-        self.queue.happened(&event, &self.cluster.namespaces, now);
+        self.queue.on_event(&event, &self.cluster.namespaces, now);
     }
 }
 
@@ -154,9 +154,9 @@ fn is_leaving(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// Whether a pod on a node makes room by a change of its own.
-fn asks_for_less(old: &Pod, new: &Pod) -> bool {
-    // Most changes are to a status that tells nothing of resources.
+/// Whether a scheduled pod releases resources by a change of its own.
+fn requests_less(old: &Pod, new: &Pod) -> bool {
+    // Most changes are to a status that has no resources.
     if old.spec == new.spec && statuses(old) == statuses(new) {
         return false;
     }
@@ -167,17 +167,17 @@ fn statuses(pod: &Pod) -> Option<&Vec<ContainerStatus>> {
     pod.status.as_ref().and_then(|status| status.container_statuses.as_ref())
 }
 
-/// The node that a pod's status says room is made on.
+/// The nominated node in a pod's status.
 fn nominated_node(pod: &Pod) -> Option<&str> {
     let node = pod.status.as_ref().and_then(|status| status.nominated_node_name.as_deref());
     node.filter(|node| !node.is_empty())
 }
 
-/// The node a pod is nominated for after an update. Updates that were on their way when the scheduler nominated the pod do
-/// not know of it yet: only one that takes a nomination away ends it.
-fn nomination_after<'a>(old: Option<Option<&str>>, new: Option<&'a str>, held: Option<&'a str>) -> Option<&'a str> {
+/// The node a pod is nominated for after an update. Updates that were in flight when the scheduler nominated the pod do not
+/// contain the nomination yet: only one that removes a nomination clears it.
+fn nomination_after<'a>(old: Option<Option<&str>>, new: Option<&'a str>, current: Option<&'a str>) -> Option<&'a str> {
     match (old, new) {
-        (Some(None), None) => held,
+        (Some(None), None) => current,
         (_, new) => new,
     }
 }
@@ -188,14 +188,14 @@ mod tests {
 
     #[test]
     fn a_nomination_outlives_updates_that_do_not_know_of_it() {
-        for (old, new, held, expected) in [
+        for (old, new, current, expected) in [
             (Some(None), None, Some("a"), Some("a")),
             (Some(None), Some("b"), Some("a"), Some("b")),
             (Some(Some("a")), None, Some("a"), None),
             (Some(Some("a")), Some("a"), None, Some("a")),
             (None, None, Some("a"), None),
         ] {
-            assert_eq!(nomination_after(old, new, held), expected, "{old:?} {new:?} {held:?}");
+            assert_eq!(nomination_after(old, new, current), expected, "{old:?} {new:?} {current:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One decision: which node for this pod.
+//! One scheduling cycle: which node for this pod.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -12,18 +12,18 @@ use crate::framework::{Filter, Prepared, Rejection, View};
 use crate::nominations::Nominations;
 use crate::plugins::{self, Enabled};
 
-/// In a large cluster the search ends when enough nodes fit; below this many, all are looked at.
-const LEAST_FEASIBLE: usize = 100;
-const LEAST_PERCENTAGE: usize = 5;
+/// In a large cluster the search stops when enough nodes fit; below this many, all are checked.
+const MIN_FEASIBLE: usize = 100;
+const MIN_PERCENTAGE: usize = 5;
 
-/// A profile with its plugins made.
+/// A profile with its plugin instances.
 pub struct Ready {
     pub profile: Profile,
     plugins: Vec<Enabled>,
     percentage: u32,
 }
 
-/// Where the next search begins, so that all nodes get their turn.
+/// Where the next search starts, so that all nodes get their turn.
 #[derive(Default)]
 pub struct Rotation {
     next: usize,
@@ -34,14 +34,14 @@ pub struct Chosen {
     pub node: NodeIndex,
     pub evaluated: usize,
     pub feasible: usize,
-    /// The points of the best, the chosen first; none where there was no choice.
+    /// The scores of the best nodes, the chosen first; empty where there was no choice.
     pub scores: Vec<(NodeIndex, i64)>,
 }
 
-/// How many nodes' points are remembered.
+/// How many nodes' scores are recorded.
 const REMEMBERED_SCORES: usize = 3;
 
-/// Nodes that fit, at least one; and what was found on the way, should none of them be left.
+/// Nodes that fit, at least one; and the diagnosis, should none of them be left.
 pub struct Candidates {
     pub feasible: Vec<NodeIndex>,
     pub evaluated: usize,
@@ -49,7 +49,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Leaves a node out after all.
+    /// Rejects a node afterwards.
     pub fn reject(&mut self, index: NodeIndex, rejection: &Rejection) {
         self.feasible.retain(|own| *own != index);
         self.no_fit.diagnosis.add(rejection);
@@ -59,7 +59,7 @@ impl Candidates {
     }
 }
 
-/// No node fits. The filters are kept to see whom removing would help.
+/// No node fits. The filters are kept to evaluate preemption.
 pub struct NoFit {
     pub diagnosis: Diagnosis,
     pub filters: Vec<Box<dyn Filter>>,
@@ -96,14 +96,14 @@ impl Ready {
             Ok(prepared) => prepared,
             Err(rejection) => return Err(rejected(cluster, rejection)),
         };
-        cluster.settle_order();
+        cluster.update_order();
         let found = self.search(pod, cluster, nominations, rotation, &filters, only.as_ref());
         let Found { feasible, resolvable, evaluated, diagnosis } = found;
         let no_fit = Box::new(NoFit { diagnosis, filters, resolvable });
         if feasible.is_empty() { Err(no_fit) } else { Ok(Candidates { feasible, evaluated, no_fit }) }
     }
 
-    /// The best of the nodes that fit, where `points` come on top of what the plugins give.
+    /// The best of the nodes that fit; `points` are added to the plugins' scores.
     pub fn choose(
         &self,
         pod: &Arc<PodState>,
@@ -120,7 +120,7 @@ impl Ready {
         Chosen { node, evaluated: candidates.evaluated, feasible: feasible.len(), scores }
     }
 
-    fn prepare(&self, pod: &Arc<PodState>, cluster: &mut Cluster) -> Result<Wanted, Rejection> {
+    fn prepare(&self, pod: &Arc<PodState>, cluster: &mut Cluster) -> Result<PreparedFilters, Rejection> {
         let mut filters = Vec::new();
         let mut only: Option<BTreeSet<String>> = None;
         for enabled in self.plugins.iter().filter(|enabled| enabled.filters) {
@@ -151,7 +151,7 @@ impl Ready {
     ) -> Found {
         let all = cluster.node_count();
         let mut found = Found::new(all);
-        // A pod that was promised room on a node tries that node first.
+        // A nominated node is tried first.
         if let Some(index) = nominations.node_of(&pod.key).and_then(|name| cluster.index_of(name))
             && check(index, cluster, nominations, pod, filters).is_none()
         {
@@ -170,7 +170,7 @@ impl Ready {
         let enough = self.enough(searched.len());
         let start = rotation.next.checked_rem(searched.len()).unwrap_or(0);
         for index in searched[start..].iter().chain(&searched[..start]) {
-            found.look(*index, check(*index, cluster, nominations, pod, filters));
+            found.record(*index, check(*index, cluster, nominations, pod, filters));
             if found.feasible.len() >= enough {
                 break;
             }
@@ -182,14 +182,14 @@ impl Ready {
 
     /// How many fitting nodes are enough to choose from.
     fn enough(&self, all: usize) -> usize {
-        if all < LEAST_FEASIBLE {
+        if all < MIN_FEASIBLE {
             return all.max(1);
         }
         let percentage = match usize::try_from(self.percentage).unwrap_or(0) {
-            0 => 50usize.saturating_sub(all / 125).max(LEAST_PERCENTAGE),
+            0 => 50usize.saturating_sub(all / 125).max(MIN_PERCENTAGE),
             given => given.min(100),
         };
-        (all * percentage / 100).max(LEAST_FEASIBLE)
+        (all * percentage / 100).max(MIN_FEASIBLE)
     }
 
     fn best(
@@ -213,18 +213,18 @@ impl Ready {
                 *total += score * enabled.weight;
             }
         }
-        let most = totals.iter().copied().max().unwrap_or(0);
+        let top_score = totals.iter().copied().max().unwrap_or(0);
         let best: Vec<NodeIndex> =
-            feasible.iter().zip(&totals).filter(|(_, total)| **total == most).map(|(index, _)| *index).collect();
+            feasible.iter().zip(&totals).filter(|(_, total)| **total == top_score).map(|(index, _)| *index).collect();
         let chosen = best[rotation.pick(best.len())];
         let scored = feasible.iter().copied().zip(totals.iter().copied());
-        (chosen, leading(chosen, most, scored))
+        (chosen, leading(chosen, top_score, scored))
     }
 }
 
-/// The chosen node and those that came next, with their points.
-fn leading(chosen: NodeIndex, most: i64, scored: impl Iterator<Item = (NodeIndex, i64)>) -> Vec<(NodeIndex, i64)> {
-    let mut leading = vec![(chosen, most)];
+/// The chosen node and the runners-up, with their scores.
+fn leading(chosen: NodeIndex, top_score: i64, scored: impl Iterator<Item = (NodeIndex, i64)>) -> Vec<(NodeIndex, i64)> {
+    let mut leading = vec![(chosen, top_score)];
     for (index, points) in scored.filter(|(index, _)| *index != chosen) {
         let place = 1 + leading[1..].partition_point(|(_, other)| *other >= points);
         if place < REMEMBERED_SCORES {
@@ -236,7 +236,7 @@ fn leading(chosen: NodeIndex, most: i64, scored: impl Iterator<Item = (NodeIndex
 }
 
 impl Rotation {
-    /// One of several equals, a different one each time (a xorshift is random enough to spread pods).
+    /// Picks one of several equals, a different one each time (a xorshift is random enough to spread pods).
     fn pick(&mut self, count: usize) -> usize {
         if count <= 1 {
             return 0;
@@ -250,7 +250,7 @@ impl Rotation {
     }
 }
 
-/// Tells who gave a node how many points, for those who ask why a pod went where it did.
+/// Records which plugin gave a node which score, to explain the decision later.
 fn trace_scores(pod: &PodState, cluster: &Cluster, by: &Enabled, feasible: &[NodeIndex], scores: &[i64]) {
     if tracing::enabled!(tracing::Level::TRACE) {
         let (plugin, weight) = (by.plugin.name(), by.weight);
@@ -261,8 +261,8 @@ fn trace_scores(pod: &PodState, cluster: &Cluster, by: &Enabled, feasible: &[Nod
     }
 }
 
-/// The filters for a pod, and the only nodes to look at where some plugin knows them.
-type Wanted = (Vec<Box<dyn Filter>>, Option<BTreeSet<String>>);
+/// The filters for a pod, and the only nodes to check where some plugin knows them.
+type PreparedFilters = (Vec<Box<dyn Filter>>, Option<BTreeSet<String>>);
 
 struct Found {
     feasible: Vec<NodeIndex>,
@@ -276,7 +276,7 @@ impl Found {
         Found { feasible: Vec::new(), resolvable: Vec::new(), evaluated: 0, diagnosis: Diagnosis::new(all) }
     }
 
-    fn look(&mut self, index: NodeIndex, rejection: Option<Rejection>) {
+    fn record(&mut self, index: NodeIndex, rejection: Option<Rejection>) {
         self.evaluated += 1;
         match rejection {
             None => self.feasible.push(index),
@@ -302,8 +302,8 @@ fn check(
     check_view(&View { cluster, index, node, removed: &[], added: &[] }, nominations, pod, filters)
 }
 
-/// Checks a node as the view has it and, where pods of the same or higher priority were promised room on it, as it would
-/// be with them: they may come, or may not.
+/// Checks a node with the view's changes and, where pods of the same or higher priority are nominated for it, as it would
+/// be with them too: they may come, or may not.
 pub fn check_view(
     view: &View<'_>,
     nominations: &Nominations,

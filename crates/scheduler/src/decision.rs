@@ -1,4 +1,4 @@
-//! From a pod that is next to a binding on its way, or to a pod that says why it waits.
+//! Decides the next pod: starts its binding, or records why it waits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::extender::Extender;
 use crate::extender::rounds::{extenders_filter, extenders_score};
 use crate::handlers::Message;
 use crate::plugins::volume_binding::{VolumePlan, plan_volumes};
-use crate::preemption::{Budget, Outcome, best, is_ineligible, make_room};
+use crate::preemption::{Budget, Outcome, best, find_victims, is_ineligible};
 use crate::scheduler::{Scheduler, record, scheduler_of};
 
 impl Scheduler {
@@ -35,10 +35,11 @@ impl Scheduler {
                 return self.explain(pod, no_fit).await;
             }
         };
-        let asked: Vec<&Extender> = self.extenders.iter().filter(|extender| extender.is_interested(&pod)).collect();
+        let interested: Vec<&Extender> =
+            self.extenders.iter().filter(|extender| extender.is_interested(&pod)).collect();
         let mut points = HashMap::new();
-        if !asked.is_empty() {
-            if let Err(error) = extenders_filter(&asked, &pod, &self.cluster, &mut candidates).await {
+        if !interested.is_empty() {
+            if let Err(error) = extenders_filter(&interested, &pod, &self.cluster, &mut candidates).await {
                 return self.decision_failed(&pod, error.to_string(), false);
             }
             if candidates.feasible.is_empty() {
@@ -47,7 +48,7 @@ impl Scheduler {
                 drop(step);
                 return self.explain(pod, candidates.no_fit).await;
             }
-            points = extenders_score(&asked, &pod, &self.cluster, &candidates).await;
+            points = extenders_score(&interested, &pod, &self.cluster, &candidates).await;
         }
         let chosen = ready.choose(&pod, &mut self.cluster, &candidates, &points, &mut self.rotation);
         note_misfits(&step, &candidates.no_fit);
@@ -68,15 +69,15 @@ impl Scheduler {
         };
         for (claim, volume) in &plan.bind {
             let volume = volume.metadata.name.as_deref().unwrap_or_default();
-            self.cluster.storage.promise_volume(volume, &object_key(&claim.metadata));
+            self.cluster.storage.assume_volume(volume, &object_key(&claim.metadata));
         }
         for claim in &plan.make {
-            self.cluster.storage.promise_node(&object_key(&claim.metadata), &node);
+            self.cluster.storage.assume_node(&object_key(&claim.metadata), &node);
         }
         let devices = self.cluster.resource_claims.of_pod(&pod.object).unwrap_or_default();
         self.cluster.assume(Arc::clone(&pod), &node);
         self.nominations.remove(&pod.key);
-        // Waiting for volumes takes none of the places: others need not wait for it.
+        // Waiting for volumes occupies no binding slot: other pods need not wait for it.
         let permits = plan.is_empty().then(|| Arc::clone(&self.permits));
         let permit = match permits {
             Some(permits) => permits.acquire_owned().await.ok(),
@@ -87,7 +88,7 @@ impl Scheduler {
         let recorder = self.recorder(&pod);
         let watched = self.watched.clone();
         let binder = self.extenders.iter().find(|one| one.is_binder() && one.is_interested(&pod)).cloned();
-        // Why the pod waited must not be written after it is bound: it would seem to wait still.
+        // The reason for waiting must not be written after the pod is bound: it would seem to wait still.
         let explaining = self.explaining.remove(&pod.key);
         tokio::spawn(async move {
             let _permit = permit;
@@ -110,9 +111,9 @@ impl Scheduler {
 
     async fn explain(&mut self, pod: Arc<PodState>, mut no_fit: Box<NoFit>) {
         let now = (self.now)();
-        let mut nomination = Nomination::Kept;
+        let mut nomination = Nomination::Unchanged;
         let frees_claims = self.profile_of(&pod).is_some_and(|ready| ready.profile.frees_claims);
-        let tell = |preemption: Option<&str>| {
+        let preemption_text = |preemption: Option<&str>| {
             let claims = frees_claims.then(|| "no new claims to deallocate".to_owned());
             let preemption = preemption.map(|why| format!("preemption: {why}"));
             claims.into_iter().chain(preemption).collect::<Vec<_>>().join(", ")
@@ -126,14 +127,14 @@ impl Scheduler {
             // Kubernetes' claim plugin, which runs first here, never saw the pod and says so.
             no_fit.diagnosis.after = "not found".to_owned();
         } else {
-            match self.room_for(&pod, &no_fit).await {
-                Room::Made(node) => nomination = Nomination::On(node),
-                Room::None(why) => {
+            match self.preempt(&pod, &no_fit).await {
+                Preemption::Made(node) => nomination = Nomination::On(node),
+                Preemption::None(why) => {
                     nomination = Nomination::Cleared;
-                    no_fit.diagnosis.after = tell(Some(&why));
+                    no_fit.diagnosis.after = preemption_text(Some(&why));
                 }
-                Room::NotConfigured => no_fit.diagnosis.after = tell(None),
-                Room::NotSought(why) => no_fit.diagnosis.after = tell(Some(why)),
+                Preemption::NotConfigured => no_fit.diagnosis.after = preemption_text(None),
+                Preemption::NotEligible(why) => no_fit.diagnosis.after = preemption_text(Some(why)),
             }
         }
         let message = no_fit.diagnosis.message();
@@ -145,19 +146,19 @@ impl Scheduler {
         match &nomination {
             Nomination::On(node) => self.nominations.set(Arc::clone(&pod), node),
             Nomination::Cleared => self.nominations.remove(&pod.key),
-            Nomination::Kept => {}
+            Nomination::Unchanged => {}
         }
         self.write_reason(pod, Reason::Unschedulable, message, nomination);
     }
 
-    /// Has written onto the pod why it waits, after what was said of it before.
+    /// Starts writing to the pod why it waits, after the previous write for it has finished.
     pub(crate) fn write_reason(&mut self, pod: Arc<PodState>, reason: Reason, message: String, nomination: Nomination) {
-        const LOOKED_THROUGH_EVERY: usize = 64;
+        const CLEANUP_INTERVAL: usize = 64;
         let client = self.client.clone();
         let now = (self.now)();
         let key = Arc::clone(&pod.key);
         let before = self.explaining.remove(&key);
-        if self.explaining.len().is_multiple_of(LOOKED_THROUGH_EVERY) {
+        if self.explaining.len().is_multiple_of(CLEANUP_INTERVAL) {
             self.explaining.retain(|_, task| !task.is_finished());
         }
         let task = tokio::spawn(async move {
@@ -172,38 +173,38 @@ impl Scheduler {
         self.explaining.insert(key, task);
     }
 
-    /// Begins to make room for a pod, and answers where; or why it cannot be made.
-    async fn room_for(&mut self, pod: &Arc<PodState>, no_fit: &NoFit) -> Room {
+    /// Starts preemption for a pod and returns the node, or why it is not possible.
+    async fn preempt(&mut self, pod: &Arc<PodState>, no_fit: &NoFit) -> Preemption {
         if !self.profile_of(pod).is_some_and(|ready| ready.profile.preempts) {
-            return Room::NotConfigured;
+            return Preemption::NotConfigured;
         }
         if let Some(why) = is_ineligible(pod, self.nominations.node_of(&pod.key), no_fit, &self.cluster) {
-            return Room::NotSought(why);
+            return Preemption::NotEligible(why);
         }
         let budgets: Vec<Budget> = self.budgets.values().map(|budget| Budget::of(budget)).collect();
-        let mut candidates = match make_room(pod, no_fit, &self.cluster, &self.nominations, &budgets) {
+        let mut candidates = match find_victims(pod, no_fit, &self.cluster, &self.nominations, &budgets) {
             Outcome::Candidates(candidates) => candidates,
-            Outcome::Nothing(why) => return Room::None(why),
+            Outcome::Nothing(why) => return Preemption::None(why),
         };
         for extender in self.extenders.iter().filter(|one| one.preempts() && one.is_interested(pod)) {
-            // An extender that cannot be asked has no say; without its agreement nobody is displaced.
+            // Without the agreement of every extender no pod is preempted.
             candidates = match extender.preempt(pod, candidates, &self.cluster).await {
                 Ok(left) => left,
                 Err(error) => {
-                    tracing::warn!(pod = &*pod.key, %error, "an extender did not answer");
-                    return Room::None("no candidate node for preemption".to_owned());
+                    tracing::warn!(pod = &*pod.key, %error, "an extender did not respond");
+                    return Preemption::None("no candidate node for preemption".to_owned());
                 }
             };
         }
         let Some(victims) = best(candidates) else {
-            return Room::None("no candidate node for preemption".to_owned());
+            return Preemption::None("no candidate node for preemption".to_owned());
         };
         let node = self.cluster.node(victims.node).name().to_owned();
         let is_leaving = |victim: &Arc<PodState>| victim.object.metadata.deletion_timestamp.is_some();
         let displaced: Vec<Arc<PodState>> = victims.pods.into_iter().filter(|victim| !is_leaving(victim)).collect();
         if displaced.is_empty() {
-            // All who are in the way leave already, for a pod that was promised the room before: nothing changes for it.
-            return Room::Made(node);
+            // All victims are terminating already, for a pod nominated before: nothing changes for it.
+            return Preemption::Made(node);
         }
         for lower in self.nominations.lower_on(&node, pod.priority()) {
             self.nominations.remove(&lower.key);
@@ -212,7 +213,7 @@ impl Scheduler {
                 if let Err(error) = bind::clear_nomination(client, lower).await
                     && !bind::is_gone(&error)
                 {
-                    tracing::warn!(%error, "a promise could not be taken back");
+                    tracing::warn!(%error, "cannot clear a nomination");
                 }
             });
         }
@@ -237,18 +238,18 @@ impl Scheduler {
                 }
             });
         }
-        Room::Made(node)
+        Preemption::Made(node)
     }
 }
 
-/// Waits for a task, if there is one. One that failed has said so itself.
+/// Waits for a task, if there is one. A failed one has logged its error.
 async fn finished(task: Option<JoinHandle<()>>) {
     if let Some(task) = task {
         let _ = task.await;
     }
 }
 
-/// The step of a pod's journey in which its node is sought.
+/// The step of a pod's journey in which its node is selected.
 fn filtering(pod: &PodState, nodes: usize) -> tracing::Span {
     let object = format!("pods/{}", pod.key);
     tracing::info_span!(
@@ -271,17 +272,17 @@ fn note_misfits(step: &tracing::Span, no_fit: &NoFit) {
     }
 }
 
-/// The best of the nodes that fit, with their points.
+/// The best of the nodes that fit, with their scores.
 fn scores(chosen: &Chosen, cluster: &Cluster) -> String {
     let best = chosen.scores.iter().map(|(index, points)| format!("{} {points}", cluster.node(*index).name()));
     let best: Vec<String> = best.collect();
     if best.is_empty() { String::new() } else { format!("points: {}", best.join(", ")) }
 }
 
-/// What making room for a pod came to.
-enum Room {
+/// The outcome of preemption for a pod.
+enum Preemption {
     Made(String),
     None(String),
-    NotSought(&'static str),
+    NotEligible(&'static str),
     NotConfigured,
 }

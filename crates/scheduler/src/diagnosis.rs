@@ -1,4 +1,4 @@
-//! Why a pod fits nowhere, in the words that its condition and event carry.
+//! Why a pod is unschedulable, as its condition and event report it.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ pub struct Diagnosis {
     pub all_nodes: usize,
     /// Reasons with how many nodes they were found on.
     reasons: BTreeMap<String, usize>,
-    /// Why no node was even looked at.
+    /// Why no node was even checked.
     pub rejected: Option<String>,
     /// The plugins that rejected a node: events that they wait for may help the pod.
     pub plugins: Vec<&'static str>,
-    /// What making room for the pod came to.
+    /// The outcome of preemption.
     pub after: String,
 }
 
@@ -35,7 +35,7 @@ impl Diagnosis {
         self.add_plugin(rejection.plugin);
     }
 
-    /// Nodes that a plugin ruled out without looking at each.
+    /// Nodes that a plugin excluded without checking each.
     pub fn add_reason(&mut self, reason: &str, nodes: usize) {
         if nodes > 0 {
             *self.reasons.entry(reason.to_owned()).or_default() += nodes;
@@ -48,15 +48,15 @@ impl Diagnosis {
         }
     }
 
-    /// Why nodes did not fit, what holds for most first; a few reasons say enough.
+    /// Why nodes did not fit, the most frequent reason first; a few reasons are enough.
     pub fn in_short(&self) -> String {
-        const TOLD: usize = 4;
+        const MAX_REASONS: usize = 4;
         let mut reasons: Vec<(&String, &usize)> = self.reasons.iter().collect();
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
         let mut parts: Vec<String> =
-            reasons.iter().take(TOLD).map(|(reason, count)| format!("{count} {reason}")).collect();
-        if reasons.len() > TOLD {
-            parts.push(format!("and {} more reasons", reasons.len() - TOLD));
+            reasons.iter().take(MAX_REASONS).map(|(reason, count)| format!("{count} {reason}")).collect();
+        if reasons.len() > MAX_REASONS {
+            parts.push(format!("and {} more reasons", reasons.len() - MAX_REASONS));
         }
         parts.join(", ")
     }

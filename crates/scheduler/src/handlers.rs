@@ -1,4 +1,4 @@
-//! What changes in the API become for the scheduler: messages to the one task that owns its state.
+//! Turns API changes into messages to the one task that owns the scheduler's state.
 
 use std::sync::Arc;
 
@@ -21,9 +21,9 @@ use crate::cluster::Cluster;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
 use crate::plugins::{volume_limits, volume_zone};
-use crate::queue::{Happened, Queue};
+use crate::queue::{ClusterEvent, Queue};
 
-/// A change, or the end of something that was in flight.
+/// A change, or the completion of something that was in flight.
 pub enum Message {
     Pod {
         old: Option<Arc<Pod>>,
@@ -37,7 +37,7 @@ pub enum Message {
         old: Option<Arc<PodDisruptionBudget>>,
         new: Option<Arc<PodDisruptionBudget>>,
     },
-    /// A change of another kind, which is to be taken into the cluster's state.
+    /// A change of another kind, to be applied to the cluster's state.
     Other(Apply),
     Bound(Arc<PodState>),
     /// The decision could not be carried out.
@@ -50,7 +50,7 @@ pub enum Message {
 
 pub type Apply = Box<dyn FnOnce(&mut Cluster, &mut Queue, Timestamp) + Send>;
 
-/// Sends every change; the channel holds at most what the API has changed since the task last looked. Done when all kinds
+/// Sends every change; the channel holds at most what the API has changed since the task last ran. Returns when all kinds
 /// have been listed once.
 pub async fn watch(informers: &Informers, messages: &UnboundedSender<Message>) {
     let mut synced = watch_others(informers, messages);
@@ -71,7 +71,7 @@ fn send_changes<K: Object + Resource<DynamicType = ()>>(
     let informer = informers.of::<K>();
     informer.on_change(move |change| {
         let (old, new) = both(change);
-        // The receiver ends only with the scheduler.
+        // The receiver is dropped only with the scheduler.
         let _ = sender.send(message(old, new));
     });
     Box::pin(async move { informer.synced().await })
@@ -91,16 +91,16 @@ fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> V
             if let (Some(old), Some(new)) = (old, new)
                 && old.metadata.labels != new.metadata.labels
             {
-                queue.happened(&Happened::NamespaceRelabelled, &cluster.namespaces, now);
+                queue.on_event(&ClusterEvent::NamespaceRelabelled, &cluster.namespaces, now);
             }
         }),
         watch_kind::<PersistentVolumeClaim>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_claim(old, new);
             if let Some(claim) = new {
                 let key = object_key(&claim.metadata);
-                let event = Happened::Claim { is_new: old.is_none() };
+                let event = ClusterEvent::Claim { is_new: old.is_none() };
                 let uses_it = |pod: &PodState| pod.claims.iter().any(|used| used.key == key);
-                queue.happened_to(&event, &cluster.namespaces, uses_it, now);
+                queue.on_event_for(&event, &cluster.namespaces, uses_it, now);
             }
         }),
         watch_kind::<PersistentVolume>(informers, messages, |old, new, cluster, queue, now| {
@@ -111,28 +111,28 @@ fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> V
                 };
                 let zones = |volume: &PersistentVolume| labels(volume, volume_zone::LABELS);
                 let moved = old.is_none_or(|old| zones(old) != zones(volume));
-                queue.happened(&Happened::Volume { moved }, &cluster.namespaces, now);
+                queue.on_event(&ClusterEvent::Volume { moved }, &cluster.namespaces, now);
             }
         }),
         watch_kind::<StorageClass>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_class(old, new);
             if let Some(class) = new {
-                let event = Happened::StorageClass {
+                let event = ClusterEvent::StorageClass {
                     is_new: old.is_none(),
                     waits_for_consumer: class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
                     topologies_changed: old.is_some_and(|old| old.allowed_topologies != class.allowed_topologies),
                 };
-                queue.happened(&event, &cluster.namespaces, now);
+                queue.on_event(&event, &cluster.namespaces, now);
             }
         }),
         watch_kind::<CSINode>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_csi_node(old, new);
             if let Some(node) = new {
-                let event = Happened::CsiNode {
+                let event = ClusterEvent::CsiNode {
                     is_new: old.is_none(),
                     limit_grew: old.is_some_and(|old| volume_limits::is_raised(old, node)),
                 };
-                queue.happened(&event, &cluster.namespaces, now);
+                queue.on_event(&event, &cluster.namespaces, now);
             }
         }),
         watch_kind::<CSIDriver>(informers, messages, |old, new, cluster, queue, now| {
@@ -142,7 +142,7 @@ fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> V
                 && counts(old)
                 && !counts(new)
             {
-                queue.happened(&Happened::CsiDriver, &cluster.namespaces, now);
+                queue.on_event(&ClusterEvent::CsiDriver, &cluster.namespaces, now);
             }
         }),
         watch_kind::<CSIStorageCapacity>(informers, messages, |old, new, cluster, queue, now| {
@@ -151,14 +151,14 @@ fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> V
                 let size = |capacity: &CSIStorageCapacity| {
                     capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref()).map(quantity::value)
                 };
-                let event = Happened::StorageCapacity { grew: old.is_none_or(|old| size(new) > size(old)) };
-                queue.happened(&event, &cluster.namespaces, now);
+                let event = ClusterEvent::StorageCapacity { grew: old.is_none_or(|old| size(new) > size(old)) };
+                queue.on_event(&event, &cluster.namespaces, now);
             }
         }),
         watch_kind::<VolumeAttachment>(informers, messages, |old, new, cluster, queue, now| {
             cluster.storage.set_attachment(old, new);
             if new.is_none() {
-                queue.happened(&Happened::AttachmentRemoved, &cluster.namespaces, now);
+                queue.on_event(&ClusterEvent::AttachmentRemoved, &cluster.namespaces, now);
             }
         }),
         watch_kind::<Service>(informers, messages, |old, new, cluster, _, _| cluster.workloads.set_service(old, new)),
@@ -175,19 +175,19 @@ fn watch_others(informers: &Informers, messages: &UnboundedSender<Message>) -> V
             if let Some(class) = new.or(old) {
                 let name = class.metadata.name.as_deref().unwrap_or_default();
                 cluster.resource_claims.set_class(name, new.is_some());
-                queue.happened(&Happened::ResourceClaims, &cluster.namespaces, now);
+                queue.on_event(&ClusterEvent::ResourceClaims, &cluster.namespaces, now);
             }
         }),
         watch_kind::<ResourceClaim>(informers, messages, |old, new, cluster, queue, now| {
             cluster.resource_claims.set(old, new);
             let claims = &cluster.resource_claims;
             queue.reconsider_gated(|pod| is_gated(pod, claims), now);
-            queue.happened(&Happened::ResourceClaims, &cluster.namespaces, now);
+            queue.on_event(&ClusterEvent::ResourceClaims, &cluster.namespaces, now);
         }),
     ]
 }
 
-/// Pods are by far the most numerous objects: only what decisions look at is kept of them.
+/// Pods are by far the most numerous objects: the cache keeps only the fields that decisions read.
 pub fn reduce_pod(pod: &mut Pod) {
     let container = |container: Container| Container {
         name: container.name,
@@ -212,7 +212,7 @@ pub fn reduce_pod(pod: &mut Pod) {
         spec.dns_config = None;
         spec.image_pull_secrets = None;
         spec.host_aliases = None;
-        // Every pod has a volume with its token, which no decision looks at.
+        // Every pod has a volume with its token, which no decision reads.
         spec.volumes =
             spec.volumes.take().map(|all| all.into_iter().filter(|volume| volume.projected.is_none()).collect());
     }
@@ -224,7 +224,7 @@ pub fn reduce_pod(pod: &mut Pod) {
     }
 }
 
-/// Whether a pod is held back before it is even decided: by its scheduling gates, or by claims that are not there.
+/// Whether a pod must not be scheduled yet: because of its scheduling gates, or missing claims.
 pub fn is_gated(pod: &PodState, claims: &crate::cluster::claims::ResourceClaims) -> bool {
     let Some(spec) = &pod.object.spec else { return false };
     spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty())
@@ -232,13 +232,13 @@ pub fn is_gated(pod: &PodState, claims: &crate::cluster::claims::ResourceClaims)
             && claims.of_pod(&pod.object).is_err()
 }
 
-/// Takes a change (what was, what is) into the cluster's state, and tells the queue.
-type TakeIn<K> = fn(Option<&Arc<K>>, Option<&Arc<K>>, &mut Cluster, &mut Queue, Timestamp);
+/// Applies a change (old, new) to the cluster's state, and notifies the queue.
+type ApplyChange<K> = fn(Option<&Arc<K>>, Option<&Arc<K>>, &mut Cluster, &mut Queue, Timestamp);
 
 fn watch_kind<K: Object + Resource<DynamicType = ()>>(
     informers: &Informers,
     messages: &UnboundedSender<Message>,
-    apply: TakeIn<K>,
+    apply: ApplyChange<K>,
 ) -> Synced {
     send_changes::<K>(informers, messages, move |old, new| {
         Message::Other(Box::new(move |cluster, queue, now| apply(old.as_ref(), new.as_ref(), cluster, queue, now)))

@@ -1,11 +1,11 @@
-//! The scheduler: picks a node for each pod that has none.
+//! The scheduler: selects a node for each pod that has none.
 //!
-//! In: pods, nodes and volumes from the API. Out: bindings, and on pods that fit nowhere a condition and an event that
+//! Input: pods, nodes and volumes from the API. Output: bindings, and on unschedulable pods a condition and an event that
 //! say why. One task owns all state and decides pod after pod; bindings are in flight while the next pod is decided.
 //!
-//! Follow a pod: `changes` (it is new) → `queue` (which pod next) → `decision` → `cycle` (filter, score, choose) → `plugins`
-//! (one file each) → `preemption` (who could make room) → `bind`. `cluster` is what the decisions look at; it changes by one pod or node at a time and
-//! nothing in it is computed anew for a pod.
+//! The path of a pod: `changes` (it is new) → `queue` (which pod next) → `decision` → `cycle` (filter, score, choose) →
+//! `plugins` (one file each) → `preemption` (which victims) → `bind`. `cluster` is the state that decisions read; it changes
+//! by one pod or node at a time and nothing in it is recomputed for a pod.
 
 mod bind;
 mod changes;

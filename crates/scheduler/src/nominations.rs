@@ -1,11 +1,11 @@
-//! Promises of room: pods for which others were asked to leave a node.
+//! Nominations: pods for which victims were evicted from a node.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cluster::pod::PodState;
 
-/// Pods that were promised room on a node, while those that make it are leaving.
+/// Pods nominated for a node, while their victims terminate.
 #[derive(Default)]
 pub struct Nominations {
     by_pod: HashMap<Arc<str>, (Arc<str>, Arc<PodState>)>,
@@ -21,13 +21,13 @@ impl Nominations {
         self.by_pod.is_empty()
     }
 
-    /// Other pods of the same or higher priority that were promised room on the node.
+    /// Other pods of the same or higher priority that are nominated for the node.
     pub fn on(&self, node: &str, pod: &PodState) -> Vec<Arc<PodState>> {
         let promised = self.by_node.get(node).into_iter().flatten();
         promised.filter(|other| other.key != pod.key && other.priority() >= pod.priority()).cloned().collect()
     }
 
-    /// Of lower priority: they lose their promise when this pod takes the room.
+    /// Pods of lower priority: they lose their nomination when this pod is placed there.
     pub fn lower_on(&self, node: &str, priority: i32) -> Vec<Arc<PodState>> {
         let promised = self.by_node.get(node).into_iter().flatten();
         promised.filter(|other| other.priority() < priority).cloned().collect()

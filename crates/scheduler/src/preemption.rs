@@ -1,4 +1,4 @@
-//! Making room: which pods of lower priority could leave so that a pod fits.
+//! Preemption: which pods of lower priority could be evicted so that a pod fits.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use crate::diagnosis::nodes_message;
 use crate::framework::{Rejection, View};
 use crate::nominations::Nominations;
 
-/// Of many nodes where room could be made, so many are worked out: a tenth, and at least a hundred.
-const LEAST_CANDIDATES: usize = 100;
+/// Of many candidate nodes, this many are evaluated: a tenth, and at least a hundred.
+const MIN_CANDIDATES: usize = 100;
 const CANDIDATE_PERCENTAGE: usize = 10;
 
 pub struct Victims {
@@ -28,13 +28,13 @@ pub struct Victims {
 }
 
 pub enum Outcome {
-    /// On each of these nodes some must go, and then the pod fits.
+    /// Each of these nodes has victims whose eviction makes the pod fit.
     Candidates(Vec<Victims>),
-    /// Nothing can be done; the text goes into the pod's condition.
+    /// Preemption does not help; the text goes into the pod's condition.
     Nothing(String),
 }
 
-/// A disruption budget as far as preemption looks at it.
+/// The fields of a disruption budget that preemption reads.
 pub struct Budget {
     namespace: String,
     selector: Selector,
@@ -66,7 +66,7 @@ impl Budget {
     }
 }
 
-/// Whether a pod may not displace others, and why.
+/// Whether a pod may not preempt others, and why.
 pub fn is_ineligible(
     pod: &PodState,
     nominated: Option<&str>,
@@ -77,7 +77,7 @@ pub fn is_ineligible(
     if policy == Some("Never") {
         return Some("not eligible due to preemptionPolicy=Never.");
     }
-    // Room is being made already: its victims are on their way out. Unless the node would not do even so.
+    // Preemption is in progress: its victims are terminating. Unless the node would not fit even then.
     let index = cluster.index_of(nominated?)?;
     let is_victim = |placed: &Arc<PodState>| placed.priority() < pod.priority() && leaves_by_preemption(placed);
     let waits = no_fit.resolvable.contains(&index) && cluster.node(index).pods.iter().any(is_victim);
@@ -93,8 +93,8 @@ fn leaves_by_preemption(pod: &PodState) -> bool {
         })
 }
 
-/// Whom to displace, among the nodes where that can help.
-pub fn make_room(
+/// The victims, among the nodes where eviction can help.
+pub fn find_victims(
     pod: &Arc<PodState>,
     no_fit: &NoFit,
     cluster: &Cluster,
@@ -105,7 +105,7 @@ pub fn make_room(
     let unhelpful = all - no_fit.resolvable.len();
     let mut candidates = Vec::new();
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
-    let most = (all * CANDIDATE_PERCENTAGE / 100).max(LEAST_CANDIDATES);
+    let max = (all * CANDIDATE_PERCENTAGE / 100).max(MIN_CANDIDATES);
     for index in &no_fit.resolvable {
         match victims_on(pod, *index, cluster, no_fit, nominations, budgets) {
             Ok(victims) => candidates.push(victims),
@@ -115,7 +115,7 @@ pub fn make_room(
                 }
             }
         }
-        if candidates.len() >= most {
+        if candidates.len() >= max {
             break;
         }
     }
@@ -128,7 +128,7 @@ pub fn make_room(
     Outcome::Nothing(nodes_message(all, &reasons, None))
 }
 
-/// The fewest pods that must leave a node, those with the lowest priority first.
+/// The fewest pods that must be evicted from a node, those with the lowest priority first.
 fn victims_on(
     pod: &Arc<PodState>,
     index: NodeIndex,
@@ -151,7 +151,7 @@ fn victims_on(
     if let Some(rejection) = rejection(&without, &lower) {
         return Err(rejection);
     }
-    // The most important come back first; those a budget protects before the others.
+    // The most important are reprieved first; those a budget protects before the others.
     by_importance(&mut lower);
     let (protected, free) = split_by_budget(&lower, budgets);
     let mut removed = lower;
@@ -173,7 +173,7 @@ fn victims_on(
     Ok(Victims { node: index, pods: victims, violations })
 }
 
-/// Higher priority first, then the longer running. Of those that no node has started yet, the newest come first.
+/// Higher priority first, then the longer running. Of pods that have not started yet, the newest come first.
 fn by_importance(pods: &mut Vec<Arc<PodState>>) {
     let count = pods.len();
     let mut ranked: Vec<(usize, Arc<PodState>)> = pods.drain(..).enumerate().collect();

@@ -1,5 +1,5 @@
-//! The task that owns the queue and the cluster's state: it takes in what changed, decides the next pod, and sends the
-//! decision on its way.
+//! The task that owns the queue and the cluster's state: it applies changes, decides the next pod, and starts
+//! the binding.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,23 +22,26 @@ use crate::cycle::{Ready, Rotation};
 use crate::extender::Extender;
 use crate::handlers::{self, Message};
 use crate::nominations::Nominations;
-use crate::queue::{Happened, Queue};
+use crate::queue::{ClusterEvent, Queue};
 use crate::volumes::Watched;
 
-/// So many bindings are on their way at once.
+/// At most this many bindings are in flight.
 const BINDINGS_IN_FLIGHT: usize = 256;
 
 pub struct Settings {
     pub configuration: Configuration,
-    /// The clock; decisions are given its time.
+    /// The clock, injected into decisions.
     pub now: fn() -> Timestamp,
 }
 
-/// Schedules until the process ends or the API's informers close.
+/// Schedules until the process exits or the API's informers close.
 pub async fn run(client: Client, informers: Informers, settings: Settings) {
-    // Extenders are shown pods whole.
-    let informers =
-        if settings.configuration.extenders.is_empty() { informers.reducing(handlers::reduce_pod) } else { informers };
+    // Extenders get whole pods.
+    let informers = if settings.configuration.extenders.is_empty() {
+        informers.with_transform(handlers::reduce_pod)
+    } else {
+        informers
+    };
     let (sender, receiver) = unbounded_channel();
     let watched = Watched::new(&informers);
     handlers::watch(&informers, &sender).await;
@@ -59,7 +62,7 @@ pub(crate) struct Scheduler {
     pub(crate) extenders: Vec<Extender>,
     pub(crate) messages: UnboundedSender<Message>,
     pub(crate) permits: Arc<Semaphore>,
-    /// The writing of why pods wait, by pod.
+    /// Running writes of why pods wait, by pod.
     pub(crate) explaining: HashMap<Arc<str>, JoinHandle<()>>,
 }
 
@@ -68,8 +71,8 @@ impl Scheduler {
         let Configuration { profiles, percentage_of_nodes_to_score, initial_backoff, max_backoff, extenders, .. } =
             settings.configuration;
         let extenders = extenders.into_iter().filter_map(|settings| {
-            let made = Extender::new(settings);
-            made.inspect_err(|error| tracing::error!(%error, "an extender cannot be used")).ok()
+            let built = Extender::new(settings);
+            built.inspect_err(|error| tracing::error!(%error, "an extender cannot be used")).ok()
         });
         let host = host_name();
         let recorders = profiles
@@ -105,12 +108,12 @@ impl Scheduler {
     async fn run(mut self, mut receiver: UnboundedReceiver<Message>) {
         loop {
             while let Ok(message) = receiver.try_recv() {
-                self.take_in(message);
+                self.apply_change(message);
             }
             let next = self.queue.advance((self.now)());
             if let Some(pod) = self.queue.pop() {
                 self.schedule(pod).await;
-                // Informers and bindings run on the same threads: let them.
+                // Informers and bindings run on the same threads: yields to them.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -126,13 +129,13 @@ impl Scheduler {
                 }
             };
             match message {
-                Some(message) => self.take_in(message),
+                Some(message) => self.apply_change(message),
                 None => return,
             }
         }
     }
 
-    fn take_in(&mut self, message: Message) {
+    fn apply_change(&mut self, message: Message) {
         match message {
             Message::Pod { old, new } => self.pod_changed(old.as_ref(), new.as_ref()),
             Message::Node { old, new } => self.node_changed(old.as_ref(), new),
@@ -150,17 +153,17 @@ impl Scheduler {
             }
             Message::Other(apply) => apply(&mut self.cluster, &mut self.queue, (self.now)()),
             Message::Bound(pod) => {
-                self.end_promises(&pod);
+                self.drop_assumptions(&pod);
                 self.queue.remove_same(&pod.key, pod.uid());
             }
             Message::Failed { pod, error, is_gone } => self.decision_failed(&pod, error, is_gone),
         }
     }
 
-    /// A decision could not be carried out: what it took is free again, and the pod is decided anew after a while.
+    /// A decision could not be carried out: its assumptions are dropped, and the pod is decided again after its backoff.
     pub(crate) fn decision_failed(&mut self, pod: &Arc<PodState>, error: String, is_gone: bool) {
         let now = (self.now)();
-        self.end_promises(pod);
+        self.drop_assumptions(pod);
         self.cluster.unassume(&pod.key, pod.uid());
         if is_gone {
             self.queue.remove_same(&pod.key, pod.uid());
@@ -173,12 +176,12 @@ impl Scheduler {
             self.write_reason(Arc::clone(pod), Reason::SchedulerError, error, Nomination::Cleared);
         }
         let is_another = |other: &PodState| other.uid() != pod.uid();
-        self.queue.happened_to(&Happened::PodRemoved(pod), &self.cluster.namespaces, is_another, now);
+        self.queue.on_event_for(&ClusterEvent::PodRemoved(pod), &self.cluster.namespaces, is_another, now);
     }
 
-    fn end_promises(&mut self, pod: &PodState) {
+    fn drop_assumptions(&mut self, pod: &PodState) {
         for used in &pod.claims {
-            self.cluster.storage.end_promises(&used.key);
+            self.cluster.storage.drop_assumptions(&used.key);
         }
     }
 
@@ -191,13 +194,13 @@ impl Scheduler {
     }
 }
 
-/// The name of the scheduler that a pod is for.
+/// The name of the scheduler that is responsible for a pod.
 pub(crate) fn scheduler_of(pod: &PodState) -> &str {
     let named = pod.object.spec.as_ref().and_then(|spec| spec.scheduler_name.as_deref());
     named.unwrap_or("default-scheduler")
 }
 
-/// The name of this machine, which events carry; empty where it cannot be read.
+/// The host's name, which events contain; empty where it cannot be read.
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
@@ -209,14 +212,14 @@ pub(crate) fn record(recorder: &SeriesRecorder, pod: &PodState, warns: bool, rea
     recorder.record(reference(pod.object.as_ref()), None, kind, reason, action, note);
 }
 
-/// An event's note has at most so many bytes.
+/// The maximum length of an event's note in bytes.
 fn shortened(note: String) -> String {
-    const MOST: usize = 1024;
+    const MAX_LENGTH: usize = 1024;
     const END: &str = " ...";
-    if note.len() <= MOST {
+    if note.len() <= MAX_LENGTH {
         return note;
     }
-    let mut end = MOST - END.len();
+    let mut end = MAX_LENGTH - END.len();
     while !note.is_char_boundary(end) {
         end -= 1;
     }

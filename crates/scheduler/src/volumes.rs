@@ -1,4 +1,4 @@
-//! Carrying out a plan for a pod's volumes: claims get the volume or the node that was chosen for them, and the pod waits
+//! Carries out a plan for a pod's volumes: claims get the volume or the node that was chosen for them, and the pod waits
 //! until they are bound.
 
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::cluster::pod::PodState;
 use crate::cluster::storage::{SELECTED_NODE, is_fully_bound, volume_name};
 use crate::plugins::volume_binding::{VolumePlan, is_reachable};
 
-/// So long a pod waits for its claims to be bound before it is decided anew.
-const LONGEST_WAIT: Duration = Duration::from_secs(600);
+/// How long a pod waits for its claims to be bound before it is decided again.
+const BIND_TIMEOUT: Duration = Duration::from_secs(600);
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub struct Watched {
     volumes: Arc<Informer<PersistentVolume>>,
     pods: Arc<Informer<Pod>>,
     nodes: Arc<Informer<Node>>,
-    /// Tells that a claim has changed or a pod has gone.
+    /// Notified when a claim has changed or a pod was deleted.
     changes: watch::Receiver<()>,
 }
 
@@ -59,7 +59,7 @@ impl Watched {
     }
 }
 
-/// Has the plan carried out, and answers when all its claims are bound.
+/// Carries the plan out, and returns when all its claims are bound.
 pub async fn bind_volumes(
     client: Client,
     watched: &Watched,
@@ -75,10 +75,10 @@ pub async fn bind_volumes(
     for claim in &plan.make {
         let version = select_node(client.clone(), claim, node).await?;
         written.push((claim, false));
-        tracing::debug!(pod = &*pod.key, version, "a volume was asked for");
+        tracing::debug!(pod = &*pod.key, version, "requested a volume");
     }
     let all_bound = async {
-        // Changes from here on are noticed, so none is missed between a look and the wait after it.
+        // Subscribes before the check, so that no change between check and wait is missed.
         let mut changes = watched.changes.clone();
         loop {
             changes.borrow_and_update();
@@ -92,7 +92,7 @@ pub async fn bind_volumes(
             changes.changed().await.map_err(|_| VolumeError::Lost("the API is no longer watched".to_owned()))?;
         }
     };
-    tokio::time::timeout(LONGEST_WAIT, all_bound).await.unwrap_or(Err(VolumeError::TooLong))
+    tokio::time::timeout(BIND_TIMEOUT, all_bound).await.unwrap_or(Err(VolumeError::TooLong))
 }
 
 /// Writes the claim into the volume; the binding controller does the rest.
@@ -115,7 +115,7 @@ async fn give_volume(
     Ok(())
 }
 
-/// Asks for a volume that the node can use.
+/// Requests a volume that the node can use.
 async fn select_node(client: Client, claim: &PersistentVolumeClaim, node: &str) -> Result<String, VolumeError> {
     let claims: Api<PersistentVolumeClaim> =
         Api::namespaced(client, claim.metadata.namespace.as_deref().unwrap_or_default());
@@ -126,7 +126,7 @@ async fn select_node(client: Client, claim: &PersistentVolumeClaim, node: &str) 
     Ok(written.metadata.resource_version.unwrap_or_default())
 }
 
-/// Whether a claim is bound; an error when it will not be, so that the pod must be decided anew.
+/// Whether a claim is bound; an error when it will not be, so that the pod must be decided again.
 fn is_bound(
     watched: &Watched,
     pod: &PodState,

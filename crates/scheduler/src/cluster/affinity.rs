@@ -1,4 +1,4 @@
-//! Requirements on nodes (selectors, node affinity, tolerations) and on other pods (affinity terms), compiled once a pod.
+//! Requirements on nodes (selectors, node affinity, tolerations) and on other pods (affinity terms), compiled once per pod.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use knarr_client::selector::Selector;
 use super::labels::{Labels, Namespaces};
 use super::node::NodeState;
 
-/// Which nodes a pod may run on by their labels and names.
+/// Which nodes a pod may run on, by their labels and names.
 #[derive(Clone, Debug, Default)]
 pub struct NodeRequirement {
     selector: Labels,
@@ -40,7 +40,7 @@ impl NodeRequirement {
             && self.terms.as_ref().is_none_or(|terms| terms.iter().any(|term| term_matches(term, node)))
     }
 
-    /// The node names that a term by name allows, when every term names some: no other node needs to be looked at.
+    /// The node names that the terms allow, when every term names some: no other node needs to be checked.
     pub fn names(&self) -> Option<BTreeSet<String>> {
         let terms = self.terms.as_ref()?;
         let mut all = BTreeSet::new();
@@ -116,7 +116,7 @@ pub fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], effects:
         .find(|taint| effects.contains(&taint.effect.as_str()) && !tolerations.iter().any(|own| tolerates(own, taint)))
 }
 
-/// Which pods a term of pod affinity means, and over which topology. Equal terms of many pods are one.
+/// Which pods an affinity term selects, and over which topology. Equal terms of many pods share one instance.
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TermKey {
     pub namespaces: BTreeSet<String>,
@@ -136,7 +136,7 @@ pub struct Term {
 }
 
 impl Term {
-    /// A selector that cannot be read selects nothing, as Kubernetes has it for terms that passed older validation.
+    /// An invalid selector selects nothing, as in Kubernetes for terms that passed older validation.
     pub fn compile(term: &PodAffinityTerm, pod: &Pod, weight: i64) -> Self {
         let mut selector = term.label_selector.clone();
         let labels = pod.metadata.labels.as_ref();

@@ -1,4 +1,4 @@
-//! Claims to devices (resource claims) that pods wait for.
+//! Resource claims (devices) that pods wait for.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::storage::object_key;
 #[derive(Default)]
 pub struct ResourceClaims {
     claims: HashMap<String, Arc<ResourceClaim>>,
-    /// Names of the device classes there are.
+    /// Names of the existing device classes.
     classes: HashSet<String>,
 }
 
@@ -36,35 +36,35 @@ impl ResourceClaims {
         }
     }
 
-    /// Why nothing can be allocated for a claim, wherever its pod goes.
+    /// Why a claim cannot be allocated on any node.
     pub fn obstacle(&self, claim: &ResourceClaim) -> Option<String> {
         let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
-        let wanted = requests.flat_map(|request| {
+        let required = requests.flat_map(|request| {
             let exact = request.exactly.iter().map(|exact| (request.name.clone(), &exact.device_class_name));
             let choices = request.first_available.iter().flatten();
             let choices =
                 choices.map(|choice| (format!("{}/{}", request.name, choice.name), &choice.device_class_name));
             exact.chain(choices).collect::<Vec<_>>()
         });
-        let mut missing = wanted.filter(|(_, class)| !self.classes.contains(*class));
+        let mut missing = required.filter(|(_, class)| !self.classes.contains(*class));
         missing.next().map(|(request, class)| format!("request {request}: device class {class} does not exist"))
     }
 
-    /// The claims of a pod, or why it has to wait for them.
+    /// The claims of a pod, or why it must wait for them.
     pub fn of_pod(&self, pod: &Pod) -> Result<Vec<Arc<ResourceClaim>>, String> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
         let mut claims = Vec::new();
-        for wanted in pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten()) {
-            let (name, is_made_for_pod) = match &wanted.resource_claim_name {
+        for required in pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten()) {
+            let (name, is_made_for_pod) = match &required.resource_claim_name {
                 Some(name) => (name.clone(), false),
                 None => {
                     let statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
-                    let Some(made) = statuses.into_iter().find(|status| status.name == wanted.name) else {
+                    let Some(generated) = statuses.into_iter().find(|status| status.name == required.name) else {
                         return Err(format!("pod \"{namespace}/{pod_name}\": ResourceClaim not created yet"));
                     };
-                    // No claim was needed after all.
-                    let Some(name) = made.resource_claim_name.clone() else { continue };
+                    // The template needed no claim.
+                    let Some(name) = generated.resource_claim_name.clone() else { continue };
                     (name, true)
                 }
             };

@@ -1,4 +1,4 @@
-//! How many pods there are under each value of a topology label, with the least of them at hand.
+//! Counts pods under each value of a topology label, and maintains the minimum.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     by_value: HashMap<Arc<str>, i64>,
-    /// How many values have each count, so that the least is found without looking at all.
+    /// How many values have each count, so that the minimum is found without a scan.
     values_with: BTreeMap<i64, usize>,
 }
 
@@ -52,16 +52,16 @@ impl Counts {
         }
     }
 
-    /// The least count over `domains` values, of which those without pods count zero.
-    pub fn least(&self, domains: usize) -> i64 {
+    /// The minimum over `domains` values, of which those without pods count zero.
+    pub fn min(&self, domains: usize) -> i64 {
         if domains > self.by_value.len() {
             return 0;
         }
         self.values_with.keys().next().copied().unwrap_or(0)
     }
 
-    /// The least count over `domains` values without this one.
-    pub fn least_of_others(&self, value: &str, domains: usize) -> Option<i64> {
+    /// The minimum over `domains` values without this one.
+    pub fn min_of_others(&self, value: &str, domains: usize) -> Option<i64> {
         let own = self.get(value);
         let others_with_pods = self.by_value.len() - usize::from(own > 0);
         let others = domains.saturating_sub(1);
@@ -74,7 +74,7 @@ impl Counts {
         self.values_with.iter().find(|(count, values)| **count != own || **values > 1).map(|(count, _)| *count)
     }
 
-    /// Whether no other value than this one has pods.
+    /// Whether no other value has pods.
     pub fn has_only(&self, value: &str) -> bool {
         self.by_value.len() == usize::from(self.get(value) > 0)
     }
@@ -96,12 +96,12 @@ mod tests {
     #[test]
     fn the_least_is_kept_through_changes() {
         let mut counts = Counts::default();
-        for (value, by, least_of_two, least_of_three) in
+        for (value, by, min_of_two, min_of_three) in
             [("a", 2, 0, 0), ("b", 1, 1, 0), ("b", 2, 2, 0), ("c", 5, 2, 2), ("a", -2, 3, 0), ("c", -4, 1, 0)]
         {
             counts.change(value, by);
-            assert_eq!(counts.least(3), least_of_three, "{value} {by}");
-            assert_eq!(counts.least(2), least_of_two, "{value} {by}");
+            assert_eq!(counts.min(3), min_of_three, "{value} {by}");
+            assert_eq!(counts.min(2), min_of_two, "{value} {by}");
         }
     }
 
@@ -111,10 +111,10 @@ mod tests {
         counts.change("a", 1);
         counts.change("b", 1);
         counts.change("c", 3);
-        for (value, domains, least) in
+        for (value, domains, min) in
             [("a", 3, Some(1)), ("c", 3, Some(1)), ("a", 4, Some(0)), ("new", 4, Some(1)), ("a", 1, None)]
         {
-            assert_eq!(counts.least_of_others(value, domains), least, "{value} of {domains}");
+            assert_eq!(counts.min_of_others(value, domains), min, "{value} of {domains}");
         }
     }
 }

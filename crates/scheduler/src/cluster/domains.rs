@@ -1,4 +1,4 @@
-//! The values that topology labels have on nodes, kept for the labels that pods ask about.
+//! The values of topology labels on nodes, maintained for the labels that pods use.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Cluster;
 use super::node::NodeState;
 
-/// The values of one label, each with how many nodes have it.
+/// The values of one label, each with its number of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Domains {
     values: HashMap<Arc<str>, usize>,
@@ -47,7 +47,7 @@ impl Domains {
     }
 }
 
-/// Domains of each label that was asked about. Clusters use few labels as topologies, so none is dropped.
+/// Domains of each label that was queried. Clusters use few labels as topologies, so none is dropped.
 #[derive(Default)]
 pub struct Topologies(HashMap<String, Arc<Domains>>);
 
@@ -70,7 +70,7 @@ impl Topologies {
 }
 
 impl Cluster {
-    /// The values that the label has on nodes.
+    /// The values of the label on nodes.
     pub fn domains(&mut self, key: &str) -> Arc<Domains> {
         if let Some(known) = self.topologies.0.get(key) {
             return Arc::clone(known);

@@ -1,8 +1,8 @@
 //! How many pods match a selector on each node and under each topology value, kept up to date for the selectors that
-//! pods ask about.
+//! pods use.
 //!
-//! The first pod that asks about a selector has it counted over all pods; from then on each pod that comes or goes
-//! changes the counts it matches. Selectors nobody has asked about for long are dropped.
+//! The first pod with a selector has it counted over all pods; from then on each pod that comes or goes
+//! changes the counts it matches. Selectors that have not been used for long are dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use super::node::NodeState;
 use super::pod::PodState;
 use super::{Cluster, NodeIndex};
 
-/// So many selectors are kept; a cluster has few that are asked about at the same time.
-const MOST_GROUPS: usize = 512;
+/// At most this many selectors are kept; a cluster uses few at the same time.
+const MAX_GROUPS: usize = 512;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Key {
     /// Pods of one namespace, as spread constraints count them.
     Spread { namespace: Arc<str>, selector: Arc<str> },
-    /// Pods that an affinity term means.
+    /// Pods that an affinity term selects.
     Term(Arc<TermKey>),
 }
 
 #[derive(Default)]
 pub struct Groups {
     groups: HashMap<Key, Group>,
-    asked: u64,
+    queries: u64,
 }
 
 struct Group {
     member: Member,
-    /// Shared with the filters of the decision under way; nothing changes before they are gone.
+    /// Shared with the filters of the current decision; nothing changes before they are dropped.
     per_node: Arc<PerNode>,
     by_topology: HashMap<String, Arc<Counts>>,
-    last_asked: u64,
+    last_used: u64,
     /// The version of the namespaces' labels that it was counted with.
     namespaces: u64,
 }
@@ -51,7 +51,7 @@ enum Member {
 impl Member {
     fn has(&self, pod: &PodState, namespaces: &Namespaces) -> bool {
         match self {
-            // A pod on its way out no longer counts for spreading, and a selector without terms counts none.
+            // A terminating pod does not count for spreading, and an empty selector matches none.
             Member::Spread { namespace, selector } => {
                 pod.namespace() == &**namespace
                     && !pod.is_terminating()
@@ -85,13 +85,13 @@ impl Cluster {
         Arc::clone(&self.groups.groups[&group].per_node)
     }
 
-    /// Pods that the term means, by value of its topology label.
+    /// Pods that the term selects, by value of its topology label.
     pub fn term_counts(&mut self, term: &Term) -> Arc<Counts> {
         let group = self.term_group(term);
         self.counts_of(&group, &term.key.topology_key)
     }
 
-    /// Pods that the term means, by node.
+    /// Pods that the term selects, by node.
     pub fn term_per_node(&mut self, term: &Term) -> Arc<PerNode> {
         let group = self.term_group(term);
         Arc::clone(&self.groups.groups[&group].per_node)
@@ -110,19 +110,19 @@ impl Cluster {
         key
     }
 
-    /// Makes sure that the group is there and right.
+    /// Ensures that the group exists and is up to date.
     fn ask(&mut self, key: &Key, member: impl FnOnce() -> Member) {
-        self.groups.asked += 1;
-        let asked = self.groups.asked;
+        self.groups.queries += 1;
+        let queries = self.groups.queries;
         let version = self.namespaces.version;
         if let Some(group) = self.groups.groups.get_mut(key)
             && (!group.selects_namespaces() || group.namespaces == version)
         {
-            group.last_asked = asked;
+            group.last_used = queries;
             return;
         }
         self.groups.groups.remove(key);
-        self.groups.make_room();
+        self.groups.evict_unused();
         let member = member();
         let mut per_node = PerNode::new();
         for (index, node) in self.nodes() {
@@ -135,7 +135,7 @@ impl Cluster {
             member,
             per_node: Arc::new(per_node),
             by_topology: HashMap::new(),
-            last_asked: asked,
+            last_used: queries,
             namespaces: version,
         };
         self.groups.groups.insert(key.clone(), group);
@@ -181,14 +181,14 @@ impl Group {
 }
 
 impl Groups {
-    fn make_room(&mut self) {
-        if self.groups.len() < MOST_GROUPS {
+    fn evict_unused(&mut self) {
+        if self.groups.len() < MAX_GROUPS {
             return;
         }
-        let mut ages: Vec<u64> = self.groups.values().map(|group| group.last_asked).collect();
+        let mut ages: Vec<u64> = self.groups.values().map(|group| group.last_used).collect();
         ages.sort_unstable();
         let middle = ages[ages.len() / 2];
-        self.groups.retain(|_, group| group.last_asked > middle);
+        self.groups.retain(|_, group| group.last_used > middle);
     }
 
     fn change(&mut self, index: NodeIndex, node: &NodeState, pod: &PodState, by: i64, namespaces: &Namespaces) {

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::node::NodeState;
 
-/// What is known of images, by any of their names.
+/// Known images, by any of their names.
 #[derive(Default)]
 pub struct Images(HashMap<String, Known>);
 
@@ -14,7 +14,7 @@ pub struct Images(HashMap<String, Known>);
 pub struct Known {
     /// How many nodes have it.
     pub nodes: usize,
-    /// As told by the first of them: they may differ.
+    /// As reported by the first of them: sizes may differ.
     pub size: i64,
 }
 

@@ -14,11 +14,11 @@ pub const HOSTNAME: &str = "kubernetes.io/hostname";
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 pub const REGION: &str = "topology.kubernetes.io/region";
 
-/// The labels of namespaces, which terms with a namespace selector look at.
+/// The labels of namespaces, for terms with a namespace selector.
 #[derive(Default)]
 pub struct Namespaces {
     by_name: HashMap<String, Arc<Labels>>,
-    /// Grows with every change, so that what was selected by it can be told stale.
+    /// Increases with every change, so that selections made with an older one are detected as stale.
     pub version: u64,
 }
 
@@ -47,7 +47,7 @@ impl Namespaces {
     }
 }
 
-/// All nodes, one zone after the other in turns.
+/// All nodes, alternating between zones.
 pub fn alternate_zones<'a>(nodes: impl Iterator<Item = (NodeIndex, &'a NodeState)>) -> Vec<NodeIndex> {
     let mut zones: BTreeMap<(String, String), Vec<NodeIndex>> = BTreeMap::new();
     for (index, node) in nodes {

@@ -1,4 +1,4 @@
-//! What scheduling decisions look at: nodes, the pods on them, and indexes over both that change with each pod and
+//! The state that scheduling decisions read: nodes, the pods on them, and indexes over both that change with each pod and
 //! node and are never rebuilt for a decision.
 
 pub mod affinity;
@@ -31,21 +31,21 @@ use storage::Storage;
 use topology::ExistingTerms;
 use workloads::Workloads;
 
-/// A node's place in `Cluster::nodes`; stable while the node exists.
+/// A node's index in `Cluster::nodes`; stable while the node exists.
 pub type NodeIndex = usize;
 
 #[derive(Default)]
 pub struct Cluster {
-    /// Places of removed nodes are `None` and are used again.
+    /// Slots of removed nodes are `None` and are reused.
     nodes: Vec<Option<NodeState>>,
     free: Vec<NodeIndex>,
     by_name: HashMap<Arc<str>, NodeIndex>,
-    /// All nodes in an order that alternates between zones, so that a search over a part of them sees every zone.
+    /// All nodes in an order that alternates between zones, so that a partial search sees every zone.
     order: Vec<NodeIndex>,
     order_is_stale: bool,
     /// Bound and assumed pods by namespace and name.
     pods: HashMap<Arc<str>, Placed>,
-    /// Pods on nodes that are not known (yet), by node.
+    /// Pods on nodes that are unknown (yet), by node.
     homeless: HashMap<Arc<str>, HashSet<Arc<str>>>,
     /// How many placed pods use a claim, by namespace and name.
     claim_users: HashMap<String, usize>,
@@ -84,13 +84,13 @@ impl Cluster {
         self.nodes.iter().enumerate().filter_map(|(index, node)| node.as_ref().map(|node| (index, node)))
     }
 
-    /// The nodes in search order; `settle_order` first.
+    /// The nodes in search order; call `update_order` first.
     pub fn order(&self) -> &[NodeIndex] {
         &self.order
     }
 
-    /// Works out the search order anew when nodes have come, gone or moved.
-    pub fn settle_order(&mut self) {
+    /// Recomputes the search order after nodes came, went or moved.
+    pub fn update_order(&mut self) {
         if self.order_is_stale {
             self.order = labels::alternate_zones(self.nodes());
             self.order_is_stale = false;
@@ -158,7 +158,7 @@ impl Cluster {
         self.order_is_stale = true;
     }
 
-    /// Takes in what the API says of a bound pod.
+    /// Adds or updates a bound pod from the API.
     pub fn set_pod(&mut self, pod: &Arc<Pod>, node: &str) {
         let key = pod_key(pod);
         if let Some(placed) = self.pods.get_mut(&key) {
@@ -184,7 +184,7 @@ impl Cluster {
         self.place(pod, node, true);
     }
 
-    /// Takes an assumed pod away again; a pod that the API has confirmed since stays, and so does another of its name.
+    /// Removes an assumed pod; a pod that the API has confirmed since stays, and so does another of its name.
     pub fn unassume(&mut self, key: &str, uid: &str) {
         if self.pods.get(key).is_some_and(|placed| placed.assumed && placed.pod.uid() == uid) {
             self.forget(key);

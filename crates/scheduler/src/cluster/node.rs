@@ -1,4 +1,4 @@
-//! A node and what the pods on it use.
+//! A node and the resources that its pods use.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -19,14 +19,13 @@ pub struct NodeState {
     object: Arc<Node>,
     pub allocatable: Resources,
     pub requested: Resources,
-    /// Like `requested`, with defaults for containers that ask for nothing.
+    /// Like `requested`, with defaults for containers without requests.
     pub scored: Resources,
     pub ports: UsedPorts,
     pub pods: Vec<Arc<PodState>>,
-    /// How many of the pods have each priority: whether one can be displaced is asked of every node for each pod that fits
-    /// nowhere.
+    /// How many of the pods have each priority: every unschedulable pod checks each node for pods it could preempt.
     priorities: BTreeMap<i32, usize>,
-    /// Copied from the object, since every decision asks many nodes for it.
+    /// Copied from the object, since every decision reads it for many nodes.
     is_unschedulable: bool,
     is_tainted: bool,
     images: HashSet<String>,
@@ -92,7 +91,7 @@ impl NodeState {
         self.object.metadata.labels != other.metadata.labels
     }
 
-    /// Replaces what is known of a pod that asks for the same as before.
+    /// Replaces a pod whose requests are unchanged.
     pub fn refresh(&mut self, pod: &Arc<PodState>) {
         if let Some(own) = self.pods.iter_mut().find(|own| own.key == pod.key) {
             *own = Arc::clone(pod);

@@ -1,4 +1,4 @@
-//! A pod with all that scheduling asks of it, computed once when it is first seen.
+//! A pod with everything that scheduling needs, computed once when it is first observed.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub struct PodState {
     pub key: Arc<str>,
     pub object: Arc<Pod>,
     pub requests: Resources,
-    /// Requests with defaults for containers that name none; scores use them.
+    /// Requests with defaults for containers without any; scores use them.
     pub scored_requests: Resources,
     pub host_ports: Vec<HostPort>,
     pub node_requirement: NodeRequirement,
@@ -36,7 +36,7 @@ pub struct ClaimUse {
     /// Namespace and name.
     pub key: String,
     pub name: String,
-    /// The claim is made for the pod, and is named after it and the volume.
+    /// The claim is created for the pod, and named after it and the volume.
     pub is_ephemeral: bool,
 }
 
@@ -46,12 +46,12 @@ pub struct Spread {
     pub topology_key: String,
     pub max_skew: i64,
     pub min_domains: i64,
-    /// Nodes that break it are left out, instead of only being scored lower.
+    /// Nodes that violate it are filtered out, instead of only scored lower.
     pub hard: bool,
     pub honors_affinity: bool,
     pub honors_taints: bool,
     pub selector: Arc<Selector>,
-    /// Canonical text of the selector, by which counts are found.
+    /// Canonical text of the selector, the key of its counts.
     pub selector_text: Arc<str>,
 }
 
@@ -131,7 +131,7 @@ impl PodState {
             && self.preferred_anti_affinity.is_empty())
     }
 
-    /// Whether the other object says nothing new as far as its place on a node goes.
+    /// Whether the other object does not change the pod's use of its node.
     pub fn is_same(&self, other: &Pod) -> bool {
         let own = &self.object.metadata;
         let new = &other.metadata;
@@ -141,7 +141,7 @@ impl PodState {
             && self.requests == pod_requests(other, false)
     }
 
-    /// The same pod as a newer object tells of it.
+    /// The same pod updated from a newer object.
     pub fn with_object(&self, object: Arc<Pod>) -> Self {
         PodState { object, ..self.clone() }
     }
@@ -170,7 +170,7 @@ fn spread_constraints(pod: &Pod) -> Vec<Spread> {
     let compile = |constraint: &TopologySpreadConstraint| {
         let mut selector = constraint.label_selector.clone();
         let own = constraint.match_label_keys.iter().flatten().filter_map(|key| labels?.get_key_value(key));
-        // A selector that is missing stays so: it means no pods, whatever their labels.
+        // A missing selector stays missing: it matches no pods, whatever their labels.
         if let Some(selector) = &mut selector {
             for (key, value) in own {
                 selector.match_expressions.get_or_insert_default().push(LabelSelectorRequirement {
@@ -186,7 +186,7 @@ fn spread_constraints(pod: &Pod) -> Vec<Spread> {
 }
 
 impl Spread {
-    /// The constraint, counting the pods that the selector means.
+    /// The constraint, counting the pods that the selector matches.
     pub fn new(constraint: &TopologySpreadConstraint, selector: Option<&LabelSelector>) -> Self {
         let text = serde_json::to_string(&selector).unwrap_or_default();
         Spread {

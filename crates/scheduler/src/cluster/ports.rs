@@ -1,4 +1,4 @@
-//! Ports of a host that pods use.
+//! Host ports that pods use.
 
 use std::collections::HashMap;
 
@@ -61,8 +61,8 @@ impl UsedPorts {
         }
     }
 
-    pub fn conflict(&self, wanted: &[HostPort]) -> bool {
-        wanted.iter().any(|wanted| self.0.keys().any(|used| used.conflicts(wanted)))
+    pub fn conflict(&self, required: &[HostPort]) -> bool {
+        required.iter().any(|required| self.0.keys().any(|used| used.conflicts(required)))
     }
 }
 
@@ -75,14 +75,14 @@ mod tests {
         let port = |address: &str, port: i32| HostPort { address: address.into(), protocol: "TCP".into(), port };
         let mut used = UsedPorts::default();
         used.add(&[port("10.0.0.1", 80), port(ANY_ADDRESS, 90)]);
-        for (wanted, conflict) in [
+        for (required, conflict) in [
             (port("10.0.0.1", 80), true),
             (port("10.0.0.2", 80), false),
             (port(ANY_ADDRESS, 80), true),
             (port("10.0.0.2", 90), true),
             (port("10.0.0.2", 91), false),
         ] {
-            assert_eq!(used.conflict(std::slice::from_ref(&wanted)), conflict, "{wanted:?}");
+            assert_eq!(used.conflict(std::slice::from_ref(&required)), conflict, "{required:?}");
         }
         used.remove(&[port("10.0.0.1", 80)]);
         assert!(!used.conflict(&[port("10.0.0.1", 80)]));

@@ -1,4 +1,4 @@
-//! Amounts of resources as plain integers, so that adding and comparing them costs nothing.
+//! Amounts of resources as plain integers, so that adding and comparing them is cheap.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_client::quantity::{milli_value, value};
 
-/// What a container without a request is counted as when nodes are scored.
+/// Scores count a container without a request as this much.
 pub const DEFAULT_MILLI_CPU: i64 = 100;
 pub const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 
@@ -47,14 +47,14 @@ impl Resources {
         }
     }
 
-    /// Whether the test holds for the name of something that is asked for.
+    /// Whether the test holds for the name of any requested resource.
     pub fn any(&self, test: impl Fn(&str) -> bool) -> bool {
         let plain = [("cpu", self.milli_cpu), ("memory", self.memory), ("ephemeral-storage", self.ephemeral_storage)];
         let others = self.others.iter().map(|(name, amount)| (name.as_str(), *amount));
         plain.into_iter().chain(others).any(|(name, amount)| amount > 0 && test(name))
     }
 
-    /// Whether anything is less than in the other.
+    /// Whether any amount is less than in the other.
     pub fn is_less_somewhere(&self, other: &Resources) -> bool {
         self.milli_cpu < other.milli_cpu
             || self.memory < other.memory
@@ -104,9 +104,9 @@ impl Resources {
     }
 }
 
-/// What a pod asks of a node: the sum of its containers and sidecars, or its dearest step at the start if that is more,
-/// and its runtime's overhead. With `defaults` containers that name no request count as something. A container that is
-/// being resized counts with the most of what it asks for, was promised and has.
+/// What a pod requests from a node: the sum of its containers and sidecars, or its largest init step if that is more, and
+/// its runtime's overhead. With `defaults`, containers without requests count as something. A container that is being
+/// resized counts with the maximum of its requested, allocated and actual resources.
 pub fn pod_requests(pod: &Pod, defaults: bool) -> Resources {
     let mut requests = container_requests(pod, defaults);
     let Some(spec) = &pod.spec else { return requests };
@@ -115,7 +115,7 @@ pub fn pod_requests(pod: &Pod, defaults: bool) -> Resources {
     requests
 }
 
-/// The same as the containers name it: without what is asked for the pod as a whole.
+/// The same from the containers only, without pod-level requests.
 pub fn requests_of_containers(pod: &Pod) -> Resources {
     let mut requests = container_requests(pod, true);
     requests.add(&Resources::of(pod.spec.as_ref().and_then(|spec| spec.overhead.as_ref())));
@@ -168,7 +168,7 @@ fn container_requests(pod: &Pod, defaults: bool) -> Resources {
     total
 }
 
-/// What the node says of a container whose resources can change while it runs.
+/// The status of a container whose resources can change while it runs.
 fn status_of<'a>(pod: &'a Pod, container: &Container) -> Option<&'a ContainerStatus> {
     let status = pod.status.as_ref()?;
     let statuses = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
@@ -180,7 +180,7 @@ fn status_of<'a>(pod: &'a Pod, container: &Container) -> Option<&'a ContainerSta
     statuses.into_iter().find(|status| status.name == container.name).filter(|_| is_steady(container))
 }
 
-/// Whether the node has said that it can never give what the pod newly asks for.
+/// Whether the node reported that it can never satisfy the pod's resize.
 fn is_resize_infeasible(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let pending = conditions.into_iter().find(|condition| condition.type_ == "PodResizePending");
@@ -194,17 +194,17 @@ mod tests {
 
     #[test]
     fn a_resize_counts_with_the_most_until_the_node_refuses() {
-        for (asked, allocated, has, reason, cpu) in
+        for (requested, allocated, has, reason, cpu) in
             [("1", "2", "3", "Deferred", 3000), ("4", "2", "1", "Deferred", 4000), ("4", "2", "1", "Infeasible", 2000)]
         {
             let pod: Pod = serde_json::from_value(json!({
-                "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": asked}}}]},
+                "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": requested}}}]},
                 "status": {"conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
                     "containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
                         "allocatedResources": {"cpu": allocated}, "resources": {"requests": {"cpu": has}}}]},
             }))
             .unwrap();
-            assert_eq!(pod_requests(&pod, false).milli_cpu, cpu, "{asked} {allocated} {has} {reason}");
+            assert_eq!(pod_requests(&pod, false).milli_cpu, cpu, "{requested} {allocated} {has} {reason}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Volumes and the claims to them, with what decisions have promised but the API does not show yet.
+//! Volumes and claims, with the assumptions of decisions that the API does not show yet.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// The node that a claim's volume is to be made for.
+/// The node that a claim's volume is provisioned for.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
@@ -22,9 +22,9 @@ pub struct Storage {
     csi_drivers: HashMap<String, Arc<CSIDriver>>,
     capacities: HashMap<String, Arc<CSIStorageCapacity>>,
     attachments: HashMap<String, HashMap<String, Arc<VolumeAttachment>>>,
-    /// Volumes that a decision gave to a claim: the claim's key by volume.
+    /// Volumes that a decision reserved for a claim: the claim's key by volume.
     promised_volumes: HashMap<String, String>,
-    /// Claims whose volume a decision has made on a node: the node by claim.
+    /// Claims whose volume a decision has provisioned for a node: the node by claim.
     promised_nodes: HashMap<String, String>,
 }
 
@@ -55,12 +55,12 @@ pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty())
 }
 
-/// Whether a claim and its volume know each other.
+/// Whether a claim and its volume refer to each other.
 pub fn is_fully_bound(claim: &PersistentVolumeClaim) -> bool {
     volume_name(claim).is_some() && annotation(&claim.metadata, BIND_COMPLETED).is_some()
 }
 
-/// Whether a volume was given to this very claim, by a user or a controller.
+/// Whether a volume is reserved for this very claim, by a user or a controller.
 pub fn is_for_claim(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let Some(reference) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else { return false };
     reference.name == claim.metadata.name
@@ -97,7 +97,7 @@ impl Storage {
         self.attachments.get(node).into_iter().flat_map(HashMap::values)
     }
 
-    /// Volumes of a class that no decision has given away, except to this claim.
+    /// Volumes of a class that no decision has reserved, except for this claim.
     pub fn volumes_for(&self, class: &str, claim: &str) -> impl Iterator<Item = &Arc<PersistentVolume>> {
         let names = self.volumes_by_class.get(class).into_iter().flatten();
         names
@@ -105,23 +105,23 @@ impl Storage {
             .filter_map(|name| self.volumes.get(name))
     }
 
-    /// The node that a claim's volume is to be made for, as the API or a decision has it.
+    /// The node that a claim's volume is provisioned for, by the API or a decision.
     pub fn selected_node<'a>(&'a self, claim: &'a PersistentVolumeClaim) -> Option<&'a str> {
         let promised = self.promised_nodes.get(&object_key(&claim.metadata));
         promised.or_else(|| annotation(&claim.metadata, SELECTED_NODE)).map(String::as_str)
     }
 
-    /// Keeps a volume for a claim until the API shows it or it is given back.
-    pub fn promise_volume(&mut self, volume: &str, claim: &str) {
+    /// Reserves a volume for a claim until the API shows it or it is released.
+    pub fn assume_volume(&mut self, volume: &str, claim: &str) {
         self.promised_volumes.insert(volume.to_owned(), claim.to_owned());
     }
 
-    pub fn promise_node(&mut self, claim: &str, node: &str) {
+    pub fn assume_node(&mut self, claim: &str, node: &str) {
         self.promised_nodes.insert(claim.to_owned(), node.to_owned());
     }
 
-    /// Forgets what was promised to a claim: the API shows it, or it came to nothing.
-    pub fn end_promises(&mut self, claim: &str) {
+    /// Drops the assumptions for a claim: the API shows them, or they failed.
+    pub fn drop_assumptions(&mut self, claim: &str) {
         self.promised_nodes.remove(claim);
         self.promised_volumes.retain(|_, own| own != claim);
     }

@@ -1,5 +1,5 @@
-//! The affinity terms of pods that are placed already, by term and topology value: an incoming pod looks at the distinct
-//! terms, not at the pods that carry them.
+//! The affinity terms of placed pods, by term and topology value: an incoming pod checks the distinct
+//! terms, not the pods that have them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::counts::Counts;
 use super::node::NodeState;
 use super::pod::PodState;
 
-/// One distinct term and how many placed pods carry it, by the topology value of their node.
+/// One distinct term and how many placed pods have it, by the topology value of their node.
 pub struct Carried {
     pub term: Term,
     pub counts: Arc<Counts>,

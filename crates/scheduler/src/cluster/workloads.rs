@@ -1,5 +1,5 @@
-//! Services and the workloads that own pods, as far as they tell which pods are alike: pods without spread constraints
-//! of their own are spread by them.
+//! Services and the workloads that own pods, as far as they define which pods are alike: pods without their own spread
+//! constraints are spread by them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,16 +26,16 @@ fn service_selector(service: &Service) -> Option<&Labels> {
 }
 
 impl Workloads {
-    /// The selector of the pods alike: what the services that select the pod and the workload that owns it ask for.
-    /// `None` when nothing tells.
+    /// The selector of similar pods: combined from the services that select the pod and the workload that owns it.
+    /// `None` when there is neither.
     pub fn selector_of(&self, pod: &Pod) -> Option<LabelSelector> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let mut selector = LabelSelector::default();
         for service in self.services.get(namespace).into_iter().flat_map(HashMap::values) {
-            if let Some(wanted) = service_selector(service)
-                && has_all(pod.metadata.labels.as_ref(), wanted)
+            if let Some(required) = service_selector(service)
+                && has_all(pod.metadata.labels.as_ref(), required)
             {
-                selector.match_labels.get_or_insert_default().extend(wanted.clone());
+                selector.match_labels.get_or_insert_default().extend(required.clone());
             }
         }
         if let Some(owner) = controller_of(&pod.metadata) {
@@ -43,8 +43,8 @@ impl Workloads {
             match (owner.api_version.as_str(), owner.kind.as_str()) {
                 ("v1", "ReplicationController") => {
                     let controller = self.replication_controllers.get(&key);
-                    let wanted = controller.and_then(|found| found.spec.as_ref()?.selector.clone());
-                    selector.match_labels.get_or_insert_default().extend(wanted.unwrap_or_default());
+                    let required = controller.and_then(|found| found.spec.as_ref()?.selector.clone());
+                    selector.match_labels.get_or_insert_default().extend(required.unwrap_or_default());
                 }
                 ("apps/v1", "ReplicaSet") => {
                     narrow(
@@ -117,8 +117,8 @@ fn replace<K>(
     }
 }
 
-fn has_all(labels: Option<&Labels>, wanted: &Labels) -> bool {
-    wanted.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
+fn has_all(labels: Option<&Labels>, required: &Labels) -> bool {
+    required.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
 }
 
 fn narrow(selector: &mut LabelSelector, by: Option<&LabelSelector>) {

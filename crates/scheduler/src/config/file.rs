@@ -1,4 +1,4 @@
-//! A KubeSchedulerConfiguration as it is written in a file. Fields nobody knows are refused: they are slips of the pen.
+//! A KubeSchedulerConfiguration file. Unknown fields are rejected: they are typos.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub(super) struct File {
     pub(super) leader_election: LeaderSettings,
     #[serde(default)]
     pub(super) parallelism: Option<i64>,
-    // What follows tunes parts that Knarr does not have.
+    // The following fields tune components that Knarr does not have.
     #[serde(default, rename = "delayCacheUntilActive")]
     _delay_cache_until_active: IgnoredAny,
     #[serde(default, rename = "enableProfiling")]
@@ -54,12 +54,12 @@ pub(super) struct ClientConnection {
     _burst: IgnoredAny,
 }
 
-/// How schedulers that share a cluster agree on who acts. What is not said is for the command line.
+/// Leader election settings. What is missing comes from the command line.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LeaderSettings {
     pub leader_elect: Option<bool>,
-    /// Lengths of time as Kubernetes writes them: `15s`.
+    /// Durations as Kubernetes writes them: `15s`.
     pub lease_duration: Option<String>,
     pub renew_deadline: Option<String>,
     pub retry_period: Option<String>,
@@ -81,7 +81,7 @@ pub(super) struct FileProfile {
     pub(super) plugin_config: Vec<PluginConfig>,
 }
 
-/// The plugins at each point. Those that only prepare, reserve or bind are part of the plugin they belong to here.
+/// The plugins at each extension point. Here, plugins that only prepare, reserve or bind belong to the plugin they serve.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct FilePlugins {

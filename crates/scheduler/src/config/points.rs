@@ -1,9 +1,9 @@
-//! Which plugins there are, at which points they work, and what a profile may not make of them.
+//! The plugins, their extension points, and how profiles may combine them.
 
 use super::arguments;
 use super::file::{FilePlugins, FileProfile, NamedPlugin, PluginSet};
 
-/// The points at which plugins work, in the order in which a profile's sets of plugins are looked at.
+/// The extension points, in the order in which a profile's plugin sets are checked.
 const POINTS: [&str; 14] = [
     "PreFilter",
     "Filter",
@@ -21,7 +21,7 @@ const POINTS: [&str; 14] = [
     "PlacementScore",
 ];
 
-/// All plugins in their usual order, with the points at which they work.
+/// All plugins in default order, with their extension points.
 const PLUGINS: &[(&str, &[&str])] = &[
     ("SchedulingGates", &["PreEnqueue"]),
     ("PrioritySort", &["QueueSort"]),
@@ -68,21 +68,21 @@ fn set_at<'a>(plugins: &'a FilePlugins, point: &str) -> &'a PluginSet {
     }
 }
 
-/// What keeps the profile of that name from being made, if anything.
-pub(super) fn mistake(profile: &FileProfile, name: &str) -> Option<String> {
+/// Why the profile of that name cannot be built, if it cannot.
+pub(super) fn profile_error(profile: &FileProfile, name: &str) -> Option<String> {
     let plugins = &profile.plugins;
     let everywhere = everywhere(&plugins.multi_point);
-    let is_used = |wanted: &str| {
-        let named = |set: &PluginSet| set.enabled.iter().any(|plugin| plugin.name == wanted);
-        everywhere.contains(&wanted) || POINTS.iter().any(|point| named(set_at(plugins, point)))
+    let is_used = |name_of_plugin: &str| {
+        let named = |set: &PluginSet| set.enabled.iter().any(|plugin| plugin.name == name_of_plugin);
+        everywhere.contains(&name_of_plugin) || POINTS.iter().any(|point| named(set_at(plugins, point)))
     };
     if is_used("NodeResourcesFit")
         && let Some(config) = profile.plugin_config.iter().find(|config| config.name == "NodeResourcesFit")
-        && let Some(what) = arguments::fit_mistakes(&config.args)
+        && let Some(what) = arguments::fit_errors(&config.args)
     {
         return Some(format!("initializing plugin \"NodeResourcesFit\": {what}"));
     }
-    named_mistake(plugins)
+    named_error(plugins)
         .or_else(|| repeated(plugins, &everywhere))
         .or_else(|| lacking(plugins, &everywhere, name))
         .or_else(|| {
@@ -97,14 +97,14 @@ fn works_at(plugin: &str, point: &str) -> bool {
     points_of(plugin).is_some_and(|points| points.contains(&point))
 }
 
-/// The plugins that work at all their points: the usual ones that are left, with those that are named once more.
+/// The plugins enabled at all their points (`multiPoint`): the remaining default ones and those that are named.
 fn everywhere(set: &PluginSet) -> Vec<&str> {
     let left = PLUGINS.iter().map(|(name, _)| *name).filter(|name| !set.disables(name));
     let mut all: Vec<&str> = left.collect();
     let mut replaced: Vec<&str> = Vec::new();
     for plugin in &set.enabled {
         let name = plugin.name.as_str();
-        // The first one that is named takes the place of the usual one.
+        // The first named one replaces the default one.
         if all.contains(&name) && !replaced.contains(&name) {
             replaced.push(name);
         } else {
@@ -114,8 +114,8 @@ fn everywhere(set: &PluginSet) -> Vec<&str> {
     all
 }
 
-/// A plugin named at a point where it does not work, or twice.
-fn named_mistake(plugins: &FilePlugins) -> Option<String> {
+/// A plugin named at a point that it does not implement, or twice.
+fn named_error(plugins: &FilePlugins) -> Option<String> {
     for point in POINTS {
         let enabled = &set_at(plugins, point).enabled;
         for (at, NamedPlugin { name, .. }) in enabled.iter().enumerate() {
@@ -133,7 +133,7 @@ fn named_mistake(plugins: &FilePlugins) -> Option<String> {
     None
 }
 
-/// A plugin that works everywhere and is not known, or is there twice.
+/// An unknown or duplicate `multiPoint` plugin.
 fn repeated(plugins: &FilePlugins, everywhere: &[&str]) -> Option<String> {
     for point in POINTS {
         let set = set_at(plugins, point);
@@ -153,7 +153,7 @@ fn repeated(plugins: &FilePlugins, everywhere: &[&str]) -> Option<String> {
     None
 }
 
-/// A point without the plugin that it cannot do without.
+/// A point without its required plugin.
 fn lacking(plugins: &FilePlugins, everywhere: &[&str], profile: &str) -> Option<String> {
     let count = |point: &str| {
         let set = set_at(plugins, point);

@@ -1,4 +1,4 @@
-//! Asking all extenders that care for a pod, one after the other.
+//! Calls all extenders that are interested in a pod, one after the other.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, NodeIndex};
 use crate::cycle::Candidates;
 use crate::framework::Rejection;
 
-/// Leaves out the nodes that extenders reject. An error means that one could not be asked.
+/// Filters out the nodes that extenders reject. An error means that a required one did not respond.
 pub async fn extenders_filter(
     extenders: &[&Extender],
     pod: &PodState,
@@ -42,7 +42,7 @@ pub async fn extenders_filter(
     Ok(())
 }
 
-/// The points that extenders give to nodes. One that does not answer gives none.
+/// The scores that extenders give to nodes. One that does not respond gives none.
 pub async fn extenders_score(
     extenders: &[&Extender],
     pod: &PodState,

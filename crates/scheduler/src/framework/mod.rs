@@ -1,4 +1,4 @@
-//! What a plugin is. A plugin looks at a pod once and makes a filter, a scorer, or neither; those look at nodes.
+//! The plugin interface. A plugin prepares a filter, a scorer, or neither for a pod; those then evaluate nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::cluster::{Cluster, NodeIndex};
 
 pub const MAX_SCORE: i64 = 100;
 
-/// Why a node was left out.
+/// Why a node was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     pub plugin: &'static str,
@@ -28,8 +28,7 @@ impl Rejection {
     }
 }
 
-/// A node as a filter sees it: as it is, or as it would be without some pods (preemption) or with others (pods that were
-/// promised room there).
+/// A node as a filter sees it: as it is, or without some pods (preemption victims) or with others (nominated pods).
 pub struct View<'a> {
     pub cluster: &'a Cluster,
     pub index: NodeIndex,
@@ -38,12 +37,12 @@ pub struct View<'a> {
     pub added: &'a [Arc<PodState>],
 }
 
-/// What looking at a pod has brought.
+/// The result of preparing a filter for a pod.
 pub enum Prepared {
     /// Nothing to filter for this pod.
     Nothing,
     Filter(Box<dyn Filter>),
-    /// Only these nodes can fit; others are not looked at.
+    /// Only these nodes can fit; others are not checked.
     Only(BTreeSet<String>, Option<Box<dyn Filter>>),
     /// No node can fit.
     Reject(Rejection),
@@ -55,7 +54,7 @@ pub trait Filter: Send + Sync {
 
 pub trait Scorer: Send {
     fn score(&self, index: NodeIndex, node: &NodeState) -> i64;
-    /// Brings the scores of all nodes into 0 … 100, where they are not already.
+    /// Normalizes the scores of all nodes into 0 … 100, where they are not already.
     fn normalize(&self, _scores: &mut [i64]) {}
 }
 
@@ -70,15 +69,15 @@ pub trait Plugin: Send + Sync {
     }
 }
 
-/// Stretches scores so that the best is 100; with `reverse` the least is best.
+/// Scales scores so that the best is 100; with `reverse` the lowest is best.
 pub fn stretch(scores: &mut [i64], reverse: bool) {
-    let most = scores.iter().copied().max().unwrap_or(0);
+    let max = scores.iter().copied().max().unwrap_or(0);
     for score in scores.iter_mut() {
-        *score = match (most, reverse) {
+        *score = match (max, reverse) {
             (0, true) => MAX_SCORE,
             (0, false) => *score,
-            (most, false) => MAX_SCORE * *score / most,
-            (most, true) => MAX_SCORE - MAX_SCORE * *score / most,
+            (max, false) => MAX_SCORE * *score / max,
+            (max, true) => MAX_SCORE - MAX_SCORE * *score / max,
         };
     }
 }

@@ -1,4 +1,4 @@
-//! NodeResourcesBalancedAllocation: prefers nodes whose use of cpu and memory the pod brings closer together.
+//! NodeResourcesBalancedAllocation: prefers nodes whose CPU and memory utilization the pod brings closer together.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use crate::cluster::{Cluster, NodeIndex};
 use crate::framework::{MAX_SCORE, Plugin, Scorer};
 
 pub struct BalancedAllocation {
-    /// The resources to keep in balance.
+    /// The resources to balance.
     pub resources: Vec<String>,
 }
 
 struct Balance {
-    /// The resources that count for the pod, and how much it asks of each.
-    wanted: Vec<(String, i64)>,
-    /// What part of each a node has given, without and with the pod; kept, since this runs for every node that fits.
+    /// The resources that count for the pod, and its requests of each.
+    requests: Vec<(String, i64)>,
+    /// The utilization of each resource on a node, without and with the pod; reused, since this runs for every node that fits.
     parts: RefCell<Vec<(f64, f64)>>,
 }
 
@@ -27,11 +27,12 @@ impl Plugin for BalancedAllocation {
 
     fn scorer(&self, pod: &Arc<PodState>, _cluster: &mut Cluster, _feasible: &[NodeIndex]) -> Option<Box<dyn Scorer>> {
         let is_everywhere = |name: &str| matches!(name, "cpu" | "memory" | "ephemeral-storage");
-        let wanted = self.resources.iter().map(|name| (name.clone(), pod.requests.get(name)));
-        let wanted: Vec<(String, i64)> = wanted.filter(|(name, amount)| *amount > 0 || is_everywhere(name)).collect();
-        // A pod that asks for nothing cannot change the balance.
-        let asks = wanted.iter().any(|(_, amount)| *amount > 0);
-        asks.then(|| Box::new(Balance { wanted, parts: RefCell::default() }) as Box<dyn Scorer>)
+        let requests = self.resources.iter().map(|name| (name.clone(), pod.requests.get(name)));
+        let requests: Vec<(String, i64)> =
+            requests.filter(|(name, amount)| *amount > 0 || is_everywhere(name)).collect();
+        // A pod without requests cannot change the balance.
+        let has_requests = requests.iter().any(|(_, amount)| *amount > 0);
+        has_requests.then(|| Box::new(Balance { requests, parts: RefCell::default() }) as Box<dyn Scorer>)
     }
 }
 
@@ -39,11 +40,11 @@ impl Scorer for Balance {
     fn score(&self, _index: NodeIndex, node: &NodeState) -> i64 {
         let mut parts = self.parts.borrow_mut();
         parts.clear();
-        for (name, wanted) in &self.wanted {
-            let (most, used) = (node.allocatable.get(name), node.requested.get(name));
-            if most > 0 {
-                let part = |used: i64| (used as f64 / most as f64).min(1.0);
-                parts.push((part(used), part(used + wanted)));
+        for (name, requests) in &self.requests {
+            let (capacity, used) = (node.allocatable.get(name), node.requested.get(name));
+            if capacity > 0 {
+                let part = |used: i64| (used as f64 / capacity as f64).min(1.0);
+                parts.push((part(used), part(used + requests)));
             }
         }
         let (before, after) = (parts.iter().map(|(before, _)| *before), parts.iter().map(|(_, after)| *after));
@@ -51,7 +52,7 @@ impl Scorer for Balance {
     }
 }
 
-/// 100 when all resources are used to the same part, less the more the parts deviate.
+/// 100 when all resources have the same utilization, less the more the utilizations deviate.
 fn balance(parts: impl Iterator<Item = f64> + Clone) -> i64 {
     let count = parts.clone().count();
     let deviation = match count {

@@ -1,5 +1,5 @@
-//! DynamicResources: pods that claim devices go where their claims are allocated. Claims that nobody has allocated keep
-//! their pod waiting: handing out devices is not done here.
+//! DynamicResources: pods with device claims run where their claims are allocated. Unallocated claims keep
+//! their pod waiting: this plugin does not allocate devices.
 
 use std::sync::Arc;
 

@@ -9,15 +9,15 @@ use crate::cluster::{Cluster, NodeIndex};
 use crate::framework::{MAX_SCORE, Plugin, Scorer};
 
 const MEGABYTE: i64 = 1024 * 1024;
-const LEAST: i64 = 23 * MEGABYTE;
-const MOST_PER_CONTAINER: i64 = 1000 * MEGABYTE;
+const MIN_SIZE: i64 = 23 * MEGABYTE;
+const MAX_SIZE_PER_CONTAINER: i64 = 1000 * MEGABYTE;
 
 pub struct ImageLocality;
 
 struct Locality {
-    /// The pod's images with what each is worth to a node that has it: its size, the less the fewer nodes have it.
+    /// The pod's images with the score of each for a node that has it: its size, scaled by the share of nodes that have it.
     images: Vec<(String, i64)>,
-    most: i64,
+    max: i64,
 }
 
 impl Plugin for ImageLocality {
@@ -42,11 +42,11 @@ impl Plugin for ImageLocality {
             })
             .collect();
         if images.is_empty() {
-            // No node has any of them: all would score the same.
+            // No node has any of them: all would have the same score.
             return None;
         }
         let count = i64::try_from(containers().count()).unwrap_or(1);
-        Some(Box::new(Locality { images, most: MOST_PER_CONTAINER * count }))
+        Some(Box::new(Locality { images, max: MAX_SIZE_PER_CONTAINER * count }))
     }
 }
 
@@ -54,6 +54,6 @@ impl Scorer for Locality {
     fn score(&self, _index: NodeIndex, node: &NodeState) -> i64 {
         let images = node.images();
         let sum: i64 = self.images.iter().filter(|(name, _)| images.contains(name)).map(|(_, worth)| worth).sum();
-        MAX_SCORE * (sum.clamp(LEAST, self.most) - LEAST) / (self.most - LEAST)
+        MAX_SCORE * (sum.clamp(MIN_SIZE, self.max) - MIN_SIZE) / (self.max - MIN_SIZE)
     }
 }

@@ -1,4 +1,4 @@
-//! InterPodAffinity: pods near or apart from other pods, by what they ask for and by what pods already placed ask for.
+//! InterPodAffinity: pods near or apart from other pods, by their own terms and by those of placed pods.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::framework::{Filter, MAX_SCORE, Plugin, Prepared, Rejection, Scorer, V
 const NAME: &str = "InterPodAffinity";
 
 pub struct InterPodAffinity {
-    /// What a placed pod's required affinity adds to the score of nodes that satisfy it.
+    /// The score that a placed pod's required affinity adds to nodes that satisfy it.
     pub hard_weight: i64,
-    /// Pods that prefer nothing themselves are not scored by what others prefer.
+    /// Pods without preferred terms are not scored by those of others.
     pub ignores_preferred_of_others: bool,
 }
 
@@ -25,9 +25,9 @@ struct Required {
     /// For each required term, the matching pods by topology value.
     near: Vec<(Term, Arc<Counts>)>,
     apart: Vec<(Term, Arc<Counts>)>,
-    /// Terms of placed pods that keep this pod away, by their topology label.
-    kept_away: Vec<(Arc<TermKey>, Arc<Counts>)>,
-    /// Whether the pod satisfies its own affinity: the first of a group may go anywhere.
+    /// Anti-affinity terms of placed pods that exclude this pod, by their topology label.
+    excluding: Vec<(Arc<TermKey>, Arc<Counts>)>,
+    /// Whether the pod satisfies its own affinity: the first of a group may run anywhere.
     matches_itself: bool,
 }
 
@@ -41,15 +41,15 @@ impl Plugin for InterPodAffinity {
             .existing_terms
             .of(Kind::RequiredAnti)
             .filter(|carried| carried.term.matches(pod.namespace(), pod.labels(), &cluster.namespaces));
-        let kept_away: Vec<(Arc<TermKey>, Arc<Counts>)> =
+        let excluding: Vec<(Arc<TermKey>, Arc<Counts>)> =
             against.map(|carried| (Arc::clone(&carried.term.key), Arc::clone(&carried.counts))).collect();
-        if pod.required_affinity.is_empty() && pod.required_anti_affinity.is_empty() && kept_away.is_empty() {
+        if pod.required_affinity.is_empty() && pod.required_anti_affinity.is_empty() && excluding.is_empty() {
             return Prepared::Nothing;
         }
         let matches_itself = matches_all(&pod.required_affinity, pod, &cluster.namespaces);
         let near = near_counts(pod, cluster);
         let apart = pod.required_anti_affinity.iter().map(|term| (term.clone(), cluster.term_counts(term))).collect();
-        Prepared::Filter(Box::new(Required { pod: Arc::clone(pod), near, apart, kept_away, matches_itself }))
+        Prepared::Filter(Box::new(Required { pod: Arc::clone(pod), near, apart, excluding, matches_itself }))
     }
 
     fn scorer(&self, pod: &Arc<PodState>, cluster: &mut Cluster, _feasible: &[NodeIndex]) -> Option<Box<dyn Scorer>> {
@@ -125,7 +125,7 @@ impl Filter for Required {
     }
 }
 
-/// How many more pods the view has that match.
+/// How many more pods in the view match.
 fn difference(view: &View<'_>, matches: impl Fn(&Arc<PodState>) -> bool) -> i64 {
     let count =
         |pods: &[Arc<PodState>]| i64::try_from(pods.iter().filter(|pod| matches(pod)).count()).unwrap_or(i64::MAX);
@@ -147,12 +147,13 @@ impl Required {
         if !missing {
             return true;
         }
-        // Nobody matches anywhere: a pod that matches itself may begin the group here.
-        let nobody = |(term, counts): &(Term, Arc<Counts>)| match view.node.labels().get(&term.key.topology_key) {
+        // No pod matches anywhere: a pod that matches itself may start the group here.
+        let no_pod_matches = |(term, counts): &(Term, Arc<Counts>)| match view.node.labels().get(&term.key.topology_key)
+        {
             Some(value) if counts.get(value) + change <= 0 => counts.has_only(value),
             _ => counts.is_empty(),
         };
-        self.matches_itself && self.near.iter().all(nobody)
+        self.matches_itself && self.near.iter().all(no_pod_matches)
     }
 
     fn satisfies_anti_affinity(&self, view: &View<'_>) -> bool {
@@ -168,7 +169,7 @@ impl Required {
         let is_against = |term: &Term| term.matches(self.pod.namespace(), self.pod.labels(), &view.cluster.namespaces);
         let carries =
             |pod: &Arc<PodState>, key: &Arc<TermKey>| pod.required_anti_affinity.iter().any(|own| own.key == *key);
-        let of_known = self.kept_away.iter().all(|(key, counts)| {
+        let of_known = self.excluding.iter().all(|(key, counts)| {
             let Some(value) = labels.get(&key.topology_key) else { return true };
             let here = counts.get(value);
             let left = view.removed.iter().filter(|pod| carries(pod, key)).count();
@@ -179,7 +180,7 @@ impl Required {
     }
 }
 
-/// Points for each pod under a node's value of a topology label.
+/// Score of each pod under a node's value of a topology label.
 struct Preference {
     key: Arc<TermKey>,
     weight: i64,
@@ -198,14 +199,11 @@ impl Scorer for Preferences {
     }
 
     fn normalize(&self, scores: &mut [i64]) {
-        let least = scores.iter().copied().min().unwrap_or(0);
-        let most = scores.iter().copied().max().unwrap_or(0);
+        let min = scores.iter().copied().min().unwrap_or(0);
+        let max = scores.iter().copied().max().unwrap_or(0);
         for score in scores.iter_mut() {
-            *score = if most > least {
-                (MAX_SCORE as f64 * ((*score - least) as f64 / (most - least) as f64)) as i64
-            } else {
-                0
-            };
+            *score =
+                if max > min { (MAX_SCORE as f64 * ((*score - min) as f64 / (max - min) as f64)) as i64 } else { 0 };
         }
     }
 }

@@ -23,7 +23,7 @@ pub use inter_pod_affinity::InterPodAffinity;
 pub use resources_fit::{ResourcesFit, Strategy, StrategyKind};
 pub use topology_spread::{SpreadDefaults, TopologySpread};
 
-/// A plugin with what a profile says of it.
+/// A plugin with its settings from a profile.
 pub struct Enabled {
     pub plugin: Box<dyn Plugin>,
     pub filters: bool,
@@ -50,7 +50,7 @@ pub const DEFAULTS: &[(&str, i64)] = &[
     ("ImageLocality", 1),
 ];
 
-/// Makes a profile's plugins: those that filter in their order, then those that only score.
+/// Builds a profile's plugins: those that filter in their order, then those that only score.
 pub fn make(profile: &Profile) -> Vec<Enabled> {
     let score_only = profile.scores.iter().map(|(name, _)| name).filter(|name| !profile.filters.contains(*name));
     let names = profile.filters.iter().chain(score_only);

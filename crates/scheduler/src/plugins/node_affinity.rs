@@ -15,7 +15,7 @@ const NO_MATCH: &str = "node(s) didn't match Pod's node affinity/selector";
 const NO_MATCH_ADDED: &str = "node(s) didn't match scheduler-enforced node affinity";
 
 pub struct NodeAffinity {
-    /// What the profile asks of every pod's node.
+    /// The affinity that the profile adds to every pod.
     pub added: Option<Affinity>,
 }
 

@@ -10,7 +10,7 @@ const NAME: &str = "NodePorts";
 
 pub struct NodePorts;
 
-struct Wanted(Arc<PodState>);
+struct PortsFilter(Arc<PodState>);
 
 impl Plugin for NodePorts {
     fn name(&self) -> &'static str {
@@ -21,11 +21,11 @@ impl Plugin for NodePorts {
         if pod.host_ports.is_empty() {
             return Prepared::Nothing;
         }
-        Prepared::Filter(Box::new(Wanted(Arc::clone(pod))))
+        Prepared::Filter(Box::new(PortsFilter(Arc::clone(pod))))
     }
 }
 
-impl Filter for Wanted {
+impl Filter for PortsFilter {
     fn check(&self, view: &View<'_>) -> Option<Rejection> {
         view.node
             .ports

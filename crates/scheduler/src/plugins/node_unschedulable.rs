@@ -1,4 +1,4 @@
-//! NodeUnschedulable: cordoned nodes take only pods that tolerate it.
+//! NodeUnschedulable: cordoned nodes accept only pods that tolerate it.
 
 use std::sync::Arc;
 

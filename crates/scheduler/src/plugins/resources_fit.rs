@@ -1,4 +1,4 @@
-//! NodeResourcesFit: a node has room for what a pod asks, and is scored by how much it has left, or how little.
+//! NodeResourcesFit: a node must have room for a pod's requests, and is scored by how much or how little it has left.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::framework::{Filter, MAX_SCORE, Plugin, Prepared, Rejection, Scorer, V
 
 const NAME: &str = "NodeResourcesFit";
 
-/// How the room on a node is turned into a score.
+/// How a node's utilization becomes a score.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Strategy {
     pub kind: StrategyKind,
@@ -24,7 +24,7 @@ pub struct Strategy {
 pub enum StrategyKind {
     LeastAllocated,
     MostAllocated,
-    /// Points of a broken line: utilization in percent, score of 0 … 10.
+    /// Points of a piecewise linear function: utilization in percent, score of 0 … 10.
     RequestedToCapacityRatio(Vec<(i64, i64)>),
 }
 
@@ -43,7 +43,7 @@ pub struct ResourcesFit {
     pub strategy: Strategy,
 }
 
-struct Room {
+struct FitFilter {
     pod: Arc<PodState>,
     ignored: Vec<String>,
     ignored_groups: Vec<String>,
@@ -51,9 +51,9 @@ struct Room {
 
 struct Score {
     pod: Arc<PodState>,
-    /// The pod's cpu and memory. It weighs what its containers ask for, though on its node it will take what it asks for as
-    /// a whole.
-    asked: (i64, i64),
+    /// The pod's CPU and memory. Scores use the containers' requests, though on its node the pod counts with its pod-level
+    /// requests.
+    pod_requests: (i64, i64),
     strategy: Strategy,
 }
 
@@ -63,7 +63,7 @@ impl Plugin for ResourcesFit {
     }
 
     fn filter(&self, pod: &Arc<PodState>, _cluster: &mut Cluster) -> Prepared {
-        Prepared::Filter(Box::new(Room {
+        Prepared::Filter(Box::new(FitFilter {
             pod: Arc::clone(pod),
             ignored: self.strategy.ignored.clone(),
             ignored_groups: self.strategy.ignored_groups.clone(),
@@ -72,39 +72,39 @@ impl Plugin for ResourcesFit {
 
     fn scorer(&self, pod: &Arc<PodState>, _cluster: &mut Cluster, _feasible: &[NodeIndex]) -> Option<Box<dyn Scorer>> {
         let is_whole = pod.object.spec.as_ref().is_some_and(|spec| spec.resources.is_some());
-        let asked = if is_whole {
+        let pod_requests = if is_whole {
             let requests = requests_of_containers(&pod.object);
             (requests.milli_cpu, requests.memory)
         } else {
             (pod.scored_requests.milli_cpu, pod.scored_requests.memory)
         };
-        Some(Box::new(Score { pod: Arc::clone(pod), asked, strategy: self.strategy.clone() }))
+        Some(Box::new(Score { pod: Arc::clone(pod), pod_requests, strategy: self.strategy.clone() }))
     }
 }
 
-impl Filter for Room {
+impl Filter for FitFilter {
     fn check(&self, view: &View<'_>) -> Option<Rejection> {
-        let (node, wanted) = (view.node, &self.pod.requests);
+        let (node, requests) = (view.node, &self.pod.requests);
         let mut reasons = Vec::new();
         let mut unresolvable = false;
         if node.pods.len() as i64 + 1 > node.allocatable.pods {
             reasons.push("Too many pods".to_owned());
         }
-        let mut short = |name: &str, wanted: i64, used: i64, most: i64| {
-            if wanted > 0 && wanted > most - used {
+        let mut short = |name: &str, requests: i64, used: i64, capacity: i64| {
+            if requests > 0 && requests > capacity - used {
                 reasons.push(format!("Insufficient {name}"));
-                unresolvable |= wanted > most;
+                unresolvable |= requests > capacity;
             }
         };
-        short("cpu", wanted.milli_cpu, node.requested.milli_cpu, node.allocatable.milli_cpu);
-        short("memory", wanted.memory, node.requested.memory, node.allocatable.memory);
+        short("cpu", requests.milli_cpu, node.requested.milli_cpu, node.allocatable.milli_cpu);
+        short("memory", requests.memory, node.requested.memory, node.allocatable.memory);
         short(
             "ephemeral-storage",
-            wanted.ephemeral_storage,
+            requests.ephemeral_storage,
             node.requested.ephemeral_storage,
             node.allocatable.ephemeral_storage,
         );
-        for (name, amount) in &wanted.others {
+        for (name, amount) in &requests.others {
             if !self.is_ignored(name) {
                 short(name, *amount, node.requested.get(name), node.allocatable.get(name));
             }
@@ -113,7 +113,7 @@ impl Filter for Room {
     }
 }
 
-impl Room {
+impl FitFilter {
     fn is_ignored(&self, name: &str) -> bool {
         let group = name.split('/').next().unwrap_or_default();
         self.ignored.iter().any(|own| own == name) || self.ignored_groups.iter().any(|own| own == group)
@@ -124,12 +124,12 @@ impl Scorer for Score {
     fn score(&self, _index: NodeIndex, node: &NodeState) -> i64 {
         let (mut sum, mut weights) = (0, 0);
         for (name, weight) in &self.strategy.resources {
-            let (most, used) = self.allocation(node, name);
-            if most == 0 {
+            let (capacity, used) = self.allocation(node, name);
+            if capacity == 0 {
                 continue;
             }
-            let score = self.strategy.kind.score(used, most);
-            // On a line of one's own, resources that score nothing do not count.
+            let score = self.strategy.kind.score(used, capacity);
+            // With a custom shape, resources with score 0 do not count.
             if score == 0 && matches!(self.strategy.kind, StrategyKind::RequestedToCapacityRatio(_)) {
                 continue;
             }
@@ -147,38 +147,38 @@ impl Scorer for Score {
 }
 
 impl Score {
-    /// What a node can give of a resource, and what it would have given with the pod on it. Containers that ask for no cpu or
-    /// memory count with a default. Resources that the pod does not ask for and that are not of every node do not count.
+    /// What a node has of a resource, and what would be requested with the pod on it. Containers without CPU or memory
+    /// requests count with a default. Extended resources that the pod does not request do not count.
     fn allocation(&self, node: &NodeState, name: &str) -> (i64, i64) {
         match name {
-            "cpu" => (node.allocatable.milli_cpu, node.scored.milli_cpu + self.asked.0),
-            "memory" => (node.allocatable.memory, node.scored.memory + self.asked.1),
+            "cpu" => (node.allocatable.milli_cpu, node.scored.milli_cpu + self.pod_requests.0),
+            "memory" => (node.allocatable.memory, node.scored.memory + self.pod_requests.1),
             name => {
-                let wanted = self.pod.requests.get(name);
-                if wanted == 0 && name != "ephemeral-storage" {
+                let requests = self.pod.requests.get(name);
+                if requests == 0 && name != "ephemeral-storage" {
                     return (0, 0);
                 }
-                (node.allocatable.get(name), node.requested.get(name) + wanted)
+                (node.allocatable.get(name), node.requested.get(name) + requests)
             }
         }
     }
 }
 
 impl StrategyKind {
-    fn score(&self, used: i64, most: i64) -> i64 {
+    fn score(&self, used: i64, capacity: i64) -> i64 {
         match self {
-            StrategyKind::LeastAllocated if used > most => 0,
-            StrategyKind::LeastAllocated => (most - used) * MAX_SCORE / most,
-            StrategyKind::MostAllocated => used.min(most) * MAX_SCORE / most,
+            StrategyKind::LeastAllocated if used > capacity => 0,
+            StrategyKind::LeastAllocated => (capacity - used) * MAX_SCORE / capacity,
+            StrategyKind::MostAllocated => used.min(capacity) * MAX_SCORE / capacity,
             StrategyKind::RequestedToCapacityRatio(points) => {
-                let utilization = if used > most { 100 } else { used * 100 / most };
+                let utilization = if used > capacity { 100 } else { used * 100 / capacity };
                 on_line(points, utilization)
             }
         }
     }
 }
 
-/// The broken line's value at a utilization; its scores of 0 … 10 are scaled to 0 … 100.
+/// The shape's value at a utilization; its scores of 0 … 10 are scaled to 0 … 100.
 fn on_line(points: &[(i64, i64)], at: i64) -> i64 {
     let scaled = |score: i64| score * MAX_SCORE / 10;
     let Some(next) = points.iter().position(|(utilization, _)| at <= *utilization) else {
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn strategies_score_as_published() {
         let line = StrategyKind::RequestedToCapacityRatio(vec![(0, 0), (100, 10)]);
-        for (kind, used, most, score) in [
+        for (kind, used, capacity, score) in [
             (&StrategyKind::LeastAllocated, 1000, 4000, 75),
             (&StrategyKind::LeastAllocated, 5000, 4000, 0),
             (&StrategyKind::MostAllocated, 1000, 4000, 25),
@@ -208,7 +208,7 @@ mod tests {
             (&line, 1000, 4000, 25),
             (&line, 4000, 4000, 100),
         ] {
-            assert_eq!(kind.score(used, most), score, "{kind:?} {used}/{most}");
+            assert_eq!(kind.score(used, capacity), score, "{kind:?} {used}/{capacity}");
         }
         assert_eq!(on_line(&[(0, 10), (50, 5), (100, 0)], 75), 25);
     }

@@ -1,4 +1,4 @@
-//! TaintToleration: pods keep off nodes whose taints they do not tolerate, and prefer nodes with fewer of the mild ones.
+//! TaintToleration: pods avoid nodes whose taints they do not tolerate, and prefer nodes with fewer PreferNoSchedule taints.
 
 use std::sync::Arc;
 

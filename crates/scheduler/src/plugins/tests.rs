@@ -26,7 +26,7 @@ fn pod_of(name: &str, labels: Value, spec: Value) -> Arc<Pod> {
     object(json!({"metadata": {"name": name, "namespace": "n", "uid": name, "labels": labels}, "spec": full}))
 }
 
-fn asks(resources: Value) -> Value {
+fn requests(resources: Value) -> Value {
     json!({"containers": [{"name": "c", "image": "app", "resources": {"requests": resources}}]})
 }
 
@@ -127,13 +127,13 @@ fn filters_say_what_kubernetes_says() {
         (
             "NodeResourcesFit",
             &none,
-            asks(json!({"cpu": "2"})),
+            requests(json!({"cpu": "2"})),
             "a: fits; b: Insufficient cpu; c: Insufficient cpu!".into(),
         ),
         (
             "NodeResourcesFit",
             &none,
-            asks(json!({"cpu": "5", "memory": "5Gi"})),
+            requests(json!({"cpu": "5", "memory": "5Gi"})),
             "a: Insufficient cpu+Insufficient memory!; b: Insufficient cpu+Insufficient memory!; \
              c: Insufficient cpu+Insufficient memory!"
                 .into(),
@@ -141,7 +141,7 @@ fn filters_say_what_kubernetes_says() {
         (
             "NodeResourcesFit",
             &none,
-            asks(json!({"example.com/gpu": "2"})),
+            requests(json!({"example.com/gpu": "2"})),
             "a: Insufficient example.com/gpu!; b: Insufficient example.com/gpu!; c: Insufficient example.com/gpu!"
                 .into(),
         ),
@@ -221,9 +221,9 @@ fn scores_follow_the_published_formulas() {
         ("NodeAffinity", prefers_zone, Some(vec![25, 100, 0])),
         ("NodeAffinity", json!({}), None),
         // (4000-1000)/4000 and (4096-1024)/4096; (4000-4000) and (4096-2048)/4096; 0 and 75.
-        ("NodeResourcesFit", asks(json!({"cpu": "1", "memory": "1Gi"})), Some(vec![75, 25, 37])),
+        ("NodeResourcesFit", requests(json!({"cpu": "1", "memory": "1Gi"})), Some(vec![75, 25, 37])),
         // a: from balance 100 to 100. b: from |0.75-0.25|/2 to |1-0.5|/2, the same. c: to |1-0.25|/2.
-        ("NodeResourcesBalancedAllocation", asks(json!({"cpu": "1", "memory": "1Gi"})), Some(vec![75, 75, 56])),
+        ("NodeResourcesBalancedAllocation", requests(json!({"cpu": "1", "memory": "1Gi"})), Some(vec![75, 75, 56])),
         ("NodeResourcesBalancedAllocation", json!({}), None),
         // 600 MiB on one of three nodes: (200 MiB - 23 MiB) of (1000 MiB - 23 MiB).
         ("ImageLocality", json!({}), Some(vec![0, 18, 0])),
@@ -254,8 +254,8 @@ fn pods_of_a_service_are_spread_by_default() {
         serde_json::from_value(json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}))
             .unwrap(),
     ]);
-    let made = plugin("PodTopologySpread", &listed).unwrap();
-    assert!(matches!(made.filter(&pod, &mut cluster), Prepared::Filter(_)));
+    let instance = plugin("PodTopologySpread", &listed).unwrap();
+    assert!(matches!(instance.filter(&pod, &mut cluster), Prepared::Filter(_)));
 }
 
 const KEYS: [&str; 2] = ["zone", "kubernetes.io/hostname"];
@@ -353,36 +353,37 @@ fn spread_fits(cluster: &Cluster, pod: &PodState, node: &NodeState) -> bool {
             .map(|(_, node)| &node.labels()[key])
             .collect();
         let lacks = i64::try_from(domains.len()).unwrap() < constraint.min_domains;
-        let least = if lacks { 0 } else { domains.iter().map(|value| matching(value)).min().unwrap_or(0) };
+        let min = if lacks { 0 } else { domains.iter().map(|value| matching(value)).min().unwrap_or(0) };
         let counts_self = i64::from(constraint.selector.matches(pod.labels()));
-        matching(own) + counts_self - least <= constraint.max_skew
+        matching(own) + counts_self - min <= constraint.max_skew
     })
 }
 
 fn affinity_fits(cluster: &Cluster, pod: &PodState, node: &NodeState) -> bool {
     let meant = |term: &Term, other: &PodState| term.matches(other.namespace(), other.labels(), &cluster.namespaces);
     let meets_all = |other: &PodState| pod.required_affinity.iter().all(|term| meant(term, other));
-    let nobody = !cluster.nodes().any(|(_, node)| {
+    let no_pod_matches = !cluster.nodes().any(|(_, node)| {
         let matters = pod.required_affinity.iter().any(|term| node.labels().contains_key(&term.key.topology_key));
         matters && node.pods.iter().any(|placed| meets_all(placed))
     });
     let near = pod.required_affinity.iter().all(|term| {
         let own = node.labels().get(&term.key.topology_key);
         own.is_some_and(|value| {
-            count(cluster, &term.key.topology_key, value, |_, placed| meets_all(placed)) > 0 || nobody && meets_all(pod)
+            count(cluster, &term.key.topology_key, value, |_, placed| meets_all(placed)) > 0
+                || no_pod_matches && meets_all(pod)
         })
     });
     let apart = pod.required_anti_affinity.iter().all(|term| {
         let own = node.labels().get(&term.key.topology_key);
         own.is_none_or(|value| count(cluster, &term.key.topology_key, value, |_, placed| meant(term, placed)) == 0)
     });
-    let kept_away = cluster.nodes().any(|(_, other)| {
+    let excluding = cluster.nodes().any(|(_, other)| {
         other.pods.iter().flat_map(|placed| &placed.required_anti_affinity).any(|term| {
             let (there, here) = (other.labels().get(&term.key.topology_key), node.labels().get(&term.key.topology_key));
             there.is_some() && there == here && meant(term, pod)
         })
     });
-    near && apart && !kept_away
+    near && apart && !excluding
 }
 
 fn affinity_points(cluster: &Cluster, pod: &PodState, node: &NodeState) -> i64 {

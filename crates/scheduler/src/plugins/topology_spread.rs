@@ -1,4 +1,4 @@
-//! PodTopologySpread: pods alike are spread over zones, hosts or whatever labels tell apart.
+//! PodTopologySpread: spreads similar pods over zones, hosts or other topology labels.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct TopologySpread {
     pub defaults: SpreadDefaults,
 }
 
-/// What pods without constraints of their own are spread by.
+/// The default constraints of pods without their own.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum SpreadDefaults {
     /// Softly over hosts (skew 3) and zones (skew 5), for pods that a service or workload selects.
@@ -50,7 +50,7 @@ struct Counted {
     counts: Arc<Counts>,
     /// How many values there are, with pods or without.
     domains: usize,
-    least: i64,
+    min: i64,
     counts_self: bool,
 }
 
@@ -61,7 +61,7 @@ struct Hard {
 
 struct Soft {
     constraints: Vec<SoftCounted>,
-    /// Of the feasible nodes in their order, those that lack one of the labels: they score nothing.
+    /// Feasible nodes in order that lack one of the labels: they score nothing.
     ignored: Vec<bool>,
 }
 
@@ -98,7 +98,7 @@ impl Plugin for TopologySpread {
 }
 
 impl TopologySpread {
-    /// The pod's own constraints or, where it has none, the defaults for pods alike.
+    /// The pod's own constraints or, where it has none, the defaults for similar pods.
     fn constraints(&self, pod: &PodState, cluster: &Cluster, hard: bool) -> Vec<Spread> {
         if !pod.spread.is_empty() {
             return pod.spread.iter().filter(|constraint| constraint.hard == hard).cloned().collect();
@@ -155,11 +155,11 @@ fn count(pod: &Arc<PodState>, constraint: &Spread, all: &[Spread], cluster: &mut
         }
         (Arc::new(counts), values.len())
     };
-    // With fewer domains than wanted, an empty one is imagined: spreading waits for it to exist.
+    // With fewer domains than `minDomains`, the minimum is zero: spreading waits for more domains.
     let lacks_domains = i64::try_from(domains).unwrap_or(i64::MAX) < constraint.min_domains;
-    let least = if lacks_domains { 0 } else { counts.least(domains) };
+    let min = if lacks_domains { 0 } else { counts.min(domains) };
     let counts_self = constraint.selector.matches(pod.labels());
-    Counted { constraint: constraint.clone(), counts, domains, least, counts_self }
+    Counted { constraint: constraint.clone(), counts, domains, min, counts_self }
 }
 
 impl Filter for Hard {
@@ -173,8 +173,8 @@ impl Filter for Hard {
             };
             let change = self.change(counted, view);
             let here = counted.counts.get(value) + change;
-            let least = if change == 0 { counted.least } else { counted.least_with(value, here) };
-            if here + i64::from(counted.counts_self) - least > counted.constraint.max_skew {
+            let min = if change == 0 { counted.min } else { counted.min_with(value, here) };
+            if here + i64::from(counted.counts_self) - min > counted.constraint.max_skew {
                 return Some(Rejection::resolvable(NAME, "node(s) didn't match pod topology spread constraints"));
             }
         }
@@ -204,12 +204,12 @@ impl Hard {
 }
 
 impl Counted {
-    /// The least count when the value's count is `here`: a node that loses pods may become the emptiest.
-    fn least_with(&self, value: &str, here: i64) -> i64 {
+    /// The minimum when the value's count is `here`: a node that loses pods may become the emptiest.
+    fn min_with(&self, value: &str, here: i64) -> i64 {
         if i64::try_from(self.domains).unwrap_or(i64::MAX) < self.constraint.min_domains {
             return 0;
         }
-        self.counts.least_of_others(value, self.domains).map_or(here, |others| others.min(here))
+        self.counts.min_of_others(value, self.domains).map_or(here, |others| others.min(here))
     }
 }
 
@@ -281,16 +281,16 @@ impl Scorer for Soft {
         score.round() as i64
     }
 
-    /// The fewer pods alike, the higher the score.
+    /// The fewer similar pods, the higher the score.
     fn normalize(&self, scores: &mut [i64]) {
         let counted = || scores.iter().zip(&self.ignored).filter(|(_, ignored)| !**ignored).map(|(score, _)| *score);
-        let least = counted().min().unwrap_or(0);
-        let most = counted().max().unwrap_or(0);
+        let min = counted().min().unwrap_or(0);
+        let max = counted().max().unwrap_or(0);
         for (score, ignored) in scores.iter_mut().zip(&self.ignored) {
-            *score = match (*ignored, most) {
+            *score = match (*ignored, max) {
                 (true, _) => 0,
                 (false, 0) => MAX_SCORE,
-                (false, most) => MAX_SCORE * (most + least - *score) / most,
+                (false, max) => MAX_SCORE * (max + min - *score) / max,
             };
         }
     }

@@ -1,4 +1,4 @@
-//! VolumeBinding: a pod goes where its volumes are, or where volumes for its claims can be found or made.
+//! VolumeBinding: a pod runs where its volumes are, or where volumes for its claims exist or can be provisioned.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bin
 const OTHER_NODE: &str = "node(s) didn't match PersistentVolume's node affinity";
 const NO_SPACE: &str = "node(s) did not have enough free storage";
 const LOST_VOLUME: &str = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
-/// Classes of volumes that are made by hand.
+/// The provisioner of classes whose volumes are created manually.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 pub struct VolumeBinding;
@@ -33,11 +33,11 @@ pub struct VolumeBinding;
 /// A pod's claims by what is left to do for them.
 struct Claims {
     bound: Vec<Arc<PersistentVolumeClaim>>,
-    /// Their volume is chosen or made once the node is known; the smallest first.
+    /// Their volume is chosen or provisioned once the node is known; the smallest first.
     delayed: Vec<Arc<PersistentVolumeClaim>>,
 }
 
-/// What has to be done for a pod's claims before it can be bound to the node.
+/// What must be done for a pod's claims before it can be bound to the node.
 #[derive(Default)]
 pub struct VolumePlan {
     pub bind: Vec<(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>)>,
@@ -55,7 +55,7 @@ impl VolumePlan {
     }
 }
 
-/// What has to be done for the pod's claims on the node it was given.
+/// The plan for the pod's claims on the chosen node.
 pub fn plan_volumes(pod: &PodState, storage: &Storage, node: &NodeState) -> VolumePlan {
     if pod.claims.is_empty() {
         return VolumePlan::default();
@@ -81,7 +81,7 @@ impl Plugin for VolumeBinding {
     }
 }
 
-/// Whether a claim that is made for a pod was made for this one.
+/// Whether an ephemeral claim was created for this pod.
 fn is_made_for(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
     let owners = claim.metadata.owner_references.iter().flatten();
     owners.into_iter().any(|owner| owner.controller == Some(true) && Some(&owner.uid) == pod.metadata.uid.as_ref())
@@ -207,12 +207,12 @@ pub fn is_reachable(volume: &PersistentVolume, node: &NodeState) -> bool {
     required.is_none_or(|selector| selector.node_selector_terms.iter().any(|term| term_matches(term, node)))
 }
 
-/// The volume given to the claim, or the smallest free one that satisfies it.
+/// The volume reserved for the claim, or the smallest free one that satisfies it.
 fn matching_volume<'a>(
     claim: &PersistentVolumeClaim,
     storage: &'a Storage,
     node: &NodeState,
-    taken: &BTreeSet<String>,
+    reserved: &BTreeSet<String>,
 ) -> Option<&'a Arc<PersistentVolume>> {
     let class = class_of_claim(claim);
     let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref());
@@ -221,8 +221,8 @@ fn matching_volume<'a>(
     let mut smallest: Option<(&Arc<PersistentVolume>, i64)> = None;
     for volume in storage.volumes_for(class, &key) {
         let Some(spec) = &volume.spec else { continue };
-        let is_taken = volume.metadata.name.as_ref().is_some_and(|name| taken.contains(name));
-        if is_taken || spec.claim_ref.is_some() && !is_for_claim(volume, claim) {
+        let is_reserved = volume.metadata.name.as_ref().is_some_and(|name| reserved.contains(name));
+        if is_reserved || spec.claim_ref.is_some() && !is_for_claim(volume, claim) {
             continue;
         }
         let capacity = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage")).map_or(0, value);
@@ -245,7 +245,7 @@ fn matching_volume<'a>(
         {
             continue;
         }
-        if smallest.is_none_or(|(_, least)| capacity.cmp(&least) == Ordering::Less) {
+        if smallest.is_none_or(|(_, min)| capacity.cmp(&min) == Ordering::Less) {
             smallest = Some((volume, capacity));
         }
     }
@@ -262,12 +262,12 @@ fn is_of_same_make(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> 
 }
 
 fn has_modes(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
-    let wanted = claim.spec.iter().flat_map(|spec| spec.access_modes.iter().flatten());
+    let required = claim.spec.iter().flat_map(|spec| spec.access_modes.iter().flatten());
     let own: BTreeSet<&String> = volume.spec.iter().flat_map(|spec| spec.access_modes.iter().flatten()).collect();
-    wanted.into_iter().all(|mode| own.contains(mode))
+    required.into_iter().all(|mode| own.contains(mode))
 }
 
-/// Whether a volume for the claim can be made for the node.
+/// Whether a volume for the claim can be provisioned for the node.
 fn can_be_made(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
@@ -372,7 +372,7 @@ mod tests {
         NodeState::new(object(json!({"metadata": {"name": "node", "labels": {"zone": zone}}})))
     }
 
-    /// What is bound and made, or why not.
+    /// What is bound and provisioned, or why not.
     fn planned(claims: &[&str], zone: &str, storage: &Storage) -> String {
         let pod = pod(claims);
         let name = |metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta| {
@@ -383,8 +383,8 @@ mod tests {
             Ok(Err(reasons)) => reasons.join(", "),
             Ok(Ok(plan)) => {
                 let bound: Vec<String> = plan.bind.iter().map(|(_, volume)| name(&volume.metadata)).collect();
-                let made: Vec<String> = plan.make.iter().map(|claim| name(&claim.metadata)).collect();
-                format!("bind [{}] make [{}]", bound.join(" "), made.join(" "))
+                let provisioned: Vec<String> = plan.make.iter().map(|claim| name(&claim.metadata)).collect();
+                format!("bind [{}] make [{}]", bound.join(" "), provisioned.join(" "))
             }
         }
     }
@@ -411,12 +411,12 @@ mod tests {
     #[test]
     fn promises_count_until_they_end() {
         let mut storage = storage();
-        storage.promise_volume("small", "n/other");
+        storage.assume_volume("small", "n/other");
         assert_eq!(planned(&["claim"], "a", &storage), "bind [large] make []");
-        storage.promise_node("n/made", "another");
+        storage.assume_node("n/made", "another");
         assert_eq!(planned(&["made"], "a", &storage), NO_VOLUME);
-        storage.end_promises("n/other");
-        storage.end_promises("n/made");
+        storage.drop_assumptions("n/other");
+        storage.drop_assumptions("n/made");
         assert_eq!(planned(&["claim", "made"], "a", &storage), "bind [small] make [made]");
     }
 

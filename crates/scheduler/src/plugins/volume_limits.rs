@@ -1,4 +1,4 @@
-//! NodeVolumeLimits: a node attaches no more volumes of a driver than it says it can.
+//! NodeVolumeLimits: a node attaches no more volumes of a driver than its limit.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct VolumeLimits;
 
 struct Limits {
     pod: Arc<PodState>,
-    wanted: HashSet<Attachable>,
+    attaching: HashSet<Attachable>,
 }
 
 /// A volume that has to be attached.
@@ -35,9 +35,9 @@ impl Plugin for VolumeLimits {
         if pod.claims.is_empty() {
             return Prepared::Nothing;
         }
-        let mut wanted = HashSet::new();
-        attachables(pod, &cluster.storage, &mut wanted);
-        Prepared::Filter(Box::new(Limits { pod: Arc::clone(pod), wanted }))
+        let mut attaching = HashSet::new();
+        attachables(pod, &cluster.storage, &mut attaching);
+        Prepared::Filter(Box::new(Limits { pod: Arc::clone(pod), attaching }))
     }
 }
 
@@ -45,7 +45,7 @@ fn attachables(pod: &PodState, storage: &Storage, found: &mut HashSet<Attachable
     found.extend(pod.claims.iter().filter_map(|used| attachable(&used.key, storage)));
 }
 
-/// What a claim will have attached. A claim without a volume counts as one of its class's driver.
+/// The volume that a claim will attach. An unbound claim counts as one volume of its class's driver.
 fn attachable(key: &str, storage: &Storage) -> Option<Attachable> {
     let claim = storage.claim(key)?;
     if let Some(volume) = volume_name(claim).and_then(|name| storage.volume(name)) {
@@ -56,7 +56,7 @@ fn attachable(key: &str, storage: &Storage) -> Option<Attachable> {
     Some(Attachable { driver: class.provisioner.clone(), handle: format!("not bound yet: {key}") })
 }
 
-/// Whether the node takes more volumes of some driver than before.
+/// Whether the node's limit of some driver grew.
 pub fn is_raised(old: &CSINode, new: &CSINode) -> bool {
     let count = |node: &CSINode, name: &str| {
         let driver = node.spec.drivers.iter().find(|driver| driver.name == name);
@@ -83,7 +83,7 @@ impl Filter for Limits {
                 format!("looking up PVC {}: persistentvolumeclaim \"{}\" not found", missing.key, missing.name);
             return Some(Rejection::unresolvable(NAME, reason));
         }
-        if self.wanted.is_empty() {
+        if self.attaching.is_empty() {
             return None;
         }
         let limits = limits(storage.csi_node(view.node.name()));
@@ -101,12 +101,12 @@ impl Filter for Limits {
                 attached.insert(Attachable { driver, handle: source.volume_handle.clone() });
             }
         }
-        let exceeds = self.wanted.iter().filter(|wanted| !attached.contains(wanted)).any(|wanted| {
+        let exceeds = self.attaching.iter().filter(|attaching| !attached.contains(attaching)).any(|attaching| {
             let of_driver = |all: &HashSet<Attachable>, new: bool| {
-                all.iter().filter(|one| one.driver == wanted.driver && !(new && attached.contains(one))).count()
+                all.iter().filter(|one| one.driver == attaching.driver && !(new && attached.contains(one))).count()
             };
-            let count = of_driver(&attached, false) + of_driver(&self.wanted, true);
-            limits.get(wanted.driver.as_str()).is_some_and(|most| i64::try_from(count).unwrap_or(i64::MAX) > *most)
+            let count = of_driver(&attached, false) + of_driver(&self.attaching, true);
+            limits.get(attaching.driver.as_str()).is_some_and(|limit| i64::try_from(count).unwrap_or(i64::MAX) > *limit)
         });
         exceeds.then(|| Rejection::resolvable(NAME, "node(s) exceed max volume count"))
     }

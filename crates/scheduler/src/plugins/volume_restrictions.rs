@@ -18,7 +18,7 @@ pub struct VolumeRestrictions;
 
 struct Restrictions {
     pod: Arc<PodState>,
-    /// The pod's claims that only one pod may use, and how many of them are in use.
+    /// The pod's ReadWriteOncePod claims, and how many of them are in use.
     exclusive: BTreeSet<String>,
     in_use: usize,
 }
@@ -52,11 +52,11 @@ fn volumes(pod: &PodState) -> impl Iterator<Item = &Volume> {
     pod.object.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
 }
 
-/// Whether a placed pod holds a disk or a claim that the waiting one wants for itself.
-pub fn held_back_by(waiting: &PodState, placed: &PodState) -> bool {
+/// Whether a placed pod has a disk or a claim that the waiting one needs exclusively.
+pub fn is_blocked_by(waiting: &PodState, placed: &PodState) -> bool {
     let shares_disk = || {
-        let wanted = volumes(waiting).filter(|volume| is_disk(volume));
-        wanted.into_iter().any(|volume| volumes(placed).any(|other| conflict(volume, other)))
+        let required = volumes(waiting).filter(|volume| is_disk(volume));
+        required.into_iter().any(|volume| volumes(placed).any(|other| conflict(volume, other)))
     };
     let shares_claim = || {
         let named = waiting.claims.iter().filter(|claim| !claim.is_ephemeral);
@@ -103,8 +103,8 @@ fn conflict(one: &Volume, other: &Volume) -> bool {
 
 impl Filter for Restrictions {
     fn check(&self, view: &View<'_>) -> Option<Rejection> {
-        let wanted = volumes(&self.pod).filter(|volume| is_disk(volume));
-        for volume in wanted {
+        let required = volumes(&self.pod).filter(|volume| is_disk(volume));
+        for volume in required {
             if view.node.pods.iter().any(|placed| volumes(placed).any(|other| conflict(volume, other))) {
                 return Some(Rejection::resolvable(NAME, DISK_CONFLICT));
             }

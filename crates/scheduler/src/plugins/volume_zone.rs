@@ -1,4 +1,4 @@
-//! VolumeZone: a volume that is labelled with a zone or region is used from there.
+//! VolumeZone: a volume with a zone or region label is used from there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::framework::{Filter, Plugin, Prepared, Rejection, View};
 const NAME: &str = "VolumeZone";
 const OLD_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
 const OLD_REGION: &str = "failure-domain.beta.kubernetes.io/region";
-/// The labels that tell where a volume is.
+/// The labels of a volume's location.
 pub const LABELS: [&str; 4] = [OLD_ZONE, OLD_REGION, ZONE, REGION];
 
 pub struct VolumeZone;
@@ -55,7 +55,7 @@ fn places(pod: &PodState, storage: &Storage) -> Result<Vec<Place>, String> {
             let class = storage.class(class_name).ok_or_else(not_found)?;
             match class.volume_binding_mode.as_deref() {
                 None => return Err(format!("VolumeBindingMode not set for StorageClass \"{class_name}\"")),
-                // Its volume will be made or chosen where the pod goes.
+                // Its volume will be provisioned or chosen where the pod goes.
                 Some("WaitForFirstConsumer") => continue,
                 Some(_) => return Err("PersistentVolume had no name".to_owned()),
             }

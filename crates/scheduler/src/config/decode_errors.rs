@@ -1,10 +1,10 @@
-//! Why a configuration file cannot be read, in the words of Kubernetes.
+//! Decoding errors of a configuration file, in Kubernetes' own messages.
 
 use serde::Deserialize;
 
 use super::STRICT;
 
-/// What is looked at before all else: whether this is a configuration at all.
+/// Checked first: whether this is a configuration at all.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Head {
@@ -14,26 +14,26 @@ pub(super) struct Head {
     pub(super) kind: String,
 }
 
-/// The kind of object the text says it is, or why it says none.
+/// The kind of the object, or why it has none.
 pub(super) fn head(text: &str) -> Result<Head, String> {
     let no_json = |why: String| format!("{NO_HEAD}{why}");
     if text.starts_with('{') {
         let parsed = serde_json::from_str::<serde::de::IgnoredAny>(text);
-        parsed.map_err(|error| no_json(json_mistake(text, &error)))?;
+        parsed.map_err(|error| no_json(json_error(text, &error)))?;
     }
     if text.trim().is_empty() {
         return Ok(Head::default());
     }
     serde_yaml_ng::from_str(text).map_err(|error| {
-        let said = error.to_string();
-        match said.strip_prefix("invalid type: ").filter(|rest| rest.contains("expected struct Head")) {
+        let message = error.to_string();
+        match message.strip_prefix("invalid type: ").filter(|rest| rest.contains("expected struct Head")) {
             Some(found) => no_head(json_kind(found)),
             None => reason(text, &error),
         }
     })
 }
 
-/// That something is no object of any kind.
+/// The error for something that is no object of any kind.
 pub(super) fn no_head(found: &str) -> String {
     format!("{NO_HEAD}json: cannot unmarshal {found} into Go value of type {HEAD}")
 }
@@ -42,14 +42,14 @@ const NO_HEAD: &str = "couldn't get version/kind; json parse error: ";
 const HEAD: &str =
     r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
-/// Why the whole could not be read.
+/// Why the file could not be decoded.
 pub(super) fn reason(text: &str, error: &serde_yaml_ng::Error) -> String {
-    let said = error.to_string();
-    let (place, what) = match said.find("unknown field `").or(said.find("invalid type: ")).or(said.find("duplicate f"))
-    {
-        Some(start) => (said[..start].trim_end_matches(": "), &said[start..]),
-        None => return yaml_mistake(&said),
-    };
+    let message = error.to_string();
+    let (place, what) =
+        match message.find("unknown field `").or(message.find("invalid type: ")).or(message.find("duplicate f")) {
+            Some(start) => (message[..start].trim_end_matches(": "), &message[start..]),
+            None => return yaml_error(&message),
+        };
     let named = || what.split('`').nth(1).unwrap_or_default();
     if let Some(found) = what.strip_prefix("invalid type: ") {
         wrong_type(place, found)
@@ -62,9 +62,9 @@ pub(super) fn reason(text: &str, error: &serde_yaml_ng::Error) -> String {
     }
 }
 
-/// What the reader of YAML says, with the line as Kubernetes counts it.
-fn yaml_mistake(said: &str) -> String {
-    let (problem, rest) = said.split_once(" at line ").unwrap_or((said, ""));
+/// The YAML parser's error, with the line as Kubernetes counts it.
+fn yaml_error(message: &str) -> String {
+    let (problem, rest) = message.split_once(" at line ").unwrap_or((message, ""));
     let number = rest.split(' ').next().and_then(|number| number.parse::<usize>().ok()).unwrap_or(1);
     let by_signs = rest.contains(", while scanning") || problem.ends_with("not allowed in this context");
     match (number.saturating_sub(1), by_signs) {
@@ -74,7 +74,7 @@ fn yaml_mistake(said: &str) -> String {
     }
 }
 
-/// The line in which a key stands for the second time, when it stands there twice and no more.
+/// The line of a duplicate key, when it occurs exactly twice.
 fn second_line_of(text: &str, key: &str) -> Option<usize> {
     let is_key = |at: usize| {
         let before = text[..at].trim_end_matches('"').chars().next_back();
@@ -90,18 +90,18 @@ fn second_line_of(text: &str, key: &str) -> Option<usize> {
 fn wrong_type(place: &str, found: &str) -> String {
     let path: Vec<&str> = place.split('.').map(|part| part.split('[').next().unwrap_or(part)).collect();
     let (field, above) = path.split_last().unwrap_or((&"", &[]));
-    let (owner, wanted) = go_types(above, field);
-    let wanted = if place.ends_with(']') { wanted.trim_start_matches("[]") } else { wanted };
+    let (owner, expected) = go_types(above, field);
+    let expected = if place.ends_with(']') { expected.trim_start_matches("[]") } else { expected };
     let fraction = found.strip_prefix("floating point `").and_then(|rest| rest.split('`').next());
-    let number = fraction.filter(|_| wanted.starts_with("int")).map_or(String::new(), |number| format!(" {number}"));
+    let number = fraction.filter(|_| expected.starts_with("int")).map_or(String::new(), |number| format!(" {number}"));
     format!(
-        "json: cannot unmarshal {}{number} into Go struct field {owner}.{} of type {wanted}",
+        "json: cannot unmarshal {}{number} into Go struct field {owner}.{} of type {expected}",
         json_kind(found),
         path.join(".")
     )
 }
 
-/// What Kubernetes calls what is found, by how the reader begins to tell of it.
+/// Kubernetes' name for a value's type, by the start of the parser's message.
 fn json_kind(found: &str) -> &'static str {
     match found.split([' ', ',']).next().unwrap_or_default() {
         "integer" | "floating" => "number",
@@ -113,7 +113,7 @@ fn json_kind(found: &str) -> &'static str {
     }
 }
 
-/// What Kubernetes calls the part of the configuration that a field is in, and the type of the field.
+/// Kubernetes' names for the struct that a field is in, and for the type of the field.
 fn go_types(above: &[&str], field: &str) -> (&'static str, &'static str) {
     let owner = match above {
         [] => "KubeSchedulerConfiguration",
@@ -148,25 +148,25 @@ fn go_types(above: &[&str], field: &str) -> (&'static str, &'static str) {
     (owner, kind)
 }
 
-/// What is wrong with JSON, and the sign it is wrong at.
-fn json_mistake(text: &str, error: &serde_json::Error) -> String {
+/// The syntax error in JSON, and the character it is at.
+fn json_error(text: &str, error: &serde_json::Error) -> String {
     if error.is_eof() {
         return "unexpected end of JSON input".to_owned();
     }
-    let said = error.to_string();
+    let message = error.to_string();
     let sign = text.lines().nth(error.line().saturating_sub(1)).and_then(|line| {
         let at = error.column().saturating_sub(1);
         line.get(at..).and_then(|rest| rest.chars().next())
     });
-    let place = if said.starts_with("key must be a string") || said.starts_with("trailing comma") {
+    let place = if message.starts_with("key must be a string") || message.starts_with("trailing comma") {
         "looking for beginning of object key string"
-    } else if said.starts_with("expected `,` or `}`") {
+    } else if message.starts_with("expected `,` or `}`") {
         "after object key:value pair"
-    } else if said.starts_with("expected `,` or `]`") {
+    } else if message.starts_with("expected `,` or `]`") {
         "after array element"
-    } else if said.starts_with("expected `:`") {
+    } else if message.starts_with("expected `:`") {
         "after object key"
-    } else if said.starts_with("trailing characters") {
+    } else if message.starts_with("trailing characters") {
         "after top-level value"
     } else {
         "looking for beginning of value"
@@ -179,7 +179,7 @@ mod tests {
     use super::no_head;
     use crate::config::Configuration;
 
-    /// What Kubernetes v1.36 says of the same texts.
+    /// Messages of Kubernetes v1.36 for the same texts.
     #[test]
     fn what_cannot_be_read_is_told_as_by_kubernetes() {
         const START: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
@@ -257,8 +257,8 @@ mod tests {
                 ),
             ),
         ] {
-            let told = Configuration::parse(&text).unwrap_err().to_string();
-            assert_eq!(told, expected, "{text}");
+            let message = Configuration::parse(&text).unwrap_err().to_string();
+            assert_eq!(message, expected, "{text}");
         }
     }
 }

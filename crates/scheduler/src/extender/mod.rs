@@ -1,5 +1,5 @@
-//! Extenders: web services that have a say in which nodes fit a pod, how good they are, who makes room, and that may bind
-//! pods themselves. They are named in the scheduler's configuration.
+//! Extenders: web services that filter and score nodes, choose preemption victims, and may bind
+//! pods themselves. The scheduler's configuration names them.
 
 pub mod rounds;
 
@@ -20,8 +20,8 @@ use crate::framework::{MAX_SCORE, Rejection};
 use crate::preemption::Victims;
 
 /// Extenders score from 0 to 10.
-const MOST_POINTS: i64 = 10;
-/// The plugin that rejections by extenders are noted under; any event may help against them.
+const MAX_POINTS: i64 = 10;
+/// The plugin name for rejections by extenders; any event may help against them.
 pub const NAME: &str = "Extender";
 
 /// An extender as the configuration file has it.
@@ -71,7 +71,7 @@ pub enum ExtenderError {
     Address(String),
     #[error("extender {url}: it cannot be reached: {source}")]
     Connect { url: String, source: Box<kube::Error> },
-    #[error("open {file}: {}", told(.source))]
+    #[error("open {file}: {}", go_error(.source))]
     File { file: String, source: std::io::Error },
     #[error("specifying a root certificates file with the insecure flag is not allowed")]
     InsecureAuthority,
@@ -82,7 +82,7 @@ pub enum ExtenderError {
     #[error("Post \"{url}\": {source}")]
     Request { url: String, source: Box<kube::Error> },
     #[error("{0}")]
-    Answer(String),
+    Response(String),
 }
 
 #[derive(Clone)]
@@ -91,7 +91,7 @@ pub struct Extender {
     client: Client,
 }
 
-/// What an extender leaves of the nodes.
+/// The nodes that an extender accepts.
 pub struct Filtered {
     pub left: BTreeSet<String>,
     /// Why the others were left out.
@@ -106,7 +106,7 @@ impl Extender {
         config.read_timeout = Some(settings.timeout.as_deref().and_then(duration).unwrap_or(Duration::from_secs(5)));
         let tls = &settings.tls_config;
         config.root_cert = tls.authorities()?;
-        // As in Kubernetes, an extender without an authority of its own is trusted as it is.
+        // As in Kubernetes, the certificate of an extender without its own authority is not verified.
         config.accept_invalid_certs = tls.insecure || settings.enable_https && config.root_cert.is_none();
         config.tls_server_name = tls.server_name.clone();
         config.auth_info.client_certificate = tls.cert_file.clone();
@@ -142,33 +142,33 @@ impl Extender {
         !self.settings.preempt_verb.is_empty()
     }
 
-    /// Whether the pod asks for something that the extender manages; one that manages nothing in particular sees all.
+    /// Whether the pod requests a resource that the extender manages; one that manages none sees all pods.
     pub fn is_interested(&self, pod: &PodState) -> bool {
         let managed = &self.settings.managed_resources;
-        let asks = |container: &Container| {
+        let requests_managed = |container: &Container| {
             let resources = container.resources.as_ref();
             let given = resources.map(|given| given.requests.iter().chain(&given.limits).flatten());
             given.into_iter().flatten().any(|(name, _)| managed.iter().any(|own| own.name == *name))
         };
         let Some(spec) = &pod.object.spec else { return managed.is_empty() };
-        managed.is_empty() || spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(asks)
+        managed.is_empty() || spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(requests_managed)
     }
 
     pub async fn filter(&self, pod: &PodState, nodes: &[&Node]) -> Result<Filtered, ExtenderError> {
-        let answer = self.send(&self.settings.filter_verb, self.arguments(pod, nodes)).await?;
-        let error = text(field(&answer, "error"));
+        let response = self.send(&self.settings.filter_verb, self.arguments(pod, nodes)).await?;
+        let error = text(field(&response, "error"));
         if !error.is_empty() {
-            return Err(ExtenderError::Answer(error));
+            return Err(ExtenderError::Response(error));
         }
         let names = if self.settings.node_cache_capable {
-            list(field(&answer, "nodeNames")).iter().map(text).collect()
+            list(field(&response, "nodeNames")).iter().map(text).collect()
         } else {
-            let nodes = list(field(field(&answer, "nodes"), "items"));
+            let nodes = list(field(field(&response, "nodes"), "items"));
             nodes.iter().map(|node| text(&node["metadata"]["name"])).collect()
         };
         let mut rejected = BTreeMap::new();
         for (given, unresolvable) in [("failedNodes", false), ("failedAndUnresolvableNodes", true)] {
-            for (node, reason) in field(&answer, given).as_object().into_iter().flatten() {
+            for (node, reason) in field(&response, given).as_object().into_iter().flatten() {
                 let rejection = Rejection { plugin: NAME, reasons: vec![text(reason)], unresolvable };
                 rejected.insert(node.clone(), rejection);
             }
@@ -176,17 +176,17 @@ impl Extender {
         Ok(Filtered { left: names, rejected })
     }
 
-    /// Points for nodes by name, already in the scheduler's measure and with the extender's weight.
+    /// Scores of nodes by name, scaled and weighted.
     pub async fn score(&self, pod: &PodState, nodes: &[&Node]) -> Result<HashMap<String, i64>, ExtenderError> {
-        let answer = self.send(&self.settings.prioritize_verb, self.arguments(pod, nodes)).await?;
+        let response = self.send(&self.settings.prioritize_verb, self.arguments(pod, nodes)).await?;
         let points = |one: &Value| {
             let score = field(one, "score").as_i64().unwrap_or(0);
-            (text(field(one, "host")), score * self.settings.weight * (MAX_SCORE / MOST_POINTS))
+            (text(field(one, "host")), score * self.settings.weight * (MAX_SCORE / MAX_POINTS))
         };
-        Ok(list(&answer).iter().map(points).collect())
+        Ok(list(&response).iter().map(points).collect())
     }
 
-    /// Leaves of the candidates those that the extender agrees to, with the victims that it names.
+    /// Keeps the candidates that the extender agrees to, with the victims that it returns.
     pub async fn preempt(
         &self,
         pod: &PodState,
@@ -207,8 +207,8 @@ impl Extender {
         let all: serde_json::Map<String, Value> =
             candidates.iter().map(|victims| (name_of(victims), described(victims))).collect();
         let given = if self.settings.node_cache_capable { "NodeNameToMetaVictims" } else { "NodeNameToVictims" };
-        let answer = self.send(&self.settings.preempt_verb, json!({"Pod": *pod.object, given: all})).await?;
-        let agreed = field(&answer, "nodeNameToMetaVictims").clone();
+        let response = self.send(&self.settings.preempt_verb, json!({"Pod": *pod.object, given: all})).await?;
+        let agreed = field(&response, "nodeNameToMetaVictims").clone();
         let mut left = Vec::new();
         for mut victims in candidates {
             let Some(chosen) = agreed.get(name_of(&victims)) else { continue };
@@ -226,9 +226,9 @@ impl Extender {
     pub async fn bind(&self, pod: &PodState, node: &str) -> Result<(), ExtenderError> {
         let arguments =
             json!({"PodName": pod.name(), "PodNamespace": pod.namespace(), "PodUID": pod.uid(), "Node": node});
-        let answer = self.send(&self.settings.bind_verb, arguments).await?;
-        let error = text(field(&answer, "error"));
-        if error.is_empty() { Ok(()) } else { Err(ExtenderError::Answer(error)) }
+        let response = self.send(&self.settings.bind_verb, arguments).await?;
+        let error = text(field(&response, "error"));
+        if error.is_empty() { Ok(()) } else { Err(ExtenderError::Response(error)) }
     }
 
     fn arguments(&self, pod: &PodState, nodes: &[&Node]) -> Value {
@@ -257,7 +257,7 @@ impl Extender {
     }
 }
 
-/// A field by name, whose first letters may be large or small: extenders write both.
+/// A field by name, in either capitalization: extenders write both.
 fn field<'a>(object: &'a Value, name: &str) -> &'a Value {
     let fields = object.as_object().into_iter().flatten();
     fields.into_iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map_or(&Value::Null, |(_, value)| value)
@@ -293,7 +293,7 @@ pub fn duration(text: &str) -> Option<Duration> {
 }
 
 impl TlsSettings {
-    /// The certificates of those whose word on the extender's own counts; the other files are looked at as well.
+    /// The authorities for the extender's certificate; the other files are checked as well.
     pub fn authorities(&self) -> Result<Option<Vec<Vec<u8>>>, ExtenderError> {
         let opened =
             |file: &String| std::fs::read(file).map_err(|source| ExtenderError::File { file: file.clone(), source });
@@ -301,7 +301,7 @@ impl TlsSettings {
             return Err(ExtenderError::InsecureAuthority);
         }
         let text = match (&self.ca_data, &self.ca_file) {
-            // What is no base64 holds no certificate, which is told of below.
+            // Invalid base64 holds no certificate, which is reported below.
             (Some(data), _) => Some(STANDARD.decode(data).unwrap_or_default()),
             (None, file) => file.as_ref().map(opened).transpose()?,
         };
@@ -316,8 +316,8 @@ impl TlsSettings {
     }
 }
 
-/// Why a file could not be opened, as Kubernetes tells it.
-fn told(error: &std::io::Error) -> String {
+/// Why a file could not be opened, in Kubernetes' message.
+fn go_error(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
         std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
@@ -375,16 +375,16 @@ mod tests {
                 "unable to load root certificates: unable to parse bytes as PEM block",
             ),
         ] {
-            let told = settings.authorities().err().map(|error| error.to_string()).unwrap_or_default();
-            assert_eq!(told, expected);
+            let go_error = settings.authorities().err().map(|error| error.to_string()).unwrap_or_default();
+            assert_eq!(go_error, expected);
         }
     }
 
     #[test]
     fn fields_are_found_in_any_case() {
-        let answer = json!({"NodeNames": ["a"], "error": "no"});
-        assert_eq!(list(field(&answer, "nodeNames")).len(), 1);
-        assert_eq!(text(field(&answer, "Error")), "no");
-        assert_eq!(field(&answer, "nodes"), &Value::Null);
+        let response = json!({"NodeNames": ["a"], "error": "no"});
+        assert_eq!(list(field(&response, "nodeNames")).len(), 1);
+        assert_eq!(text(field(&response, "Error")), "no");
+        assert_eq!(field(&response, "nodes"), &Value::Null);
     }
 }

@@ -2,10 +2,10 @@
 
 mod arguments;
 mod check;
+mod decode_errors;
+mod field_errors;
 mod file;
-mod mistakes;
 mod points;
-mod unreadable;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::plugins::{SpreadDefaults, StrategyKind};
 
 use file::{File, FileProfile, NamedPlugin, PluginConfig, PluginSet};
 
-use unreadable::Head;
+use decode_errors::Head;
 
 pub use file::LeaderSettings;
 
@@ -30,7 +30,7 @@ pub struct Configuration {
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
     pub extenders: Vec<ExtenderSettings>,
-    /// The file that tells how to reach the API server, where none is given on the command line.
+    /// The kubeconfig, where none is given on the command line.
     pub kubeconfig: Option<PathBuf>,
     pub leader: LeaderSettings,
 }
@@ -51,7 +51,7 @@ pub struct Profile {
     pub scores: Vec<(String, i64)>,
     /// Whether pods may displace others of lower priority.
     pub preempts: bool,
-    /// Whether claims that keep a pod from fitting may be freed.
+    /// Whether claims that keep a pod from fitting may be deallocated.
     pub frees_claims: bool,
 }
 
@@ -109,9 +109,9 @@ impl Profile {
 }
 
 impl Configuration {
-    /// Reads the file's text, YAML or JSON.
+    /// Parses the file's text, YAML or JSON.
     pub fn parse(text: &str) -> Result<Self, ConfigurationError> {
-        let Head { kind, api_version } = unreadable::head(text).map_err(ConfigurationError::Unreadable)?;
+        let Head { kind, api_version } = decode_errors::head(text).map_err(ConfigurationError::Unreadable)?;
         if kind.is_empty() {
             return Err(ConfigurationError::NoKind(text.to_owned()));
         }
@@ -119,9 +119,9 @@ impl Configuration {
             return Err(ConfigurationError::Kind { kind, version: api_version });
         }
         let file: File = serde_yaml_ng::from_str(text)
-            .map_err(|error| ConfigurationError::Unreadable(unreadable::reason(text, &error)))?;
+            .map_err(|error| ConfigurationError::Unreadable(decode_errors::reason(text, &error)))?;
         check_readable(&file)?;
-        if let Some(what) = check::mistakes(&file) {
+        if let Some(what) = check::errors(&file) {
             return Err(ConfigurationError::Wrong(what));
         }
         let default = Configuration::default();
@@ -146,7 +146,7 @@ impl Configuration {
 }
 
 impl Configuration {
-    /// Looks at the files that extenders are reached with.
+    /// Checks the files that the extenders' configuration names.
     pub fn check_files(&self) -> Result<(), ConfigurationError> {
         for extender in &self.extenders {
             extender.tls_config.authorities().map_err(ConfigurationError::Extender)?;
@@ -165,8 +165,8 @@ fn percentage(part: Option<i64>) -> Option<u32> {
     part.and_then(|part| u32::try_from(part).ok())
 }
 
-/// The plugins that are left and added. One that is enabled though it is there already gets the new weight, which is 1
-/// where none is given; it keeps its place, unless `first` says that those named go before the others.
+/// Applies enabled and disabled plugins. Enabling one that is there already sets its weight, which is 1
+/// where none is given; it keeps its position, unless `first` moves the named ones before the others.
 fn merge(known: Vec<(String, i64)>, set: &PluginSet, first: bool) -> Vec<(String, i64)> {
     let weight = |plugin: &NamedPlugin| if plugin.weight == 0 { 1 } else { plugin.weight };
     let mut merged: Vec<(String, i64)> = known.into_iter().filter(|(name, _)| !set.disables(name)).collect();
@@ -187,14 +187,14 @@ fn merge(known: Vec<(String, i64)>, set: &PluginSet, first: bool) -> Vec<(String
     merged
 }
 
-/// What is said before fields that nobody knows.
+/// The prefix of errors about unknown fields.
 const STRICT: &str = "strict decoding error: ";
 
-/// Refuses arguments that are not those of their plugin, and lengths of time that are none.
+/// Rejects arguments that do not belong to their plugin, and invalid durations.
 fn check_readable(file: &File) -> Result<(), ConfigurationError> {
     for (profile, given) in file.profiles.iter().enumerate() {
         for (config, plugin) in given.plugin_config.iter().enumerate() {
-            if let Some(what) = arguments::unreadable(&plugin.name, &plugin.args) {
+            if let Some(what) = arguments::decode_error(&plugin.name, &plugin.args) {
                 let strict = if what.starts_with(STRICT) { STRICT } else { "" };
                 let what = format!("{strict}decoding .profiles[{profile}].pluginConfig[{config}]: {what}");
                 return Err(ConfigurationError::Wrong(what));
@@ -211,7 +211,7 @@ fn check_readable(file: &File) -> Result<(), ConfigurationError> {
 fn read_profile(file: &FileProfile) -> Result<Profile, ConfigurationError> {
     let mut profile = Profile::named(file.scheduler_name.as_deref().unwrap_or("default-scheduler"));
     profile.percentage_of_nodes_to_score = percentage(file.percentage_of_nodes_to_score);
-    if let Some(what) = points::mistake(file, &profile.scheduler_name) {
+    if let Some(what) = points::profile_error(file, &profile.scheduler_name) {
         return Err(ConfigurationError::Profile { profile: profile.scheduler_name, what });
     }
     let plugins = &file.plugins;
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn wrong_files_are_refused_with_the_reason() {
         let plugins = |sets: &str| format!("{HEAD}profiles: [{{schedulerName: a, plugins: {{{sets}}}}}]\n");
-        let made = |what: &str| format!("initializing profiles: creating profile for scheduler name a: {what}");
+        let creating = |what: &str| format!("initializing profiles: creating profile for scheduler name a: {what}");
         let name_form = "name part must consist of";
         for (text, part) in [
             ("kind: Pod".to_owned(), "no kind \"Pod\" is registered for version \"\"".to_owned()),
@@ -403,27 +403,27 @@ mod tests {
                 format!("{HEAD}leaderElection: {{leaseDuration: 5s}}\n"),
                 "leaderElection.leaseDuration: Invalid value: \"10s\": must be greater than `RenewDeadline`".into(),
             ),
-            (plugins("filter: {enabled: [{name: No}]}"), made("FilterPlugin \"No\" does not exist")),
-            (plugins("score: {enabled: [{name: NodePorts}]}"), made("plugin \"NodePorts\" does not extend ScorePlugin plugin")),
+            (plugins("filter: {enabled: [{name: No}]}"), creating("FilterPlugin \"No\" does not exist")),
+            (plugins("score: {enabled: [{name: NodePorts}]}"), creating("plugin \"NodePorts\" does not extend ScorePlugin plugin")),
             (
                 plugins("score: {enabled: [{name: ImageLocality}, {name: ImageLocality}]}"),
-                made("plugin \"ImageLocality\" already registered as \"ScorePlugin\""),
+                creating("plugin \"ImageLocality\" already registered as \"ScorePlugin\""),
             ),
             (
                 plugins("multiPoint: {enabled: [{name: NodeName}, {name: NodeName}]}"),
-                made("plugin \"NodeName\" already registered as \"FilterPlugin\""),
+                creating("plugin \"NodeName\" already registered as \"FilterPlugin\""),
             ),
             (
                 plugins("multiPoint: {disabled: [{name: PrioritySort}]}"),
-                made("only one queue sort plugin required for profile with scheduler name \"a\", but got 0"),
+                creating("only one queue sort plugin required for profile with scheduler name \"a\", but got 0"),
             ),
             (
                 plugins("bind: {disabled: [{name: '*'}]}"),
-                made("at least one bind plugin is needed for profile with scheduler name \"a\""),
+                creating("at least one bind plugin is needed for profile with scheduler name \"a\""),
             ),
             (
                 plugins("score: {enabled: [{name: ImageLocality, weight: -2}]}"),
-                made("score plugins: total score of Score plugins could overflow"),
+                creating("score plugins: total score of Score plugins could overflow"),
             ),
             (
                 arguments("NodeResourcesFit", "scoringStrategy: {type: RequestedToCapacityRatio}"),

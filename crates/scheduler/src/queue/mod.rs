@@ -1,7 +1,7 @@
-//! Which pod is decided next: pods that are ready by priority and age, pods that wait out a back-off, and pods that fit
-//! nowhere and wait for an event that can help them.
+//! The scheduling queue: active pods by priority and age, pods in backoff, and unschedulable pods that wait for an event
+//! that can help them.
 
-mod happened;
+mod events;
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -13,21 +13,21 @@ use jiff::Timestamp;
 use crate::cluster::labels::Namespaces;
 use crate::cluster::pod::PodState;
 
-pub use happened::Happened;
-use happened::helps;
+pub use events::ClusterEvent;
+use events::helps;
 
-/// A pod that no event has helped for so long is tried again all the same.
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// A pod that no event has helped for this long is retried anyway.
+const MAX_UNSCHEDULABLE_TIME: Duration = Duration::from_secs(300);
 
 /// The rejecting plugin of pods that no plugin rejected: any event may help them.
 const ANYTHING: &str = "";
 
 struct Queued {
     pod: Arc<PodState>,
-    /// When it came into the queue; the older go first.
+    /// When it was added to the queue; the older go first.
     since: Timestamp,
     order: u64,
-    /// How often it fitted nowhere, and how often in a row its decision could not be carried out: the back-off grows with
+    /// How often it was unschedulable, and how often in a row its decision failed: the backoff grows with
     /// each.
     misfits: u32,
     errors: u32,
@@ -38,14 +38,14 @@ enum State {
     Active,
     BackingOff {
         until: Timestamp,
-        /// It failed rather than did not fit: it is not taken before its time.
+        /// It failed rather than did not fit: it is not popped early.
         after_error: bool,
     },
     Unschedulable {
         plugins: Vec<&'static str>,
         since: Timestamp,
     },
-    /// Being decided or bound. A decision is made in one go, so no event can come in between.
+    /// Being decided or bound. A decision is one step, so no event can come in between.
     InFlight,
     /// Not to be decided before something else has happened to it.
     Gated,
@@ -101,7 +101,7 @@ impl Queue {
         }
     }
 
-    /// Takes in an unbound pod, new or changed. A gated one is kept but not decided.
+    /// Adds or updates an unbound pod. A gated one is stored but not decided.
     pub fn set(&mut self, pod: Arc<PodState>, is_gated: bool, namespaces: &Namespaces, now: Timestamp) {
         let key = Arc::clone(&pod.key);
         let Some(queued) = self.pods.get(&key) else {
@@ -119,14 +119,14 @@ impl Queue {
             State::InFlight => false,
             State::Gated => !is_gated,
             State::Unschedulable { plugins, .. } => {
-                let event = Happened::Itself { old: &queued.pod, new: &pod };
+                let event = ClusterEvent::Itself { old: &queued.pod, new: &pod };
                 plugins.iter().any(|plugin| helps(plugin, &pod, &event, namespaces))
             }
-            // It may have got another priority.
+            // Its priority may have changed.
             State::Active => true,
             State::BackingOff { .. } => false,
         };
-        // Its place in the queue is found by what it was, so it leaves before it changes.
+        // Its position in the queue depends on the old state, so it is removed before it changes.
         if wakes || is_gated && !matches!(queued.state, State::InFlight) {
             self.leave(&key);
         }
@@ -145,7 +145,7 @@ impl Queue {
         }
     }
 
-    /// Opens the gates of pods that need not wait any more.
+    /// Releases gated pods that need not wait any more.
     pub fn reconsider_gated(&mut self, is_gated: impl Fn(&PodState) -> bool, now: Timestamp) {
         let open: Vec<Arc<str>> = self
             .gated
@@ -164,7 +164,7 @@ impl Queue {
         self.pods.remove(key);
     }
 
-    /// Removes the pod unless another of its name has come.
+    /// Removes the pod unless another one has its name now.
     pub fn remove_same(&mut self, key: &str, uid: &str) {
         if self.is_same(key, uid) {
             self.remove(key);
@@ -175,8 +175,8 @@ impl Queue {
         self.pods.get(key).is_some_and(|queued| queued.pod.uid() == uid)
     }
 
-    /// The next pod to decide. When none is ready, one that backs off after it did not fit goes before its time: nobody
-    /// else waits for the decision.
+    /// The next pod to decide. When none is active, one in backoff after it did not fit is popped early: no other pod
+    /// waits for the decision.
     pub fn pop(&mut self) -> Option<Arc<PodState>> {
         let key = match self.active.pop_first() {
             Some((_, key)) => key,
@@ -187,7 +187,7 @@ impl Queue {
         Some(Arc::clone(&queued.pod))
     }
 
-    /// A pod in flight fits nowhere: it waits for something that helps against what these plugins found.
+    /// A pod in flight is unschedulable: it waits for an event that resolves these plugins' rejections.
     pub fn unschedulable(&mut self, key: &str, plugins: Vec<&'static str>, now: Timestamp) {
         let Some(queued) = self.pods.get_mut(key) else { return };
         if !matches!(queued.state, State::InFlight) {
@@ -203,7 +203,7 @@ impl Queue {
         self.unschedulable.insert((now, key));
     }
 
-    /// A pod in flight failed for another reason, such as a refused binding: it tries again after its back-off.
+    /// A pod in flight failed for another reason, such as a rejected binding: it is retried after its backoff.
     pub fn failed(&mut self, key: &str, now: Timestamp) {
         self.leave(key);
         let Some(queued) = self.pods.get_mut(key) else { return };
@@ -214,20 +214,20 @@ impl Queue {
         self.error_back_off.insert((until, Arc::clone(&queued.pod.key)));
     }
 
-    /// Whether some pod waits for something to happen.
+    /// Whether some pod waits for an event.
     pub fn has_unschedulable(&self) -> bool {
         !self.unschedulable.is_empty()
     }
 
-    /// Wakes the pods that the event can help.
-    pub fn happened(&mut self, event: &Happened<'_>, namespaces: &Namespaces, now: Timestamp) {
-        self.happened_to(event, namespaces, |_| true, now);
+    /// Requeues the pods that the event can help.
+    pub fn on_event(&mut self, event: &ClusterEvent<'_>, namespaces: &Namespaces, now: Timestamp) {
+        self.on_event_for(event, namespaces, |_| true, now);
     }
 
-    /// Wakes the pods that the event can help, of those that it concerns.
-    pub fn happened_to(
+    /// Requeues the pods that the event can help, of those that it concerns.
+    pub fn on_event_for(
         &mut self,
-        event: &Happened<'_>,
+        event: &ClusterEvent<'_>,
         namespaces: &Namespaces,
         concerns: impl Fn(&PodState) -> bool,
         now: Timestamp,
@@ -248,7 +248,7 @@ impl Queue {
         }
     }
 
-    /// Moves pods whose time has come. Answers when the next one's comes.
+    /// Moves pods whose backoff has expired. Returns when the next one expires.
     pub fn advance(&mut self, now: Timestamp) -> Option<Timestamp> {
         for after_error in [false, true] {
             let waiting = |queue: &Self| {
@@ -260,7 +260,7 @@ impl Queue {
                 self.activate(&key);
             }
         }
-        let over = |since: Timestamp| since.saturating_add(LONGEST_WAIT).unwrap_or(Timestamp::MAX);
+        let over = |since: Timestamp| since.saturating_add(MAX_UNSCHEDULABLE_TIME).unwrap_or(Timestamp::MAX);
         while let Some((since, key)) = self.unschedulable.first().cloned()
             && over(since) <= now
         {
@@ -276,7 +276,7 @@ impl Queue {
         self.pods.contains_key(key)
     }
 
-    /// Active, unless its back-off is still running.
+    /// Active, unless its backoff is still running.
     fn ready(&mut self, key: &str, now: Timestamp) {
         let Some(queued) = self.pods.get_mut(key) else { return };
         let since = match &queued.state {
@@ -307,7 +307,7 @@ impl Queue {
         }
     }
 
-    /// Takes a pod out of the list it is in; its state stays.
+    /// Removes a pod from the list it is in; its state stays.
     fn leave(&mut self, key: &str) {
         let Some(queued) = self.pods.get(key) else { return };
         let own = Arc::clone(&queued.pod.key);
@@ -338,11 +338,11 @@ impl Queue {
     }
 }
 
-/// Doubles with each time, up to the limit; nothing before the first.
-fn back_off(times: u32, initial: Duration, most: Duration) -> Duration {
+/// Doubles with each attempt, up to the limit; zero before the first.
+fn back_off(times: u32, initial: Duration, max: Duration) -> Duration {
     match times.checked_sub(1) {
         None => Duration::ZERO,
-        Some(doublings) => initial.saturating_mul(1 << doublings.min(16)).min(most),
+        Some(doublings) => initial.saturating_mul(1 << doublings.min(16)).min(max),
     }
 }
 
@@ -399,10 +399,10 @@ mod tests {
         set(&mut queue, pod("a", 0), false, at(1));
         next(&mut queue);
         queue.unschedulable("n/a", vec!["TaintToleration"], at(1));
-        queue.happened(&Happened::PodRemoved(&pod("b", 0)), &Namespaces::default(), at(5));
+        queue.on_event(&ClusterEvent::PodRemoved(&pod("b", 0)), &Namespaces::default(), at(5));
         queue.advance(at(5));
         assert_eq!(next(&mut queue), None);
-        queue.happened(&Happened::NodeAdded(&node()), &Namespaces::default(), at(5));
+        queue.on_event(&ClusterEvent::NodeAdded(&node()), &Namespaces::default(), at(5));
         queue.advance(at(5));
         assert_eq!(next(&mut queue), Some("a".into()));
     }
@@ -413,7 +413,7 @@ mod tests {
         set(&mut queue, pod("a", 0), false, at(1));
         next(&mut queue);
         queue.unschedulable("n/a", vec!["NodeResourcesFit"], at(1));
-        queue.happened(&Happened::NodeAdded(&node()), &Namespaces::default(), at(1));
+        queue.on_event(&ClusterEvent::NodeAdded(&node()), &Namespaces::default(), at(1));
         assert_eq!(queue.advance(at(1)), Some(at(2)), "it waits out its back-off");
         set(&mut queue, pod("b", 0), false, at(1));
         assert_eq!(next(&mut queue), Some("b".into()), "others are ready");

@@ -1,12 +1,12 @@
-//! Mistakes in a configuration, each with the field it is in, in the words of Kubernetes.
+//! Validation errors of a configuration with their fields, in Kubernetes' own messages.
 
 use std::fmt::Display;
 
-/// All that is wrong, in the order of the file.
+/// All errors, in the order of the file.
 #[derive(Default)]
-pub(super) struct Mistakes(Vec<String>);
+pub(super) struct FieldErrors(Vec<String>);
 
-impl Mistakes {
+impl FieldErrors {
     pub(super) fn invalid(&mut self, field: &str, value: impl Display, why: &str) {
         self.add(format!("{field}: Invalid value: {value}: {why}"));
     }
@@ -29,30 +29,30 @@ impl Mistakes {
         self.add(format!("{field}: Unsupported value: {value:?}: supported values: {}", supported.join(", ")));
     }
 
-    /// Notes a name that no label and no resource could have.
+    /// Checks a qualified name (of a label or resource).
     pub(super) fn unless_qualified(&mut self, field: &str, name: &str) -> bool {
-        let wrong = name_mistakes(name);
+        let wrong = name_errors(name);
         for why in &wrong {
             self.invalid(field, format!("{name:?}"), why);
         }
         wrong.is_empty()
     }
 
-    /// The same of the key of a selector, all that is wrong with it in one.
+    /// Checks the key of a selector; all problems become one error.
     pub(super) fn unless_key(&mut self, field: &str, key: &str) {
-        let wrong = name_mistakes(key);
+        let wrong = name_errors(key);
         if !wrong.is_empty() {
             self.invalid(field, format!("{key:?}"), &wrong.join("; "));
         }
     }
 
-    fn add(&mut self, mistake: String) {
-        if !self.0.contains(&mistake) {
-            self.0.push(mistake);
+    fn add(&mut self, error: String) {
+        if !self.0.contains(&error) {
+            self.0.push(error);
         }
     }
 
-    /// All of them as one text; `None` when there are none.
+    /// All errors as one text; `None` when there are none.
     pub(super) fn text(self) -> Option<String> {
         match self.0.len() {
             0 => None,
@@ -62,8 +62,8 @@ impl Mistakes {
     }
 }
 
-/// What keeps a name from being one with an optional domain before a slash.
-fn name_mistakes(name: &str) -> Vec<String> {
+/// Why a name is not a qualified name with an optional domain prefix.
+fn name_errors(name: &str) -> Vec<String> {
     const FORM: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
     const DOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
     let mut wrong = Vec::new();
@@ -100,7 +100,7 @@ fn is_domain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(|label| has_form(label, is_outer, |sign| sign == '-'))
 }
 
-/// Whether all signs are allowed, and the first and the last one are among those allowed outside.
+/// Whether all characters are allowed, and the first and the last one are among those allowed at the ends.
 fn has_form(text: &str, is_outer: fn(char) -> bool, is_inner: fn(char) -> bool) -> bool {
     text.starts_with(is_outer) && text.ends_with(is_outer) && text.chars().all(|sign| is_outer(sign) || is_inner(sign))
 }
