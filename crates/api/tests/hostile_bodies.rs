@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use knarr_api::custom::CustomSchema;
 use knarr_api::field::{Errors, Path};
 use knarr_api::schema::builtin;
 use knarr_api::status::{Named, Status};
@@ -157,4 +158,23 @@ fn many_field_errors_become_a_status_quickly() {
     let kind = Named { group: "", name: "Pod" };
     let status = within_deadline("field errors", || Status::invalid(kind, "a", &errors));
     assert_eq!(status.message.matches("Required value").count(), 50_000);
+}
+
+/// A custom resource with a long list: its elements are correlated by key, and each one is invalid.
+#[test]
+fn long_lists_of_custom_resources_are_validated_quickly() {
+    let schema = json!({"type": "object", "properties": {"list": {
+        "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+        "items": {"type": "object", "properties": {"k": {"type": "integer"}, "v": {"type": "integer", "maximum": 5}}},
+    }}});
+    let object = |value: usize| {
+        let items: Vec<_> = (0..20_000).map(|key| json!({"k": key, "v": value})).collect();
+        json!({"list": items})
+    };
+    let schema = CustomSchema::new(&schema, false, None);
+    let validate = |new: &_, old: &_| schema.validate_update(new, old, Errors::new());
+    let unchanged = within_deadline("an equal update", || validate(&object(6), &object(6)));
+    assert!(unchanged.is_empty());
+    let changed = within_deadline("an update", || validate(&object(7), &object(6)));
+    assert_eq!(changed.0.len(), 20_000);
 }

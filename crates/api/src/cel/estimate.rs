@@ -1,7 +1,7 @@
 //! What an expression may cost at most, judged from how large its values may be.
 
 use super::ast::{Kind, Macro, MacroName, Node};
-use crate::custom::Props;
+use crate::json_schema::JsonSchemaProps;
 
 /// No value of a request can be larger.
 const MAX_REQUEST: u64 = 3 * 1024 * 1024;
@@ -10,13 +10,13 @@ const MAX_REQUEST: u64 = 3 * 1024 * 1024;
 #[derive(Clone, Debug)]
 enum Size<'p> {
     /// A value of a schema.
-    Of(&'p Props),
+    Of(&'p JsonSchemaProps),
     /// Anything else, with at most so many elements or characters.
     AtMost(u64),
 }
 
 /// The highest cost of the expression, where `self` and `oldSelf` are values of the schema.
-pub(super) fn estimate(node: &Node, props: &Props) -> u64 {
+pub(super) fn estimate(node: &Node, props: &JsonSchemaProps) -> u64 {
     let mut estimator = Estimator { variables: vec![("self", Size::Of(props)), ("oldSelf", Size::Of(props))] };
     estimator.cost(node).0
 }
@@ -165,7 +165,7 @@ impl<'p> Size<'p> {
     }
 }
 
-fn count_of(props: &Props) -> u64 {
+fn count_of(props: &JsonSchemaProps) -> u64 {
     let stated = |limit: Option<i64>| limit.and_then(|limit| u64::try_from(limit).ok());
     match props.kind.as_str() {
         "string" => match (stated(props.max_length), props.format.as_str()) {
@@ -189,7 +189,7 @@ fn count_of(props: &Props) -> u64 {
 }
 
 /// How many bytes a value takes at least in a request.
-pub(crate) fn smallest(props: &Props) -> u64 {
+pub(crate) fn smallest(props: &JsonSchemaProps) -> u64 {
     match props.kind.as_str() {
         "string" => match props.format.as_str() {
             "date" => 12,

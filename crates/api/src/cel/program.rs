@@ -9,7 +9,7 @@ use super::parser::parse;
 use super::types::Type;
 use super::value::Value;
 use super::weight::weigh;
-use crate::custom::Props;
+use crate::json_schema::JsonSchemaProps;
 
 /// Deeper types are not told apart.
 const MAX_TYPE_DEPTH: usize = 100;
@@ -54,7 +54,7 @@ impl Program {
     }
 
     /// What the expression may cost at most, where `self` is a value of the schema.
-    pub fn highest_cost(&self, props: &Props) -> u64 {
+    pub fn highest_cost(&self, props: &JsonSchemaProps) -> u64 {
         estimate(&self.root, props)
     }
 
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn objects_are_typed_by_their_schema() {
-        let props = Props::read(&json!({"type": "object", "properties": {"a-b": {"type": "integer"},
+        let props = JsonSchemaProps::read(&json!({"type": "object", "properties": {"a-b": {"type": "integer"},
             "when": {"type": "string", "format": "date-time"}, "list": {"type": "array", "x-kubernetes-list-type": "set",
                 "items": {"type": "string"}}, "port": {"x-kubernetes-int-or-string": true},
             "ratio": {"type": "number"}, "map": {"type": "object", "additionalProperties": {"type": "integer"}}}}));

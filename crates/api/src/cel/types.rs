@@ -1,6 +1,6 @@
 //! The types of expressions.
 
-use crate::custom::{Additional, Props};
+use crate::json_schema::{AdditionalProperties, JsonSchemaProps};
 use crate::schema::{NodeRef, Shape};
 use std::fmt;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Type {
     }
 
     /// The type of the values of a schema; none where rules cannot look inside.
-    pub fn of_props(props: &Props, is_resource: bool) -> Option<Type> {
+    pub fn of_props(props: &JsonSchemaProps, is_resource: bool) -> Option<Type> {
         let is_resource = is_resource || props.embedded;
         if props.int_or_string {
             return Some(Type::Dyn);
@@ -73,7 +73,7 @@ impl Type {
         match props.kind.as_str() {
             "array" => props.items.as_deref().and_then(|items| Type::of_props(items, false)).map(Type::list),
             "object" => match (&props.additional, props.properties.is_empty()) {
-                (Some(Additional::Schema(schema)), true) if !is_resource => {
+                (Some(AdditionalProperties::Schema(schema)), true) if !is_resource => {
                     Type::of_props(schema, false).map(|value| Type::map(Type::String, value))
                 }
                 (None, true) if props.preserve_unknown && !is_resource => None,
@@ -129,7 +129,7 @@ fn of_node(node: NodeRef<'_>, depth: usize) -> Type {
     }
 }
 
-fn object_type(props: &Props, is_resource: bool) -> Type {
+fn object_type(props: &JsonSchemaProps, is_resource: bool) -> Type {
     let mut fields = Vec::with_capacity(props.properties.len());
     for (name, property) in &props.properties {
         if is_resource && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {

@@ -4,7 +4,7 @@ use super::authority::{Authority, DECISION, Decision};
 use super::error::EvaluateError;
 use super::escape::unescape;
 use super::message::Message;
-use crate::custom::Props;
+use crate::json_schema::JsonSchemaProps;
 use crate::quantity::Quantity;
 use base64::Engine;
 use jiff::{SignedDuration, Timestamp};
@@ -29,8 +29,8 @@ pub enum Value<'a> {
     List(Arc<Vec<Value<'a>>>),
     Map(Arc<Vec<(Value<'a>, Value<'a>)>>),
     /// A list or an object of JSON, with its schema where there is one.
-    JsonList(&'a [Json], Option<&'a Props>),
-    JsonMap(&'a Map<String, Json>, Option<&'a Props>),
+    JsonList(&'a [Json], Option<&'a JsonSchemaProps>),
+    JsonMap(&'a Map<String, Json>, Option<&'a JsonSchemaProps>),
     Optional(Option<Arc<Value<'a>>>),
     Type(Cow<'static, str>),
     Quantity(Arc<Quantity>),
@@ -57,7 +57,7 @@ pub struct Semver {
 
 impl<'a> Value<'a> {
     /// Takes a value of JSON by its schema: texts may stand for times, whole numbers for fractions.
-    pub fn of_json(json: &'a Json, props: Option<&'a Props>) -> Self {
+    pub fn of_json(json: &'a Json, props: Option<&'a JsonSchemaProps>) -> Self {
         if let Some(problem) = props.and_then(|props| unfit(json, props)) {
             return Value::Unfit(problem.into());
         }
@@ -273,7 +273,7 @@ impl<'a> Value<'a> {
 }
 
 /// Why a value of JSON is none of its schema, in words.
-fn unfit(json: &Json, props: &Props) -> Option<String> {
+fn unfit(json: &Json, props: &JsonSchemaProps) -> Option<String> {
     let got = match json {
         Json::Null if props.nullable || props.kind.is_empty() => return None,
         Json::Null => return Some("invalid data, got null for schema with nullable=false".to_owned()),
@@ -318,7 +318,7 @@ fn equal_lists(list: &Value<'_>, a: &[Value<'_>], b: &[Value<'_>]) -> bool {
     a.iter().zip(b).all(|(a, b)| a.equals(b))
 }
 
-fn of_text<'a>(text: &'a str, props: Option<&'a Props>) -> Value<'a> {
+fn of_text<'a>(text: &'a str, props: Option<&'a JsonSchemaProps>) -> Value<'a> {
     let plain = || Value::text(text);
     let Some(props) = props.filter(|props| props.kind == "string") else { return plain() };
     let unfit = |what: &str, why: &str| Value::Unfit(format!("Invalid {what} {text}: {why}").into());

@@ -1,13 +1,13 @@
-//! Metadata inside custom resources, which is typed though nothing else is.
+//! Decoding of the metadata in custom resources, which has a type of its own.
 
-use super::props::Props;
 use crate::decode::{self, DecodeError, StrictProblem};
+use crate::json_schema::JsonSchemaProps;
 use crate::schema::{NodeRef, builtin};
 use serde_json::{Map, Value};
 
-/// Brings an object's metadata into its form; unknown fields go, and their paths are given.
+/// Normalizes an object's metadata. Removes unknown fields and adds their paths to `unknown`.
 ///
-/// Fields that cannot be read are an error, or go as well where `drop_malformed` is set (objects from the store).
+/// Malformed fields are an error, or removed if `drop_malformed` is set (for stored objects).
 pub(super) fn coerce_metadata(
     object: &mut Map<String, Value>,
     path: &str,
@@ -37,7 +37,7 @@ pub(super) fn coerce_metadata(
 /// Does the same for the resources embedded in an object.
 pub(super) fn coerce_embedded(
     value: &mut Value,
-    props: &Props,
+    props: &JsonSchemaProps,
     path: &str,
     drop_malformed: bool,
     unknown: &mut Vec<String>,
@@ -79,17 +79,17 @@ pub(super) fn coerce_embedded(
 }
 
 fn readable_fields(fields: &Map<String, Value>, node: NodeRef<'_>) -> Value {
-    let mut kept = Map::new();
+    let mut readable = Map::new();
     for (name, value) in fields {
-        let mut alone = Map::new();
-        alone.insert(name.clone(), value.clone());
-        if let Ok(decoded) = decode::value(&Value::Object(alone), node)
+        let mut single = Map::new();
+        single.insert(name.clone(), value.clone());
+        if let Ok(decoded) = decode::value(&Value::Object(single), node)
             && let Value::Object(read) = decoded.value
         {
-            kept.extend(read);
+            readable.extend(read);
         }
     }
-    Value::Object(kept)
+    Value::Object(readable)
 }
 
 fn object_meta() -> Option<NodeRef<'static>> {

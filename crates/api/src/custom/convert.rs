@@ -1,14 +1,14 @@
-//! A definition's schema as nodes, as built-in kinds have them.
+//! Conversion of a JSON schema into the [`Schema`] that built-in kinds have.
 
-use super::props::{Additional, Props};
+use crate::json_schema::{AdditionalProperties, JsonSchemaProps};
 use crate::schema::{
     Field, List, ListKind, MapType, Node, NodeId, Object, Presence, Schema, SchemaBuilder, Shape, builtin,
 };
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// Makes the nodes; the root is a whole resource.
-pub(super) fn convert(props: &Props) -> (Schema, NodeId) {
+/// Converts a schema whose root is a whole resource.
+pub(super) fn convert(props: &JsonSchemaProps) -> (Schema, NodeId) {
     let mut converter = Converter { builder: SchemaBuilder::default(), object_meta: None };
     let root = converter.node(props, true);
     (converter.builder.finish(), root)
@@ -20,7 +20,7 @@ struct Converter {
 }
 
 impl Converter {
-    fn node(&mut self, props: &Props, is_resource: bool) -> NodeId {
+    fn node(&mut self, props: &JsonSchemaProps, is_resource: bool) -> NodeId {
         let is_resource = is_resource || props.embedded;
         let shape = self.shape(props, is_resource);
         let node = Node {
@@ -30,20 +30,20 @@ impl Converter {
                 _ => None,
             },
             nullable: props.nullable,
-            preserve_unknown: props.preserve_unknown || props.additional == Some(Additional::Allowed(true)),
+            preserve_unknown: props.preserve_unknown || props.additional == Some(AdditionalProperties::Allowed(true)),
             embedded: is_resource,
             ..Node::new(shape, &props.kind)
         };
         self.builder.push(node)
     }
 
-    fn shape(&mut self, props: &Props, is_resource: bool) -> Shape {
+    fn shape(&mut self, props: &JsonSchemaProps, is_resource: bool) -> Shape {
         if props.int_or_string {
             return Shape::IntOrString;
         }
         match props.kind.as_str() {
             "object" => match (&props.additional, is_resource) {
-                (Some(Additional::Schema(schema)), false) if props.properties.is_empty() => {
+                (Some(AdditionalProperties::Schema(schema)), false) if props.properties.is_empty() => {
                     Shape::Map(self.node(schema, false))
                 }
                 _ => self.object(props, is_resource),
@@ -69,7 +69,7 @@ impl Converter {
         }
     }
 
-    fn object(&mut self, props: &Props, is_resource: bool) -> Shape {
+    fn object(&mut self, props: &JsonSchemaProps, is_resource: bool) -> Shape {
         let mut fields = Vec::with_capacity(props.properties.len() + 3);
         for (name, property) in &props.properties {
             if is_resource && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {

@@ -1,16 +1,16 @@
-//! Defaults that a schema states.
+//! Defaults of a schema.
 
-use super::props::Props;
+use crate::json_schema::JsonSchemaProps;
 use serde_json::Value;
 
-/// Sets defaults where nothing is, or a null that is not allowed.
-pub(super) fn set_defaults(value: &mut Value, props: &Props) {
-    let unwanted_null = |value: &Value, props: &Props| value.is_null() && !props.nullable;
+/// Sets defaults for absent fields and for nulls that are not allowed.
+pub(super) fn set_defaults(value: &mut Value, props: &JsonSchemaProps) {
+    let forbidden_null = |value: &Value, props: &JsonSchemaProps| value.is_null() && !props.nullable;
     match value {
         Value::Object(fields) => {
             for (name, property) in &props.properties {
                 let Some(default) = &property.default else { continue };
-                if fields.get(name).is_none_or(|value| unwanted_null(value, property)) {
+                if fields.get(name).is_none_or(|value| forbidden_null(value, property)) {
                     fields.insert(name.clone(), default.clone());
                 }
             }
@@ -18,7 +18,7 @@ pub(super) fn set_defaults(value: &mut Value, props: &Props) {
                 if let Some(property) = props.properties.get(name) {
                     set_defaults(value, property);
                 } else if let Some(additional) = props.additional_schema() {
-                    if unwanted_null(value, additional) {
+                    if forbidden_null(value, additional) {
                         *value = additional.default.clone().unwrap_or_default();
                     }
                     set_defaults(value, additional);
@@ -28,7 +28,7 @@ pub(super) fn set_defaults(value: &mut Value, props: &Props) {
         Value::Array(items) => {
             let Some(element) = props.items.as_deref() else { return };
             for item in items {
-                if unwanted_null(item, element) {
+                if forbidden_null(item, element) {
                     *item = element.default.clone().unwrap_or_default();
                 }
                 set_defaults(item, element);
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn defaults_fill_what_is_missing() {
-        let props = Props::read(&json!({"type": "object", "properties": {
+        let props = JsonSchemaProps::read(&json!({"type": "object", "properties": {
             "a": {"type": "string", "default": "x"}, "n": {"type": "string", "nullable": true, "default": "y"},
             "spec": {"type": "object", "default": {}, "properties": {"b": {"type": "integer", "default": 1}}},
             "list": {"type": "array", "items": {"type": "object", "properties": {"c": {"type": "boolean", "default": true}}}},

@@ -1,12 +1,12 @@
-//! Whether embedded resources are resources.
+//! Validation of embedded resources (`x-kubernetes-embedded-resource`).
 
-use super::props::Props;
 use crate::field::{Errors, Path};
+use crate::json_schema::JsonSchemaProps;
 use crate::names;
 use serde_json::{Map, Value};
 
-/// Checks the resources embedded in a value. Their metadata's own rules are for those who know them.
-pub(super) fn check_embedded(value: &Value, props: &Props, path: &Path<'_>, errors: &mut Errors) {
+/// Checks `apiVersion` and `kind` of the resources embedded in a value. Their metadata is not checked.
+pub(super) fn check_embedded(value: &Value, props: &JsonSchemaProps, path: &Path<'_>, errors: &mut Errors) {
     match value {
         Value::Object(fields) => {
             if props.embedded {

@@ -1,12 +1,12 @@
-//! Lists that are sets or maps may not hold an element twice.
+//! Lists of type `set` and `map` must not contain an element twice.
 
-use super::props::Props;
 use crate::field::{Errors, Path};
+use crate::json_schema::JsonSchemaProps;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
 /// Finds the second occurrence of every element that occurs more than once.
-pub(super) fn check_lists(value: &Value, props: &Props, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn check_lists(value: &Value, props: &JsonSchemaProps, path: &Path<'_>, errors: &mut Errors) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
@@ -38,7 +38,7 @@ pub(super) fn check_lists(value: &Value, props: &Props, path: &Path<'_>, errors:
     }
 }
 
-fn check_keys(items: &[Value], props: &Props, path: &Path<'_>, errors: &mut Errors) {
+fn check_keys(items: &[Value], props: &JsonSchemaProps, path: &Path<'_>, errors: &mut Errors) {
     if let Some(at) = items.iter().position(|item| !item.is_object() && !item.is_null()) {
         let detail = "must be an object for an array of list-type map";
         return errors.invalid(&path.index(at), items[at].clone(), detail);
@@ -53,7 +53,7 @@ fn check_keys(items: &[Value], props: &Props, path: &Path<'_>, errors: &mut Erro
     }
 }
 
-/// Where values occur for the second time.
+/// The indices at which a value occurs for the second time.
 fn repeated<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<usize> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let mut places = Vec::new();
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn repeated_elements_are_found_once() {
-        let props = Props::read(&json!({"type": "object", "properties": {
+        let props = JsonSchemaProps::read(&json!({"type": "object", "properties": {
             "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
             "map": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
                 "items": {"type": "object", "properties": {"name": {"type": "string"}}}}}}));

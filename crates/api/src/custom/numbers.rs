@@ -1,10 +1,10 @@
-//! The limits of numbers.
+//! Validation of numbers: range, limits and factor.
 
-use super::problem::{Outcome, Problem};
-use super::props::Props;
+use super::violation::{Outcome, Violation};
+use crate::json_schema::JsonSchemaProps;
 use serde_json::Value;
 
-/// What a schema demands of numbers.
+/// The constraints of a schema on numbers.
 #[derive(Debug)]
 pub(super) struct Numbers {
     maximum: Option<f64>,
@@ -15,7 +15,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    pub fn of(props: &Props) -> Self {
+    pub fn of(props: &JsonSchemaProps) -> Self {
         Numbers {
             maximum: props.maximum,
             exclusive_maximum: props.exclusive_maximum,
@@ -41,7 +41,7 @@ impl Numbers {
                 ("integer", "int32" | "int64") | ("number", "float" | "double") => format!("with format {format}"),
                 _ => "(default format)".to_owned(),
             };
-            Problem::whole(format!("{what} value must be of type {kind} {format} in {path}"))
+            Violation::whole(format!("{what} value must be of type {kind} {format} in {path}"))
         };
         if !in_range(number) {
             outcome.add(out_of_range("Checked"));
@@ -56,12 +56,13 @@ impl Numbers {
             let factor = native(factor);
             let times = if factor < 1.0 { 1.0 / factor * number } else { number / factor };
             if factor <= 0.0 {
-                let words = format!("factor MultipleOf declared for {path} must be positive: {}", shown_number(factor));
+                let message =
+                    format!("factor MultipleOf declared for {path} must be positive: {}", format_number(factor));
                 let factor = if whole { Value::from(factor as i64) } else { Value::from(factor) };
-                outcome.add(Problem::invalid(path, factor, words));
+                outcome.add(Violation::invalid(path, factor, message));
             } else if (times - times.round()).abs() > 1e-9 * times.abs().max(1.0) {
-                let words = format!("{path} in body should be a multiple of {}", shown_number(factor));
-                outcome.add(Problem::invalid(path, value.clone(), words));
+                let message = format!("{path} in body should be a multiple of {}", format_number(factor));
+                outcome.add(Violation::invalid(path, value.clone(), message));
             }
         }
         if let Some(limit) = self.minimum {
@@ -71,8 +72,8 @@ impl Numbers {
             let limit = native(limit);
             if number < limit || self.exclusive_minimum && number <= limit {
                 let than = if self.exclusive_minimum { "than" } else { "than or equal to" };
-                let words = format!("{path} in body should be greater {than} {}", shown_number(limit));
-                outcome.add(Problem::invalid(path, value.clone(), words));
+                let message = format!("{path} in body should be greater {than} {}", format_number(limit));
+                outcome.add(Violation::invalid(path, value.clone(), message));
             }
         }
         if let Some(limit) = self.maximum {
@@ -82,14 +83,14 @@ impl Numbers {
             let limit = native(limit);
             if number > limit || self.exclusive_maximum && number >= limit {
                 let than = if self.exclusive_maximum { "than" } else { "than or equal to" };
-                let words = format!("{path} in body should be less {than} {}", shown_number(limit));
-                outcome.add(Problem::invalid(path, value.clone(), words));
+                let message = format!("{path} in body should be less {than} {}", format_number(limit));
+                outcome.add(Violation::invalid(path, value.clone(), message));
             }
         }
         outcome.matches += 1;
     }
 }
 
-fn shown_number(number: f64) -> String {
+fn format_number(number: f64) -> String {
     if number.fract() == 0.0 && number.abs() < 1e21 { format!("{number:.0}") } else { number.to_string() }
 }

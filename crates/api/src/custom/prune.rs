@@ -1,20 +1,20 @@
-//! Fields that a schema does not know, and nulls where it wants none.
+//! Pruning of fields that a schema does not specify and of nulls that it does not allow.
 
-use super::props::{Additional, Props};
+use crate::json_schema::{AdditionalProperties, JsonSchemaProps};
 use serde_json::Value;
 use std::fmt::Write;
 
-/// Removes what the schema does not know; gives the paths, sorted.
-pub(super) fn prune(object: &mut Value, props: &Props) -> Vec<String> {
+/// Removes unspecified fields and returns their paths, sorted.
+pub(super) fn prune(object: &mut Value, props: &JsonSchemaProps) -> Vec<String> {
     let mut pruner = Pruner { path: String::new(), unknown: Vec::new() };
     pruner.value(object, Some(props), true);
     pruner.unknown.sort();
     pruner.unknown
 }
 
-/// Removes nulls that are neither allowed nor to be replaced by a default.
-pub(super) fn prune_nulls(value: &mut Value, props: Option<&Props>) {
-    let unwanted = |value: &Value, props: Option<&Props>| {
+/// Removes nulls that are not allowed and have no default.
+pub(super) fn prune_nulls(value: &mut Value, props: Option<&JsonSchemaProps>) {
+    let unwanted = |value: &Value, props: Option<&JsonSchemaProps>| {
         value.is_null() && props.is_some_and(|props| !props.nullable && props.default.is_none())
     };
     match value {
@@ -40,7 +40,7 @@ struct Pruner {
 }
 
 impl Pruner {
-    fn value(&mut self, value: &mut Value, props: Option<&Props>, is_resource: bool) {
+    fn value(&mut self, value: &mut Value, props: Option<&JsonSchemaProps>, is_resource: bool) {
         let preserve = props.is_some_and(|props| props.preserve_unknown);
         match value {
             Value::Object(fields) => fields.retain(|name, value| {
@@ -90,17 +90,17 @@ impl Pruner {
 }
 
 enum Below<'p> {
-    /// There is room for the field, though maybe nothing is known of what it holds.
-    Known(Option<&'p Props>),
+    /// The field is allowed; its schema may be unknown.
+    Known(Option<&'p JsonSchemaProps>),
     Unknown,
 }
 
-fn below<'p>(props: Option<&'p Props>, name: &str) -> Below<'p> {
+fn below<'p>(props: Option<&'p JsonSchemaProps>, name: &str) -> Below<'p> {
     let Some(props) = props else { return Below::Unknown };
     match (props.properties.get(name), &props.additional) {
         (Some(property), _) => Below::Known(Some(property)),
-        (None, Some(Additional::Schema(schema))) => Below::Known(Some(schema)),
-        (None, Some(Additional::Allowed(_))) => Below::Known(None),
+        (None, Some(AdditionalProperties::Schema(schema))) => Below::Known(Some(schema)),
+        (None, Some(AdditionalProperties::Allowed(_))) => Below::Known(None),
         (None, None) => Below::Unknown,
     }
 }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn unknown_fields_go_and_are_named() {
-        let props = Props::read(&json!({"type": "object", "properties": {
+        let props = JsonSchemaProps::read(&json!({"type": "object", "properties": {
             "spec": {"type": "object", "properties": {"a": {"type": "integer"},
                 "list": {"type": "array", "items": {"type": "object", "properties": {"x": {"type": "string"}}}},
                 "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn unwanted_nulls_go() {
-        let props = Props::read(&json!({"type": "object", "properties": {"a": {"type": "string"},
+        let props = JsonSchemaProps::read(&json!({"type": "object", "properties": {"a": {"type": "string"},
             "b": {"type": "string", "nullable": true}, "c": {"type": "string", "default": "x"},
             "d": {"type": "array", "items": {"type": "object", "properties": {"e": {"type": "string"}}}}}}));
         let mut object = json!({"a": null, "b": null, "c": null, "d": [{"e": null}], "f": null});

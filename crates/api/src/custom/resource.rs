@@ -1,29 +1,29 @@
-//! All that a custom resource's version can do with its schema.
+//! Decoding, defaulting and validation of custom resources by the schema of one version.
 
-use super::blocking::note_unchecked_rules;
 use super::coerce::{coerce_embedded, coerce_metadata};
 use super::convert::convert;
+use super::correlated::CorrelatedValue;
 use super::defaults::set_defaults;
 use super::embedded::check_embedded;
 use super::list_type::check_lists;
-use super::past::Past;
-use super::props::Props;
 use super::prune::{prune, prune_nulls};
 use super::rules::Rules;
 use super::scale::ScalePaths;
+use super::unchecked_rules::note_unchecked_rules;
 use super::validate::{Validator, validate};
 use crate::decode::{self, DecodeError, Decoded, StrictProblem};
 use crate::field::{Errors, Path};
+use crate::json_schema::JsonSchemaProps;
 use crate::schema::{NodeId, NodeRef, Schema};
 use serde_json::Value;
 
 /// The schema of one version of a custom resource.
 #[derive(Debug)]
 pub struct CustomSchema {
-    props: Props,
+    props: JsonSchemaProps,
     schema: Schema,
     root: NodeId,
-    /// Nothing is pruned: an old definition asked to keep what it does not know.
+    /// Nothing is pruned: the definition sets `preserveUnknownFields`.
     preserve_unknown: bool,
     scale: Option<ScalePaths>,
     validator: Validator,
@@ -31,21 +31,22 @@ pub struct CustomSchema {
 }
 
 impl CustomSchema {
-    /// Takes a version's `openAPIV3Schema`, which must be structural.
+    /// Compiles a version's `openAPIV3Schema`, which must be structural.
     pub fn new(open_api_schema: &Value, preserve_unknown: bool, scale: Option<ScalePaths>) -> Self {
-        let props = Props::read(open_api_schema);
+        let props = JsonSchemaProps::read(open_api_schema);
         let (schema, root) = convert(&props);
         let validator = Validator::new(&props);
         let rules = Rules::compile(&props, true);
         CustomSchema { props, schema, root, preserve_unknown, scale, validator, rules }
     }
 
-    /// The root node, for ownership, apply and whatever else goes by schema.
+    /// The root node, for field ownership and apply.
     pub fn node(&self) -> NodeRef<'_> {
         self.schema.node(self.root)
     }
 
-    pub fn props(&self) -> &Props {
+    /// The schema as it was written.
+    pub fn props(&self) -> &JsonSchemaProps {
         &self.props
     }
 
@@ -59,24 +60,25 @@ impl CustomSchema {
         self.fit(decode::untyped_yaml(bytes)?)
     }
 
-    /// Fits an object in memory, such as one that a patch made.
+    /// Decodes an object in memory, such as the result of a patch.
     pub fn decode_value(&self, value: Value) -> Result<Decoded, DecodeError> {
         self.fit(Decoded { value, problems: Vec::new(), emptied: Vec::new() })
     }
 
-    /// Fits an object from the store, which an older schema may have let in, and sets defaults that are new.
+    /// Prunes a stored object that an older schema may have accepted, and sets the current defaults.
     pub fn fit_stored(&self, object: &mut Value) {
         let mut unknown = Vec::new();
-        // Nothing fails here: what cannot be read is dropped.
+        // This cannot fail: malformed fields are dropped.
         let _ = self.fit_object(object, true, &mut unknown);
         self.set_defaults(object);
     }
 
+    /// Sets the defaults of the schema.
     pub fn set_defaults(&self, object: &mut Value) {
         set_defaults(object, &self.props);
     }
 
-    /// Validates a new object. `errors` holds what is wrong with its metadata, as rules are only checked on sound objects.
+    /// Validates a new object. `errors` are those of its metadata: rules are evaluated only on objects without some errors.
     pub fn validate_create(&self, object: &Value, mut errors: Errors) -> Errors {
         errors.extend(validate(&self.validator, object, None, ""));
         self.check_scale(object, &mut errors);
@@ -86,10 +88,10 @@ impl CustomSchema {
         errors
     }
 
-    /// Validates an update. What was wrong before and did not change is let be.
+    /// Validates an update. Values that were invalid before and did not change are accepted.
     pub fn validate_update(&self, object: &Value, old: &Value, mut errors: Errors) -> Errors {
-        let past = Past::new(object, old, &self.props);
-        errors.extend(validate(&self.validator, object, Some(past), ""));
+        let correlated = CorrelatedValue::new(object, old, &self.props);
+        errors.extend(validate(&self.validator, object, Some(correlated), ""));
         self.check_scale(object, &mut errors);
         check_embedded(object, &self.props, &Path::default(), &mut errors);
         self.check_new_lists(object, old, &mut errors);
@@ -97,11 +99,11 @@ impl CustomSchema {
         errors
     }
 
-    /// Validates an update of the status alone.
+    /// Validates an update of the status subresource.
     pub fn validate_status_update(&self, object: &Value, old: &Value, mut errors: Errors) -> Errors {
         if let (Some(status), Some(validator)) = (object.get("status"), self.validator.property("status")) {
-            let past = Past::new(object, old, &self.props).field("status");
-            errors.extend(validate(validator, status, past, "status"));
+            let correlated = CorrelatedValue::new(object, old, &self.props).field("status");
+            errors.extend(validate(validator, status, correlated, "status"));
         }
         if let Some(scale) = &self.scale {
             scale.check_status(object, &mut errors);

@@ -1,23 +1,23 @@
-//! Whether the rules of a definition make sense and are cheap enough.
+//! Checks of the validation rules in a definition: that they compile and that their estimated cost is low enough.
 
-use super::props::{Additional, Props, Rule};
 use super::rules::declared;
 use crate::cel::{Program, Type, smallest};
 use crate::field::{Error, Errors, Fault, Path, quoted};
+use crate::json_schema::{AdditionalProperties, JsonSchemaProps, ValidationRule};
 use serde_json::Value;
 
-/// What one rule may be estimated to cost, and all rules of a schema together.
+/// The limits of the estimated cost of one rule and of all rules of a schema together.
 const RULE_LIMIT: u64 = 10_000_000;
 const SCHEMA_LIMIT: u64 = 100_000_000;
 
-/// No request is larger.
+/// The largest request body.
 const MAX_REQUEST: u64 = 3 * 1024 * 1024;
 
-/// Checks the rules of a version's `openAPIV3Schema`, which must be sound otherwise.
+/// Checks the rules of a version's `openAPIV3Schema`, which must be valid otherwise.
 pub fn check_rules(path: &Path<'_>, open_api_schema: &Value) -> Errors {
     let mut checks = Checks { errors: Errors::new(), total: 0, expensive: Vec::new() };
     checks.check(
-        &Props::read(open_api_schema),
+        &JsonSchemaProps::read(open_api_schema),
         path,
         Place { is_root: true, occurrences: Some(1), uncorrelated: None },
     );
@@ -25,25 +25,25 @@ pub fn check_rules(path: &Path<'_>, open_api_schema: &Value) -> Errors {
     checks.errors
 }
 
-/// What is known of where a schema stands.
+/// The position of a schema within its root schema.
 #[derive(Clone)]
 struct Place {
     is_root: bool,
-    /// How many such values one object may hold; none where nothing limits them.
+    /// The maximum number of such values in one object, or none if it is unlimited.
     occurrences: Option<u64>,
-    /// The list within which values before and after an update cannot be told to belong together.
+    /// The enclosing list whose elements before and after an update cannot be correlated.
     uncorrelated: Option<String>,
 }
 
 struct Checks {
     errors: Errors,
     total: u64,
-    /// The rules that cost most, with their paths.
+    /// The most expensive rules, with their paths.
     expensive: Vec<(u64, String)>,
 }
 
 impl Checks {
-    fn check(&mut self, props: &Props, path: &Path<'_>, place: Place) {
+    fn check(&mut self, props: &JsonSchemaProps, path: &Path<'_>, place: Place) {
         let occurrences = place.occurrences.and_then(|count| Some(count.saturating_mul(elements(props)?)));
         let below = Place { is_root: false, occurrences, uncorrelated: place.uncorrelated.clone() };
         if let Some(schema) = props.additional_schema() {
@@ -64,7 +64,7 @@ impl Checks {
         }
     }
 
-    fn check_rule(&mut self, rule: &Rule, props: &Props, path: &Path<'_>, place: &Place) {
+    fn check_rule(&mut self, rule: &ValidationRule, props: &JsonSchemaProps, path: &Path<'_>, place: &Place) {
         if rule.rule.trim().is_empty() {
             return;
         }
@@ -126,9 +126,9 @@ impl Checks {
         self.errors.forbidden(path, over_budget(what, self.total, SCHEMA_LIMIT));
     }
 
-    /// The rule as a whole is shown, by the names its parts have inside Kubernetes.
-    fn invalid(&mut self, path: &Path<'_>, rule: &Rule, detail: String) {
-        // The characters that could end a script are escaped there.
+    /// The whole rule as Kubernetes prints it, with the field names of its Go type.
+    fn invalid(&mut self, path: &Path<'_>, rule: &ValidationRule, detail: String) {
+        // Kubernetes escapes the characters that could end an HTML script.
         let text = |text: &str| {
             let shown = Value::from(text).to_string();
             shown.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
@@ -146,11 +146,13 @@ impl Checks {
     }
 }
 
-/// How many values an object or list may hold below it; none where nothing limits them.
-fn elements(props: &Props) -> Option<u64> {
+/// The maximum number of values in an object or list, or none if it is unlimited.
+fn elements(props: &JsonSchemaProps) -> Option<u64> {
     let limit = |limit: Option<i64>| limit.map(|limit| u64::try_from(limit).unwrap_or_default());
     match props.kind.as_str() {
-        "object" if matches!(props.additional, Some(Additional::Schema(_) | Additional::Allowed(_))) => {
+        "object"
+            if matches!(props.additional, Some(AdditionalProperties::Schema(_) | AdditionalProperties::Allowed(_))) =>
+        {
             limit(props.max_properties)
         }
         "array" => limit(props.max_items),

@@ -1,22 +1,22 @@
-//! Rules in the Common Expression Language: whether they make sense, and whether objects keep them.
+//! Validation rules of custom resources (`x-kubernetes-validations`): compilation and evaluation.
 
-use super::past::{Past, keyed};
-use super::props::{Props, Rule};
+use super::correlated::{CorrelatedElements, CorrelatedValue, KeyedElements};
 use crate::cel::{EvaluateError, Program, Type, Value as CelValue};
 use crate::field::{Error, Errors, Fault, Path};
+use crate::json_schema::{JsonSchemaProps, ValidationRule};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What one evaluation of a rule may cost.
+/// The cost limit of one evaluation of a rule.
 const CALL_LIMIT: u64 = 1_000_000;
 
-/// What all evaluations for one object may cost together.
+/// The cost limit of all evaluations for one object together.
 const OBJECT_BUDGET: i64 = 10_000_000;
 
-/// The rules of a schema, compiled, in the shape of the schema.
+/// The compiled rules of a schema, in the structure of the schema.
 #[derive(Debug)]
 pub(super) struct Rules {
-    props: Props,
+    props: JsonSchemaProps,
     own: Vec<CompiledRule>,
     all_of: Vec<Rules>,
     properties: BTreeMap<String, Rules>,
@@ -26,20 +26,20 @@ pub(super) struct Rules {
 
 #[derive(Debug)]
 struct CompiledRule {
-    rule: Rule,
+    rule: ValidationRule,
     program: Result<Program, String>,
     message: Option<Program>,
     uses_old: bool,
 }
 
 impl Rules {
-    /// Compiles the rules of a schema; none where it has no rules anywhere.
-    pub fn compile(props: &Props, is_resource: bool) -> Option<Self> {
+    /// Compiles the rules of a schema, or returns none if it has no rules.
+    pub fn compile(props: &JsonSchemaProps, is_resource: bool) -> Option<Self> {
         Self::compile_at(props, props, is_resource)
     }
 
-    /// Rules may stand in a junctor, about values that are described outside it.
-    fn compile_at(holder: &Props, props: &Props, is_resource: bool) -> Option<Self> {
+    /// `holder` can be a junctor such as `allOf`, whose rules are about values that `props` describes.
+    fn compile_at(holder: &JsonSchemaProps, props: &JsonSchemaProps, is_resource: bool) -> Option<Self> {
         let own: Vec<CompiledRule> =
             holder.rules.iter().map(|rule| CompiledRule::new(rule, props, is_resource)).collect();
         let mut properties = BTreeMap::new();
@@ -50,7 +50,7 @@ impl Rules {
                 properties.insert(name.clone(), rules);
             }
         }
-        let within = |holder: Option<&Props>, props: Option<&Props>| {
+        let within = |holder: Option<&JsonSchemaProps>, props: Option<&JsonSchemaProps>| {
             let (holder, props) = (holder?, props?);
             Rules::compile_at(holder, props, props.embedded).map(Box::new)
         };
@@ -63,11 +63,11 @@ impl Rules {
         (!empty).then(|| Rules { props: props.clone(), own, all_of, properties, additional, items })
     }
 
-    /// Checks an object against its rules; rules about what did not change are let be unless they look at the past.
+    /// Checks an object against its rules; unchanged values are checked only against rules that use `oldSelf`.
     pub fn check(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         let mut budget = OBJECT_BUDGET;
-        let past = old.map(|old| Past::new(object, old, &self.props));
-        let history = History { old, current: past, parent: None };
+        let correlated = old.map(|old| CorrelatedValue::new(object, old, &self.props));
+        let history = History { old, current: correlated, parent: None };
         self.check_at(object, history, &Path::default(), &mut budget, errors);
     }
 
@@ -99,11 +99,12 @@ impl Rules {
             }
             Value::Array(items) => {
                 let Some(rules) = &self.items else { return };
+                let elements = history.elements(&self.props);
                 for (at, item) in items.iter().enumerate() {
                     if *budget < 0 {
                         return;
                     }
-                    rules.check_at(item, history.element(at, item, &self.props), &path.index(at), budget, errors);
+                    rules.check_at(item, elements.at(at, item), &path.index(at), budget, errors);
                 }
             }
             _ => {}
@@ -175,13 +176,13 @@ impl Rules {
     }
 }
 
-/// What is known of a value's past: the value that rules see, and what tells whether anything changed.
+/// The previous state of a value: the one that rules see as `oldSelf`, and the ones that decide whether it changed.
 #[derive(Clone, Copy)]
 struct History<'v> {
     old: Option<&'v Value>,
-    current: Option<Past<'v>>,
-    /// The nearest value above that has a past.
-    parent: Option<Past<'v>>,
+    current: Option<CorrelatedValue<'v>>,
+    /// The nearest enclosing value that has a previous state.
+    parent: Option<CorrelatedValue<'v>>,
 }
 
 impl<'v> History<'v> {
@@ -196,16 +197,36 @@ impl<'v> History<'v> {
         }
     }
 
-    fn element(self, at: usize, item: &Value, list: &Props) -> History<'v> {
-        let old = self.old.and_then(|old| keyed(item, old, list));
-        match self.current {
-            None => History { old, ..self },
-            Some(current) => History { old, current: current.element(at), parent: Some(current) },
+    fn elements(self, list: &JsonSchemaProps) -> ElementHistories<'v> {
+        ElementHistories {
+            list: self,
+            old: self.old.and_then(|old| KeyedElements::new(old, list)),
+            current: self.current.and_then(|current| current.elements()),
         }
     }
 
     fn is_unchanged(self) -> bool {
-        self.current.or(self.parent).is_some_and(|past| past.is_unchanged())
+        self.current.or(self.parent).is_some_and(|correlated| correlated.is_unchanged())
+    }
+}
+
+/// The previous states of the elements of a list.
+struct ElementHistories<'v> {
+    list: History<'v>,
+    old: Option<KeyedElements<'v>>,
+    current: Option<CorrelatedElements<'v>>,
+}
+
+impl<'v> ElementHistories<'v> {
+    fn at(&self, at: usize, item: &Value) -> History<'v> {
+        let old = self.old.as_ref().and_then(|old| old.get(item));
+        match self.list.current {
+            None => History { old, ..self.list },
+            Some(list) => {
+                let current = self.current.as_ref().and_then(|elements| elements.at(at));
+                History { old, current, parent: Some(list) }
+            }
+        }
     }
 }
 
@@ -213,7 +234,7 @@ fn variables<'a>(
     value: &'a Value,
     old: Option<&'a Value>,
     optional_old: bool,
-    props: &'a Props,
+    props: &'a JsonSchemaProps,
 ) -> Vec<(&'static str, CelValue<'a>)> {
     let mut variables = vec![("self", CelValue::of_json(value, Some(props)))];
     let old = old.map(|old| CelValue::of_json(old, Some(props)));
@@ -226,7 +247,7 @@ fn variables<'a>(
 }
 
 impl CompiledRule {
-    fn new(rule: &Rule, props: &Props, is_resource: bool) -> Self {
+    fn new(rule: &ValidationRule, props: &JsonSchemaProps, is_resource: bool) -> Self {
         let variables = declared(rule, props, is_resource);
         let program = Program::compile(&rule.rule, &variables).map_err(|error| error.to_string());
         let message = (!rule.message_expression.is_empty())
@@ -236,7 +257,7 @@ impl CompiledRule {
         CompiledRule { rule: rule.clone(), program, message, uses_old }
     }
 
-    /// How errors name the rule.
+    /// The name of the rule in errors.
     fn rule_text(&self) -> &str {
         if self.rule.message.is_empty() { self.rule.rule.trim() } else { self.rule.message.trim() }
     }
@@ -258,7 +279,7 @@ impl CompiledRule {
         let field = if field.is_empty() { "<nil>".to_owned() } else { field };
         let at = Path::root(&field);
         let mut errors = Errors::new();
-        // Whole objects and lists are not shown.
+        // Messages do not contain whole objects and lists.
         let whole = matches!(kind, "object" | "array");
         match self.rule.reason.as_str() {
             "FieldValueForbidden" => errors.forbidden(&at, detail),
@@ -287,7 +308,7 @@ impl CompiledRule {
 }
 
 /// The variables that a rule may use.
-pub(super) fn declared(rule: &Rule, props: &Props, is_resource: bool) -> Vec<(String, Type)> {
+pub(super) fn declared(rule: &ValidationRule, props: &JsonSchemaProps, is_resource: bool) -> Vec<(String, Type)> {
     let own = Type::of_props(props, is_resource).unwrap_or(Type::Dyn);
     let old = match rule.optional_old_self {
         Some(true) => Type::Optional(own.clone().into()),
@@ -317,7 +338,7 @@ mod tests {
     use serde_json::json;
 
     fn problems(schema: &Value, object: Value, old: Option<Value>) -> Vec<String> {
-        let props = Props::read(schema);
+        let props = JsonSchemaProps::read(schema);
         let rules = Rules::compile(&props, true).expect("rules");
         let mut errors = Errors::new();
         rules.check(&object, old.as_ref(), &mut errors);
@@ -325,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_must_keep_the_rules() {
+    fn objects_that_break_a_rule_are_invalid() {
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "required": ["oars"],
             "properties": {"oars": {"type": "integer"}, "name": {"type": "string", "x-kubernetes-validations": [
                 {"rule": "self.startsWith('s')", "messageExpression": "'not ' + self"}]},
@@ -351,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_may_look_at_the_past() {
+    fn rules_compare_with_the_old_value() {
         let schema = json!({"type": "object", "properties": {"n": {"type": "integer",
             "x-kubernetes-validations": [{"rule": "self > oldSelf"}]}, "bad": {"type": "integer",
             "x-kubernetes-validations": [{"rule": "self > 5"}]}, "o": {"type": "integer",

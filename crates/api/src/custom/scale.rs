@@ -1,9 +1,9 @@
-//! Replica counts that a definition's scale subresource points at.
+//! Validation of the replica counts that a definition's scale subresource points at.
 
 use crate::field::{Error, Errors, Fault, Path};
 use serde_json::Value;
 
-/// Where in an object its scale is.
+/// The field paths of the scale subresource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalePaths {
     /// Each with its leading dot.
@@ -49,7 +49,7 @@ fn check_replicas(object: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// What the path leads to; an error where something on the way is no object.
+/// The value at a path, or an error if a value on the way is not an object.
 fn find<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> {
     let names: Vec<&str> = path.trim_start_matches('.').split('.').collect();
     let mut value = object;

@@ -7,6 +7,7 @@ use super::element_order::{Identity, Places, arrange};
 use super::{PatchError, shown};
 use crate::schema::{Field, NodeRef, Shape};
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -103,7 +104,8 @@ fn retain_keys(original: &mut Fields, patch: &mut Fields) -> Result<()> {
     let Value::Array(keys) = directive else {
         return Err(malformed("invalid patch format of retainKeys"));
     };
-    let retained = |name: &str| keys.iter().any(|key| key.as_str() == Some(name));
+    let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let retained = |name: &str| keys.contains(name);
     let is_directive = |name: &str| name.starts_with(DELETE_PREFIX) || name.starts_with(ORDER_PREFIX);
     if patch.iter().any(|(name, value)| !value.is_null() && !is_directive(name) && !retained(name)) {
         return Err(malformed("invalid patch format of retainKeys"));

@@ -3,7 +3,7 @@
 use super::super::error::EvaluateError;
 use super::super::value::{Semver, Value};
 use super::{Outcome, failed, flag};
-use crate::custom::format_named;
+use crate::json_schema::format_named;
 use crate::names;
 use crate::quantity::{Format, Quantity};
 use std::cmp::Ordering;

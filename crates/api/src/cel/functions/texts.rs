@@ -3,7 +3,7 @@
 use super::super::error::EvaluateError;
 use super::super::value::Value;
 use super::{Outcome, failed, flag};
-use crate::custom::compile_pattern;
+use crate::json_schema::compile_pattern;
 
 pub(super) fn call<'a>(function: &str, values: &[Value<'a>]) -> Option<Outcome<'a>> {
     match (function, values) {

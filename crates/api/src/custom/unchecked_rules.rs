@@ -1,8 +1,8 @@
-//! Errors after which rules are not looked at, as they could not rely on the object.
+//! Errors after which validation rules are not evaluated, because rules rely on a valid object.
 
 use crate::field::{Error, Errors, Fault};
 
-/// Says that rules were not checked where errors keep them from it.
+/// Adds an error if other errors prevent the evaluation of rules, and returns whether they do.
 pub(super) fn note_unchecked_rules(errors: &mut Errors) -> bool {
     let blocking = |error: &Error| {
         matches!(

@@ -1,8 +1,8 @@
-//! Regular expressions as definitions write them, for a crate that reads them a little differently.
+//! Translation of Go regular expressions into the syntax of the `regex` crate.
 
 use regex::Regex;
 
-/// Compiles a pattern in which `\d`, `\w`, `\s` and `\b` speak of ASCII alone.
+/// Compiles a pattern in which `\d`, `\w`, `\s` and `\b` match ASCII only.
 pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
     Regex::new(&translate(pattern)).map_err(|error| error.to_string())
 }

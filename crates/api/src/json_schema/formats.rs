@@ -1,4 +1,4 @@
-//! The formats of texts that schemas may ask for.
+//! String formats of JSON schemas.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use regex::Regex;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
-/// A format by its name, without dashes; names that are not known ask for nothing.
+/// The check of the format with that name, ignoring dashes. None if the name is unknown.
 pub(crate) fn by_name(name: &str) -> Option<fn(&str) -> bool> {
     Some(match name.replace('-', "").as_str() {
         "bsonobjectid" => |text| text.len() == 24 && text.bytes().all(|byte| byte.is_ascii_hexdigit()),
@@ -40,7 +40,7 @@ pub(crate) fn by_name(name: &str) -> Option<fn(&str) -> bool> {
 }
 
 fn pattern(text: &str) -> Regex {
-    Regex::new(text).unwrap_or_else(|error| panic!("a pattern of this file is not sound: {error}"))
+    Regex::new(text).unwrap_or_else(|error| panic!("invalid pattern in this file: {error}"))
 }
 
 macro_rules! patterns {
@@ -107,7 +107,7 @@ fn is_hostname(text: &str) -> bool {
     HOSTNAME.is_match(text) && text.len() <= 255 && text.split('.').all(|part| part.len() <= 63)
 }
 
-/// Numbers with leading zeros are taken as decimal, as they always were.
+/// Numbers with leading zeros are decimal, not octal.
 fn ipv4(text: &str) -> Option<Ipv4Addr> {
     let mut parts = text.split('.');
     let mut octets = [0; 4];
@@ -201,7 +201,7 @@ fn is_duration(text: &str) -> bool {
         })
 }
 
-pub(super) fn go_duration(text: &str) -> bool {
+fn go_duration(text: &str) -> bool {
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {
         return true;
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_tell_right_from_wrong() {
+    fn formats_accept_valid_and_refuse_invalid_texts() {
         for (name, right, wrong) in [
             ("uri", "https://x.y/z?a=b", "no uri"),
             ("email", "a.b@c.example", "a@"),

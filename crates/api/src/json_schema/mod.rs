@@ -1,0 +1,11 @@
+//! JSON schemas as custom resource definitions write them, with their string formats and patterns.
+//!
+//! Both the validation of custom resources and the types of CEL expressions are built from these.
+
+mod formats;
+mod pattern;
+mod props;
+
+pub(crate) use formats::by_name as format_named;
+pub(crate) use pattern::compile as compile_pattern;
+pub use props::{AdditionalProperties, JsonSchemaProps, ValidationRule};
