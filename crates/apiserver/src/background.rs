@@ -1,4 +1,4 @@
-//! What a server does besides answering: forgetting old history, and keeping what it derives up to date.
+//! Background tasks: compaction of history, repair of allocations, and watches that keep derived state up to date.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::kinds::Resource;
 use crate::persist::{raw_json, stored};
 use crate::state::ApiServer;
 
-/// How much history watches can be resumed from.
-const KEPT: Duration = Duration::from_secs(5 * 60);
-/// History beyond this is forgotten early.
-const KEPT_BYTES: usize = 256 * 1024 * 1024;
+/// How long watches can be resumed from old revisions.
+const HISTORY_AGE: Duration = Duration::from_secs(5 * 60);
+/// Beyond this size, history is compacted early.
+const HISTORY_BYTES: usize = 256 * 1024 * 1024;
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
 const REPAIR_INTERVAL: Duration = Duration::from_secs(3 * 60);
 
-/// Starts everything that runs beside requests; it ends when the server stops.
+/// Starts the background tasks, which end when the server stops.
 pub fn run(server: &Arc<ApiServer>) -> Vec<JoinHandle<()>> {
     let mut tasks = vec![
-        tokio::spawn(forget(server.clone())),
+        tokio::spawn(compact(server.clone())),
         tokio::spawn(repair(server.clone())),
         tokio::spawn(crate::custom::follow(server.clone())),
         tokio::spawn(crate::admit::policy::follow_types(server.clone())),
@@ -38,14 +38,14 @@ pub fn run(server: &Arc<ApiServer>) -> Vec<JoinHandle<()>> {
         ("resource.k8s.io", "resourceslices", |server, old, new| server.node_graph.slice_changed(old, new)),
     ];
     for (group, plural, changed) in watched {
-        tasks.push(tokio::spawn(follow(server.clone(), group, plural, changed)));
+        tasks.push(tokio::spawn(watch(server.clone(), group, plural, changed)));
     }
     tasks
 }
 
-/// Forgets history that is older than watches may ask for.
-async fn forget(server: Arc<ApiServer>) {
-    let mut retention = Retention::new(KEPT, KEPT_BYTES);
+/// Compacts history that no watch may start from.
+async fn compact(server: Arc<ApiServer>) {
+    let mut retention = Retention::new(HISTORY_AGE, HISTORY_BYTES);
     let mut stopping = server.stopping.clone();
     loop {
         tokio::select! {
@@ -56,12 +56,12 @@ async fn forget(server: Arc<ApiServer>) {
         if let Some(revision) = retention.due(&*server.store, now)
             && let Err(error) = server.store.compact(revision).await
         {
-            tracing::warn!(%error, revision, "cannot forget old history");
+            tracing::warn!(%error, revision, "cannot compact history");
         }
     }
 }
 
-/// Gives back what writes that were cut short have left taken.
+/// Releases addresses and ports that interrupted writes left allocated.
 async fn repair(server: Arc<ApiServer>) {
     let mut stopping = server.stopping.clone();
     loop {
@@ -73,8 +73,8 @@ async fn repair(server: Arc<ApiServer>) {
     }
 }
 
-/// Tells about every object of a resource, and then about every change.
-async fn follow(
+/// Calls `changed` for every object of a resource, and then for every change.
+async fn watch(
     server: Arc<ApiServer>,
     group: &'static str,
     plural: &'static str,
@@ -94,7 +94,7 @@ async fn follow(
                 match server.store.watch(&prefix, page.revision) {
                     Ok(watch) => watch,
                     Err(error) => {
-                        tracing::warn!(%error, plural, "cannot follow a resource");
+                        tracing::warn!(%error, plural, "cannot watch a resource");
                         return;
                     }
                 }
@@ -113,7 +113,7 @@ async fn follow(
                 Some(Notice::Events(events)) => {
                     for event in &events {
                         if let (Some(old), Some(new)) = (&event.previous, &event.current)
-                            && uses_the_same(old, new)
+                            && has_same_uses(old, new)
                         {
                             continue;
                         }
@@ -126,7 +126,7 @@ async fn follow(
                     }
                 }
                 Some(Notice::Progress(_)) => {}
-                // What was missed is read anew.
+                // The changes were compacted away: list again.
                 Some(Notice::Compacted) => break,
                 None => return,
             }
@@ -134,7 +134,7 @@ async fn follow(
     }
 }
 
-/// Pods without a node concern no node; they are not even parsed.
+/// Pods without a node concern no node and are not parsed.
 fn relevant(resource: &Resource, entry: &Entry) -> Option<Value> {
     if resource.is("", "pods") && memchr::memmem::find(&entry.value, b"\"nodeName\":\"").is_none() {
         return None;
@@ -143,11 +143,11 @@ fn relevant(resource: &Resource, entry: &Entry) -> Option<Value> {
     read.or_else(|| stored::parse(entry).ok())
 }
 
-/// Whether only an object's status changed, or its metadata, and it says nothing of what is used: as with most changes.
-fn uses_the_same(old: &Entry, new: &Entry) -> bool {
+/// Whether a change cannot affect what the object uses, because only its status or metadata changed: as most do.
+fn has_same_uses(old: &Entry, new: &Entry) -> bool {
     let spec = |entry: &Entry| {
-        let status_tells = memchr::memmem::find(&entry.value, b"\"resourceClaimStatuses\"").is_some();
-        raw_json::value(&entry.value, 1, "spec").filter(|_| !status_tells)
+        let status_names_claims = memchr::memmem::find(&entry.value, b"\"resourceClaimStatuses\"").is_some();
+        raw_json::value(&entry.value, 1, "spec").filter(|_| !status_names_claims)
     };
     match (spec(old), spec(new)) {
         (Some(before), Some(after)) => old.value[before] == new.value[after],
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_of_status_alone_is_passed_over() {
+    fn changes_of_only_the_status_are_skipped() {
         let entry = |text: &str| Entry::new(Arc::from("k"), text.to_owned().into(), 1, 2);
         let old = r#"{"kind":"Pod","metadata":{"name":"p"},"spec":{"nodeName":"n"},"status":{"phase":"Pending"}}"#;
         for (new, same) in [
@@ -171,7 +171,7 @@ mod tests {
             (old.replace(",\"spec\"", ",\"specs\""), false),
             (old[1..].to_owned(), false),
         ] {
-            assert_eq!(uses_the_same(&entry(old), &entry(&new)), same, "{new}");
+            assert_eq!(has_same_uses(&entry(old), &entry(&new)), same, "{new}");
         }
     }
 }

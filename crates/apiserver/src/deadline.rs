@@ -1,7 +1,7 @@
-//! How long a request may take.
+//! Request timeouts.
 //!
-//! Watches, logs and streams go on as long as both ends want; every other request is answered by its deadline, so that a
-//! client never waits on a hung peer of this server.
+//! Watches, logs and streams have none; every other request gets a response by its deadline, so that a client never waits
+//! for a hung peer of this server.
 
 use std::time::Duration;
 
@@ -10,29 +10,30 @@ use knarr_api::status::Status;
 use crate::request::Target;
 use crate::route::query::Query;
 
-/// What a request may take at most, and takes where it asks for nothing shorter.
-const MAXIMUM: Duration = Duration::from_secs(60);
+/// The longest timeout, and the default.
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a request may take; none where it may go on.
-pub fn limit(target: &Target, query: &Query) -> Result<Option<Duration>, Status> {
+/// The timeout of a request; `None` for a long-running one.
+pub fn timeout(target: &Target, query: &Query) -> Result<Option<Duration>, Status> {
     if is_long_running(target) {
         return Ok(None);
     }
     match query.text("timeout") {
-        "" => Ok(Some(MAXIMUM)),
+        "" => Ok(Some(MAX_TIMEOUT)),
         text => match parse_duration(text) {
-            Ok(asked) => Ok(Some(asked.filter(|asked| *asked < MAXIMUM).unwrap_or(MAXIMUM))),
+            Ok(requested) => Ok(Some(requested.filter(|requested| *requested < MAX_TIMEOUT).unwrap_or(MAX_TIMEOUT))),
             Err(why) => Err(Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))),
         },
     }
 }
 
+/// Whether a request may stay open: a watch, a log or a stream.
 pub fn is_long_running(target: &Target) -> bool {
     let streams = matches!(target.subresource.as_str(), "attach" | "exec" | "proxy" | "log" | "portforward");
     target.verb == "watch" || target.is_resource() && streams
 }
 
-/// The answer to a request whose time is up.
+/// The response to a request that exceeded its timeout.
 pub fn exceeded() -> Status {
     Status::timeout("Timeout: request did not complete within the allotted timeout").with_empty_details()
 }
@@ -97,9 +98,9 @@ mod tests {
     }
 
     #[test]
-    fn requests_have_the_time_they_ask_for() {
-        let limit_of = |timeout: &str| limit(&target("get", "pods", ""), &Query::parse(&format!("timeout={timeout}")));
-        for (timeout, expected) in [
+    fn the_timeout_parameter_is_parsed_and_limited() {
+        let timeout_of = |text: &str| timeout(&target("get", "pods", ""), &Query::parse(&format!("timeout={text}")));
+        for (text, expected) in [
             ("", 60_000),
             ("0", 60_000),
             ("0s", 60_000),
@@ -110,10 +111,10 @@ mod tests {
             ("30s500ms", 30_500),
             ("10h", 60_000),
         ] {
-            let limit = limit_of(timeout).unwrap().unwrap();
-            assert_eq!(limit.as_millis(), expected, "{timeout}");
+            let parsed = timeout_of(text).unwrap().unwrap();
+            assert_eq!(parsed.as_millis(), expected, "{text}");
         }
-        for (timeout, why) in [
+        for (text, why) in [
             ("invalid", "time: invalid duration \"invalid\""),
             ("10", "time: missing unit in duration \"10\""),
             ("10x", "time: unknown unit \"x\" in duration \"10x\""),
@@ -123,14 +124,14 @@ mod tests {
             ("-", "time: invalid duration \"-\""),
             ("99999999999h", "time: invalid duration \"99999999999h\""),
         ] {
-            let refused = limit_of(timeout).unwrap_err();
+            let refused = timeout_of(text).unwrap_err();
             let expected = format!("invalid timeout specified in the request URL - {why}");
-            assert_eq!((refused.code, refused.message), (400, expected), "{timeout}");
+            assert_eq!((refused.code, refused.message), (400, expected), "{text}");
         }
     }
 
     #[test]
-    fn what_goes_on_has_no_deadline() {
+    fn long_running_requests_have_no_deadline() {
         for (verb, resource, subresource, long) in [
             ("watch", "pods", "", true),
             ("get", "pods", "log", true),
@@ -139,7 +140,7 @@ mod tests {
             ("list", "pods", "", false),
             ("get", "pods", "status", false),
         ] {
-            let found = limit(&target(verb, resource, subresource), &Query::parse("timeout=invalid"));
+            let found = timeout(&target(verb, resource, subresource), &Query::parse("timeout=invalid"));
             assert_eq!(matches!(found, Ok(None)), long, "{verb} {resource}/{subresource}");
         }
     }
@@ -154,15 +155,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_takes_too_long_is_answered_by_its_deadline() {
+    async fn a_slow_request_gets_a_timeout_response_at_its_deadline() {
         let cluster = Cluster::new().await;
         tokio::time::pause();
-        let begun = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         let never = futures::stream::pending::<Result<http_body::Frame<Bytes>, std::io::Error>>();
         let request = http::Request::post(format!("{MAPS}?timeout=7s")).body(StreamBody::new(never)).unwrap();
         let response = cluster.server().handle(request, &admin()).await;
         assert_eq!(response.status(), 504);
-        assert_eq!(begun.elapsed().as_secs(), 7);
+        assert_eq!(started.elapsed().as_secs(), 7);
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let status: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(status["message"], "Timeout: request did not complete within the allotted timeout");

@@ -1,4 +1,4 @@
-//! The kinds this server serves right now, each with all that serving it needs.
+//! The kinds that this server serves now, built-in and custom.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -7,37 +7,36 @@ use knarr_api::catalogue::{Catalogue, Kind, Storage};
 use knarr_api::schema::{NodeRef, builtin};
 use knarr_api::status::Named;
 use knarr_rules::{KindRules, rules_of};
-
 use serde_json::Value;
 
 use crate::custom::CustomType;
 use crate::response::table;
 
-/// One resource in one version.
+/// A resource in one version, with all that is needed to serve it.
 pub struct Resource {
     pub kind: Arc<Kind>,
     pub rules: &'static dyn KindRules,
     pub custom: Option<Arc<CustomType>>,
-    /// How stored objects begin, up to and with the brace that opens the metadata.
+    /// The first bytes of stored objects, up to and including the opening brace of the metadata.
     head: Box<[u8]>,
     /// Whether stored objects are in the version that is served here.
     same_version: bool,
     descriptions: OpenDescriptions,
-    /// The columns of its tables, made when the first is asked for.
+    /// The columns of its tables, built for the first table.
     columns: OnceLock<Value>,
 }
 
-/// An immutable view of all kinds; a new one is made when custom resource definitions change.
+/// An immutable snapshot of all kinds; a new one is built when custom resource definitions change.
 pub struct Kinds {
     pub catalogue: Catalogue,
     pub descriptions: OpenDescriptions,
     resources: HashMap<Box<str>, Arc<Resource>>,
-    /// By group and plural, each in the version it is stored in: every request looks for some of them several times.
+    /// By group and plural, each in its stored version: every request looks up some of them several times.
     stored: HashMap<Box<str>, HashMap<Box<str>, Arc<Resource>>>,
 }
 
-/// Unpacks what the fields of the built-in kinds mean, in words, for as long as the answer is held: a function from a
-/// type's name and a field's to the text. An empty field stands for the type itself.
+/// Unpacks the documentation of the fields of built-in kinds, which stays in memory as long as the result is held: a
+/// function from the name of a type and a field to the text. An empty field means the type itself.
 pub type OpenDescriptions = Arc<dyn Fn() -> Box<dyn Fn(&str, &str) -> Option<String>> + Send + Sync>;
 
 impl Kinds {
@@ -58,6 +57,7 @@ impl Kinds {
         kinds
     }
 
+    /// The resource of a served version.
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
         self.resources.get(path_of(group, version, plural).as_str())
     }
@@ -83,12 +83,13 @@ impl Kinds {
         stored
     }
 
+    /// All served resources.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.values()
     }
 }
 
-/// How resources are told apart: `apps/v1/deployments`.
+/// The key of a resource: `apps/v1/deployments`.
 pub fn path_of(group: &str, version: &str, plural: &str) -> String {
     [group, "/", version, "/", plural].concat()
 }
@@ -103,27 +104,42 @@ impl Resource {
         Resource { rules, custom, head: head.into(), same_version, kind, descriptions, columns: OnceLock::new() }
     }
 
-    /// The definitions of its table's columns.
+    /// The column definitions of its tables.
     pub fn columns(&self) -> &Value {
         self.columns.get_or_init(|| table::columns(self, &*(self.descriptions)()))
     }
 
+    /// The first bytes of stored objects, up to and including the opening brace of the metadata.
     pub fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// Whether what is stored can be sent as it is.
+    /// Whether the stored version is the served one.
     pub fn is_stored_version(&self) -> bool {
         self.same_version
     }
 
+    /// Where objects are stored; `None` if they are not.
     pub fn storage(&self) -> Option<&Storage> {
         self.kind.storage.as_ref()
     }
 
-    /// The version in which objects are stored, and in which rules look at them.
+    /// The version in which objects are stored, and which rules see.
     pub fn stored_version(&self) -> &str {
         self.kind.storage.as_ref().map_or(&self.kind.version, |storage| &storage.version)
+    }
+
+    /// The warning that every request for a deprecated kind gets.
+    pub fn deprecation(&self) -> Option<&str> {
+        if let Some(custom) = &self.custom {
+            return custom.deprecation.as_deref();
+        }
+        match self.kind.plural.as_str() {
+            _ if !self.kind.group.is_empty() => None,
+            "componentstatuses" => Some("v1 ComponentStatus is deprecated in v1.19+"),
+            "endpoints" => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
+            _ => None,
+        }
     }
 
     /// The key of an object; `namespace` is ignored for cluster-wide kinds.
@@ -144,7 +160,7 @@ impl Resource {
     }
 
     /// The kind as messages name it: `Deployment.apps`.
-    /// Events are those of the core group, whichever group they are asked for in.
+    /// Events are named as of the core group, in both of their groups.
     pub fn kind_named(&self) -> Named<'_> {
         let group = if self.kind.group == "events.k8s.io" { "" } else { &self.kind.group };
         Named { group, name: &self.kind.kind }
@@ -158,6 +174,7 @@ impl Resource {
         }
     }
 
+    /// Whether this is the resource of a group and plural.
     pub fn is(&self, group: &str, plural: &str) -> bool {
         self.kind.group == group && self.kind.plural == plural
     }
@@ -170,7 +187,7 @@ impl Resource {
     }
 }
 
-/// Built-in kinds begin with `kind`, custom ones with `apiVersion`, as clients are used to.
+/// Built-in kinds start with `kind`, custom ones with `apiVersion`, as in Kubernetes.
 fn head_of(kind: &Kind, storage: &Storage) -> Vec<u8> {
     let api_version = if storage.group.is_empty() {
         storage.version.clone()
@@ -185,7 +202,7 @@ fn head_of(kind: &Kind, storage: &Storage) -> Vec<u8> {
     }
 }
 
-/// No descriptions at all, for tests and for who needs none.
+/// No descriptions, for tests.
 pub fn no_descriptions() -> OpenDescriptions {
     Arc::new(|| Box::new(|_, _| None))
 }

@@ -9,6 +9,7 @@
 
 pub mod admit;
 pub mod aggregate;
+pub mod api_services;
 pub mod audit;
 pub mod authenticate;
 pub mod authorize;
@@ -24,6 +25,7 @@ pub mod fairness;
 pub mod journey_events;
 pub mod kinds;
 pub mod listen;
+mod loopback;
 pub mod object_reader;
 pub mod outbound;
 pub mod persist;

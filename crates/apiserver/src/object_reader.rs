@@ -1,16 +1,16 @@
-//! How admission and authorization read other objects: parsed, shared, from what this server already knows.
+//! The interface by which admission and authorization read other objects.
 
 use std::sync::Arc;
 
 use knarr_api::status::Status;
 use serde_json::Value;
 
-/// Reads of stored objects. The parsed form is kept with the stored entry, so reading one again costs a lookup.
+/// Reads stored objects. Parsed objects are cached with the stored entry, so that another read costs a lookup.
 pub trait ObjectReader: Send + Sync {
     /// One object, if it exists. Decisions about security use this: a stored object that cannot be read is an error, not
     /// an absent object.
     fn read(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Result<Option<Arc<Value>>, Status>;
-    /// All of a namespace, or of the cluster when `namespace` is empty, in name order. It fails when one cannot be read.
+    /// All objects of a namespace, or of the cluster if `namespace` is empty, in name order. It fails if one cannot be read.
     fn read_all(&self, group: &str, resource: &str, namespace: &str) -> Result<Vec<Arc<Value>>, Status>;
     /// Like `read`, for uses where an unreadable object may count as absent.
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
@@ -25,7 +25,7 @@ pub(crate) mod tests {
     use super::*;
     use knarr_api::value::Read;
 
-    /// Objects that are just there, for tests of what reads them.
+    /// A fixed list of objects, for tests.
     pub struct Fixed(Vec<(&'static str, &'static str, Arc<Value>)>);
 
     impl Fixed {
@@ -49,8 +49,9 @@ pub(crate) mod tests {
         }
 
         fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
-            let wanted = |object: &Value| namespace.is_empty() || object.text(&["metadata", "namespace"]) == namespace;
-            let of = self.0.iter().filter(|(g, r, object)| *g == group && *r == resource && wanted(object));
+            let is_in_namespace =
+                |object: &Value| namespace.is_empty() || object.text(&["metadata", "namespace"]) == namespace;
+            let of = self.0.iter().filter(|(g, r, object)| *g == group && *r == resource && is_in_namespace(object));
             of.map(|(_, _, object)| Arc::clone(object)).collect()
         }
 

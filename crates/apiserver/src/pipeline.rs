@@ -59,7 +59,7 @@ impl ApiServer {
             self.metrics.begin(&routed.target, resource.map(|resource| &*resource.kind))
         };
         let mut record = Record::begin(self.audit.get(), &parts, &routed.target, Timestamp::now());
-        let handled = match deadline::limit(&routed.target, &query) {
+        let handled = match deadline::timeout(&routed.target, &query) {
             Err(status) => Err(status),
             Ok(None) => self.dispatch(&mut parts, body, &query, &routed, sender, &mut record).await,
             Ok(Some(limit)) => {

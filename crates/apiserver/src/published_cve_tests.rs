@@ -1,4 +1,4 @@
-//! Flaws that were published of Kubernetes, tried on the whole server. Each test names the entry it is about.
+//! Tests of published vulnerabilities of Kubernetes, on the whole server. Each test names its CVE.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn pod(containers: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": containers}})
 }
 
-/// CVE-2021-25737: endpoints do not lead to the node's own or link-local addresses.
+/// CVE-2021-25737: endpoints do not lead to loopback or link-local addresses.
 #[tokio::test]
 async fn endpoints_do_not_lead_to_the_node_itself() {
     let cluster = Cluster::new().await;
@@ -32,28 +32,28 @@ async fn endpoints_do_not_lead_to_the_node_itself() {
         let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata,
             "addressType": family, "endpoints": [{"addresses": [address]}]});
         let path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
-        let (code, answer) = cluster.json("POST", path, slice).await;
-        assert_eq!(code, 422, "EndpointSlice {address}: {answer}");
+        let (code, response) = cluster.json("POST", path, slice).await;
+        assert_eq!(code, 422, "EndpointSlice {address}: {response}");
         let endpoints = json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": metadata,
             "subsets": [{"addresses": [{"ip": address}], "ports": [{"port": 80}]}]});
-        let (code, answer) = cluster.json("POST", "/api/v1/namespaces/default/endpoints", endpoints).await;
-        assert_eq!(code, 422, "Endpoints {address}: {answer}");
+        let (code, response) = cluster.json("POST", "/api/v1/namespaces/default/endpoints", endpoints).await;
+        assert_eq!(code, 422, "Endpoints {address}: {response}");
     }
 }
 
-/// CVE-2015-5305: a name never leaves its kind's part of the store.
+/// CVE-2015-5305: a name never leads outside the keys of its kind.
 #[tokio::test]
 async fn names_are_checked_before_they_are_keys() {
     let cluster = Cluster::new().await;
     for name in [".", "..", "a/b", "a%2Fb", "../secrets/x"] {
-        let (code, answer) = cluster.json("POST", MAPS, map(name, json!({}))).await;
-        assert_eq!(code, 422, "{name}: {answer}");
+        let (code, response) = cluster.json("POST", MAPS, map(name, json!({}))).await;
+        assert_eq!(code, 422, "{name}: {response}");
     }
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"a": "b"}});
     assert_eq!(cluster.json("POST", "/api/v1/namespaces/default/secrets", secret).await.0, 201);
     for name in ["%2E%2E", "%2E", "..%2F..%2Fsecrets%2Fdefault%2Fs", "a%2Fb"] {
-        let (code, answer) = cluster.json("GET", &format!("{MAPS}/{name}"), Value::Null).await;
-        assert!((400..500).contains(&code), "{name}: {code} {answer}");
+        let (code, response) = cluster.json("GET", &format!("{MAPS}/{name}"), Value::Null).await;
+        assert!((400..500).contains(&code), "{name}: {code} {response}");
     }
 }
 
@@ -64,16 +64,16 @@ async fn lists_stay_within_their_kind() {
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"a": "b"}});
     assert_eq!(cluster.json("POST", "/api/v1/namespaces/default/secrets", secret).await.0, 201);
     for namespace in ["..", "..%2Fsecrets", "..%2Fsecrets%2Fdefault", "a%2F..", "%2E%2E"] {
-        let (code, answer) =
+        let (code, response) =
             cluster.json("GET", &format!("/api/v1/namespaces/{namespace}/configmaps"), Value::Null).await;
-        let is_empty = answer["items"].as_array().is_none_or(Vec::is_empty);
-        assert!(code >= 400 || is_empty, "{namespace}: {code} {answer}");
+        let is_empty = response["items"].as_array().is_none_or(Vec::is_empty);
+        assert!(code >= 400 || is_empty, "{namespace}: {code} {response}");
     }
     for name in ["../../secrets/default/s", "..%2F..%2Fsecrets%2Fdefault%2Fs", "../secrets/s"] {
         let path = format!("/api/v1/configmaps?fieldSelector=metadata.name%3D{name}");
-        let (code, answer) = cluster.json("GET", &path, Value::Null).await;
-        let is_empty = answer["items"].as_array().is_none_or(Vec::is_empty);
-        assert!(code >= 400 || is_empty, "{name}: {code} {answer}");
+        let (code, response) = cluster.json("GET", &path, Value::Null).await;
+        let is_empty = response["items"].as_array().is_none_or(Vec::is_empty);
+        assert!(code >= 400 || is_empty, "{name}: {code} {response}");
     }
     use base64::Engine;
     let page = cluster.json("GET", "/api/v1/configmaps?limit=1", Value::Null).await.1;
@@ -81,14 +81,14 @@ async fn lists_stay_within_their_kind() {
     for start in ["../secrets/", "default/../../secrets/default/", "../../secrets/default/a"] {
         let forged = json!({"v": "meta.k8s.io/v1", "rv": version, "start": start}).to_string();
         let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(forged);
-        let (code, answer) =
+        let (code, response) =
             cluster.json("GET", &format!("/api/v1/configmaps?limit=9&continue={token}"), Value::Null).await;
-        assert!(code >= 400 || !answer.to_string().contains("\"Secret\""), "{start}: {code} {answer}");
-        assert!(!answer.to_string().contains("\"a\":\"Yg==\""), "{start}: {answer}");
+        assert!(code >= 400 || !response.to_string().contains("\"Secret\""), "{start}: {code} {response}");
+        assert!(!response.to_string().contains("\"a\":\"Yg==\""), "{start}: {response}");
     }
 }
 
-/// CVE-2019-11247: a kind is served in its own scope alone.
+/// CVE-2019-11247: a kind is served only in its own scope.
 #[tokio::test]
 async fn scopes_are_not_interchangeable() {
     let cluster = Cluster::new().await;
@@ -103,12 +103,12 @@ async fn scopes_are_not_interchangeable() {
         ("GET", "/api/v1/configmaps/kube-root-ca.crt", Value::Null),
         ("DELETE", "/api/v1/configmaps/kube-root-ca.crt", Value::Null),
     ] {
-        let (code, answer) = cluster.json(method, path, body).await;
-        assert_eq!(code, 404, "{method} {path}: {answer}");
+        let (code, response) = cluster.json(method, path, body).await;
+        assert_eq!(code, 404, "{method} {path}: {response}");
     }
 }
 
-/// CVE-2016-1905: admission judges what a patch makes, whatever kind of patch it is.
+/// CVE-2016-1905: admission checks the patched object, for every type of patch.
 #[tokio::test]
 async fn patches_are_admitted_too() {
     let cluster = Cluster::new().await;
@@ -119,19 +119,22 @@ async fn patches_are_admitted_too() {
     let path = format!("{pods}/p/ephemeralcontainers");
     for kind in PATCHES {
         let patch = json!({"spec": {"ephemeralContainers": [privileged]}});
-        let (code, answer) = cluster.ask("PATCH", &path, kind, patch).await;
-        assert_eq!(code, 403, "{kind}: {answer}");
-        assert!(answer["message"].as_str().unwrap().contains("violates PodSecurity \"baseline:latest\""), "{answer}");
+        let (code, response) = cluster.request("PATCH", &path, kind, patch).await;
+        assert_eq!(code, 403, "{kind}: {response}");
+        assert!(
+            response["message"].as_str().unwrap().contains("violates PodSecurity \"baseline:latest\""),
+            "{response}"
+        );
     }
     let patch = json!([{"op": "add", "path": "/spec/ephemeralContainers", "value": [privileged]}]);
-    assert_eq!(cluster.ask("PATCH", &path, "application/json-patch+json", patch).await.0, 403);
+    assert_eq!(cluster.request("PATCH", &path, "application/json-patch+json", patch).await.0, 403);
     let mut applied = pod(json!([privileged]));
     applied["metadata"]["name"] = "q".into();
     let path = format!("{pods}/q?fieldManager=m");
-    assert_eq!(cluster.ask("PATCH", &path, "application/apply-patch+yaml", applied).await.0, 403);
+    assert_eq!(cluster.request("PATCH", &path, "application/apply-patch+yaml", applied).await.0, 403);
 }
 
-/// CVE-2024-3177 and CVE-2023-2728: the secrets of an account that lists its own are all that its pods use.
+/// CVE-2024-3177 and CVE-2023-2728: pods use only the secrets that their account lists, if it lists any.
 #[tokio::test]
 async fn accounts_that_list_their_secrets_use_no_others() {
     let cluster = Cluster::new().await;
@@ -139,7 +142,7 @@ async fn accounts_that_list_their_secrets_use_no_others() {
     let account = json!({"metadata": {"annotations": {"kubernetes.io/enforce-mountable-secrets": "true"}},
         "secrets": [{"name": "listed"}]});
     let path = "/api/v1/namespaces/n/serviceaccounts/default";
-    assert_eq!(cluster.ask("PATCH", path, PATCHES[0], account).await.0, 200);
+    assert_eq!(cluster.request("PATCH", path, PATCHES[0], account).await.0, 200);
     let pods = "/api/v1/namespaces/n/pods";
     let from = |secret: &str| json!({"envFrom": [{"secretRef": {"name": secret}}]});
     let variable =
@@ -158,22 +161,23 @@ async fn accounts_that_list_their_secrets_use_no_others() {
         in_init["metadata"]["name"] = "q".into();
         in_init["spec"]["initContainers"] = json!([container("i", &part)]);
         for refused in [in_container, in_init] {
-            let (code, answer) = cluster.json("POST", pods, refused).await;
-            assert_eq!(code, 403, "{answer}");
-            let message = answer["message"].as_str().unwrap();
+            let (code, response) = cluster.json("POST", pods, refused).await;
+            assert_eq!(code, 403, "{response}");
+            let message = response["message"].as_str().unwrap();
             let why = "is not allowed because service account default does not reference that secret";
             assert!(message.ends_with(why), "{message}");
         }
         let patch = json!({"spec": {"ephemeralContainers": [container("e", &part)]}});
-        let (code, answer) = cluster.ask("PATCH", &format!("{pods}/p/ephemeralcontainers"), PATCHES[1], patch).await;
-        assert_eq!(code, 403, "{answer}");
-        assert!(answer["message"].as_str().unwrap().contains("ephemeral container e with env"), "{answer}");
+        let (code, response) =
+            cluster.request("PATCH", &format!("{pods}/p/ephemeralcontainers"), PATCHES[1], patch).await;
+        assert_eq!(code, 403, "{response}");
+        assert!(response["message"].as_str().unwrap().contains("ephemeral container e with env"), "{response}");
     }
 }
 
-/// CVE-2021-25735: admission sees the old object as it was.
+/// CVE-2021-25735: admission sees the old object unchanged.
 #[tokio::test]
-async fn the_old_object_is_shown_unchanged() {
+async fn admission_sees_the_old_object_unchanged() {
     let cluster = Cluster::new().await;
     let registration = "/apis/admissionregistration.k8s.io/v1";
     let seen = "string(oldObject.metadata.labels.a) + '|' + string(oldObject.spec.?unschedulable.orValue(false)) + '|' + \
@@ -199,10 +203,10 @@ async fn the_old_object_is_shown_unchanged() {
             json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]}}),
             json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}),
         ] {
-            let (code, answer) = cluster.ask("PATCH", "/api/v1/nodes/x", kind, patch.clone()).await;
-            assert_eq!(code, 422, "{patch}: {answer}");
+            let (code, response) = cluster.request("PATCH", "/api/v1/nodes/x", kind, patch.clone()).await;
+            assert_eq!(code, 422, "{patch}: {response}");
             // A new node has one taint: that it is not ready.
-            assert!(answer["message"].as_str().unwrap().contains("1|false|none|1"), "{patch}: {answer}");
+            assert!(response["message"].as_str().unwrap().contains("1|false|none|1"), "{patch}: {response}");
         }
     }
 }

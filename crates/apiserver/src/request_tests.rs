@@ -1,4 +1,4 @@
-//! Requests through the whole server, on a store of their own.
+//! Tests of requests through the whole server, and the test cluster that other tests use.
 
 use std::sync::Arc;
 
@@ -14,11 +14,12 @@ use crate::endpoint::page::Pages;
 use crate::kinds::no_descriptions;
 use crate::request::Sender;
 use crate::request::{GROUP_MASTERS, User};
-use crate::startup::{self, Settings, Started};
+use crate::startup::{self, ServerHandle, Settings};
 use crate::state::ApiServer;
 
+/// An API server on an embedded store.
 pub(crate) struct Cluster {
-    pub(crate) started: Started,
+    pub(crate) started: ServerHandle,
     _directory: Option<tempfile::TempDir>,
 }
 
@@ -29,7 +30,7 @@ impl Cluster {
         Cluster { _directory: Some(directory), ..Cluster::on(store).await }
     }
 
-    /// A server on a store that outlives it, and that others may use too.
+    /// A server on a store that other servers may share.
     pub(crate) async fn on(store: Arc<dyn Store>) -> Cluster {
         let ranges = vec!["10.96.0.0/24".to_owned()];
         let started = startup::start(Settings {
@@ -53,7 +54,7 @@ impl Cluster {
         &self.started.server
     }
 
-    pub(crate) async fn ask(&self, method: &str, path: &str, media_type: &str, body: Value) -> (u16, Value) {
+    pub(crate) async fn request(&self, method: &str, path: &str, media_type: &str, body: Value) -> (u16, Value) {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let request = Request::builder()
             .method(Method::from_bytes(method.as_bytes()).unwrap())
@@ -64,14 +65,14 @@ impl Cluster {
             .unwrap();
         let response = self.server().handle(request, &admin()).await;
         let code = response.status().as_u16();
-        let promised = response.body().length();
+        let announced = response.body().length();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
-        assert_eq!(promised, Some(bytes.len()), "{method} {path}");
+        assert_eq!(announced, Some(bytes.len()), "{method} {path}");
         (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }
 
     pub(crate) async fn json(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
-        self.ask(method, path, "application/json", body).await
+        self.request(method, path, "application/json", body).await
     }
 }
 
@@ -86,27 +87,27 @@ pub(crate) fn map(name: &str, labels: Value) -> Value {
 }
 
 #[tokio::test]
-async fn an_object_lives_and_dies() {
+async fn objects_are_created_patched_and_deleted() {
     let cluster = Cluster::new().await;
-    let (code, made) = cluster.json("POST", MAPS, map("m", json!({}))).await;
-    assert_eq!((code, made["metadata"]["name"].as_str()), (201, Some("m")));
+    let (code, created) = cluster.json("POST", MAPS, map("m", json!({}))).await;
+    assert_eq!((code, created["metadata"]["name"].as_str()), (201, Some("m")));
     assert_eq!(cluster.json("POST", MAPS, map("m", json!({}))).await.0, 409);
     let path = format!("{MAPS}/m");
     let patch = json!({"data": {"a": "1"}, "metadata": {"finalizers": ["example.com/wait"]}});
-    let (code, patched) = cluster.ask("PATCH", &path, "application/merge-patch+json", patch.clone()).await;
+    let (code, patched) = cluster.request("PATCH", &path, "application/merge-patch+json", patch.clone()).await;
     assert_eq!((code, patched["data"]["a"].as_str()), (200, Some("1")));
-    let again = cluster.ask("PATCH", &path, "application/merge-patch+json", patch).await.1;
+    let again = cluster.request("PATCH", &path, "application/merge-patch+json", patch).await.1;
     assert_eq!(again["metadata"]["resourceVersion"], patched["metadata"]["resourceVersion"]);
-    assert_eq!(cluster.json("PUT", &path, made).await.0, 409);
-    let (_, dying) = cluster.json("DELETE", &path, Value::Null).await;
-    assert!(dying["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(cluster.json("PUT", &path, created).await.0, 409);
+    let (_, deleted) = cluster.json("DELETE", &path, Value::Null).await;
+    assert!(deleted["metadata"]["deletionTimestamp"].is_string());
     let release = json!({"metadata": {"finalizers": null}});
-    assert_eq!(cluster.ask("PATCH", &path, "application/merge-patch+json", release).await.0, 200);
+    assert_eq!(cluster.request("PATCH", &path, "application/merge-patch+json", release).await.0, 200);
     assert_eq!(cluster.json("GET", &path, Value::Null).await.0, 404);
 }
 
 #[tokio::test]
-async fn lists_come_in_pages_of_one_moment() {
+async fn pages_of_a_list_show_one_revision() {
     let cluster = Cluster::new().await;
     for name in ["a", "b", "c"] {
         cluster.json("POST", MAPS, map(name, json!({"odd": (name != "b").to_string()}))).await;
@@ -133,7 +134,7 @@ async fn lists_come_in_pages_of_one_moment() {
 }
 
 #[tokio::test]
-async fn a_long_list_goes_out_in_pieces() {
+async fn a_long_list_is_sent_in_chunks() {
     let cluster = Cluster::new().await;
     for index in 0..40 {
         let mut object = map(&format!("m{index:02}"), json!({}));
@@ -145,18 +146,18 @@ async fn a_long_list_goes_out_in_pieces() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_what_enters_and_leaves_its_selection() {
+async fn a_watch_reports_objects_that_enter_and_leave_its_selection() {
     let cluster = Cluster::new().await;
-    let begin =
+    let start =
         cluster.json("GET", MAPS, Value::Null).await.1["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
-    let uri = format!("{MAPS}?watch=true&resourceVersion={begin}&labelSelector=in%3Dyes");
+    let uri = format!("{MAPS}?watch=true&resourceVersion={start}&labelSelector=in%3Dyes");
     let request = Request::builder().uri(uri).body(Full::new(Bytes::new())).unwrap();
     let mut events = BodyStream::new(cluster.server().handle(request, &admin()).await.into_body());
     cluster.json("POST", MAPS, map("out", json!({}))).await;
     cluster.json("POST", MAPS, map("m", json!({"in": "yes"}))).await;
     let change = |value: &str| json!({"metadata": {"labels": {"in": value}}});
     for value in ["no", "yes"] {
-        cluster.ask("PATCH", &format!("{MAPS}/m"), "application/merge-patch+json", change(value)).await;
+        cluster.request("PATCH", &format!("{MAPS}/m"), "application/merge-patch+json", change(value)).await;
     }
     cluster.json("DELETE", &format!("{MAPS}/m"), Value::Null).await;
     let mut seen = Vec::new();
@@ -175,7 +176,7 @@ async fn a_watch_tells_what_enters_and_leaves_its_selection() {
 }
 
 #[tokio::test]
-async fn services_get_addresses_of_their_own() {
+async fn services_get_unique_addresses() {
     let cluster = Cluster::new().await;
     let services = "/api/v1/namespaces/default/services";
     let service =
@@ -228,10 +229,10 @@ async fn a_client_with_a_certificate_is_served_over_tls() {
     let mut stream = connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap();
     let request = format!("GET {MAPS} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.unwrap();
-    let answer = String::from_utf8(answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).await.unwrap();
+    let response = String::from_utf8(response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
     let list: Value = serde_json::from_str(body).unwrap();
@@ -242,7 +243,7 @@ async fn a_client_with_a_certificate_is_served_over_tls() {
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_is_shown_without_a_restart() {
+async fn a_renewed_certificate_is_used_without_a_restart() {
     use rustls_pki_types::pem::PemObject;
     use rustls_pki_types::{CertificateDer, ServerName};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -271,24 +272,24 @@ async fn a_renewed_certificate_is_shown_without_a_restart() {
         let stream = tokio::net::TcpStream::connect(address).await.unwrap();
         connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
     };
-    let shown = |stream: &tokio_rustls::client::TlsStream<tokio::net::TcpStream>| {
+    let certificate = |stream: &tokio_rustls::client::TlsStream<tokio::net::TcpStream>| {
         stream.get_ref().1.peer_certificates().unwrap()[0].clone()
     };
     let mut before = connect().await;
     pki.renew(past).unwrap();
-    assert_eq!(shown(&connect().await), shown(&before), "what is not due stays");
+    assert_eq!(certificate(&connect().await), certificate(&before), "a certificate that is not due stays");
     pki.renew(now).unwrap();
     let after = connect().await;
-    assert_ne!(shown(&after), shown(&before));
-    let renewed = shown(&after);
+    assert_ne!(certificate(&after), certificate(&before));
+    let renewed = certificate(&after);
     let (_, parsed) = x509_parser::parse_x509_certificate(&renewed).unwrap();
     assert!(parsed.validity().not_after.timestamp() > now.as_second() + 360 * 24 * 3600);
 
-    // A connection from before goes on.
+    // An established connection goes on.
     before.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    before.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let mut response = String::new();
+    before.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
 
     cluster.started.stop.send_replace(true);
     serving.await.unwrap();

@@ -1,4 +1,4 @@
-//! Requests for resources: which operation a target and a method mean.
+//! Handles requests for resources: checks the path and method, and runs the operation.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::route::options::{DeleteOptions, ListOptions, WriteKind, WriteOptions}
 use crate::state::ApiServer;
 use crate::{subresource, watch};
 
-/// How many objects of a collection are deleted at once.
-const DELETIONS_AT_ONCE: usize = 64;
+/// How many objects of a collection are deleted concurrently.
+const CONCURRENT_DELETIONS: usize = 64;
 
-/// Answers a request for a resource.
+/// Handles a request for a resource.
 pub async fn handle(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>) -> Result<HandlerResponse, Status> {
     let target = &request.routed.target;
     let kinds = server.kinds.load_full();
@@ -39,17 +39,17 @@ pub async fn handle(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>
     let offer = Offer {
         custom: resource.custom.is_some(),
         list: matches!(operation, Verb::List | Verb::Watch),
-        // What is not stored has no rows to show.
+        // Objects that are not stored have no tables.
         shapes: resource.storage().is_some() || operation != Verb::Create,
     };
     let format = accept::negotiate(&request.parts.headers, request.query, offer)?;
     if operation == Verb::Watch {
-        let mut answer = watch::serve(server, resource, request, &format).await?;
-        answer.warnings.extend(deprecation(resource).map(str::to_owned));
-        return Ok(answer);
+        let mut handled = watch::serve(server, resource, request, &format).await?;
+        handled.warnings.extend(resource.deprecation().map(str::to_owned));
+        return Ok(handled);
     }
     let call = ResourceRequest::new(server, resource, request);
-    call.warnings.lock().extend(deprecation(resource).map(str::to_owned));
+    call.warnings.lock().extend(resource.deprecation().map(str::to_owned));
     let include = match IncludeObject::of(&format, request.query) {
         Ok(include) => include,
         Err(status) => return Ok(call.respond(Err(status))),
@@ -64,20 +64,7 @@ pub async fn handle(server: &Arc<ApiServer>, request: &mut AuthorizedRequest<'_>
     Ok(call.respond(response))
 }
 
-/// What every request for a kind on its way out is warned with.
-pub fn deprecation(resource: &Resource) -> Option<&str> {
-    if let Some(custom) = &resource.custom {
-        return custom.deprecation.as_deref();
-    }
-    match resource.kind.plural.as_str() {
-        _ if !resource.kind.group.is_empty() => None,
-        "componentstatuses" => Some("v1 ComponentStatus is deprecated in v1.19+"),
-        "endpoints" => Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
-        _ => None,
-    }
-}
-
-/// What the method means on this path, or why it means nothing.
+/// The operation of the method on this path, or the refusal.
 fn check_path(resource: &Resource, request: &AuthorizedRequest<'_>) -> Result<Verb, Status> {
     let target = &request.routed.target;
     let kind = &resource.kind;
@@ -108,7 +95,7 @@ fn check_path(resource: &Resource, request: &AuthorizedRequest<'_>) -> Result<Ve
         (&Method::PUT, _) => Some(Verb::Update),
         (&Method::PATCH, _) => Some(Verb::Patch),
         (&Method::DELETE, verb) => Verb::parse(verb),
-        // What it means is the business of whoever the request is forwarded to.
+        // The server behind the proxy handles the method.
         (&Method::OPTIONS, _) if proxies => Some(Verb::Get),
         _ => None,
     };
@@ -119,7 +106,7 @@ fn check_path(resource: &Resource, request: &AuthorizedRequest<'_>) -> Result<Ve
     let on_collection = target.subresource.is_empty();
     let fits = match verb {
         Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => named,
-        // A custom resource may be made under its own name's path.
+        // A custom resource may be created at the path of its name.
         Verb::Create => (!named || !on_collection || resource.custom.is_some()) && (!kind.namespaced || has_namespace),
         Verb::DeleteCollection => !named && (!kind.namespaced || has_namespace),
         Verb::List => !named,
@@ -128,7 +115,7 @@ fn check_path(resource: &Resource, request: &AuthorizedRequest<'_>) -> Result<Ve
     if fits { Ok(verb) } else { Err(Status::method_not_allowed()) }
 }
 
-/// A name stands for one part of a path; no object can have another.
+/// Refuses a name that is not one segment of a path.
 fn check_path_name(name: &str) -> Result<(), Status> {
     if name.contains('/') {
         return Err(Status::no_such_resource());
@@ -139,7 +126,7 @@ fn check_path_name(name: &str) -> Result<(), Status> {
     }
 }
 
-/// The refusal of a method that a custom resource's subresource does not know.
+/// The refusal of a method that a subresource of a custom resource does not support.
 fn unsupported(resource: &Resource, verb: &str) -> Status {
     let of = resource.named();
     let text = format!("{verb} is not supported on resources of kind {:?}", of.to_string());
@@ -169,58 +156,22 @@ async fn serve(
             let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
             let object = decode::object(call, &request.body, options.field_validation)?;
             let outcome = persist::create::create(call, object, &options).await?;
-            answer_object(call, outcome, 201, format, include).await
+            response::written(call.server, call.resource, outcome, 201, format, include).await
         }
         Verb::Update => {
-            let updated = put(call, request).await?;
+            let updated = persist::update::replace(call, &request.body).await?;
             let code = if updated.created { 201 } else { 200 };
-            answer_object(call, updated.outcome, code, format, include).await
+            response::written(call.server, call.resource, updated.outcome, code, format, include).await
         }
         Verb::Patch => {
             let (updated, _) = persist::patch::patch(call, &request.body).await?;
             let code = if updated.created { 201 } else { 200 };
-            answer_object(call, updated.outcome, code, format, include).await
+            response::written(call.server, call.resource, updated.outcome, code, format, include).await
         }
         Verb::Delete => delete(call, request, format, include).await,
         Verb::DeleteCollection => delete_collection(call, request, format, include).await,
         Verb::Watch => Err(Status::method_not_allowed()),
     }
-}
-
-/// Answers with what a write left.
-pub async fn answer_object(
-    call: &ResourceRequest<'_>,
-    outcome: Outcome,
-    code: u16,
-    format: &Format,
-    include: IncludeObject,
-) -> Result<Response<Body>, Status> {
-    let outcome = persist::convert::outcome(call.server, call.resource, outcome).await?;
-    response::object(call.resource, &outcome, code, format, include)
-}
-
-/// Replaces an object by the one in the body.
-pub async fn put(
-    call: &ResourceRequest<'_>,
-    request: &AuthorizedRequest<'_>,
-) -> Result<persist::update::Updated, Status> {
-    let options = WriteOptions::parse(call.query, call.headers, WriteKind::Update)?;
-    let mut object = decode::object(call, &request.body, options.field_validation)?;
-    persist::patch::check_name(call, &object)?;
-    persist::strategy::match_namespace(call, &mut object)?;
-    persist::strategy::deduplicate_owners(call, &mut object, false);
-    let may_create = call.resource.custom.is_none()
-        && call.resource.rules.allows_create_on_update()
-        && call.target.subresource.is_empty();
-    persist::update::update(call, &options, may_create, &mut |current| {
-        let mut object = object.clone();
-        if let Some(current) = current {
-            persist::update::check_identity(call, &object, current)?;
-        }
-        persist::managed_fields::record(call, current, &mut object, &options)?;
-        Ok(object)
-    })
-    .await
 }
 
 async fn delete(
@@ -235,12 +186,14 @@ async fn delete(
     let deleted = persist::delete::delete(call, &call.target.name, &options).await?;
     let code = if !deleted.gone && options.orphan_dependents == Some(false) { 202 } else { 200 };
     match deleted.response {
-        persist::delete::DeleteResponse::Object(outcome) => answer_object(call, outcome, code, format, include).await,
+        persist::delete::DeleteResponse::Object(outcome) => {
+            response::written(call.server, call.resource, outcome, code, format, include).await
+        }
         persist::delete::DeleteResponse::Status(status) => Ok(response::value(&status, code, format)),
     }
 }
 
-/// Deletes one of many; that it is gone already is no failure.
+/// Deletes one object of a collection. It is no failure if it is gone already.
 fn delete_named<'a>(
     call: &'a ResourceRequest<'a>,
     name: String,
@@ -266,10 +219,10 @@ async fn delete_collection(
     let listing = ListOptions::parse(call.query, false)?;
     let selection = Selection::parse(call.resource, &listing.label_selector, &listing.field_selector)?;
     let listed = persist::list::list(call, &listing, &selection).await?;
-    // Many at a time, since writes that wait together share one sync of the disk.
+    // Concurrent writes share one sync of the disk.
     let names: Vec<String> =
         listed.entries.iter().map(|entry| call.resource.split_key(&entry.key).1.to_owned()).collect();
     let deletions = futures::stream::iter(names).map(|name| delete_named(call, name, &options));
-    deletions.buffer_unordered(DELETIONS_AT_ONCE).try_collect::<()>().await?;
+    deletions.buffer_unordered(CONCURRENT_DELETIONS).try_collect::<()>().await?;
     response::list(call.resource, listed, format, include)
 }

@@ -1,4 +1,4 @@
-//! Several servers on one etcd: what one gives out, no other gives out again.
+//! Several servers on one etcd never allocate the same address or port.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::request_tests::Cluster;
 use etcd_server::EtcdCluster;
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
-const EACH: usize = 40;
+const SERVICES_PER_SERVER: usize = 40;
 
 /// The store's own tests start etcd in the same way.
 #[expect(dead_code, reason = "no member is killed here")]
@@ -24,36 +24,37 @@ async fn create(server: &Cluster, name: String) -> (u16, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn addresses_and_ports_are_given_out_once() {
+async fn addresses_and_ports_are_allocated_once() {
     let etcd = EtcdCluster::start(1);
     let server = async || Cluster::on(Arc::new(etcd.connect("/registry/").await)).await;
     let servers = [server().await, server().await];
-    let mut wanted = Vec::new();
-    for number in 0..EACH {
+    let mut creations = Vec::new();
+    for number in 0..SERVICES_PER_SERVER {
         for (which, server) in servers.iter().enumerate() {
-            wanted.push(create(server, format!("s-{which}-{number}")));
+            creations.push(create(server, format!("s-{which}-{number}")));
         }
     }
     let (mut addresses, mut ports) = (BTreeSet::new(), BTreeSet::new());
-    for (code, made) in join_all(wanted).await {
-        assert_eq!(code, 201, "{made}");
-        let address = made["spec"]["clusterIP"].as_str().unwrap().to_owned();
-        assert!(addresses.insert(address), "given twice: {made}");
-        assert!(ports.insert(made["spec"]["ports"][0]["nodePort"].as_i64().unwrap()), "given twice: {made}");
+    for (code, created) in join_all(creations).await {
+        assert_eq!(code, 201, "{created}");
+        let address = created["spec"]["clusterIP"].as_str().unwrap().to_owned();
+        assert!(addresses.insert(address), "allocated twice: {created}");
+        assert!(ports.insert(created["spec"]["ports"][0]["nodePort"].as_i64().unwrap()), "allocated twice: {created}");
     }
-    assert_eq!((addresses.len(), ports.len()), (2 * EACH, 2 * EACH));
+    assert_eq!((addresses.len(), ports.len()), (2 * SERVICES_PER_SERVER, 2 * SERVICES_PER_SERVER));
 
-    // One that is asked for by name goes to one of those who ask.
-    let asked = |server, name: &str| {
+    // A requested address goes to one of the requests.
+    let create_with_address = |server, name: &str| {
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
             "spec": {"type": "NodePort", "clusterIP": "10.96.0.77", "ports": [{"port": 80, "nodePort": 32_100}]}});
         async move { Cluster::json(server, "POST", SERVICES, service).await.0 }
     };
     if !addresses.contains("10.96.0.77") && !ports.contains(&32_100) {
-        let codes = join_all(
-            (0..8).map(|number| asked(&servers[number % 2], ["a", "b", "c", "d", "e", "f", "g", "h"][number])),
-        )
-        .await;
+        let codes =
+            join_all((0..8).map(|number| {
+                create_with_address(&servers[number % 2], ["a", "b", "c", "d", "e", "f", "g", "h"][number])
+            }))
+            .await;
         assert_eq!(codes.iter().filter(|code| **code == 201).count(), 1, "{codes:?}");
         assert!(codes.iter().all(|code| matches!(code, 201 | 422)), "{codes:?}");
     }

@@ -15,8 +15,8 @@ use crate::endpoint::metrics::Metrics;
 use crate::fairness::Fairness;
 use crate::kinds::Kinds;
 use crate::object_reader::ObjectReader;
-use crate::outbound::Outbound;
-use crate::service::Services;
+use crate::outbound::WebhookClient;
+use crate::service::ServiceAllocator;
 use crate::subresource::connect::Kubelets;
 
 /// An API server. `startup` builds it, `pipeline` handles requests with it, `background` keeps it up to date.
@@ -32,7 +32,7 @@ pub struct ApiServer {
     /// Which node needs which object; kept up to date in the background.
     pub node_graph: Arc<NodeGraph>,
     pub service_accounts: Arc<ServiceAccountTokens>,
-    pub services: Services,
+    pub services: ServiceAllocator,
     pub kubelets: Kubelets,
     /// PEM of the authority that signs client certificates.
     pub client_authority: String,
@@ -45,7 +45,7 @@ pub struct ApiServer {
     /// Where requests are recorded; unset without an audit policy.
     pub audit: OnceLock<Audit>,
     /// The client that calls webhooks.
-    pub outbound: Outbound,
+    pub webhook_client: WebhookClient,
     pub documents: endpoint::Documents,
     /// Paths that other components of this process serve.
     pub pages: endpoint::page::Pages,

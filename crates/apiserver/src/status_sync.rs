@@ -1,4 +1,4 @@
-//! Parts of the server that keep the status of objects up to date: how they follow the objects, and how they write.
+//! Helpers of reconcilers inside the server that keep the status of objects up to date.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::request::Sender;
 use crate::request::{GROUP_MASTERS, User};
 use crate::state::ApiServer;
 
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs a step once the server is ready, whenever a resource changes, and again where the step says that something
-/// remains to be done; until the server stops.
-pub async fn follow<Step, Settled>(server: Arc<ApiServer>, group: &str, plural: &'static str, step: Step)
+/// Runs `reconcile` once the server is ready and whenever a resource changes, until the server stops. It is retried while
+/// it returns false.
+pub async fn on_change<Reconcile, Done>(server: Arc<ApiServer>, group: &str, plural: &'static str, reconcile: Reconcile)
 where
-    Step: Fn(Arc<ApiServer>) -> Settled,
-    Settled: Future<Output = bool>,
+    Reconcile: Fn(Arc<ApiServer>) -> Done,
+    Done: Future<Output = bool>,
 {
     let Some(range) = server.kinds.load().stored(group, plural).map(|resource| resource.range("")) else { return };
     let mut stopping = server.stopping.clone();
@@ -33,27 +33,27 @@ where
         let mut watch = match server.store.watch(&range, server.store.revision()) {
             Ok(watch) => watch,
             Err(error) => {
-                tracing::warn!(%error, plural, "cannot follow a resource");
-                tokio::time::sleep(RETRY).await;
+                tracing::warn!(%error, plural, "cannot watch a resource");
+                tokio::time::sleep(RETRY_INTERVAL).await;
                 continue;
             }
         };
         loop {
-            let settled = step(server.clone()).await;
+            let done = reconcile(server.clone()).await;
             tokio::select! {
                 notice = watch.next() => match notice {
                     Some(Notice::Events(_) | Notice::Progress(_)) => {}
                     Some(Notice::Compacted) => break,
                     None => return,
                 },
-                () = tokio::time::sleep(RETRY), if !settled => {}
+                () = tokio::time::sleep(RETRY_INTERVAL), if !done => {}
                 _ = stopping.wait_for(|stopping| *stopping) => return,
             }
         }
     }
 }
 
-/// Applies to an object's status as one of the server's own parts; false when it should be tried again.
+/// Applies to the status of an object as a user of the server itself; false if it must be retried.
 pub async fn apply(server: &Arc<ApiServer>, path: &str, user: &str, manager: &str, configuration: &Value) -> bool {
     let request = Request::patch(format!("{path}/status?fieldManager={manager}&force=true"))
         .header("content-type", "application/apply-patch+yaml")
@@ -61,6 +61,6 @@ pub async fn apply(server: &Arc<ApiServer>, path: &str, user: &str, manager: &st
     let Ok(request) = request else { return true };
     let sender = Sender::Trusted(Arc::new(User::named(user, &[GROUP_MASTERS])));
     let code = server.handle(request, &sender).await.status().as_u16();
-    // One that is gone, or newer by now, comes back by the watch.
+    // If the object is gone or newer, the watch reports it.
     matches!(code, 200..=299 | 404 | 409)
 }

@@ -5,7 +5,7 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::Remote;
 use crate::authorized_request::AuthorizedRequest;
-use crate::outbound::{failed_upgrade, onward_headers, pass};
+use crate::outbound::{failed_upgrade, forward_request, forwarded_headers};
 use crate::request::User;
 use crate::response::{self, Body};
 use crate::state::ApiServer;
@@ -29,17 +29,17 @@ pub async fn serve(server: &ApiServer, remote: &Remote, request: &mut Authorized
             && !name.as_str().starts_with("x-remote-")
             && !name.as_str().starts_with("impersonate-")
     };
-    let mut headers = onward_headers(&request.parts.headers, keep);
+    let mut headers = forwarded_headers(&request.parts.headers, keep);
     user_headers(&mut headers, request.user);
     if let Ok(host) = HeaderValue::from_str(&remote.destination.authority()) {
         headers.insert(HOST, host);
     }
     let is_upgrade = headers.contains_key(UPGRADE);
     let path = request.parts.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-    match pass(request, connection, &path, headers).await {
-        Ok(passed) => match refusal(is_upgrade, passed.answer.status(), passed.answer.headers()) {
+    match forward_request(request, connection, &path, headers).await {
+        Ok(proxied) => match refusal(is_upgrade, proxied.response.status(), proxied.response.headers()) {
             Some(refusal) => refusal,
-            None => passed.into_response(request).unwrap_or_else(|status| response::text(status.code, status.message)),
+            None => proxied.into_response(request).unwrap_or_else(|status| response::text(status.code, status.message)),
         },
         Err(error) => response::text(503, format!("error trying to reach service: {error}\n")),
     }
@@ -86,7 +86,7 @@ fn escaped(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbound::testing::TestServer;
+    use crate::outbound::test_server::TestServer;
     use crate::outbound::{Destination, Trust};
     use crate::request_tests::{Cluster, admin};
     use http_body_util::BodyExt;

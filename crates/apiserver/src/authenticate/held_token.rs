@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
-use crate::startup::write;
+use crate::loopback;
 use crate::state::ApiServer;
 
 const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
@@ -84,9 +84,15 @@ pub async fn follow(server: Arc<ApiServer>) {
         }
         let waiting = std::mem::take(&mut *uses.waiting.lock());
         for ((namespace, name), patch) in waiting {
-            let path = write::Path { group: "", version: "v1", plural: "secrets", namespace: &namespace, name: &name };
+            let path = loopback::ObjectPath {
+                group: "",
+                version: "v1",
+                plural: "secrets",
+                namespace: &namespace,
+                name: &name,
+            };
             // The next use tries again.
-            if let Err(status) = write::send(&server, Method::PATCH, &path, &patch).await {
+            if let Err(status) = loopback::send(&server, Method::PATCH, &path, &patch).await {
                 tracing::warn!(namespace, name, %status, "the use of a token could not be written to its secret");
             }
         }
@@ -102,14 +108,15 @@ pub async fn publish_since(server: &Arc<ApiServer>, now: Timestamp) -> Result<()
     if said.parse::<jiff::civil::Date>().is_ok() {
         return Ok(());
     }
-    let path = write::Path { group: "", version: "v1", plural: "configmaps", namespace: NAMESPACE, name: NAME };
+    let path =
+        loopback::ObjectPath { group: "", version: "v1", plural: "configmaps", namespace: NAMESPACE, name: NAME };
     let data = json!({"since": day(now)});
     match existing {
-        Some(_) => write::send(server, Method::PATCH, &path, &json!({"data": data})).await,
+        Some(_) => loopback::send(server, Method::PATCH, &path, &json!({"data": data})).await,
         None => {
             let metadata = json!({"name": NAME, "namespace": NAMESPACE});
             let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
-            write::send(server, Method::POST, &path, &object).await
+            loopback::send(server, Method::POST, &path, &object).await
         }
     }
 }

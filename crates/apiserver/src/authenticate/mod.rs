@@ -126,7 +126,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<String>, String> {
 const TOKEN_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
 fn websocket_bearer(headers: &HeaderMap) -> Result<Option<String>, String> {
-    if !crate::watch::websocket::is_wanted(headers) {
+    if !crate::watch::websocket::is_requested(headers) {
         return Ok(None);
     }
     let offered = header::texts(headers, SEC_WEBSOCKET_PROTOCOL.as_str()).map_err(|error| error.to_string())?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Wanted;
+use super::DesiredObject;
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
@@ -89,7 +89,7 @@ const LEVELS: &[(&str, u32, u32, Option<(u32, u32)>)] = &[
     ("catch-all", 5, 0, None),
 ];
 
-pub fn wanted() -> Vec<Wanted> {
+pub fn desired_objects() -> Vec<DesiredObject> {
     let exempt = json!({"type": "Exempt", "exempt": {"nominalConcurrencyShares": 0, "lendablePercent": 0}});
     let mut all = vec![level("exempt", exempt)];
     all.extend(LEVELS.iter().map(|(name, shares, lendable, queues)| {
@@ -107,11 +107,11 @@ pub fn wanted() -> Vec<Wanted> {
     all
 }
 
-fn level(name: &str, spec: Value) -> Wanted {
-    Wanted::new(GROUP, "prioritylevelconfigurations", object("PriorityLevelConfiguration", name, spec))
+fn level(name: &str, spec: Value) -> DesiredObject {
+    DesiredObject::new(GROUP, "prioritylevelconfigurations", object("PriorityLevelConfiguration", name, spec))
 }
 
-fn flow_schema(schema: &Schema) -> Wanted {
+fn flow_schema(schema: &Schema) -> DesiredObject {
     let subjects: Vec<Value> = schema.subjects.iter().map(subject).collect();
     let mut rules = rules(&schema.rules);
     rules["subjects"] = subjects.into();
@@ -123,7 +123,7 @@ fn flow_schema(schema: &Schema) -> Wanted {
     if let Some(by) = schema.distinguish_by {
         spec["distinguisherMethod"] = json!({"type": by});
     }
-    Wanted::new(GROUP, "flowschemas", object("FlowSchema", schema.name, spec))
+    DesiredObject::new(GROUP, "flowschemas", object("FlowSchema", schema.name, spec))
 }
 
 fn object(kind: &str, name: &str, spec: Value) -> Value {

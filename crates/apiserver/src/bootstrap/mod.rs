@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 
 /// An object that must exist, and where.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct DesiredObject {
     pub group: &'static str,
     pub version: &'static str,
     pub resource: &'static str,
     pub object: Value,
 }
 
-impl Wanted {
+impl DesiredObject {
     fn new(group: &'static str, resource: &'static str, object: Value) -> Self {
-        Wanted { group, version: "v1", resource, object }
+        DesiredObject { group, version: "v1", resource, object }
     }
 
     pub fn namespace(&self) -> &str {
@@ -33,31 +33,31 @@ impl Wanted {
 }
 
 /// Everything, in an order in which each object's namespace comes before it.
-pub fn wanted(service_ranges: &[String]) -> Vec<Wanted> {
+pub fn desired_objects(service_ranges: &[String]) -> Vec<DesiredObject> {
     let mut all = namespaces();
     all.extend(priority_classes());
-    all.extend(flow::wanted());
-    all.extend(policy::wanted());
+    all.extend(flow::desired_objects());
+    all.extend(policy::desired_objects());
     all.push(policy::kubelet_client());
     all.push(service_range(service_ranges));
     all
 }
 
 /// The FlowSchemas and priority levels among them.
-pub fn flow_control() -> Vec<Wanted> {
-    flow::wanted()
+pub fn flow_control() -> Vec<DesiredObject> {
+    flow::desired_objects()
 }
 
-fn namespaces() -> Vec<Wanted> {
+fn namespaces() -> Vec<DesiredObject> {
     ["kube-system", "kube-public", "kube-node-lease", "default"]
         .map(|name| {
             let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            Wanted::new("", "namespaces", object)
+            DesiredObject::new("", "namespaces", object)
         })
         .into()
 }
 
-fn priority_classes() -> Vec<Wanted> {
+fn priority_classes() -> Vec<DesiredObject> {
     [
         (
             "system-node-critical",
@@ -75,17 +75,17 @@ fn priority_classes() -> Vec<Wanted> {
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
             "value": value, "description": description,
         });
-        Wanted::new("scheduling.k8s.io", "priorityclasses", object)
+        DesiredObject::new("scheduling.k8s.io", "priorityclasses", object)
     })
     .into()
 }
 
-fn service_range(ranges: &[String]) -> Wanted {
+fn service_range(ranges: &[String]) -> DesiredObject {
     let object = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"},
         "spec": {"cidrs": ranges},
     });
-    Wanted::new("networking.k8s.io", "servicecidrs", object)
+    DesiredObject::new("networking.k8s.io", "servicecidrs", object)
 }
 
 #[cfg(test)]
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn every_wanted_object_has_a_name_and_a_kind() {
-        let all = wanted(&["10.96.0.0/16".to_owned()]);
+        let all = desired_objects(&["10.96.0.0/16".to_owned()]);
         assert!(all.iter().all(|wanted| !wanted.name().is_empty() && wanted.object["kind"].is_string()));
         let count = |resource: &str| all.iter().filter(|wanted| wanted.resource == resource).count();
         assert_eq!((count("clusterroles"), count("clusterrolebindings"), count("roles")), (69, 51, 7));

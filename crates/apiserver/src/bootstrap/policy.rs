@@ -7,13 +7,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Wanted;
+use super::DesiredObject;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const POLICY: &str = include_str!("policy.txt");
 
-pub fn wanted() -> Vec<Wanted> {
-    let mut all: Vec<Wanted> = Vec::new();
+pub fn desired_objects() -> Vec<DesiredObject> {
+    let mut all: Vec<DesiredObject> = Vec::new();
     for line in POLICY.lines() {
         if let Some(rule) = line.strip_prefix("  ") {
             if let Some(Value::Array(rules)) = all.last_mut().and_then(|role| role.object.get_mut("rules")) {
@@ -28,15 +28,17 @@ pub fn wanted() -> Vec<Wanted> {
                 let mut object = object("Role", name);
                 object["metadata"]["namespace"] = (*namespace).into();
                 object["rules"] = json!([]);
-                Wanted::new(GROUP, "roles", object)
+                DesiredObject::new(GROUP, "roles", object)
             }
-            ["ClusterRoleBinding", name, role, subjects @ ..] => {
-                Wanted::new(GROUP, "clusterrolebindings", binding(object("ClusterRoleBinding", name), role, subjects))
-            }
+            ["ClusterRoleBinding", name, role, subjects @ ..] => DesiredObject::new(
+                GROUP,
+                "clusterrolebindings",
+                binding(object("ClusterRoleBinding", name), role, subjects),
+            ),
             ["RoleBinding", namespace, name, role, subjects @ ..] => {
                 let mut object = object("RoleBinding", name);
                 object["metadata"]["namespace"] = (*namespace).into();
-                Wanted::new(GROUP, "rolebindings", binding(object, role, subjects))
+                DesiredObject::new(GROUP, "rolebindings", binding(object, role, subjects))
             }
             _ => unreachable!("the built-in policy has a line of no known form: {line}"),
         });
@@ -45,11 +47,11 @@ pub fn wanted() -> Vec<Wanted> {
 }
 
 /// What this server may do to kubelets, which know it by its own certificate. Kubernetes leaves this to installers.
-pub fn kubelet_client() -> Wanted {
+pub fn kubelet_client() -> DesiredObject {
     let binding_of = object("ClusterRoleBinding", "system:kube-apiserver-kubelet-client");
     let subject = format!("User/{}", crate::pki::KUBELET_CLIENT);
     let object = binding(binding_of, "ClusterRole/system:kubelet-api-admin", &[subject.as_str()]);
-    Wanted::new(GROUP, "clusterrolebindings", object)
+    DesiredObject::new(GROUP, "clusterrolebindings", object)
 }
 
 fn object(kind: &str, name: &str) -> Value {
@@ -63,7 +65,7 @@ fn object(kind: &str, name: &str) -> Value {
     })
 }
 
-fn cluster_role(name: &str, marks: &[&str]) -> Wanted {
+fn cluster_role(name: &str, marks: &[&str]) -> DesiredObject {
     let mut role = object("ClusterRole", name);
     role["rules"] = json!([]);
     for mark in marks {
@@ -77,7 +79,7 @@ fn cluster_role(name: &str, marks: &[&str]) -> Wanted {
             role["rules"] = Value::Null;
         }
     }
-    Wanted::new(GROUP, "clusterroles", role)
+    DesiredObject::new(GROUP, "clusterroles", role)
 }
 
 fn aggregate_label(role: &str) -> String {
@@ -127,7 +129,7 @@ mod tests {
 
     /// The rules that users of a role have which is made by aggregation.
     fn aggregated_into(role: &str) -> Vec<Rule> {
-        let all = wanted();
+        let all = desired_objects();
         let below = |name: &str| -> Vec<String> {
             let label = aggregate_label(name);
             let labelled = all.iter().filter(|one| one.object.at(&["metadata", "labels"]).get(&label).is_some());

@@ -4,12 +4,12 @@
 use knarr_api::value::{Read, Write};
 use serde_json::Value;
 
-use super::Wanted;
+use super::DesiredObject;
 
 const RBAC_AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 /// The object to write in place of the existing one; `None` when nothing is missing.
-pub fn reconcile(existing: &Value, wanted: &Wanted) -> Option<Value> {
+pub fn reconcile(existing: &Value, wanted: &DesiredObject) -> Option<Value> {
     let marks = ["metadata", "annotations"];
     let mut object = existing.clone();
     match wanted.resource {
@@ -31,7 +31,7 @@ pub fn reconcile(existing: &Value, wanted: &Wanted) -> Option<Value> {
     (object != *existing).then_some(object)
 }
 
-fn add_metadata(object: &mut Value, wanted: &Wanted) {
+fn add_metadata(object: &mut Value, wanted: &DesiredObject) {
     for part in ["labels", "annotations"] {
         for (key, value) in wanted.object.fields(&["metadata", part]).into_iter().flatten() {
             object.object(&["metadata", part]).entry(key).or_insert_with(|| value.clone());
@@ -39,7 +39,7 @@ fn add_metadata(object: &mut Value, wanted: &Wanted) {
     }
 }
 
-fn add_missing(object: &mut Value, wanted: &Wanted, list: &str) {
+fn add_missing(object: &mut Value, wanted: &DesiredObject, list: &str) {
     let mut items = object.items(&[list]).to_vec();
     for item in wanted.object.items(&[list]) {
         if !items.contains(item) {
@@ -53,11 +53,11 @@ fn add_missing(object: &mut Value, wanted: &Wanted, list: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wanted;
+    use super::super::desired_objects;
     use super::*;
 
-    fn built_in(resource: &str, name: &str) -> Wanted {
-        wanted(&[]).into_iter().find(|wanted| wanted.resource == resource && wanted.name() == name).unwrap()
+    fn built_in(resource: &str, name: &str) -> DesiredObject {
+        desired_objects(&[]).into_iter().find(|wanted| wanted.resource == resource && wanted.name() == name).unwrap()
     }
 
     #[test]

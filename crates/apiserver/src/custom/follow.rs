@@ -78,7 +78,7 @@ async fn reconcile(server: &ApiServer, resource: &Resource, seen: &mut Seen) -> 
         settled &= write(server, resource, entry, &wanted).await;
     }
     if seen.serve(server, &definitions(server)) {
-        crate::startup::api_services::publish(server).await;
+        crate::api_services::publish(server).await;
     }
     settled
 }

@@ -20,7 +20,7 @@ use knarr_api::value::{Read, Write as _};
 use serde_json::{Value, json};
 
 use crate::persist::convert::Converter;
-use crate::subresource::scale::Paths;
+use crate::subresource::scale::ScaleFields;
 use columns::PrinterColumn;
 
 /// Keeps a definition until its objects are gone.
@@ -113,10 +113,10 @@ impl CustomType {
         std::iter::once(name).chain(self.columns.iter().map(|column| column.cell(object, now))).collect()
     }
 
-    pub fn scale(&self) -> Option<Paths> {
+    pub fn scale(&self) -> Option<ScaleFields> {
         let scale = self.scale.as_ref()?;
         let parts = |path: &str| path.trim_start_matches('.').split('.').map(str::to_owned).collect::<Vec<_>>();
-        Some(Paths {
+        Some(ScaleFields {
             replicas: parts(&scale.spec_replicas),
             status_replicas: parts(&scale.status_replicas),
             selector: scale.label_selector.as_deref().map(parts),

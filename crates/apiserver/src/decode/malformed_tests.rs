@@ -212,7 +212,7 @@ async fn every_accepted_object_can_be_read_again() {
         let path = format!("{things}/t{depth}");
         assert_eq!(send(&cluster, "GET", &path, &[], vec![]).await.0, 200, "{depth}");
         let patch = json!({"metadata": {"labels": {"a": "b"}}});
-        let (code, refusal) = cluster.ask("PATCH", &path, "application/merge-patch+json", patch).await;
+        let (code, refusal) = cluster.request("PATCH", &path, "application/merge-patch+json", patch).await;
         assert_eq!(code, 200, "{depth}: {refusal}");
         assert_eq!(
             send(&cluster, "GET", &format!("{things}?labelSelector=a%3Db"), &[], vec![]).await.0,

@@ -1,4 +1,4 @@
-//! Which FlowSchema a request matches: the first in the order of precedence.
+//! Finds the FlowSchema of a request: the first match in the order of precedence.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use super::ensure;
 use crate::request::{Target, User};
 
 const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
-/// The wildcard of all lists but those of paths, where it is a suffix too.
+/// The wildcard of all lists. In lists of paths it is also a suffix.
 const ALL: &str = "*";
 
-/// What requests of one FlowSchema have in common.
+/// The FlowSchema and priority level of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Class {
     pub schema: String,
@@ -70,19 +70,19 @@ impl Classifier {
         let built_in = |resource: &'static str| {
             ensure::built_in()
                 .into_iter()
-                .filter(move |wanted| wanted.resource == resource && ensure::is_mandatory(wanted.name()))
+                .filter(move |desired| desired.resource == resource && ensure::is_mandatory(desired.name()))
         };
         let mut known: HashMap<String, Arc<Value>> = HashMap::new();
-        known.extend(built_in(super::LEVELS).map(|wanted| (wanted.name().to_owned(), Arc::new(wanted.object))));
+        known.extend(built_in(super::LEVELS).map(|desired| (desired.name().to_owned(), Arc::new(desired.object))));
         known.extend(levels.iter().map(|level| (level.text(&["metadata", "name"]).to_owned(), level.clone())));
         let compile = |schema: &Value| {
             let level = known.get(schema.text(&["spec", "priorityLevelConfiguration", "name"]))?;
             Some(Schema::new(schema, level))
         };
         let mut compiled: Vec<Schema> = schemas.iter().filter_map(|schema| compile(schema)).collect();
-        for wanted in built_in(super::SCHEMAS) {
-            if compiled.iter().all(|schema| schema.class.schema != wanted.name()) {
-                compiled.extend(compile(&wanted.object));
+        for desired in built_in(super::SCHEMAS) {
+            if compiled.iter().all(|schema| schema.class.schema != desired.name()) {
+                compiled.extend(compile(&desired.object));
             }
         }
         compiled.sort_by(|a, b| (a.precedence, &a.class.schema).cmp(&(b.precedence, &b.class.schema)));
@@ -91,6 +91,7 @@ impl Classifier {
         Classifier { schemas: compiled, fallback }
     }
 
+    /// The class of a request.
     pub fn classify(&self, user: &User, target: &Target) -> &Arc<Class> {
         let resource = match target.subresource.as_str() {
             "" => target.resource.clone(),
@@ -210,9 +211,9 @@ fn texts(value: &Value, field: &str) -> Vec<String> {
     value.items(&[field]).iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// A wildcard stands alone in its list.
-fn has(list: &[String], wanted: &str) -> bool {
-    matches!(list, [only] if only == ALL) || list.iter().any(|own| own == wanted)
+/// A wildcard is the only element of its list.
+fn has(list: &[String], desired: &str) -> bool {
+    matches!(list, [only] if only == ALL) || list.iter().any(|own| own == desired)
 }
 
 /// The path itself, and everything below it.
@@ -232,10 +233,10 @@ mod tests {
 
     /// The built-in objects, with UIDs made of their names.
     fn objects(resource: &str) -> Vec<Arc<Value>> {
-        let own = ensure::built_in().into_iter().filter(|wanted| wanted.resource == resource);
-        own.map(|mut wanted| {
-            wanted.object["metadata"]["uid"] = format!("uid-{}", wanted.name()).into();
-            Arc::new(wanted.object)
+        let own = ensure::built_in().into_iter().filter(|desired| desired.resource == resource);
+        own.map(|mut desired| {
+            desired.object["metadata"]["uid"] = format!("uid-{}", desired.name()).into();
+            Arc::new(desired.object)
         })
         .collect()
     }
@@ -259,7 +260,7 @@ mod tests {
     const AUTHENTICATED: &str = "system:authenticated";
 
     #[test]
-    fn requests_go_to_the_built_in_schemas() {
+    fn requests_match_the_built_in_schemas() {
         let classifier = Classifier::new(&objects(super::super::SCHEMAS), &objects(super::super::LEVELS));
         let admin = User::named("admin", &["system:masters", AUTHENTICATED]);
         let node = User::named("system:node:a", &["system:nodes", AUTHENTICATED]);
@@ -270,14 +271,14 @@ mod tests {
             User::named(&name, &["system:serviceaccounts", AUTHENTICATED])
         };
         let someone = User::named("ann", &[AUTHENTICATED]);
-        let nobody = User::anonymous();
+        let anonymous = User::anonymous();
         let leases = "coordination.k8s.io";
         for (user, target, schema, level) in [
             (&admin, resource("get", "", "a", "pods"), "exempt", "exempt"),
-            (&nobody, path("get", "/healthz"), "probes", "exempt"),
-            (&nobody, path("get", "/readyz/etcd"), "probes", "exempt"),
-            (&nobody, path("get", "/readyzetcd"), "global-default", "global-default"),
-            (&nobody, path("post", "/healthz"), "global-default", "global-default"),
+            (&anonymous, path("get", "/healthz"), "probes", "exempt"),
+            (&anonymous, path("get", "/readyz/etcd"), "probes", "exempt"),
+            (&anonymous, path("get", "/readyzetcd"), "global-default", "global-default"),
+            (&anonymous, path("post", "/healthz"), "global-default", "global-default"),
             (
                 &manager,
                 resource("update", leases, "kube-system", "leases"),
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn own_schemas_come_in_the_order_of_precedence_and_name() {
+    fn schemas_are_tried_in_the_order_of_precedence_and_name() {
         let own = |name: &str, precedence: i64, level: &str, namespaces: Value| {
             Arc::new(json!({
                 "metadata": {"name": name, "uid": name},

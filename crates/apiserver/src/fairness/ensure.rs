@@ -10,20 +10,23 @@ use knarr_api::value::{Read, Write as _};
 use serde_json::Value;
 
 use super::{GROUP, LEVELS, SCHEMAS};
-use crate::bootstrap::{self, Wanted};
-use crate::startup::write;
+use crate::bootstrap::{self, DesiredObject};
+use crate::loopback;
 use crate::state::ApiServer;
 
+/// The level that is never limited.
 pub const EXEMPT: &str = "exempt";
+/// The level of requests that match nothing else.
 pub const CATCH_ALL: &str = "catch-all";
 const ANNOTATION: &str = "apf.kubernetes.io/autoupdate-spec";
 const INTERVAL: Duration = Duration::from_secs(60);
 
-pub fn built_in() -> Vec<Wanted> {
+/// The built-in objects.
+pub fn built_in() -> Vec<DesiredObject> {
     bootstrap::flow_control()
 }
 
-/// Whether requests would have no place to go without an object of this name. Users cannot change these.
+/// Whether classification needs the object of this name. Users cannot change these objects.
 pub fn is_mandatory(name: &str) -> bool {
     name == EXEMPT || name == CATCH_ALL
 }
@@ -42,52 +45,52 @@ pub async fn run(server: Arc<ApiServer>) {
     }
 }
 
-/// Brings all objects to what they should be.
+/// Creates, updates and deletes built-in objects.
 pub async fn reconcile(server: &Arc<ApiServer>) -> Result<(), Status> {
     create_missing(server).await?;
-    let wanted = built_in();
-    for wanted in &wanted {
-        if let Some(current) = server.objects.get(GROUP, wanted.resource, "", wanted.name())
-            && let Some(revised) = revise(&current, wanted)
+    let desired = built_in();
+    for desired in &desired {
+        if let Some(current) = server.objects.get(GROUP, desired.resource, "", desired.name())
+            && let Some(revised) = revise(&current, desired)
         {
-            write::send(server, Method::PUT, &path(wanted.resource, wanted.name()), &revised).await?;
+            loopback::send(server, Method::PUT, &path(desired.resource, desired.name()), &revised).await?;
         }
     }
     for plural in [SCHEMAS, LEVELS] {
         for object in server.objects.list(GROUP, plural, "") {
             let name = object.text(&["metadata", "name"]);
-            let is_wanted = wanted.iter().any(|wanted| wanted.resource == plural && wanted.name() == name);
+            let is_desired = desired.iter().any(|desired| desired.resource == plural && desired.name() == name);
             // A built-in object of another version of this server.
-            if !is_wanted && annotated(&object) == Some(true) {
-                write::send(server, Method::DELETE, &path(plural, name), &Value::Null).await?;
+            if !is_desired && annotated(&object) == Some(true) {
+                loopback::send(server, Method::DELETE, &path(plural, name), &Value::Null).await?;
             }
         }
     }
     Ok(())
 }
 
-/// Creates objects that somebody deleted. Those of priority levels come first, since schemas refer to them.
+/// Creates objects that were deleted. Priority levels come first, since schemas refer to them.
 pub async fn create_missing(server: &Arc<ApiServer>) -> Result<(), Status> {
-    for wanted in built_in() {
-        if server.objects.get(GROUP, wanted.resource, "", wanted.name()).is_none() {
-            write::send(server, Method::POST, &path(wanted.resource, wanted.name()), &wanted.object).await?;
+    for desired in built_in() {
+        if server.objects.get(GROUP, desired.resource, "", desired.name()).is_none() {
+            loopback::send(server, Method::POST, &path(desired.resource, desired.name()), &desired.object).await?;
         }
     }
     Ok(())
 }
 
-fn path<'a>(plural: &'a str, name: &'a str) -> write::Path<'a> {
-    write::Path { group: GROUP, version: "v1", plural, namespace: "", name }
+fn path<'a>(plural: &'a str, name: &'a str) -> loopback::ObjectPath<'a> {
+    loopback::ObjectPath { group: GROUP, version: "v1", plural, namespace: "", name }
 }
 
-/// The object to write in place of an existing one; `None` when it is as it should be.
-pub fn revise(current: &Value, wanted: &Wanted) -> Option<Value> {
-    let updates = is_mandatory(wanted.name()) || updates_spec(current);
+/// The updated object; `None` if it is up to date.
+pub fn revise(current: &Value, desired: &DesiredObject) -> Option<Value> {
+    let updates = is_mandatory(desired.name()) || updates_spec(current);
     let mut revised = current.clone();
     if updates {
-        let mut spec = wanted.object.at(&["spec"]).clone();
-        if wanted.resource == LEVELS && wanted.name() == EXEMPT && current.has(&["spec", "exempt"]) {
-            // How many seats the exempt level counts for is the administrator's choice.
+        let mut spec = desired.object.at(&["spec"]).clone();
+        if desired.resource == LEVELS && desired.name() == EXEMPT && current.has(&["spec", "exempt"]) {
+            // The administrator chooses the shares of the exempt level.
             for field in ["nominalConcurrencyShares", "lendablePercent"] {
                 spec.set(&["exempt", field], current.at(&["spec", "exempt", field]).clone());
             }
@@ -100,7 +103,7 @@ pub fn revise(current: &Value, wanted: &Wanted) -> Option<Value> {
     (revised != *current).then_some(revised)
 }
 
-/// Without a clear word of the administrator, an object that was never changed is kept up to date.
+/// Without the annotation, an object that was never changed is kept up to date.
 fn updates_spec(current: &Value) -> bool {
     annotated(current).unwrap_or_else(|| current.integer(&["metadata", "generation"]) == Some(1))
 }
@@ -119,8 +122,8 @@ mod tests {
     use crate::request_tests::Cluster;
     use serde_json::json;
 
-    fn wanted(resource: &str, name: &str) -> Wanted {
-        built_in().into_iter().find(|wanted| wanted.resource == resource && wanted.name() == name).unwrap()
+    fn desired(resource: &str, name: &str) -> DesiredObject {
+        built_in().into_iter().find(|desired| desired.resource == resource && desired.name() == name).unwrap()
     }
 
     #[test]
@@ -135,34 +138,34 @@ mod tests {
             ("catch-all", Some("false"), 3, true, Some("true")),
             ("catch-all", Some("false"), 3, false, Some("true")),
         ] {
-            let wanted = wanted(SCHEMAS, name);
-            let mut current = wanted.object.clone();
+            let desired = desired(SCHEMAS, name);
+            let mut current = desired.object.clone();
             current["metadata"]["generation"] = json!(generation);
             current["metadata"]["annotations"] = annotation.map_or(json!({}), |value| json!({ANNOTATION: value}));
             if changed {
                 current["spec"]["matchingPrecedence"] = json!(77);
             }
             let case = format!("{name} {annotation:?} {generation} {changed}");
-            let revised = revise(&current, &wanted);
-            let shown = revised.as_ref().map(|object| object.text(&["metadata", "annotations", ANNOTATION]));
-            assert_eq!(shown, updates, "{case}");
+            let revised = revise(&current, &desired);
+            let annotation = revised.as_ref().map(|object| object.text(&["metadata", "annotations", ANNOTATION]));
+            assert_eq!(annotation, updates, "{case}");
             if let Some(revised) = revised {
-                let restored = revised["spec"] == wanted.object["spec"];
+                let restored = revised["spec"] == desired.object["spec"];
                 assert_eq!(restored, !changed || updates == Some("true"), "{case}");
             }
         }
     }
 
     #[test]
-    fn the_shares_of_the_exempt_level_are_the_administrators() {
-        let wanted = wanted(LEVELS, EXEMPT);
-        let mut current = wanted.object.clone();
+    fn the_shares_of_the_exempt_level_are_kept() {
+        let desired = desired(LEVELS, EXEMPT);
+        let mut current = desired.object.clone();
         current["spec"]["exempt"]["nominalConcurrencyShares"] = json!(9);
-        assert_eq!(revise(&current, &wanted), None);
+        assert_eq!(revise(&current, &desired), None);
     }
 
     #[tokio::test]
-    async fn deleted_and_changed_objects_come_back() {
+    async fn deleted_and_changed_objects_are_restored() {
         let cluster = Cluster::new().await;
         let at = |plural: &str, name: &str| format!("/apis/{GROUP}/v1/{plural}/{name}");
         for (plural, name) in [(SCHEMAS, "system-nodes"), (LEVELS, "system"), (SCHEMAS, "exempt")] {
@@ -170,7 +173,7 @@ mod tests {
         }
         let patch = json!({"spec": {"matchingPrecedence": 77}});
         let changed = at(SCHEMAS, "probes");
-        assert_eq!(cluster.ask("PATCH", &changed, "application/merge-patch+json", patch).await.0, 200);
+        assert_eq!(cluster.request("PATCH", &changed, "application/merge-patch+json", patch).await.0, 200);
         reconcile(cluster.server()).await.unwrap();
         for (plural, name) in [(SCHEMAS, "system-nodes"), (LEVELS, "system"), (SCHEMAS, "exempt")] {
             assert_eq!(cluster.json("GET", &at(plural, name), Value::Null).await.0, 200, "{name}");

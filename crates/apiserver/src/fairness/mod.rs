@@ -1,7 +1,7 @@
-//! Priority and fairness: to which FlowSchema a request belongs, and so to which priority level.
+//! API priority and fairness: finds the FlowSchema and priority level of each request.
 //!
-//! The objects are compiled when they change; a request reads the compiled form without a lock. Only classification is
-//! here: a queue set for each priority level would take a request's [`Class`] and decide when it may run.
+//! The objects are compiled when they change; a request reads the compiled form without a lock. Requests are only
+//! classified: a queue set per priority level would use the [`Class`] of a request to decide when it may run.
 
 mod classify;
 pub mod ensure;
@@ -22,22 +22,23 @@ pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 pub const SCHEMAS: &str = "flowschemas";
 pub const LEVELS: &str = "prioritylevelconfigurations";
 
-/// The classifier in use; none before the objects have been read for the first time.
+/// The current classifier; empty until the objects are loaded for the first time.
 #[derive(Default)]
 pub struct Fairness(ArcSwapOption<Classifier>);
 
 impl Fairness {
-    /// Compiles the objects as they are now.
+    /// Compiles the current objects.
     pub fn load(&self, objects: &dyn ObjectReader) {
         let classifier = Classifier::new(&objects.list(GROUP, SCHEMAS, ""), &objects.list(GROUP, LEVELS, ""));
         self.0.store(Some(Arc::new(classifier)));
     }
 
+    /// Whether the objects were loaded.
     pub fn is_loaded(&self) -> bool {
         self.0.load().is_some()
     }
 
-    /// The class of a request. Streams have none: they hold no seat while they go on.
+    /// The class of a request. Streams have none: they hold no seat.
     pub fn classify(&self, user: &User, target: &Target) -> Option<Arc<Class>> {
         if target.verb != "watch" && deadline::is_long_running(target) {
             return None;
@@ -63,7 +64,7 @@ mod tests {
     use crate::request_tests::Cluster;
 
     #[tokio::test]
-    async fn answers_name_the_schema_and_the_level_by_uid() {
+    async fn responses_name_the_schema_and_the_level_by_uid() {
         let cluster = Cluster::new().await;
         let admin = User::named("admin", &["system:masters", "system:authenticated"]);
         let ann = User::named("ann", &["system:authenticated"]);
@@ -77,8 +78,8 @@ mod tests {
             let request = Request::get(path).body(Full::new(Bytes::new())).unwrap();
             let response = cluster.server().handle(request, &Sender::Trusted(Arc::new(user.clone()))).await;
             assert_eq!(response.status(), code, "{path}");
-            let told = |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
-            let told = (told("x-kubernetes-pf-flowschema-uid"), told("x-kubernetes-pf-prioritylevel-uid"));
+            let header = |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+            let headers = (header("x-kubernetes-pf-flowschema-uid"), header("x-kubernetes-pf-prioritylevel-uid"));
             let uid = async |plural: &str, name: &str| {
                 let object = cluster.json("GET", &format!("/apis/{GROUP}/v1/{plural}/{name}"), Value::Null).await.1;
                 Some(object["metadata"]["uid"].as_str().unwrap().to_owned())
@@ -87,7 +88,7 @@ mod tests {
                 Some((schema, level)) => (uid(SCHEMAS, schema).await, uid(LEVELS, level).await),
                 None => (None, None),
             };
-            assert_eq!(told, expected, "{} {path}", user.name);
+            assert_eq!(headers, expected, "{} {path}", user.name);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether FlowSchemas refer to priority levels that exist, as their status says; and the compiled form of both.
+//! Sets the Dangling condition of FlowSchemas and recompiles the classifier on every change.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
 pub async fn run(server: Arc<ApiServer>) {
     let step = |server| async move { reconcile(&server).await };
     tokio::join!(
-        status_sync::follow(server.clone(), GROUP, SCHEMAS, step),
-        status_sync::follow(server.clone(), GROUP, LEVELS, step),
+        status_sync::on_change(server.clone(), GROUP, SCHEMAS, step),
+        status_sync::on_change(server.clone(), GROUP, LEVELS, step),
     );
 }
 
 async fn reconcile(server: &Arc<ApiServer>) -> bool {
     server.fairness.load(&*server.objects);
-    let mut settled = true;
+    let mut done = true;
     if let Err(error) = ensure::create_missing(server).await {
         tracing::warn!(%error, "cannot create the built-in flow control objects");
-        settled = false;
+        done = false;
     }
     for schema in server.objects.list(GROUP, SCHEMAS, "") {
         let level = schema.text(&["spec", "priorityLevelConfiguration", "name"]);
@@ -39,27 +39,27 @@ async fn reconcile(server: &Arc<ApiServer>) -> bool {
             "status": {"conditions": [condition]},
         });
         let path = format!("/apis/{GROUP}/v1/{SCHEMAS}/{name}");
-        settled &= status_sync::apply(server, &path, "system:apiserver", MANAGER, &configuration).await;
+        done &= status_sync::apply(server, &path, "system:apiserver", MANAGER, &configuration).await;
     }
-    settled
+    done
 }
 
-/// The condition that a schema should have, where it has another or none.
+/// The condition to set on a schema; `None` if it is set already.
 fn dangling(schema: &Value, exists: bool, now: Timestamp) -> Option<Value> {
     let level = schema.text(&["spec", "priorityLevelConfiguration", "name"]);
     let (status, reason, what) =
         if exists { ("False", "Found", "and it exists") } else { ("True", "NotFound", "but there is no such object") };
     let message = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} {what}");
-    let wanted = (status, reason, message.as_str());
-    let told = schema.items(&["status", "conditions"]).iter().any(|own| {
+    let expected = (status, reason, message.as_str());
+    let is_set = schema.items(&["status", "conditions"]).iter().any(|own| {
         own.text(&["type"]) == "Dangling"
-            && (own.text(&["status"]), own.text(&["reason"]), own.text(&["message"])) == wanted
+            && (own.text(&["status"]), own.text(&["reason"]), own.text(&["message"])) == expected
     });
     let condition = || {
         json!({"type": "Dangling", "status": status, "reason": reason, "message": message,
             "lastTransitionTime": time::seconds(now)})
     };
-    (!told).then(condition)
+    (!is_set).then(condition)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Connections: TLS, HTTP/1.1 and HTTP/2, and who is at the other end.
+//! Listens for TLS connections, and authenticates the client certificate of each.
 
 #[cfg(test)]
-mod abuse;
-mod service;
+mod hostile_client_tests;
+mod in_process;
 
-pub use service::InProcess;
+pub use in_process::InProcess;
 
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ pub async fn serve(
     serving: Arc<Serving>,
     stop: tokio::sync::watch::Receiver<bool>,
 ) {
-    serve_within(server, listener, serving, stop, Limits::default()).await;
+    serve_with_limits(server, listener, serving, stop, Limits::default()).await;
 }
 
-async fn serve_within(
+async fn serve_with_limits(
     server: Arc<ApiServer>,
     listener: TcpListener,
     serving: Arc<Serving>,

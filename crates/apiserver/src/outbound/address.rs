@@ -1,7 +1,7 @@
-//! Which addresses a request of a user may be forwarded to.
+//! Checks the addresses to which requests of users are forwarded.
 //!
-//! Whoever may write a Pod, a Node or an EndpointSlice chooses the address behind it. Loopback and link-local addresses
-//! would lead to services of the control plane's own host, which trust whoever reaches them.
+//! A user who may write a Pod, a Node or an EndpointSlice chooses its address. Loopback and link-local addresses would
+//! lead to services on the host of the control plane, which trust local clients.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,9 +16,9 @@ pub enum AddressError {
     Lookup { host: String, source: std::io::Error },
 }
 
-/// Whether an address is a unicast address beyond the own host and the own link.
+/// Whether an address is a unicast address beyond this host and its links.
 pub fn is_global_unicast(address: IpAddr) -> bool {
-    // An IPv4 address written as IPv6 leads to the same place.
+    // An IPv4 address in IPv6 notation reaches the same host.
     match address.to_canonical() {
         IpAddr::V4(v4) => {
             !(v4.is_unspecified() || v4.is_loopback() || v4.is_multicast() || v4.is_link_local() || v4.is_broadcast())
@@ -35,7 +35,7 @@ pub fn check(addresses: &[SocketAddr]) -> Result<(), AddressError> {
     if addresses.iter().all(|address| is_global_unicast(address.ip())) { Ok(()) } else { Err(AddressError::NotAllowed) }
 }
 
-/// Looks a host up once. Callers check and connect to the same answer: a second lookup may give another.
+/// Resolves a host once. Callers check and connect to the same addresses: another lookup may return others.
 pub async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, AddressError> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_address_refuses_the_whole_name() {
+    fn one_forbidden_address_refuses_the_name() {
         let at = |list: &[&str]| -> Vec<SocketAddr> { list.iter().map(|text| text.parse().unwrap()).collect() };
         assert!(check(&at(&["10.0.0.1:80", "10.0.0.2:80"])).is_ok());
         let mixed = check(&at(&["10.0.0.1:80", "127.0.0.1:80"])).unwrap_err();

@@ -1,4 +1,4 @@
-//! Whom to call: a URL, or a service of the cluster.
+//! The server that a webhook or APIService names: a URL, or a Service of the cluster.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::object_reader::ObjectReader;
 
-/// A server as an object names it.
+/// A server that an object names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Destination {
     /// The name its certificate must be valid for.
@@ -18,7 +18,7 @@ pub struct Destination {
     pub path: String,
     /// Namespace and name of the service behind it.
     pub service: Option<(String, String)>,
-    /// PEM of the authorities that may have signed its certificate; those of the system where it is empty.
+    /// PEM of the authorities that may have signed its certificate; empty for those of the system.
     pub authorities: String,
 }
 
@@ -67,7 +67,7 @@ impl Destination {
         }
     }
 
-    /// Where to connect to: the address behind the service, or what the URL says.
+    /// The address to connect to: an endpoint of the Service, or the host of the URL.
     pub fn resolve(&self, objects: &dyn ObjectReader) -> Result<(String, u16), String> {
         match &self.service {
             None => Ok((self.host.clone(), self.port)),
@@ -76,8 +76,8 @@ impl Destination {
     }
 }
 
-/// The shortest path of the same meaning: rooted, without empty, `.` and `..` segments, and without a slash at its end.
-/// Servers would answer another with a redirect, which is not followed.
+/// Normalizes a path: rooted, without empty, `.` and `..` segments, and without a trailing slash. Servers would redirect
+/// other paths, and redirects are refused.
 fn clean_path(path: &str) -> String {
     let mut segments: Vec<&str> = Vec::new();
     for segment in path.split('/') {
@@ -95,8 +95,7 @@ pub(crate) fn decode_bundle(bundle: &str) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| error.to_string())
 }
 
-/// One of the ready addresses behind a port of a service. They are called directly, so that this server needs no
-/// service proxy beside it.
+/// A ready endpoint of a Service. Endpoints are called directly, so that this server needs no service proxy on its host.
 fn endpoint_of(objects: &dyn ObjectReader, namespace: &str, name: &str, port: u16) -> Result<(String, u16), String> {
     let service = objects.get("", "services", namespace, name).ok_or_else(|| format!("service {name:?} not found"))?;
     let ports = service.items(&["spec", "ports"]);
@@ -127,7 +126,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn urls_and_services_are_read() {
+    fn urls_and_services_are_parsed() {
         let of = |config: Value| Destination::of_webhook(&config).map(|to| (to.authority(), to.path));
         assert_eq!(of(json!({"url": "https://a.example/x?y=1"})), Ok(("a.example".into(), "/x?y=1".into())));
         assert_eq!(of(json!({"url": "https://[::1]:8443"})), Ok(("[::1]:8443".into(), "/".into())));
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_are_called_at_clean_paths() {
+    fn paths_of_webhooks_are_normalized() {
         for (path, clean) in [
             ("", "/"),
             ("/", "/"),
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn services_lead_to_ready_endpoints() {
+    fn services_resolve_to_ready_endpoints() {
         let objects = Fixed::new(vec![
             (
                 "",

@@ -1,22 +1,21 @@
-//! Calls to servers that the cluster names: webhooks and aggregated APIs.
+//! Requests to other servers: webhooks, aggregated API servers and kubelets.
 //!
-//! In: a destination, as an object of the API names it, and what to send. Out: the answer, or why there is none, in the
-//! words that clients of Kubernetes know. Connections are kept and used again.
+//! Errors use the messages of Kubernetes, which clients see. Connections to webhooks are pooled.
 
 mod address;
 mod destination;
-mod pass;
 mod pool;
+mod proxy;
 #[cfg(test)]
-pub(crate) mod testing;
+pub(crate) mod test_server;
 mod tls;
 
 pub use address::{AddressError, check as check_addresses, is_global_unicast, lookup};
 pub use destination::Destination;
 pub(crate) use destination::decode_bundle;
-pub use pass::{Passed, failed_upgrade, onward_headers, pass};
 pub use pool::{Connection, dial};
-pub use tls::{Identity, Trust, client_config, shown_tls_error};
+pub use proxy::{ProxiedResponse, failed_upgrade, forward_request, forwarded_headers};
+pub use tls::{Identity, Trust, client_config, describe_tls_error};
 
 pub(crate) use tls::AnyCertificate;
 
@@ -30,49 +29,49 @@ use http_body_util::{BodyExt, Full, Limited};
 use crate::object_reader::ObjectReader;
 use pool::Pool;
 
-/// No answer of a webhook is larger.
-const ANSWER_LIMIT: usize = 16 * 1024 * 1024;
-const AGENT: &str = "kube-apiserver-admission";
+/// The largest response of a webhook.
+const MAX_RESPONSE_SIZE: usize = 16 * 1024 * 1024;
+const USER_AGENT_VALUE: &str = "kube-apiserver-admission";
 
-/// What keeps connections to webhooks.
+/// Calls webhooks.
 #[derive(Default)]
-pub struct Outbound {
+pub struct WebhookClient {
     pool: Pool,
 }
 
-/// Why a webhook gave no answer that can be read.
+/// A webhook sent no usable response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// Nobody answered.
+    /// No response.
     #[error("Post \"{url}\": {why}")]
     Unreachable { url: String, why: String },
-    /// The answer is a failure.
+    /// The response is an error.
     #[error("{text}")]
     Refused { code: u16, text: String },
 }
 
-impl Outbound {
-    /// Sends JSON and gives the body of a successful answer.
+impl WebhookClient {
+    /// Sends JSON and returns the body of a successful response.
     pub async fn post(
         &self,
         objects: &dyn ObjectReader,
         to: &Destination,
         body: Bytes,
-        limit: Duration,
+        timeout: Duration,
     ) -> Result<Bytes, CallError> {
-        let path = with_timeout(&to.path, limit);
+        let path = with_timeout(&to.path, timeout);
         let unreachable =
             |why: String| CallError::Unreachable { url: format!("https://{}{path}", to.authority()), why };
-        let answered = tokio::time::timeout(limit, self.exchange(objects, to, &path, body)).await;
-        let (code, body) = match answered {
-            Ok(Ok(answered)) => answered,
+        let exchanged = tokio::time::timeout(timeout, self.exchange(objects, to, &path, body)).await;
+        let (code, body) = match exchanged {
+            Ok(Ok(response)) => response,
             Ok(Err(why)) => return Err(unreachable(why)),
             Err(_) => return Err(unreachable("context deadline exceeded".to_owned())),
         };
         if code.is_success() {
             return Ok(body);
         }
-        Err(CallError::Refused { code: code.as_u16(), text: shown_failure(code, &body) })
+        Err(CallError::Refused { code: code.as_u16(), text: describe_failure(code, &body) })
     }
 
     async fn exchange(
@@ -88,16 +87,16 @@ impl Outbound {
                 None => (pool::connect(objects, to).await?, true),
             };
             let request = request(to, path, body.clone())?;
-            let answer = match connection.send_request(request).await {
-                Ok(answer) => answer,
-                // The other end may have closed a connection that nobody used for a while.
+            let response = match connection.send_request(request).await {
+                Ok(response) => response,
+                // The webhook may have closed an idle connection.
                 Err(_) if !fresh => continue,
-                Err(error) => return Err(shown_http_error(&error)),
+                Err(error) => return Err(describe_http_error(&error)),
             };
-            let code = answer.status();
-            let body = Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await;
+            let code = response.status();
+            let body = Limited::new(response.into_body(), MAX_RESPONSE_SIZE).collect().await;
             let body = body.map_err(|error| error.to_string())?.to_bytes();
-            self.pool.keep(to, connection);
+            self.pool.put(to, connection);
             return Ok((code, body));
         }
     }
@@ -109,17 +108,17 @@ fn request(to: &Destination, path: &str, body: Bytes) -> Result<Request<Full<Byt
     headers.insert(HOST, HeaderValue::from_str(&to.authority()).map_err(|error| error.to_string())?);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, */*"));
-    headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    headers.insert(USER_AGENT, HeaderValue::from_static(USER_AGENT_VALUE));
     Ok(request)
 }
 
-fn with_timeout(path: &str, limit: Duration) -> String {
+fn with_timeout(path: &str, timeout: Duration) -> String {
     let sign = if path.contains('?') { '&' } else { '?' };
     let path = if path.is_empty() { "/" } else { path };
-    format!("{path}{sign}timeout={}s", limit.as_secs())
+    format!("{path}{sign}timeout={}s", timeout.as_secs())
 }
 
-fn shown_http_error(error: &hyper::Error) -> String {
+fn describe_http_error(error: &hyper::Error) -> String {
     if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
         "EOF".to_owned()
     } else {
@@ -127,8 +126,8 @@ fn shown_http_error(error: &hyper::Error) -> String {
     }
 }
 
-/// What a client says of an answer that is no success.
-fn shown_failure(code: StatusCode, body: &[u8]) -> String {
+/// The message of Kubernetes clients for an error response.
+fn describe_failure(code: StatusCode, body: &[u8]) -> String {
     match code.as_u16() {
         400 => "the server rejected our request for an unknown reason".to_owned(),
         401 => "the server has asked for the client to provide credentials".to_owned(),
@@ -156,11 +155,11 @@ mod tests {
 
     /// CVE-2020-8561.
     #[tokio::test]
-    async fn a_webhook_redirects_no_call() {
-        let elsewhere = testing::TestServer::start(|_, _| serde_json::json!({"ok": true})).await;
+    async fn redirects_of_webhooks_are_not_followed() {
+        let elsewhere = test_server::TestServer::start(|_, _| serde_json::json!({"ok": true})).await;
         for code in [301, 302, 307, 308] {
             let target = format!("https://localhost:{}/", elsewhere.port);
-            let webhook = testing::TestServer::respond(None, move |_| {
+            let webhook = test_server::TestServer::respond(None, move |_| {
                 http::Response::builder()
                     .status(code)
                     .header(http::header::LOCATION, &target)
@@ -170,18 +169,18 @@ mod tests {
             .await;
             let to = Destination::of_webhook(&webhook.client_config("//admit")).unwrap();
             let objects = crate::object_reader::tests::Fixed::new(Vec::new());
-            let outbound = Outbound::default();
-            let error = outbound.post(&objects, &to, Bytes::new(), Duration::from_secs(10)).await.unwrap_err();
+            let client = WebhookClient::default();
+            let error = client.post(&objects, &to, Bytes::new(), Duration::from_secs(10)).await.unwrap_err();
             let text = format!("the server responded with the status code {code} but did not return more information");
             assert_eq!(error, CallError::Refused { code, text });
-            let asked: Vec<String> = webhook.received().into_iter().map(|request| request.path).collect();
-            assert_eq!(asked, ["/admit?timeout=10s"]);
+            let paths: Vec<String> = webhook.received().into_iter().map(|request| request.path).collect();
+            assert_eq!(paths, ["/admit?timeout=10s"]);
         }
         assert_eq!(elsewhere.connections(), 0);
     }
 
     #[test]
-    fn timeouts_are_told_to_the_other_end() {
+    fn the_timeout_is_sent_to_the_webhook() {
         assert_eq!(with_timeout("/admit", Duration::from_secs(10)), "/admit?timeout=10s");
         assert_eq!(with_timeout("", Duration::from_secs(3)), "/?timeout=3s");
     }

@@ -1,4 +1,4 @@
-//! Connections to other servers, kept for the next call.
+//! A pool of connections to webhooks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,15 +15,16 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::destination::Destination;
-use super::tls::{Trust, client_config, shown_tls_error};
+use super::tls::{Trust, client_config, describe_tls_error};
 use crate::object_reader::ObjectReader;
 
+/// A connection that speaks HTTP/1.1.
 pub type Connection = SendRequest<Full<Bytes>>;
 
-/// A connection that nobody used for this long is closed: what is behind a service changes.
-const IDLE: Duration = Duration::from_secs(30);
-/// More connections to one destination are not kept.
-const KEPT: usize = 25;
+/// Idle connections are closed after this time, because the endpoints of a Service change.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The most idle connections to one destination.
+const MAX_IDLE: usize = 25;
 
 #[derive(Default)]
 pub(super) struct Pool {
@@ -31,47 +32,49 @@ pub(super) struct Pool {
 }
 
 impl Pool {
+    /// Removes an idle connection from the pool.
     pub fn take(&self, to: &Destination) -> Option<Connection> {
         let mut idle = self.idle.lock();
         let connections = idle.get_mut(to)?;
         while let Some((connection, since)) = connections.pop() {
-            if since.elapsed() < IDLE && connection.is_ready() {
+            if since.elapsed() < IDLE_TIMEOUT && connection.is_ready() {
                 return Some(connection);
             }
         }
         None
     }
 
-    pub fn keep(&self, to: &Destination, connection: Connection) {
+    /// Returns a connection to the pool.
+    pub fn put(&self, to: &Destination, connection: Connection) {
         let mut idle = self.idle.lock();
         idle.retain(|_, connections| {
-            connections.retain(|(connection, since)| since.elapsed() < IDLE && !connection.is_closed());
+            connections.retain(|(connection, since)| since.elapsed() < IDLE_TIMEOUT && !connection.is_closed());
             !connections.is_empty()
         });
         let connections = match idle.get_mut(to) {
             Some(connections) => connections,
             None => idle.entry(Arc::new(to.clone())).or_default(),
         };
-        if connections.len() < KEPT {
+        if connections.len() < MAX_IDLE {
             connections.push((connection, Instant::now()));
         }
     }
 }
 
-/// A new connection that speaks HTTP.
+/// Opens an HTTP connection.
 pub(super) async fn connect(objects: &dyn ObjectReader, to: &Destination) -> Result<Connection, String> {
     let config = client_config(&Trust::Authorities(to.authorities.clone()), None).map_err(|error| error.to_string())?;
     let stream = dial(objects, to, config).await?;
     let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     tokio::spawn(async move {
         if let Err(error) = driver.await {
-            tracing::debug!(%error, "a connection to a webhook ended");
+            tracing::debug!(%error, "a connection to a webhook failed");
         }
     });
     Ok(sender)
 }
 
-/// A new connection, encrypted.
+/// Opens a TLS connection.
 pub async fn dial(
     objects: &dyn ObjectReader,
     to: &Destination,
@@ -79,13 +82,13 @@ pub async fn dial(
 ) -> Result<TlsStream<TcpStream>, String> {
     let (host, port) = to.resolve(objects)?;
     let stream =
-        TcpStream::connect((host.as_str(), port)).await.map_err(|error| shown_dial_error(&host, port, &error))?;
+        TcpStream::connect((host.as_str(), port)).await.map_err(|error| describe_dial_error(&host, port, &error))?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let name = ServerName::try_from(to.host.clone()).map_err(|error| error.to_string())?;
-    TlsConnector::from(config).connect(name, stream).await.map_err(|error| shown_tls_error(&error, &to.host))
+    TlsConnector::from(config).connect(name, stream).await.map_err(|error| describe_tls_error(&error, &to.host))
 }
 
-fn shown_dial_error(host: &str, port: u16, error: &std::io::Error) -> String {
+fn describe_dial_error(host: &str, port: u16, error: &std::io::Error) -> String {
     let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     match error.kind() {
         std::io::ErrorKind::ConnectionRefused => format!("dial tcp {address}: connect: connection refused"),

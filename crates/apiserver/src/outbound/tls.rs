@@ -1,4 +1,4 @@
-//! Whom to believe when calling another server, and how failures are told.
+//! TLS of outbound connections: trusted authorities, client certificates and error messages.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,25 +10,26 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
-/// Where the system keeps the authorities it trusts.
-const SYSTEM: [&str; 3] =
+/// Files with the authorities that the system trusts.
+const SYSTEM_BUNDLES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-/// Whose certificates are good.
+/// Which server certificates are accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Trust {
-    /// Those of these authorities (PEM), or of the system's where there are none.
+    /// Those of these authorities (PEM), or of the system if it is empty.
     Authorities(String),
     Anyone,
 }
 
-/// What this server shows of itself; both PEM.
+/// A client certificate and its key, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub certificate: String,
     pub key: String,
 }
 
+/// A TLS configuration for HTTP/1.1.
 pub fn client_config(trust: &Trust, identity: Option<&Identity>) -> Result<Arc<ClientConfig>, Error> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
@@ -54,11 +55,10 @@ pub fn client_config(trust: &Trust, identity: Option<&Identity>) -> Result<Arc<C
 
 fn system_authorities() -> &'static str {
     static FOUND: OnceLock<String> = OnceLock::new();
-    FOUND.get_or_init(|| SYSTEM.iter().find_map(|path| std::fs::read_to_string(path).ok()).unwrap_or_default())
+    FOUND.get_or_init(|| SYSTEM_BUNDLES.iter().find_map(|path| std::fs::read_to_string(path).ok()).unwrap_or_default())
 }
 
-/// Believes certificates signed by an authority, and those that are named as authorities themselves: a server may have
-/// signed its own.
+/// Accepts certificates signed by an authority, and the authorities themselves: a server may use a self-signed one.
 #[derive(Debug)]
 struct Verifier {
     chains: Option<Arc<WebPkiServerVerifier>>,
@@ -128,7 +128,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Believes every certificate, where an object says so.
+/// Accepts every certificate, for `insecureSkipTLSVerify` and the like.
 #[derive(Debug)]
 pub(crate) struct AnyCertificate(pub Arc<CryptoProvider>);
 
@@ -169,8 +169,8 @@ impl ServerCertVerifier for AnyCertificate {
     }
 }
 
-/// A failed handshake in the words that clients of Kubernetes know.
-pub fn shown_tls_error(error: &std::io::Error, host: &str) -> String {
+/// The message of Kubernetes for a failed handshake.
+pub fn describe_tls_error(error: &std::io::Error, host: &str) -> String {
     const FAILED: &str = "tls: failed to verify certificate: x509:";
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match inner {

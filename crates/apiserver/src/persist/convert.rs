@@ -55,7 +55,7 @@ impl Converter {
         let destination = self.destination.as_ref().map_err(|why| failed(why))?;
         let body = Bytes::from(review.to_string());
         let response = server
-            .outbound
+            .webhook_client
             .post(&*server.objects, destination, body, WEBHOOK_TIMEOUT)
             .await
             .map_err(|why| failed(&why))?;

@@ -65,7 +65,7 @@ async fn insert_once(call: &ResourceRequest<'_>, mut object: Value, options: &Wr
             object.set(&["metadata", "name"], generated);
         }
     }
-    let reservation = call.server.services.begin_create(call, &mut object, options.dry_run).await?;
+    let reservation = call.server.services.allocate_for_create(call, &mut object, options.dry_run).await?;
     strategy::prepare_create(call, &mut object);
     strategy::validate_create(call, &object)?;
     call.admit(Phase::Validate, Operation::Create, &mut object, None, options.dry_run).await?;
@@ -85,7 +85,7 @@ async fn insert_once(call: &ResourceRequest<'_>, mut object: Value, options: &Wr
     let storing = Instant::now();
     match call.server.store.create(&key, value, ttl(resource)).await {
         Ok(entry) => {
-            reservation.keep();
+            reservation.commit();
             let revision = entry.revision;
             journey_events::record_write(
                 call,

@@ -129,7 +129,7 @@ pub async fn delete(call: &ResourceRequest<'_>, name: &str, options: &DeleteOpti
                             call,
                             &WriteEvent { verb: "removed", resource, object: &old, revision, storing },
                         );
-                        call.server.services.after_delete(call, &old).await;
+                        call.server.services.release_deleted(call, &old).await;
                         let mut gone = old.clone();
                         stored::set_revision(&mut gone, revision);
                         return Ok(Deleted { response: response_for(call, Outcome::Unstored(gone), &old), gone: true });
@@ -167,7 +167,7 @@ async fn remove(call: &ResourceRequest<'_>, key: &str, mut entry: Arc<Entry>, ob
             Err(error) => return Err(store_error(error)),
         }
     }
-    call.server.services.after_delete(call, object).await;
+    call.server.services.release_deleted(call, object).await;
     Ok(())
 }
 

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use knarr_api::status::Status;
 use knarr_api::value::{Read, Write as _};
 use knarr_store::{Entry, Error};
 use serde_json::Value;
 
 use super::strategy::{self, Phase};
-use super::{Outcome, convert, create, managed_fields, store_error, stored};
+use super::{Outcome, convert, create, managed_fields, patch, store_error, stored};
 use crate::admit::Operation;
+use crate::decode;
 use crate::journey_events::{self, WriteEvent};
 use crate::resource_request::ResourceRequest;
-use crate::route::options::WriteOptions;
+use crate::route::options::{WriteKind, WriteOptions};
 
 /// Builds the new object from the current one, both in the served version. There is no current one when the object is to
 /// be created. It is called again when another writer was faster.
@@ -59,6 +61,27 @@ pub async fn update(
             }
         }
     }
+}
+
+/// Replaces the object that the request names by the one in the body.
+pub async fn replace(call: &ResourceRequest<'_>, body: &Bytes) -> Result<Updated, Status> {
+    let options = WriteOptions::parse(call.query, call.headers, WriteKind::Update)?;
+    let mut object = decode::object(call, body, options.field_validation)?;
+    patch::check_name(call, &object)?;
+    strategy::match_namespace(call, &mut object)?;
+    strategy::deduplicate_owners(call, &mut object, false);
+    let may_create = call.resource.custom.is_none()
+        && call.resource.rules.allows_create_on_update()
+        && call.target.subresource.is_empty();
+    update(call, &options, may_create, &mut |current| {
+        let mut object = object.clone();
+        if let Some(current) = current {
+            check_identity(call, &object, current)?;
+        }
+        managed_fields::record(call, current, &mut object, &options)?;
+        Ok(object)
+    })
+    .await
 }
 
 enum Failure {
@@ -112,7 +135,7 @@ async fn change_once(
         strategy::deduplicate_owners(call, &mut object, true);
     }
     check_version(call, &mut object, &old)?;
-    let reservation = call.server.services.begin_update(call, &mut object, &old, options.dry_run).await?;
+    let reservation = call.server.services.allocate_for_update(call, &mut object, &old, options.dry_run).await?;
     strategy::match_namespace(call, &mut object)?;
     strategy::prepare_update(call, &mut object, &old);
     strategy::validate_update(call, &object, &old)?;
@@ -134,7 +157,7 @@ async fn change_once(
     let storing = Instant::now();
     match call.server.store.update(key, value, entry.revision, create::ttl(resource)).await {
         Ok(entry) => {
-            reservation.keep();
+            reservation.commit();
             let (verb, revision) = (call.target.verb.as_str(), entry.revision);
             journey_events::record_write(call, &WriteEvent { verb, resource, object: &object, revision, storing });
             Ok(Updated { outcome: Outcome::Stored(entry), created: false })
@@ -205,7 +228,7 @@ async fn remove(call: &ResourceRequest<'_>, key: &str, entry: &Arc<Entry>, old: 
                 call,
                 &WriteEvent { verb: "removed", resource, object: old, revision, storing },
             );
-            call.server.services.after_delete(call, old).await;
+            call.server.services.release_deleted(call, old).await;
             Ok(())
         }
         Err(Error::Conflict { current: Some(current), .. }) => Err(Failure::Overtaken(Some(current))),

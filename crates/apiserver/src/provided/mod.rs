@@ -1,10 +1,8 @@
-//! Kinds whose objects are made when somebody asks for them instead of being stored: the seam at which a part of this
-//! process serves a group version of its own, beside what the catalogue keeps in the store.
+//! Kinds whose objects are computed on request instead of being stored.
 //!
-//! Such a kind is described in the words of a custom resource definition, and from there on is discovered, documented,
-//! selected from and shown as a table like any other. A request for it is authenticated and authorized as all are; then
-//! its [`Provider`] is asked. An APIService that names a Service for the same group version comes first: who installs a
-//! server of his own for it replaces ours.
+//! A provided kind is described by a custom resource definition, so that discovery, OpenAPI, selectors and tables work for
+//! it. After authorization its [`Provider`] computes the objects. An APIService with a Service for the same group version
+//! takes precedence, so that an installed server replaces this one.
 
 pub mod resource_metrics;
 
@@ -28,26 +26,27 @@ use crate::route::accept::{Format, Shape};
 use crate::route::options::ListOptions;
 use crate::state::ApiServer;
 
-/// Makes the objects of one kind.
+/// Computes the objects of one kind.
 #[async_trait]
 pub trait Provider: Send + Sync {
-    /// All objects of a namespace, or of all namespaces where it is empty, by namespace and name.
+    /// All objects of a namespace, or of all namespaces if it is empty, sorted by namespace and name.
     async fn list(&self, server: &Arc<ApiServer>, namespace: &str) -> Result<Vec<Value>, Status>;
 
+    /// One object.
     async fn get(&self, server: &Arc<ApiServer>, namespace: &str, name: &str) -> Result<Value, Status>;
 
-    /// What a table shows of an object after its name, in the order of the definition's columns.
+    /// The cells of a table after the name, in the order of the columns of the definition.
     fn cells(&self, object: &Value) -> Vec<Value>;
 }
 
 /// A kind to be served.
 pub struct ProvidedKind {
-    /// A CustomResourceDefinition with one version; what concerns storing does not matter.
+    /// A CustomResourceDefinition with one version; its storage settings are ignored.
     pub definition: Value,
     pub provider: Arc<dyn Provider>,
 }
 
-/// All kinds that are provided, for as long as the server lives.
+/// All provided kinds; they do not change while the server runs.
 #[derive(Default)]
 pub struct Provided(Vec<Served>);
 
@@ -67,27 +66,29 @@ impl Provided {
         Provided(served.collect())
     }
 
+    /// Whether a kind of the group is provided.
     pub fn serves(&self, group: &str) -> bool {
         self.0.iter().any(|served| served.kind.group == group)
     }
 
-    /// The kinds with what serving them needs.
+    /// The kinds with their types.
     pub fn kinds(&self) -> impl Iterator<Item = (Arc<Kind>, Arc<CustomType>)> + Clone {
         self.0.iter().map(|served| (served.kind.clone(), served.custom.clone()))
     }
 
-    /// The same by their paths.
+    /// The types by the path of their kind.
     pub fn by_path(&self) -> HashMap<String, Arc<CustomType>> {
         self.kinds().map(|(kind, custom)| (path_of(&kind.group, &kind.version, &kind.plural), custom)).collect()
     }
 
+    /// The provider of a kind.
     pub fn provider(&self, kind: &Kind) -> Option<&Arc<dyn Provider>> {
         let same = |own: &Kind| own.group == kind.group && own.version == kind.version && own.plural == kind.plural;
         self.0.iter().find(|served| same(&served.kind)).map(|served| &served.provider)
     }
 }
 
-/// Answers a request for a provided kind.
+/// Handles a request for a provided kind.
 pub async fn serve(
     server: &Arc<ApiServer>,
     provider: &dyn Provider,

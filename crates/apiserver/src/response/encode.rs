@@ -15,8 +15,9 @@ use super::yaml;
 use super::{Body, with_type};
 use crate::kinds::Resource;
 use crate::persist::list::Listed;
-use crate::persist::{Outcome, stored};
+use crate::persist::{Outcome, convert, stored};
 use crate::route::accept::{Encoding, Format, Shape};
+use crate::state::ApiServer;
 
 /// Lists are sent in chunks of about this size, so that the first is sent while the next is encoded.
 const CHUNK_SIZE: usize = 256 * 1024;
@@ -53,6 +54,19 @@ pub fn object(
         }
     };
     Ok(value(&shaped, code, format))
+}
+
+/// A response with the object after a write, converted to the served version.
+pub async fn written(
+    server: &ApiServer,
+    resource: &Resource,
+    outcome: Outcome,
+    code: u16,
+    format: &Format,
+    include: IncludeObject,
+) -> Result<Response<Body>, Status> {
+    let outcome = convert::outcome(server, resource, outcome).await?;
+    object(resource, &outcome, code, format, include)
 }
 
 fn not_acceptable(text: String) -> Status {

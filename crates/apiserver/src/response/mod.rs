@@ -8,7 +8,7 @@ mod yaml;
 mod yaml_text;
 
 pub use body::Body;
-pub use encode::{list, object, served_bytes, value};
+pub use encode::{list, object, served_bytes, value, written};
 pub use gzip::compress;
 pub use table::{IncludeObject, Tables, partial, serves_stored_metadata};
 

@@ -1,4 +1,4 @@
-//! Which address families a Service has, from what it asks for and what the cluster offers.
+//! The IP families of a Service: the requested ones, or defaults from the ranges of the cluster.
 
 use knarr_api::field::{Errors, Path};
 use knarr_api::status::Status;
@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{SERVICE, is_external, texts};
 
+/// An IP family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     V4,
@@ -57,8 +58,8 @@ impl Family {
 const SINGLE: &str = "SingleStack";
 const REQUIRE: &str = "RequireDualStack";
 
-/// Sets a Service's policy and families where they are not set, or refuses what does not fit.
-pub fn settle(service: &mut Value, old: Option<&Value>, offered: &[Family]) -> Result<(), Status> {
+/// Sets the default policy and families of a Service, or refuses families that the cluster does not have.
+pub fn set_defaults(service: &mut Value, old: Option<&Value>, offered: &[Family]) -> Result<(), Status> {
     if is_external(service) || unchanged_preference(service, old) {
         return Ok(());
     }
@@ -130,7 +131,7 @@ pub fn settle(service: &mut Value, old: Option<&Value>, offered: &[Family]) -> R
     Ok(())
 }
 
-/// A Service that prefers two families keeps what it has while nothing about it changes.
+/// A Service that prefers two families keeps its families while nothing else about them changes.
 fn unchanged_preference(service: &Value, old: Option<&Value>) -> bool {
     let Some(old) = old else { return false };
     service.text(&["spec", "ipFamilyPolicy"]) == "PreferDualStack"
@@ -139,7 +140,7 @@ fn unchanged_preference(service: &Value, old: Option<&Value>) -> bool {
             .all(|field| service.at(&["spec", field]) == old.at(&["spec", field]))
 }
 
-/// Giving up the second family needs to be said.
+/// The second family is released only with the policy SingleStack.
 fn check_reduction(service: &mut Value, old: &Value, policy: &str) -> Result<(), Status> {
     for (field, what) in [("clusterIPs", "secondary cluster IP"), ("ipFamilies", "secondary IP family")] {
         let (new_values, old_values) = (texts(service, field), texts(old, field));
@@ -168,9 +169,9 @@ fn check_single(service: &Value, policy: &str, ips: &[String], families: &[Strin
     Ok(())
 }
 
-fn refuse(service: &Value, say: impl FnOnce(&mut Errors, &Path<'_>)) -> Result<(), Status> {
+fn refuse(service: &Value, add: impl FnOnce(&mut Errors, &Path<'_>)) -> Result<(), Status> {
     let mut errors = Errors::new();
-    say(&mut errors, &Path::root("spec"));
+    add(&mut errors, &Path::root("spec"));
     Err(Status::invalid(SERVICE, service.text(&["metadata", "name"]), &errors))
 }
 
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_follow_the_policy() {
+    fn families_depend_on_the_policy() {
         let both = [Family::V4, Family::V6];
         for (spec, offered, policy, families) in [
             (json!({"type": "ClusterIP"}), &both[..1], "SingleStack", json!(["IPv4"])),
@@ -200,11 +201,11 @@ mod tests {
             (json!({"clusterIP": "fd00::1", "clusterIPs": ["fd00::1"]}), &both[..], "SingleStack", json!(["IPv6"])),
         ] {
             let mut service = json!({"metadata": {"name": "s"}, "spec": spec});
-            settle(&mut service, None, offered).unwrap();
+            set_defaults(&mut service, None, offered).unwrap();
             assert_eq!(service["spec"]["ipFamilyPolicy"], policy, "{service}");
             assert_eq!(service["spec"]["ipFamilies"], families, "{service}");
         }
         let mut service = json!({"metadata": {"name": "s"}, "spec": {"ipFamilyPolicy": "RequireDualStack"}});
-        assert!(settle(&mut service, None, &both[..1]).is_err());
+        assert!(set_defaults(&mut service, None, &both[..1]).is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! The Service by which everything in the cluster finds the API servers, and what is behind it.
+//! The Service `kubernetes`, by which pods reach the API servers, and its endpoints.
 //!
 //! Each server holds a lease under its address. The endpoints are the addresses of all leases, so that servers which
-//! share a store agree on them, and one that is gone leaves them when its lease runs out.
+//! share a store agree on them. The address of a stopped server leaves them when its lease expires.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -16,25 +16,25 @@ use knarr_store::{Error, Range, Store};
 use serde_json::{Value, json};
 
 use super::range::first_address;
+use crate::loopback;
 use crate::persist::store_error;
-use crate::startup::write;
 use crate::state::ApiServer;
 
 const NAME: &str = "kubernetes";
 const NAMESPACE: &str = "default";
 
 const LEASES: &str = "/registry/masterleases/";
-const LEASE_TIME: Duration = Duration::from_secs(15);
-const INTERVAL: Duration = Duration::from_secs(10);
-/// How often a lease is tried to be written while others write it too.
-const LEASE_ATTEMPTS: usize = 5;
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+const RENEW_INTERVAL: Duration = Duration::from_secs(10);
+/// How often the write of a lease is attempted when others write it too.
+const MAX_LEASE_ATTEMPTS: usize = 5;
 
-/// Keeps the Service and its endpoints until the server stops, and then leaves the endpoints to the others.
+/// Keeps the Service and its endpoints up to date until the server stops, and then removes this server from them.
 pub async fn run(server: Arc<ApiServer>, ranges: Vec<String>, advertised: SocketAddr) {
     let mut stopping = server.stopping.clone();
     loop {
         tokio::select! {
-            () = tokio::time::sleep(INTERVAL) => {}
+            () = tokio::time::sleep(RENEW_INTERVAL) => {}
             _ = stopping.wait_for(|stopping| *stopping) => break,
         }
         if let Err(error) = publish(&server, &ranges, advertised).await {
@@ -46,22 +46,22 @@ pub async fn run(server: Arc<ApiServer>, ranges: Vec<String>, advertised: Socket
     }
 }
 
-/// Makes the Service `kubernetes` and points it at the addresses that API servers are reached by.
+/// Creates the Service `kubernetes` with the addresses of the API servers as its endpoints.
 pub async fn publish(server: &Arc<ApiServer>, ranges: &[String], advertised: SocketAddr) -> Result<(), Status> {
     let Some(address) = ranges.first().and_then(|range| first_address(range)) else { return Ok(()) };
     ensure(server, "", "services", NAME, &service(address, advertised.port())).await?;
     if advertised.ip().is_loopback() {
-        tracing::info!("only this machine reaches the server: its service has no endpoints");
+        tracing::info!("the server listens on loopback only: its service has no endpoints");
         return Ok(());
     }
     renew_lease(&*server.store, advertised.ip()).await?;
     let mut addresses = leased(&*server.store, advertised.is_ipv4())?;
-    // What was just written may not be seen yet.
+    // The lease just written may not be visible yet.
     addresses.insert(advertised.ip());
-    point_at(server, &addresses, advertised.port()).await
+    set_endpoints(server, &addresses, advertised.port()).await
 }
 
-/// Takes this server out of the endpoints. The last server stays in them: whoever finds none could not come back either.
+/// Removes this server from the endpoints. The last server stays: clients without an endpoint could not recover.
 async fn withdraw(server: &Arc<ApiServer>, advertised: SocketAddr) -> Result<(), Status> {
     let key = lease_key(advertised.ip());
     if let Some(entry) = server.store.peek(&key) {
@@ -69,10 +69,10 @@ async fn withdraw(server: &Arc<ApiServer>, advertised: SocketAddr) -> Result<(),
     }
     let mut addresses = leased(&*server.store, advertised.is_ipv4())?;
     addresses.remove(&advertised.ip());
-    if addresses.is_empty() { Ok(()) } else { point_at(server, &addresses, advertised.port()).await }
+    if addresses.is_empty() { Ok(()) } else { set_endpoints(server, &addresses, advertised.port()).await }
 }
 
-async fn point_at(server: &Arc<ApiServer>, addresses: &BTreeSet<IpAddr>, port: u16) -> Result<(), Status> {
+async fn set_endpoints(server: &Arc<ApiServer>, addresses: &BTreeSet<IpAddr>, port: u16) -> Result<(), Status> {
     ensure(server, "", "endpoints", NAME, &endpoints(addresses, port)).await?;
     ensure(server, "discovery.k8s.io", "endpointslices", NAME, &slice(addresses, port)).await
 }
@@ -86,51 +86,51 @@ async fn renew_lease(store: &dyn Store, address: IpAddr) -> Result<(), Status> {
     let lease = json!({"kind": "Endpoints", "apiVersion": "v1", "subsets": [{"addresses": [{"ip": address}]}]});
     let value = Bytes::from(lease.to_string());
     let mut written = Ok(());
-    for _ in 0..LEASE_ATTEMPTS {
+    for _ in 0..MAX_LEASE_ATTEMPTS {
         let wrote = match store.peek(&key) {
-            Some(entry) => store.update(&key, value.clone(), entry.revision, Some(LEASE_TIME)).await,
-            None => store.create(&key, value.clone(), Some(LEASE_TIME)).await,
+            Some(entry) => store.update(&key, value.clone(), entry.revision, Some(LEASE_DURATION)).await,
+            None => store.create(&key, value.clone(), Some(LEASE_DURATION)).await,
         };
         match wrote {
             Ok(_) => return Ok(()),
             Err(error @ (Error::Conflict { .. } | Error::Exists(_))) => written = Err(store_error(error)),
             Err(error) => return Err(store_error(error)),
         }
-        // What this process knows may lag behind what another has written.
+        // This process may not have seen the latest write yet.
         store.sync().await.map_err(store_error)?;
     }
     written
 }
 
-/// The addresses of the servers that hold a lease, of one family as an EndpointSlice has only one.
+/// The addresses of servers with a lease, of one family, because an EndpointSlice has only one.
 fn leased(store: &dyn Store, v4: bool) -> Result<BTreeSet<IpAddr>, Status> {
     let page = store.peek_range(&Range { prefix: LEASES, ..Range::default() }).map_err(store_error)?;
     let addresses = page.entries.iter().filter_map(|entry| entry.key.strip_prefix(LEASES)?.parse::<IpAddr>().ok());
     Ok(addresses.filter(|address| address.is_ipv4() == v4).collect())
 }
 
-/// Makes an object, or gives it back the parts that matter.
+/// Creates an object, or restores its relevant fields.
 async fn ensure(
     server: &Arc<ApiServer>,
     group: &'static str,
     plural: &'static str,
     name: &str,
-    wanted: &Value,
+    desired: &Value,
 ) -> Result<(), Status> {
-    let path = write::Path { group, version: "v1", plural, namespace: NAMESPACE, name };
+    let path = loopback::ObjectPath { group, version: "v1", plural, namespace: NAMESPACE, name };
     let Some(current) = server.objects.get(group, plural, NAMESPACE, name) else {
-        return write::send(server, Method::POST, &path, wanted).await;
+        return loopback::send(server, Method::POST, &path, desired).await;
     };
-    let mut mended = (*current).clone();
-    for part in ["subsets", "addressType", "endpoints", "ports"] {
-        if wanted.has(&[part]) {
-            mended.set(&[part], wanted.at(&[part]).clone());
+    let mut revised = (*current).clone();
+    for field in ["subsets", "addressType", "endpoints", "ports"] {
+        if desired.has(&[field]) {
+            revised.set(&[field], desired.at(&[field]).clone());
         }
     }
-    if wanted.has(&["spec"]) {
-        mended.set(&["spec", "ports"], wanted.at(&["spec", "ports"]).clone());
+    if desired.has(&["spec"]) {
+        revised.set(&["spec", "ports"], desired.at(&["spec", "ports"]).clone());
     }
-    if mended == *current { Ok(()) } else { write::send(server, Method::PUT, &path, &mended).await }
+    if revised == *current { Ok(()) } else { loopback::send(server, Method::PUT, &path, &revised).await }
 }
 
 fn service(address: IpAddr, port: u16) -> Value {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_deleted_comes_back() {
+    async fn deleted_objects_are_restored() {
         let cluster = Cluster::new().await;
         for path in [SERVICE, ENDPOINTS, SLICE] {
             assert_eq!(cluster.json("DELETE", path, Value::Null).await.0, 200, "{path}");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn servers_of_one_store_are_all_endpoints_while_their_leases_last() {
+    async fn all_servers_with_a_lease_are_endpoints() {
         let cluster = Cluster::new().await;
         let server = cluster.server();
         let (first, second) = ("10.0.0.1:6443".parse().unwrap(), "10.0.0.2:6443".parse().unwrap());
@@ -224,6 +224,6 @@ mod tests {
         let left = vec!["10.0.0.1".to_owned()];
         assert_eq!(addresses(&cluster).await, (left.clone(), left.clone()));
         withdraw(server, first).await.unwrap();
-        assert_eq!(addresses(&cluster).await, (left.clone(), left), "the last one stays");
+        assert_eq!(addresses(&cluster).await, (left.clone(), left), "the last server stays");
     }
 }

@@ -1,4 +1,4 @@
-//! Which node ports are in use, and which a Service gets: no store, no clock.
+//! The set of allocated node ports, and the choice of ports for a Service. Uses no store and no clock.
 
 use std::collections::HashMap;
 
@@ -14,11 +14,11 @@ use super::SERVICE;
 
 const FIRST: u16 = 30_000;
 const LAST: u16 = 32_767;
-/// Left to those who ask for a certain port, as long as others are free.
+/// The first ports are left for requests of a specific port while others are free.
 const RESERVED: u16 = 86;
 const BYTES: usize = (LAST - FIRST) as usize / 8 + 1;
 
-/// The ports that are in use: the bits of one number, whose lowest stands for the first port.
+/// The allocated ports as a bitmap; the lowest bit is the first port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSet([u8; BYTES]);
 
@@ -29,7 +29,7 @@ impl Default for PortSet {
 }
 
 impl PortSet {
-    /// As Kubernetes records it: the number's bytes, highest first and without leading zeros, in base64.
+    /// The encoding of Kubernetes: the bytes of the bitmap in base64, highest first and without leading zeros.
     pub fn encode(&self) -> String {
         let used = self.0.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         let bytes: Vec<u8> = self.0[..used].iter().rev().copied().collect();
@@ -45,7 +45,7 @@ impl PortSet {
         Some(set)
     }
 
-    /// The ports the record is about, as Kubernetes writes it.
+    /// The range of ports, as Kubernetes records it.
     pub fn range() -> String {
         format!("{FIRST}-{LAST}")
     }
@@ -55,63 +55,64 @@ impl PortSet {
     }
 
     pub fn contains(&self, port: u16) -> bool {
-        place(port).is_some_and(|(byte, bit)| self.0[byte] & bit != 0)
+        bit_of(port).is_some_and(|(byte, bit)| self.0[byte] & bit != 0)
     }
 
-    /// Whether the port was free and is one that can be given out.
+    /// Allocates a port; false if it is allocated already or outside the range.
     pub fn insert(&mut self, port: u16) -> bool {
         let free = !self.contains(port);
-        place(port).is_some_and(|(byte, bit)| {
+        bit_of(port).is_some_and(|(byte, bit)| {
             self.0[byte] |= bit;
             free
         })
     }
 
     pub fn remove(&mut self, port: u16) {
-        if let Some((byte, bit)) = place(port) {
+        if let Some((byte, bit)) = bit_of(port) {
             self.0[byte] &= !bit;
         }
     }
 
-    fn take(&mut self, port: i64) -> Result<u16, String> {
-        let wanted = u16::try_from(port).ok().filter(|port| (FIRST..=LAST).contains(port)).ok_or_else(|| {
+    fn allocate(&mut self, port: i64) -> Result<u16, String> {
+        let port = u16::try_from(port).ok().filter(|port| (FIRST..=LAST).contains(port)).ok_or_else(|| {
             format!("provided port is not in the valid range. The range of valid ports is {FIRST}-{LAST}")
         })?;
-        if self.insert(wanted) { Ok(wanted) } else { Err("provided port is already allocated".to_owned()) }
+        if self.insert(port) { Ok(port) } else { Err("provided port is already allocated".to_owned()) }
     }
 
-    fn take_any(&mut self) -> Result<u16, String> {
+    fn allocate_next(&mut self) -> Result<u16, String> {
         let upper = FIRST + RESERVED..=LAST;
-        let begin = rand::rng().random_range(upper.clone());
-        let around = (begin..=LAST).chain(FIRST + RESERVED..begin).chain(FIRST..FIRST + RESERVED);
+        let start = rand::rng().random_range(upper.clone());
+        let around = (start..=LAST).chain(FIRST + RESERVED..start).chain(FIRST..FIRST + RESERVED);
         let free = around.into_iter().find(|port| !self.contains(*port)).ok_or("range is full")?;
         self.insert(free);
         Ok(free)
     }
 
-    /// Gives a Service the ports it needs and does not have. `held` are those it has already; what is taken is told even
-    /// when something fails.
-    pub fn fill(&mut self, service: &mut Value, held: &[u16], taken: &mut Vec<u16>) -> Result<(), Status> {
+    /// Allocates the ports that a Service needs and lacks. `held` are those it has. `allocated` receives the new ones, even
+    /// if the call fails.
+    pub fn fill(&mut self, service: &mut Value, held: &[u16], allocated: &mut Vec<u16>) -> Result<(), Status> {
         let kind = service.text(&["spec", "type"]).to_owned();
         let name = service.text(&["metadata", "name"]).to_owned();
         if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
-            let gives = kind == "NodePort" || service.flag(&["spec", "allocateLoadBalancerNodePorts"]) != Some(false);
-            self.fill_ports(service, &name, gives, held, taken)?;
+            let allocates =
+                kind == "NodePort" || service.flag(&["spec", "allocateLoadBalancerNodePorts"]) != Some(false);
+            self.fill_ports(service, &name, allocates, held, allocated)?;
         }
         let local = service.text(&["spec", "externalTrafficPolicy"]) == "Local";
         if kind == "LoadBalancer" && local {
-            let asked = service.integer(&["spec", "healthCheckNodePort"]).unwrap_or(0);
-            if asked == 0 {
-                let port = self.take_any().map_err(|why| {
-                    Status::internal(format!("failed to allocate a HealthCheck NodePort {asked}: {why}"))
+            let requested = service.integer(&["spec", "healthCheckNodePort"]).unwrap_or(0);
+            if requested == 0 {
+                let port = self.allocate_next().map_err(|why| {
+                    Status::internal(format!("failed to allocate a HealthCheck NodePort {requested}: {why}"))
                 })?;
-                taken.push(port);
+                allocated.push(port);
                 service.set(&["spec", "healthCheckNodePort"], port);
-            } else if !held.iter().any(|port| i64::from(*port) == asked) {
-                let port = self.take(asked).map_err(|why| {
-                    Status::internal(format!("failed to allocate requested HealthCheck NodePort {asked}: {why}"))
+            } else if !held.iter().any(|port| i64::from(*port) == requested) {
+                let port = self.allocate(requested).map_err(|why| {
+                    Status::internal(format!("failed to allocate requested HealthCheck NodePort {requested}: {why}"))
                 })?;
-                taken.push(port);
+                allocated.push(port);
             }
         }
         Ok(())
@@ -121,9 +122,9 @@ impl PortSet {
         &mut self,
         service: &mut Value,
         name: &str,
-        gives: bool,
+        allocates: bool,
         held: &[u16],
-        taken: &mut Vec<u16>,
+        allocated: &mut Vec<u16>,
     ) -> Result<(), Status> {
         // A port that is served over two protocols has one node port for both.
         let mut by_port: HashMap<i64, i64> = HashMap::new();
@@ -136,37 +137,38 @@ impl PortSet {
         let is_new = held.is_empty();
         for (index, port) in service.items_mut(&["spec", "ports"]).iter_mut().enumerate() {
             let number = port.integer(&["port"]).unwrap_or(0);
-            let asked = match port.integer(&["nodePort"]).unwrap_or(0) {
-                0 if !gives => continue,
+            let requested = match port.integer(&["nodePort"]).unwrap_or(0) {
+                0 if !allocates => continue,
                 0 if is_new => by_port.get(&number).copied().unwrap_or(0),
-                asked => asked,
+                requested => requested,
             };
-            if asked == 0 {
-                let free =
-                    self.take_any().map_err(|why| Status::internal(format!("failed to allocate a nodePort: {why}")))?;
-                taken.push(free);
+            if requested == 0 {
+                let free = self
+                    .allocate_next()
+                    .map_err(|why| Status::internal(format!("failed to allocate a nodePort: {why}")))?;
+                allocated.push(free);
                 by_port.insert(number, i64::from(free));
                 port.set(&["nodePort"], free);
                 continue;
             }
-            let known = held.iter().chain(taken.iter()).any(|own| i64::from(*own) == asked);
+            let known = held.iter().chain(allocated.iter()).any(|own| i64::from(*own) == requested);
             if !known {
-                let own = self.take(asked).map_err(|why| {
+                let own = self.allocate(requested).map_err(|why| {
                     let mut errors = Errors::new();
                     let spec = Path::root("spec");
                     let at = spec.item("ports", index);
-                    errors.invalid(&at.child("nodePort"), asked, why);
+                    errors.invalid(&at.child("nodePort"), requested, why);
                     Status::invalid(SERVICE, name, &errors)
                 })?;
-                taken.push(own);
+                allocated.push(own);
             }
-            port.set(&["nodePort"], asked);
+            port.set(&["nodePort"], requested);
         }
         Ok(())
     }
 }
 
-fn place(port: u16) -> Option<(usize, u8)> {
+fn bit_of(port: u16) -> Option<(usize, u8)> {
     let offset = port.checked_sub(FIRST).filter(|_| port <= LAST)?;
     Some((usize::from(offset / 8), 1 << (offset % 8)))
 }
@@ -177,15 +179,15 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn ports_are_given_once() {
+    fn ports_are_allocated_once() {
         let mut ports = PortSet::default();
         let mut service = json!({"metadata": {"name": "s"}, "spec": {"type": "NodePort", "ports": [
             {"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 80, "nodePort": 30_005}]}});
-        let mut taken = Vec::new();
-        ports.fill(&mut service, &[], &mut taken).unwrap();
+        let mut allocated = Vec::new();
+        ports.fill(&mut service, &[], &mut allocated).unwrap();
         let given = service["spec"]["ports"].as_array().unwrap();
         assert_eq!(given[0]["nodePort"], given[1]["nodePort"]);
-        assert_eq!((given[2]["nodePort"].as_i64(), taken.len()), (Some(30_005), 2));
+        assert_eq!((given[2]["nodePort"].as_i64(), allocated.len()), (Some(30_005), 2));
         let mut other = json!({"metadata": {"name": "o"}, "spec": {"type": "NodePort", "ports": [{"port": 1, "nodePort": 30_005}]}});
         let refusal = ports.fill(&mut other, &[], &mut Vec::new()).unwrap_err();
         assert!(
@@ -193,12 +195,12 @@ mod tests {
                 .message
                 .ends_with("spec.ports[0].nodePort: Invalid value: 30005: provided port is already allocated")
         );
-        taken.iter().for_each(|port| ports.remove(*port));
+        allocated.iter().for_each(|port| ports.remove(*port));
         ports.fill(&mut other, &[], &mut Vec::new()).unwrap();
     }
 
     #[test]
-    fn sets_are_recorded_as_one_number() {
+    fn sets_round_trip_through_their_encoding() {
         let mut set = PortSet::default();
         assert_eq!(set.encode(), "");
         for (port, text) in [(30_000, "AQ=="), (30_001, "Aw=="), (30_008, "AQM=")] {

@@ -1,4 +1,4 @@
-//! Ranges of addresses.
+//! Ranges of cluster IPs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -21,13 +21,13 @@ impl Range {
             IpAddr::V6(address) => (128, u128::from(address), Family::V6),
         };
         let host_bits = u32::checked_sub(bits, length)?;
-        // More than this many addresses are never looked at.
+        // More than 2^64 addresses are never used.
         let size = 1u128 << host_bits.min(64);
         let first = if host_bits >= 128 { 0 } else { value >> host_bits << host_bits };
         Some(Range { family, first, size })
     }
 
-    /// How many addresses may be given out: not the first, nor the last of an IPv4 range.
+    /// The number of addresses that can be allocated: all but the first, and the last of an IPv4 range.
     pub fn usable(&self) -> u128 {
         self.size.saturating_sub(if self.family == Family::V4 { 2 } else { 1 })
     }
@@ -41,7 +41,7 @@ impl Range {
         }
     }
 
-    /// Whether the address is one that may be given out.
+    /// Whether the address can be allocated.
     pub fn has(&self, address: IpAddr) -> bool {
         let (value, family) = match address {
             IpAddr::V4(address) => (u128::from(u32::from(address)), Family::V4),
@@ -50,13 +50,13 @@ impl Range {
         family == self.family && value > self.first && value - self.first <= self.usable()
     }
 
-    /// How many of the first addresses are left to those who ask for a certain one, as long as others are free.
+    /// How many of the first addresses are left for requests of a specific one while others are free.
     pub fn reserved(&self) -> u128 {
         if self.size <= 16 { 0 } else { (self.size / 16).clamp(16, 256) }
     }
 }
 
-/// The first address of a range, which is that of the API server's own Service.
+/// The first address of a range, which is that of the Service `kubernetes`.
 pub fn first_address(range: &str) -> Option<IpAddr> {
     Range::parse(range).map(|range| range.at(0))
 }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_know_their_addresses() {
+    fn usable_and_reserved_addresses_depend_on_the_size() {
         let range = Range::parse("10.96.0.0/12").unwrap();
         assert_eq!(range.at(0), IpAddr::from([10, 96, 0, 1]));
         assert_eq!(range.reserved(), 256);

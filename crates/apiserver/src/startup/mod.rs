@@ -1,7 +1,4 @@
-//! How a server comes to be: from a store and settings to a server that can be listened for.
-
-pub mod api_services;
-pub mod write;
+//! Builds the API server from its settings and creates the objects that every cluster has.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,28 +17,31 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::admit::{Chain, EnabledPlugins, QuotaWriter};
+use crate::api_services;
 use crate::authenticate::{Authenticator, ServiceAccountTokens, TokenFile, publish_since};
 use crate::authorize::{Authorizer, Decision, NodeAuthorizer, NodeGraph, Rbac, Rule, Union};
-use crate::bootstrap::{self, Wanted};
+use crate::bootstrap::{self, DesiredObject};
 use crate::endpoint::Documents;
 use crate::endpoint::metrics::Metrics;
 use crate::endpoint::page::Pages;
 use crate::kinds::{Kinds, OpenDescriptions};
+use crate::loopback;
 use crate::object_reader::ObjectReader;
 use crate::persist::store_reader::StoreReader;
 use crate::persist::{managed_fields, store_error, stored};
 use crate::provided::{Provided, ProvidedKind, resource_metrics};
 use crate::request::{Target, User};
-use crate::service::Services;
+use crate::service::ServiceAllocator;
 use crate::state::ApiServer;
 use crate::subresource::connect::Kubelets;
 
-/// How many of the first objects are written side by side, so that they share the disk's syncs.
-const AT_ONCE: usize = 64;
+/// How many of the first objects are written concurrently, so that they share syncs of the disk.
+const CONCURRENT_WRITES: usize = 64;
 
+/// How often the system namespaces are checked.
 const NAMESPACE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a server is made from.
+/// The configuration of an API server.
 pub struct Settings {
     pub store: Arc<dyn Store>,
     pub token_file: TokenFile,
@@ -51,27 +51,27 @@ pub struct Settings {
     pub client_authority: String,
     /// PEM of the authority that signs the certificates of servers that authenticate users for this one.
     pub front_proxy_authority: String,
-    /// `10.96.0.0/12`, one a family.
+    /// Such as `10.96.0.0/12`; one per IP family.
     pub service_ranges: Vec<String>,
-    /// Where clients reach this server: address and port.
+    /// The address and port at which clients reach this server.
     pub address: String,
-    /// Kinds that other parts of this process make the objects of.
+    /// Kinds whose objects this process computes on request.
     pub provided: Vec<ProvidedKind>,
-    /// Paths that other parts of this process answer.
+    /// Paths that other components of this process serve.
     pub pages: Pages,
     /// Admission plugins beyond those that always run.
     pub admission_plugins: EnabledPlugins,
 }
 
-/// A server, and the switches of its life.
-pub struct Started {
+/// A running server, with the switches that stop it and mark it as ready.
+pub struct ServerHandle {
     pub server: Arc<ApiServer>,
     pub stop: watch::Sender<bool>,
     pub ready: watch::Sender<bool>,
 }
 
-/// Puts a server together. It answers at once; `prepare` makes what a cluster holds from its first moment.
-pub fn start(settings: Settings) -> Started {
+/// Builds a server, which can handle requests at once. `prepare` then creates the objects that every cluster has.
+pub fn start(settings: Settings) -> ServerHandle {
     let provided = Provided::new(settings.provided);
     let catalogue = Catalogue::with_custom(provided.kinds().map(|(kind, _)| kind));
     let kinds = Arc::new(ArcSwap::from_pointee(Kinds::new(catalogue, &provided.by_path(), settings.descriptions)));
@@ -95,14 +95,14 @@ pub fn start(settings: Settings) -> Started {
         rbac,
         node_graph,
         service_accounts: settings.service_accounts,
-        services: Services::new(store, &settings.service_ranges),
+        services: ServiceAllocator::new(store, &settings.service_ranges),
         kubelets: Kubelets::default(),
         client_authority: settings.client_authority,
         provided,
         front_proxy_authority: settings.front_proxy_authority,
         aggregation: Default::default(),
         audit: Default::default(),
-        outbound: Default::default(),
+        webhook_client: Default::default(),
         documents: Documents::new(settings.address),
         pages: settings.pages,
         metrics: Metrics::default(),
@@ -113,11 +113,11 @@ pub fn start(settings: Settings) -> Started {
     });
     crate::custom::load(&server);
     server.fairness.load(&*server.objects);
-    Started { server, stop, ready }
+    ServerHandle { server, stop, ready }
 }
 
-/// Tells other servers which authority signs client certificates, so that they can know their callers too.
-async fn publish_trust(server: &Arc<ApiServer>) -> Result<(), PrepareError> {
+/// Publishes the authority of client certificates, so that aggregated servers can authenticate their clients.
+async fn publish_authorities(server: &Arc<ApiServer>) -> Result<(), PrepareError> {
     const NAME: &str = "extension-apiserver-authentication";
     const NAMESPACE: &str = "kube-system";
     let mut object = match server.objects.get("", "configmaps", NAMESPACE, NAME) {
@@ -138,8 +138,9 @@ async fn publish_trust(server: &Arc<ApiServer>) -> Result<(), PrepareError> {
     }
     let method = if object.has(&["metadata", "uid"]) { Method::PUT } else { Method::POST };
     object.set(&["data"], data);
-    let path = write::Path { group: "", version: "v1", plural: "configmaps", namespace: NAMESPACE, name: NAME };
-    write::send(server, method, &path, &object).await.map_err(|status| PrepareError {
+    let path =
+        loopback::ObjectPath { group: "", version: "v1", plural: "configmaps", namespace: NAMESPACE, name: NAME };
+    loopback::send(server, method, &path, &object).await.map_err(|status| PrepareError {
         verb: "publish",
         resource: "configmaps",
         name: NAME.to_owned(),
@@ -147,35 +148,35 @@ async fn publish_trust(server: &Arc<ApiServer>) -> Result<(), PrepareError> {
     })
 }
 
-/// Makes an object that is missing, or mends one that has lost something.
-async fn ensure(server: &Arc<ApiServer>, wanted: Wanted) -> Result<(), PrepareError> {
-    let path = write::Path {
-        group: wanted.group,
-        version: wanted.version,
-        plural: wanted.resource,
-        namespace: wanted.namespace(),
-        name: wanted.name(),
+/// Creates a missing object, or restores what an existing one lacks.
+async fn ensure(server: &Arc<ApiServer>, desired: DesiredObject) -> Result<(), PrepareError> {
+    let path = loopback::ObjectPath {
+        group: desired.group,
+        version: desired.version,
+        plural: desired.resource,
+        namespace: desired.namespace(),
+        name: desired.name(),
     };
-    let existing = server.objects.get(wanted.group, wanted.resource, wanted.namespace(), wanted.name());
+    let existing = server.objects.get(desired.group, desired.resource, desired.namespace(), desired.name());
     let written = match existing {
-        None => write::send(server, Method::POST, &path, &wanted.object).await,
-        Some(existing) => match bootstrap::reconcile(&existing, &wanted) {
-            Some(mended) => write::send(server, Method::PUT, &path, &mended).await,
+        None => loopback::send(server, Method::POST, &path, &desired.object).await,
+        Some(existing) => match bootstrap::reconcile(&existing, &desired) {
+            Some(revised) => loopback::send(server, Method::PUT, &path, &revised).await,
             None => Ok(()),
         },
     };
     written.map_err(|status| PrepareError {
         verb: "prepare",
-        resource: wanted.resource,
-        name: wanted.name().to_owned(),
+        resource: desired.resource,
+        name: desired.name().to_owned(),
         status: Box::new(status),
     })
 }
 
-/// What every node may do to what belongs to no node in particular: the rules of the built-in role.
+/// The permissions of every node for objects that belong to no node in particular: the rules of its built-in role.
 fn node_rules() -> Vec<Rule> {
-    let all = bootstrap::wanted(&[]);
-    let role = all.iter().find(|wanted| wanted.resource == "clusterroles" && wanted.name() == "system:node");
+    let all = bootstrap::desired_objects(&[]);
+    let role = all.iter().find(|desired| desired.resource == "clusterroles" && desired.name() == "system:node");
     role.map(|role| role.object.items(&["rules"]).iter().map(Rule::from_value).collect()).unwrap_or_default()
 }
 
@@ -187,7 +188,7 @@ impl Authorizer for SharedRbac {
     }
 }
 
-/// Charges quotas in the store.
+/// Writes the used amounts of quotas to the store.
 struct StoredQuotas {
     store: Arc<dyn Store>,
     kinds: Arc<ArcSwap<Kinds>>,
@@ -212,6 +213,7 @@ impl QuotaWriter for StoredQuotas {
     }
 }
 
+/// An object that every cluster has cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {verb} {resource} {name}: {status}")]
 pub struct PrepareError {
@@ -221,23 +223,27 @@ pub struct PrepareError {
     status: Box<Status>,
 }
 
-/// Makes and mends what every cluster holds. `advertised` is where the rest of the cluster reaches this server.
+/// Creates and restores the objects that every cluster has. `advertised` is the address by which the cluster reaches this
+/// server.
 pub async fn prepare(
     server: &Arc<ApiServer>,
     service_ranges: &[String],
     advertised: SocketAddr,
 ) -> Result<(), PrepareError> {
     server.services.repair(server, jiff::Timestamp::now()).await;
-    // Whatever lives in a namespace comes after all namespaces; beyond that the order is free.
-    let (namespaces, mut others): (Vec<Wanted>, Vec<Wanted>) =
-        bootstrap::wanted(service_ranges).into_iter().partition(|wanted| wanted.resource == "namespaces");
+    // Namespaces come before the objects in them; beyond that the order is free.
+    let (namespaces, mut others): (Vec<DesiredObject>, Vec<DesiredObject>) =
+        bootstrap::desired_objects(service_ranges).into_iter().partition(|desired| desired.resource == "namespaces");
     others.extend(server.provided.serves(resource_metrics::GROUP).then(resource_metrics::reader_role));
-    for part in [namespaces, others] {
-        futures::stream::iter(part).map(Ok).try_for_each_concurrent(AT_ONCE, |wanted| ensure(server, wanted)).await?;
+    for batch in [namespaces, others] {
+        futures::stream::iter(batch)
+            .map(Ok)
+            .try_for_each_concurrent(CONCURRENT_WRITES, |desired| ensure(server, desired))
+            .await?;
     }
     let (published, trust, since) = futures::join!(
         api_services::publish(server),
-        publish_trust(server),
+        publish_authorities(server),
         publish_since(server, jiff::Timestamp::now())
     );
     let () = published;
@@ -258,7 +264,7 @@ pub async fn prepare(
     Ok(())
 }
 
-/// Restores what every cluster holds where somebody deletes it, until the server stops.
+/// Restores the objects that every cluster has when they are deleted, until the server stops.
 pub async fn maintain(server: Arc<ApiServer>, service_ranges: Vec<String>, advertised: SocketAddr) {
     tokio::join!(crate::service::run(server.clone(), service_ranges, advertised), keep_namespaces(server),);
 }
@@ -271,8 +277,8 @@ async fn keep_namespaces(server: Arc<ApiServer>) {
             () = tokio::time::sleep(NAMESPACE_INTERVAL) => {}
             _ = stopping.wait_for(|stopping| *stopping) => return,
         }
-        for wanted in bootstrap::wanted(&[]).into_iter().filter(|wanted| wanted.resource == "namespaces") {
-            if let Err(error) = ensure(&server, wanted).await {
+        for desired in bootstrap::desired_objects(&[]).into_iter().filter(|desired| desired.resource == "namespaces") {
+            if let Err(error) = ensure(&server, desired).await {
                 tracing::warn!(%error, "cannot create a system namespace");
             }
         }

@@ -1,4 +1,4 @@
-//! Giving a pod its node.
+//! The binding subresource: assigns a pod to a node.
 
 use bytes::Bytes;
 use http::Response;
@@ -9,7 +9,7 @@ use knarr_api::value::{Read, Write as _};
 use knarr_store::Entry;
 use serde_json::{Value, json};
 
-use super::{admit, change_entry, changed, created, success};
+use super::{admit, change_entry, changed, decode_created, success};
 use crate::authorized_request::AuthorizedRequest;
 use crate::kinds::Resource;
 use crate::persist::raw_json;
@@ -22,13 +22,14 @@ use crate::route::accept::Trim;
 
 const BINDING: Named<'static> = Named { group: "", name: "pods/binding" };
 
+/// Handles a binding.
 pub async fn serve(
     call: &ResourceRequest<'_>,
     request: &AuthorizedRequest<'_>,
     name: &str,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
-    let (mut binding, options) = created(call, request).await?;
+    let (mut binding, options) = decode_created(call, request).await?;
     if binding.text(&["metadata", "name"]) != name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
@@ -65,20 +66,20 @@ fn check(binding: &Value) -> Result<(), Status> {
     }
 }
 
-/// A stored pod with its node, and what of it is worth telling.
+/// The bytes of a stored pod with its node, and the part of the pod that journey events need.
 fn bind(pods: &Resource, current: &Entry, key: &str, binding: &Value, now: &str) -> Result<(Bytes, Value), Status> {
     let Some(mut pod) = unbound(pods, current) else {
         return changed(pods, current, |pod| assign(pod, key, binding, now));
     };
     assign(&mut pod, key, binding, now)?;
-    match in_bytes(pods, current, &pod, binding) {
+    match splice(pods, current, &pod, binding) {
         Some(bytes) => Ok((bytes, pod)),
         None => changed(pods, current, |pod| assign(pod, key, binding, now)),
     }
 }
 
-/// All that a binding asks about or changes of a pod whose spec does not speak of it yet, and that never ran: to read and
-/// write the rest of the pod would be most of a binding's work.
+/// The metadata and status of a pod that was never assigned and never ran. A binding needs no more of it, and to parse and
+/// encode the rest would be most of its cost.
 fn unbound(pods: &Resource, current: &Entry) -> Option<Value> {
     let mut pod = trim::read(pods, current, Trim { metadata_only: Some("v1"), without_managed_fields: true })?;
     let bytes = &current.value[..];
@@ -89,32 +90,32 @@ fn unbound(pods: &Resource, current: &Entry) -> Option<Value> {
         _ => {}
     })?;
     let (spec, status) = (spec?, status?);
-    let mut speaks_of_it = false;
+    let mut has_scheduling_fields = false;
     raw_json::fields(bytes, spec.start + 1, |field| {
-        speaks_of_it |= matches!(field.name, "nodeName" | "schedulingGates");
+        has_scheduling_fields |= matches!(field.name, "nodeName" | "schedulingGates");
     })?;
     pod.set(&["status"], serde_json::from_slice::<Value>(&bytes[status]).ok()?);
     let ran = pod.has(&["status", "containerStatuses"]) || pod.has(&["status", "initContainerStatuses"]);
-    (!speaks_of_it && !ran).then_some(pod)
+    (!has_scheduling_fields && !ran).then_some(pod)
 }
 
-/// The stored pod with what its binding changed.
-fn in_bytes(pods: &Resource, current: &Entry, pod: &Value, binding: &Value) -> Option<Bytes> {
+/// The stored bytes of the pod with the changes of the binding.
+fn splice(pods: &Resource, current: &Entry, pod: &Value, binding: &Value) -> Option<Bytes> {
     let mut status = json!({"status": pod["status"]});
     knarr_api::decode::normalize(&mut status, pods.schema()?);
     let node = &pod["spec"]["nodeName"];
     let mut bytes = raw_json::put(&current.value, 1, "status", status["status"].to_string().as_bytes())?;
     let spec = raw_json::value(&bytes, 1, "spec")?;
     bytes = raw_json::put(&bytes, spec.start + 1, "nodeName", node.to_string().as_bytes())?;
-    for part in ["annotations", "labels"] {
-        if binding.has(&["metadata", part]) {
-            bytes = raw_json::put(&bytes, pods.head().len(), part, pod["metadata"][part].to_string().as_bytes())?;
+    for field in ["annotations", "labels"] {
+        if binding.has(&["metadata", field]) {
+            bytes = raw_json::put(&bytes, pods.head().len(), field, pod["metadata"][field].to_string().as_bytes())?;
         }
     }
     Some(bytes.into())
 }
 
-/// Puts the node into the pod, which must not have one yet.
+/// Assigns the node to the pod, which must not have one yet.
 fn assign(pod: &mut Value, key: &str, binding: &Value, now: &str) -> Result<(), Status> {
     let name = pod.text(&["metadata", "name"]).to_owned();
     let refuse = |why: String| Err(Status::conflict(BINDING, &name, &why));
@@ -140,16 +141,16 @@ fn assign(pod: &mut Value, key: &str, binding: &Value, now: &str) -> Result<(), 
     }
     pod.set(&["spec", "nodeName"], binding.text(&["target", "name"]));
     pod.remove(&["status", "nominatedNodeName"]);
-    for part in ["annotations", "labels"] {
-        for (key, value) in binding.fields(&["metadata", part]).into_iter().flatten() {
-            pod.object(&["metadata", part]).insert(key.clone(), value.clone());
+    for field in ["annotations", "labels"] {
+        for (key, value) in binding.fields(&["metadata", field]).into_iter().flatten() {
+            pod.object(&["metadata", field]).insert(key.clone(), value.clone());
         }
     }
     set_condition(pod, json!({"type": "PodScheduled", "status": "True"}), now);
     Ok(())
 }
 
-/// Sets one of a pod's conditions; its time changes only when its status does.
+/// Sets a condition; its transition time changes only with its status.
 pub fn set_condition(pod: &mut Value, mut condition: Value, now: &str) {
     let conditions = pod.object(&["status"]).entry("conditions").or_insert_with(|| json!([]));
     if !conditions.is_array() {
@@ -184,7 +185,7 @@ mod tests {
     use crate::persist::stored;
 
     #[test]
-    fn a_pod_gets_one_node() {
+    fn a_pod_is_assigned_once() {
         let binding = json!({"metadata": {"name": "p", "annotations": {"a": "b"}}, "target": {"name": "n1"}});
         let mut pod = json!({"metadata": {"name": "p", "uid": "1"}, "spec": {}, "status": {"phase": "Pending"}});
         assign(&mut pod, "/registry/pods/n/p", &binding, "now").unwrap();
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_bound_in_its_bytes_is_the_one_bound_as_an_object() {
+    fn splicing_the_bytes_equals_changing_the_object() {
         let kinds = Kinds::new(Catalogue::built_in(), &HashMap::new(), no_descriptions());
         let pods = kinds.resource("", "v1", "pods").unwrap();
         let failed =
@@ -244,14 +245,14 @@ mod tests {
             let quick = bind(pods, &entry, "k", binding, "2026-01-01T00:00:00Z");
             let slow = changed(pods, &entry, |pod| assign(pod, "k", binding, "2026-01-01T00:00:00Z"));
             match (quick, slow) {
-                (Ok((quick, told)), Ok((slow, pod))) => {
+                (Ok((quick, partial)), Ok((slow, pod))) => {
                     assert!(
-                        !how || in_bytes(pods, &entry, &told, binding).as_ref() == Some(&quick),
-                        "not in its bytes"
+                        !how || splice(pods, &entry, &partial, binding).as_ref() == Some(&quick),
+                        "the bytes were not spliced"
                     );
                     assert_eq!(String::from_utf8_lossy(&quick), String::from_utf8_lossy(&slow));
-                    assert_eq!(told["status"]["phase"], pod["status"]["phase"]);
-                    assert_eq!(told["metadata"]["name"], pod["metadata"]["name"]);
+                    assert_eq!(partial["status"]["phase"], pod["status"]["phase"]);
+                    assert_eq!(partial["metadata"]["name"], pod["metadata"]["name"]);
                 }
                 (Err(quick), Err(slow)) => assert_eq!(quick.message, slow.message),
                 (quick, slow) => panic!("{quick:?}, but {slow:?}"),

@@ -1,4 +1,4 @@
-//! Asking a pod to leave, as far as its disruption budget allows.
+//! The eviction subresource: deletes a pod if its disruption budget allows it.
 
 use http::Response;
 use knarr_api::selector::LabelSelector;
@@ -8,7 +8,7 @@ use knarr_api::value::{Read, Write as _};
 use serde_json::{Value, json};
 
 use super::binding::set_condition;
-use super::{admit, change_stored, created, success};
+use super::{admit, change_stored, decode_created, success};
 use crate::authorized_request::AuthorizedRequest;
 use crate::persist::strategy::Phase;
 use crate::persist::{delete, managed_fields, stored};
@@ -18,16 +18,18 @@ use crate::route::accept::Format;
 use crate::route::options::DeleteOptions;
 use crate::route::query::Query;
 
+/// Seconds.
 const RETRY_AFTER: u32 = 10;
-/// More unconfirmed evictions than this mean that nobody looks after the budget.
-const MOST_DISRUPTED: usize = 2000;
+/// More unconfirmed evictions mean that no controller reconciles the budget.
+const MAX_DISRUPTED: usize = 2000;
 
+/// Handles an eviction.
 pub async fn serve(
     call: &ResourceRequest<'_>,
     request: &AuthorizedRequest<'_>,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
-    let (mut eviction, options) = created(call, request).await?;
+    let (mut eviction, options) = decode_created(call, request).await?;
     if eviction.text(&["metadata", "name"]) != call.target.name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
@@ -54,17 +56,19 @@ pub async fn serve(
     Ok(success(201, format))
 }
 
-/// A pod that does no work is no disruption.
+/// The eviction of a pod that does no work is no disruption.
 fn ignores_budgets(pod: &Value) -> bool {
     matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed" | "Pending")
         || pod.has(&["metadata", "deletionTimestamp"])
 }
 
+/// What a disruption budget says about an eviction.
 enum Verdict {
+    /// No budget selects the pod.
     Free,
-    /// Allowed because the pod is not healthy, as long as it stays so.
+    /// Allowed because the pod is unhealthy, as long as the pod does not change.
     UnlessChanged,
-    /// The named budget pays for it.
+    /// It counts against the named budget.
     Charge(String),
 }
 
@@ -94,7 +98,7 @@ fn decide(call: &ResourceRequest<'_>, pod: &Value) -> Result<Verdict, Status> {
     Ok(Verdict::Charge(budget.text(&["metadata", "name"]).to_owned()))
 }
 
-/// Takes one disruption from the budget, or refuses.
+/// Counts one disruption against the budget, or refuses.
 async fn charge(call: &ResourceRequest<'_>, name: &str, dry_run: bool) -> Result<(), Status> {
     let kinds = call.server.kinds.load();
     let budgets = kinds.resource("policy", "v1", "poddisruptionbudgets").ok_or_else(Status::no_such_resource)?;
@@ -103,7 +107,7 @@ async fn charge(call: &ResourceRequest<'_>, name: &str, dry_run: bool) -> Result
     let now = time::seconds(call.now);
     change_stored(call, budgets, &key, missing, dry_run, |budget| {
         let before = budget.clone();
-        take(budget, &call.target.name, &now)?;
+        count_disruption(budget, &call.target.name, &now)?;
         managed_fields::record_status(budgets, &before, budget, call.now);
         Ok(())
     })
@@ -111,7 +115,7 @@ async fn charge(call: &ResourceRequest<'_>, name: &str, dry_run: bool) -> Result
     Ok(())
 }
 
-fn take(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
+fn count_disruption(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let name = budget.text(&["metadata", "name"]).to_owned();
     let of = Named { group: "policy", name: "poddisruptionbudget" };
     let number = |field: &str| budget.integer(&["status", field]).unwrap_or(0);
@@ -123,7 +127,7 @@ fn take(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     if allowed < 0 {
         return Err(Status::forbidden(of, &name, "pdb disruptions allowed is negative"));
     }
-    if budget.fields(&["status", "disruptedPods"]).is_some_and(|pods| pods.len() > MOST_DISRUPTED) {
+    if budget.fields(&["status", "disruptedPods"]).is_some_and(|pods| pods.len() > MAX_DISRUPTED) {
         let why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller";
         return Err(Status::forbidden(of, &name, why));
     }
@@ -144,7 +148,7 @@ fn take(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Why a budget that allows no disruption allows none.
+/// The reason why a budget allows no disruption.
 fn why_exhausted(budget: &Value) -> String {
     let name = budget.text(&["metadata", "name"]);
     let number = |field: &str| budget.integer(&["status", field]).unwrap_or(0);
@@ -153,12 +157,12 @@ fn why_exhausted(budget: &Value) -> String {
             && condition.text(&["status"]) == "False"
             && !condition.text(&["message"]).is_empty()
     });
-    let part = |field: &str| refusing.map_or("", |condition| condition.text(&[field]));
+    let text = |field: &str| refusing.map_or("", |condition| condition.text(&[field]));
     match refusing {
-        // Where the budget could not be looked after, its numbers mean nothing.
-        Some(_) if part("reason") == "SyncFailed" => format!(
+        // If the sync of the budget failed, its numbers mean nothing.
+        Some(_) if text("reason") == "SyncFailed" => format!(
             "The disruption budget {name} does not allow evicting pods currently because it failed sync: {}",
-            part("message")
+            text("message")
         ),
         _ if number("currentHealthy") <= number("desiredHealthy") => format!(
             "The disruption budget {name} needs {} healthy pods and has {} currently",
@@ -167,8 +171,8 @@ fn why_exhausted(budget: &Value) -> String {
         ),
         Some(_) => format!(
             "The disruption budget {name} does not allow evicting pods currently ({}): {}",
-            part("reason"),
-            part("message")
+            text("reason"),
+            text("message")
         ),
         None => format!("The disruption budget {name} does not allow evicting pods currently"),
     }
@@ -179,7 +183,7 @@ fn violates(why: String, retry_after: u32) -> Status {
         .with_cause("DisruptionBudget", why, "")
 }
 
-/// Says in the pod's status why it goes.
+/// Sets the DisruptionTarget condition of the pod.
 async fn mark(call: &ResourceRequest<'_>, deleting: &mut DeleteOptions) -> Result<(), Status> {
     if deleting.dry_run {
         return Ok(());
@@ -224,20 +228,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_pays_until_it_is_empty() {
+    fn a_budget_allows_disruptions_until_it_is_exhausted() {
         let mut budget = json!({"metadata": {"name": "b", "generation": 1},
             "status": {"observedGeneration": 1, "disruptionsAllowed": 1, "desiredHealthy": 2, "currentHealthy": 3}});
-        take(&mut budget, "p", "now").unwrap();
+        count_disruption(&mut budget, "p", "now").unwrap();
         assert_eq!(budget["status"]["disruptionsAllowed"], 0);
         assert_eq!(budget["status"]["disruptedPods"], json!({"p": "now"}));
-        let refusal = take(&mut budget, "q", "now").unwrap_err();
+        let refusal = count_disruption(&mut budget, "q", "now").unwrap_err();
         assert_eq!(refusal.code, 429);
         let cause = &refusal.details.unwrap().causes[0];
         assert_eq!(cause.message, "The disruption budget b does not allow evicting pods currently");
         assert_eq!(budget["status"]["conditions"][0]["reason"], "InsufficientPods");
         budget["status"]["currentHealthy"] = 2.into();
-        let wanting = "The disruption budget b needs 2 healthy pods and has 2 currently";
-        assert_eq!(why_exhausted(&budget), wanting);
+        let expected = "The disruption budget b needs 2 healthy pods and has 2 currently";
+        assert_eq!(why_exhausted(&budget), expected);
         budget["status"]["conditions"][0]["message"] = "m".into();
         budget["status"]["conditions"][0]["reason"] = "SyncFailed".into();
         assert!(why_exhausted(&budget).ends_with("because it failed sync: m"));

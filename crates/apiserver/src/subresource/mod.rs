@@ -1,4 +1,4 @@
-//! What is below an object: its status, its scale, and the things that can be done to it.
+//! Handles subresources, such as status, scale, binding, eviction and exec, and kinds that are never stored.
 
 mod binding;
 pub mod connect;
@@ -25,7 +25,6 @@ use crate::journey_events::{self, WriteEvent};
 use crate::kinds::Resource;
 use crate::persist::strategy::{AdmissionKind, Phase};
 use crate::persist::{self, Outcome, store_error, stored};
-use crate::resource_handler::put;
 use crate::resource_request::ResourceRequest;
 use crate::response::HandlerResponse;
 use crate::response::{self, Body, IncludeObject};
@@ -33,7 +32,7 @@ use crate::route::accept::{self, Format, Offer};
 use crate::route::options::{WriteKind, WriteOptions};
 use crate::state::ApiServer;
 
-/// Answers a request for a subresource.
+/// Handles a request for a subresource.
 pub async fn serve(
     server: &Arc<ApiServer>,
     resource: &Arc<Resource>,
@@ -47,19 +46,19 @@ pub async fn serve(
     let offer = Offer { custom: resource.custom.is_some(), list: false, shapes: true };
     let format = accept::negotiate(&request.parts.headers, request.query, offer)?;
     let call = ResourceRequest::new(server, resource, request);
-    call.warnings.lock().extend(crate::resource_handler::deprecation(resource).map(str::to_owned));
+    call.warnings.lock().extend(resource.deprecation().map(str::to_owned));
     let response = match subresource.as_str() {
         "scale" => scale::serve(&call, request, verb, &format).await,
         "binding" => binding::serve(&call, request, &call.target.name.clone(), &format).await,
         "eviction" => eviction::serve(&call, request, &format).await,
         "token" => token::serve(&call, request, &format).await,
-        _ => part_of_object(&call, request, verb, &format).await,
+        _ => object_subresource(&call, request, verb, &format).await,
     };
     Ok(call.respond(response))
 }
 
-/// Subresources that are the object itself, of which only a part can be written.
-async fn part_of_object(
+/// Subresources that return the object itself, of which they can write only a part, such as status.
+async fn object_subresource(
     call: &ResourceRequest<'_>,
     request: &AuthorizedRequest<'_>,
     verb: Verb,
@@ -68,14 +67,14 @@ async fn part_of_object(
     let include = IncludeObject::of(format, call.query)?;
     let outcome = match verb {
         Verb::Get => Outcome::Stored(persist::get(call).await?),
-        Verb::Update => put(call, request).await?.outcome,
+        Verb::Update => persist::update::replace(call, &request.body).await?.outcome,
         Verb::Patch => persist::patch::patch(call, &request.body).await?.0.outcome,
         _ => return Err(Status::method_not_allowed()),
     };
-    crate::resource_handler::answer_object(call, outcome, 200, format, include).await
+    response::written(call.server, call.resource, outcome, 200, format, include).await
 }
 
-/// Kinds that are answered and never kept.
+/// Kinds whose objects are never stored, such as reviews.
 pub async fn virtual_kind(
     call: &ResourceRequest<'_>,
     request: &AuthorizedRequest<'_>,
@@ -96,8 +95,11 @@ pub async fn virtual_kind(
     }
 }
 
-/// Reads the body of a subresource that is created, of its own kind, and has it admitted.
-async fn created(call: &ResourceRequest<'_>, request: &AuthorizedRequest<'_>) -> Result<(Value, WriteOptions), Status> {
+/// Decodes the body of a created subresource, which has its own kind, and runs mutating admission.
+async fn decode_created(
+    call: &ResourceRequest<'_>,
+    request: &AuthorizedRequest<'_>,
+) -> Result<(Value, WriteOptions), Status> {
     let options = WriteOptions::parse(call.query, call.headers, WriteKind::Create)?;
     let kind = match call.resource.kind.subresource(&call.target.subresource) {
         Some(subresource) => subresource.kind.clone(),
@@ -122,7 +124,7 @@ async fn admit(
     call.admit_as(kind, phase, Operation::Create, object, None, dry_run).await
 }
 
-/// Changes a stored object in place, without the checks that a client's update passes.
+/// Changes a stored object without the checks of an update by a client.
 async fn change_stored(
     call: &ResourceRequest<'_>,
     resource: &Resource,
@@ -134,7 +136,7 @@ async fn change_stored(
     change_entry(call, resource, key, missing, dry_run, |current| changed(resource, current, &mut change)).await
 }
 
-/// What becomes of a stored object: its bytes, and the object itself.
+/// The changed object: its stored bytes and its value.
 fn changed(
     resource: &Resource,
     current: &Entry,
@@ -148,7 +150,8 @@ fn changed(
     Ok((stored::encode(resource, &object), object))
 }
 
-/// Changes what is stored under a key; `change` makes the new bytes, and as much of the object as is to be told of.
+/// Changes the entry of a key. `change` returns the new bytes, and as much of the object as journey events and the response
+/// need.
 async fn change_entry(
     call: &ResourceRequest<'_>,
     resource: &Resource,
@@ -178,20 +181,20 @@ async fn change_entry(
     }
 }
 
-/// The answer of subresources that have nothing to show.
+/// The response of subresources without an object.
 fn success(code: u16, format: &Format) -> Response<Body> {
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code});
     response::value(&status, code, format)
 }
 
-/// The old way to ask how the parts of a cluster are; they are all in this process or its store.
+/// ComponentStatus objects: all components are in this process or its store.
 async fn component_values(call: &ResourceRequest<'_>) -> Vec<Value> {
     let healthy = call.server.store.sync().await.is_ok();
     let component = |name: &str, ok: bool| {
         let condition = if ok {
             json!({"type": "Healthy", "status": "True", "message": "ok"})
         } else {
-            json!({"type": "Healthy", "status": "False", "message": "the store does not answer"})
+            json!({"type": "Healthy", "status": "False", "message": "the store does not respond"})
         };
         json!({"kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name}, "conditions": [condition]})
     };

@@ -1,4 +1,4 @@
-//! Questions about who somebody is and what they may do, answered and never kept.
+//! Reviews of tokens and permissions: TokenReview, SubjectAccessReview and the like.
 
 use http::Response;
 use knarr_api::status::{Named, Status};
@@ -17,6 +17,7 @@ use crate::response::{self, Body};
 use crate::route::accept::Format;
 use crate::route::options::{WriteKind, WriteOptions};
 
+/// Handles a review.
 pub async fn serve(
     call: &ResourceRequest<'_>,
     request: &AuthorizedRequest<'_>,
@@ -39,9 +40,9 @@ pub async fn serve(
         "SelfSubjectAccessReview" => access(call, call.user, &review),
         "SelfSubjectRulesReview" => rules(call, &review)?,
         "SelfSubjectReview" => json!({"userInfo": user_info(call.user)}),
-        other => return Err(Status::internal(format!("nothing answers a {other}"))),
+        other => return Err(Status::internal(format!("no handler for {other}"))),
     };
-    // These two questions are not repeated with their answers.
+    // The responses of these two do not repeat the request.
     match kind {
         "SelfSubjectReview" => {
             review.set(&["metadata"], json!({"creationTimestamp": knarr_api::time::seconds(call.now)}));
@@ -71,16 +72,16 @@ fn user_info(user: &User) -> Value {
     Value::Object(info)
 }
 
-/// Whom a token stands for.
+/// The user of a token.
 fn token(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     let text = review.text(&["spec", "token"]);
     if text.is_empty() {
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
     }
     let own = call.server.service_accounts.api_audiences();
-    let asked: Vec<String> =
+    let requested: Vec<String> =
         review.items(&["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    let audiences = if asked.is_empty() { own.to_vec() } else { asked.clone() };
+    let audiences = if requested.is_empty() { own.to_vec() } else { requested.clone() };
     Ok(match call.server.authenticator.token(text, &audiences, &*call.server.objects, call.now) {
         Ok(mut found) => {
             if !found.user.is_in(GROUP_AUTHENTICATED) {
@@ -92,7 +93,7 @@ fn token(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
             }
             status
         }
-        // Whoever else was asked for the token did not know it either.
+        // The other authenticators did not accept the token either.
         Err(why) if why != UNKNOWN => json!({"user": {}, "error": format!("[{UNKNOWN}, {why}]")}),
         Err(why) => json!({"user": {}, "error": why}),
     })
@@ -115,34 +116,34 @@ fn subject(review: &Value) -> User {
     }
 }
 
-/// Such questions are told to be wrong without a word of their kind.
+/// Validates an access review. Error messages do not name its kind.
 fn check_access(call: &ResourceRequest<'_>, review: &Value) -> Result<(), Status> {
     let errors = call.resource.rules.validate(review, None, &call.rules_context());
     let unnamed = Named { group: &call.resource.kind.group, name: "" };
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(unnamed, "", &errors)) }
 }
 
-/// Whether a user may do what a review asks about.
+/// Whether a user has the permission that a review names.
 fn access(call: &ResourceRequest<'_>, user: &User, review: &Value) -> Value {
     let target = match review.at(&["spec", "resourceAttributes"]) {
         Value::Null => {
-            let asked = review.at(&["spec", "nonResourceAttributes"]);
+            let attributes = review.at(&["spec", "nonResourceAttributes"]);
             Target {
-                verb: asked.text(&["verb"]).to_owned(),
-                path: asked.text(&["path"]).to_owned(),
+                verb: attributes.text(&["verb"]).to_owned(),
+                path: attributes.text(&["path"]).to_owned(),
                 ..Target::default()
             }
         }
-        asked => Target {
-            verb: asked.text(&["verb"]).to_owned(),
-            group: asked.text(&["group"]).to_owned(),
-            version: asked.text(&["version"]).to_owned(),
-            resource: asked.text(&["resource"]).to_owned(),
-            subresource: asked.text(&["subresource"]).to_owned(),
-            namespace: asked.text(&["namespace"]).to_owned(),
-            name: asked.text(&["name"]).to_owned(),
-            field_selector: asked.text(&["fieldSelector", "rawSelector"]).to_owned(),
-            label_selector: asked.text(&["labelSelector", "rawSelector"]).to_owned(),
+        attributes => Target {
+            verb: attributes.text(&["verb"]).to_owned(),
+            group: attributes.text(&["group"]).to_owned(),
+            version: attributes.text(&["version"]).to_owned(),
+            resource: attributes.text(&["resource"]).to_owned(),
+            subresource: attributes.text(&["subresource"]).to_owned(),
+            namespace: attributes.text(&["namespace"]).to_owned(),
+            name: attributes.text(&["name"]).to_owned(),
+            field_selector: attributes.text(&["fieldSelector", "rawSelector"]).to_owned(),
+            label_selector: attributes.text(&["labelSelector", "rawSelector"]).to_owned(),
             ..Target::default()
         },
     };
@@ -157,7 +158,7 @@ fn access(call: &ResourceRequest<'_>, user: &User, review: &Value) -> Value {
     status
 }
 
-/// Everything the asking user may do in a namespace.
+/// All permissions of the user in a namespace.
 fn rules(call: &ResourceRequest<'_>, review: &Value) -> Result<Value, Status> {
     let namespace = review.text(&["spec", "namespace"]);
     if namespace.is_empty() {
@@ -211,8 +212,8 @@ mod tests {
             "subjects": [{"kind": "User", "apiGroup": group, "name": "ann"}],
         });
         for (plural, object) in [("clusterroles", role), ("clusterrolebindings", binding)] {
-            let (code, answer) = cluster.json("POST", &format!("/apis/{group}/v1/{plural}"), object).await;
-            assert_eq!(code, 201, "{answer}");
+            let (code, response) = cluster.json("POST", &format!("/apis/{group}/v1/{plural}"), object).await;
+            assert_eq!(code, 201, "{response}");
         }
         for (resource, subresource, allowed) in [
             ("prometheuses/status", "", true),
@@ -237,8 +238,12 @@ mod tests {
                     review["spec"]["resourceAttributes"]["namespace"] = namespace.into();
                 }
                 let path = format!("/apis/authorization.k8s.io/v1/{plural}");
-                let (code, answer) = cluster.json("POST", &path, review).await;
-                assert_eq!((code, &answer["status"]["allowed"]), (201, &Value::from(allowed)), "{resource} {answer}");
+                let (code, response) = cluster.json("POST", &path, review).await;
+                assert_eq!(
+                    (code, &response["status"]["allowed"]),
+                    (201, &Value::from(allowed)),
+                    "{resource} {response}"
+                );
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How many replicas a workload wants and has, in the same form for every kind that scales.
+//! The scale subresource: desired and observed replicas, in the same form for all kinds.
 
 use bytes::Bytes;
 use http::Response;
@@ -19,21 +19,21 @@ use crate::response::{self, Body, IncludeObject};
 use crate::route::accept::{Format, Shape};
 use crate::route::options::{WriteKind, WriteOptions};
 
-/// Where a kind keeps what its scale shows.
-pub struct Paths {
+/// The fields of a kind that its scale shows.
+pub struct ScaleFields {
     pub replicas: Vec<String>,
     pub status_replicas: Vec<String>,
-    /// A label selector as an object, a map of labels, or (in custom resources) a text.
+    /// A label selector as an object, a map of labels, or, in custom resources, a text.
     pub selector: Option<Vec<String>>,
 }
 
-impl Paths {
-    fn of(call: &ResourceRequest<'_>) -> Result<Paths, Status> {
+impl ScaleFields {
+    fn of(call: &ResourceRequest<'_>) -> Result<ScaleFields, Status> {
         if let Some(custom) = &call.resource.custom {
             return custom.scale().ok_or_else(Status::no_such_resource);
         }
         let path = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
-        Ok(Paths {
+        Ok(ScaleFields {
             replicas: path(&["spec", "replicas"]),
             status_replicas: path(&["status", "replicas"]),
             selector: Some(path(&["spec", "selector"])),
@@ -41,13 +41,14 @@ impl Paths {
     }
 }
 
+/// Handles a request for a scale.
 pub async fn serve(
     call: &ResourceRequest<'_>,
     request: &AuthorizedRequest<'_>,
     verb: Verb,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
-    let paths = Paths::of(call)?;
+    let paths = ScaleFields::of(call)?;
     let scaled = match verb {
         Verb::Get => stored::parse(&*persist::get(call).await?)?,
         Verb::Update => {
@@ -75,11 +76,11 @@ pub async fn serve(
         }
         _ => return Err(Status::method_not_allowed()),
     };
-    shown(call, scale_of(&scaled, &paths, call)?, format)
+    render(call, scale_of(&scaled, &paths, call)?, format)
 }
 
-/// A scale in the representation that is asked for.
-fn shown(call: &ResourceRequest<'_>, scale: Value, format: &Format) -> Result<Response<Body>, Status> {
+/// A response with a scale in the negotiated representation.
+fn render(call: &ResourceRequest<'_>, scale: Value, format: &Format) -> Result<Response<Body>, Status> {
     let shaped = match format.shape {
         Shape::Whole => scale,
         Shape::Partial => response::partial(call.resource, &scale, format.meta_version),
@@ -95,7 +96,7 @@ fn shown(call: &ResourceRequest<'_>, scale: Value, format: &Format) -> Result<Re
             let tables = response::Tables::new(call.resource, format.meta_version, include);
             let mut table = tables.of_rules(rules, &*describe, scale);
             if call.resource.custom.is_some() {
-                // The columns of custom resources say more of what they hold.
+                // The columns of custom resources have other formats.
                 table["columnDefinitions"][0]["format"] = "name".into();
                 table["columnDefinitions"][3]["type"] = "date".into();
             }
@@ -105,16 +106,16 @@ fn shown(call: &ResourceRequest<'_>, scale: Value, format: &Format) -> Result<Re
     Ok(response::value(&shaped, 200, format))
 }
 
-/// Objects as their scales, which is what admission sees of a write to a scale.
-pub fn seen(call: &ResourceRequest<'_>, objects: &[Value]) -> Option<Vec<Value>> {
-    let paths = Paths::of(call).ok()?;
+/// The scales of objects, which admission sees for a write to a scale.
+pub fn as_scales(call: &ResourceRequest<'_>, objects: &[Value]) -> Option<Vec<Value>> {
+    let paths = ScaleFields::of(call).ok()?;
     let scale = |object: &Value| if object.is_null() { Ok(Value::Null) } else { scale_of(object, &paths, call) };
     objects.iter().map(scale).collect::<Result<_, Status>>().ok()
 }
 
-/// Writes what admission made of a scale into the object.
-pub fn put_back(call: &ResourceRequest<'_>, object: &mut Value, scale: &Value) {
-    if let Ok(paths) = Paths::of(call) {
+/// Sets the replicas of an object to those of a scale that admission changed.
+pub fn set_replicas(call: &ResourceRequest<'_>, object: &mut Value, scale: &Value) {
+    if let Ok(paths) = ScaleFields::of(call) {
         let path: Vec<&str> = paths.replicas.iter().map(String::as_str).collect();
         object.set(&path, scale.integer(&["spec", "replicas"]).unwrap_or(0));
     }
@@ -124,11 +125,11 @@ fn expected() -> Result<Expected<'static>, Status> {
     Expected::built_in(GroupVersionKind::new("autoscaling/v1", "Scale"))
 }
 
-/// Applies the wish of a scale to the object, which is where its owners are kept.
+/// Applies a scale to the object, which holds the managed fields.
 async fn apply_scale(
     call: &ResourceRequest<'_>,
     options: &WriteOptions,
-    paths: &Paths,
+    paths: &ScaleFields,
     expected: &Expected<'_>,
     body: &Bytes,
 ) -> Result<Value, Status> {
@@ -145,16 +146,16 @@ async fn apply_scale(
     updated.outcome.value()
 }
 
-/// Writes the wish of a scale into the object.
+/// Writes the replicas of a scale to the object.
 async fn write(
     call: &ResourceRequest<'_>,
     options: &WriteOptions,
-    paths: &Paths,
-    make: &mut (dyn FnMut(&Value) -> Result<Value, Status> + Send),
+    paths: &ScaleFields,
+    build: &mut (dyn FnMut(&Value) -> Result<Value, Status> + Send),
 ) -> Result<Value, Status> {
     let updated = update(call, options, false, &mut |current| {
         let current = current.ok_or_else(|| call.not_found())?;
-        let scale = make(current)?;
+        let scale = build(current)?;
         let replicas = scale.integer(&["spec", "replicas"]).unwrap_or(0);
         check(call, &scale, replicas)?;
         let mut object = current.clone();
@@ -178,7 +179,7 @@ async fn write(
 
 fn check(call: &ResourceRequest<'_>, scale: &Value, replicas: i64) -> Result<(), Status> {
     if call.resource.custom.is_some() {
-        // The rules of the kind judge its replicas by their own path.
+        // The schema of the custom resource checks its replicas.
         return Ok(());
     }
     let mut errors = Errors::new();
@@ -195,7 +196,7 @@ fn check(call: &ResourceRequest<'_>, scale: &Value, replicas: i64) -> Result<(),
 }
 
 /// The scale of an object.
-fn scale_of(object: &Value, paths: &Paths, call: &ResourceRequest<'_>) -> Result<Value, Status> {
+fn scale_of(object: &Value, paths: &ScaleFields, call: &ResourceRequest<'_>) -> Result<Value, Status> {
     let at = |path: &[String]| {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         object.at(&path)
@@ -223,7 +224,7 @@ fn scale_of(object: &Value, paths: &Paths, call: &ResourceRequest<'_>) -> Result
     Ok(json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status}))
 }
 
-/// A selector as clients put it into a list's parameters.
+/// A selector as the text of a query parameter.
 fn selector_text(selector: &Value) -> String {
     let parsed = match selector {
         Value::String(text) => return text.clone(),

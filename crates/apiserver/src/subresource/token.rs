@@ -1,4 +1,4 @@
-//! Tokens for service accounts.
+//! The token subresource: issues tokens of service accounts.
 
 use http::Response;
 use knarr_api::catalogue::GroupVersionKind;
@@ -8,7 +8,7 @@ use knarr_api::time;
 use knarr_api::value::{Read, Write as _};
 use serde_json::{Value, json};
 
-use super::{admit, created};
+use super::{admit, decode_created};
 use crate::authenticate::{Bound, TokenRequest};
 use crate::authorized_request::AuthorizedRequest;
 use crate::decode::Expected;
@@ -19,21 +19,22 @@ use crate::response::{self, Body};
 use crate::route::accept::Format;
 
 const REQUEST: Named<'static> = Named { group: "authentication.k8s.io", name: "TokenRequest" };
-const SHORTEST: i64 = 10 * 60;
-const LONGEST: i64 = 1 << 32;
-const DEFAULT: i64 = 60 * 60;
+const MIN_SECONDS: i64 = 10 * 60;
+const MAX_SECONDS: i64 = 1 << 32;
+const DEFAULT_SECONDS: i64 = 60 * 60;
 
+/// Handles a TokenRequest.
 pub async fn serve(
     call: &ResourceRequest<'_>,
     request: &AuthorizedRequest<'_>,
     format: &Format,
 ) -> Result<Response<Body>, Status> {
-    let (mut asked, options) = created(call, request).await?;
+    let (mut requested, options) = decode_created(call, request).await?;
     let kind = GroupVersionKind::new("authentication.k8s.io/v1", "TokenRequest");
-    managed_fields::record_as(call, &Expected::built_in(kind.clone())?, &mut asked, &options);
+    managed_fields::record_as(call, &Expected::built_in(kind.clone())?, &mut requested, &options);
     let name = &call.target.name;
     for (field, own, what) in [("name", name, "name"), ("namespace", &call.target.namespace, "namespace")] {
-        let given = asked.text(&["metadata", field]);
+        let given = requested.text(&["metadata", field]);
         if !given.is_empty() && given != own {
             let mut errors = Errors::new();
             let metadata = Path::root("metadata");
@@ -44,27 +45,28 @@ pub async fn serve(
     }
     let account = stored::parse(&*crate::persist::get(call).await?)?;
     let uid = account.text(&["metadata", "uid"]);
-    let given = asked.text(&["metadata", "uid"]);
+    let given = requested.text(&["metadata", "uid"]);
     if !given.is_empty() && given != uid {
         let why =
             format!("the UID in the token request ({given}) does not match the UID of the service account ({uid})");
         return Err(Status::conflict(REQUEST, name, &why));
     }
     let tokens = &call.server.service_accounts;
-    if asked.items(&["spec", "audiences"]).is_empty() {
-        asked.set(&["spec", "audiences"], json!(tokens.api_audiences()));
+    if requested.items(&["spec", "audiences"]).is_empty() {
+        requested.set(&["spec", "audiences"], json!(tokens.api_audiences()));
     }
-    asked.set_default(&["spec", "expirationSeconds"], DEFAULT);
-    asked.set(&["metadata", "name"], name.as_str());
-    asked.set(&["metadata", "namespace"], call.target.namespace.as_str());
-    asked.set(&["metadata", "uid"], uid);
-    asked.set(&["metadata", "creationTimestamp"], time::seconds(call.now));
-    check(&asked)?;
-    admit(call, &kind, Phase::Validate, &mut asked, options.dry_run).await?;
-    let (bound, node) = bound(call, &asked)?;
-    let audiences = asked.items(&["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    let seconds = asked.integer(&["spec", "expirationSeconds"]).unwrap_or(DEFAULT);
-    let wanted = TokenRequest {
+    requested.set_default(&["spec", "expirationSeconds"], DEFAULT_SECONDS);
+    requested.set(&["metadata", "name"], name.as_str());
+    requested.set(&["metadata", "namespace"], call.target.namespace.as_str());
+    requested.set(&["metadata", "uid"], uid);
+    requested.set(&["metadata", "creationTimestamp"], time::seconds(call.now));
+    check(&requested)?;
+    admit(call, &kind, Phase::Validate, &mut requested, options.dry_run).await?;
+    let (bound, node) = bound(call, &requested)?;
+    let audiences =
+        requested.items(&["spec", "audiences"]).iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let seconds = requested.integer(&["spec", "expirationSeconds"]).unwrap_or(DEFAULT_SECONDS);
+    let token_request = TokenRequest {
         namespace: &call.target.namespace,
         account: &account,
         audiences,
@@ -72,21 +74,21 @@ pub async fn serve(
         bound: bound.as_ref().map(|(kind, object)| Bound { kind, object, node: node.as_ref() }),
     };
     let (token, expires) = tokens
-        .issue(&wanted, call.now)
+        .issue(&token_request, call.now)
         .map_err(|error| Status::internal(format!("failed to generate token: {error}")))?;
-    asked.set_default(&["spec", "boundObjectRef"], Value::Null);
-    asked.set(&["status"], json!({"token": token, "expirationTimestamp": time::seconds(expires)}));
-    Ok(response::value(&asked, 201, format))
+    requested.set_default(&["spec", "boundObjectRef"], Value::Null);
+    requested.set(&["status"], json!({"token": token, "expirationTimestamp": time::seconds(expires)}));
+    Ok(response::value(&requested, 201, format))
 }
 
-fn check(asked: &Value) -> Result<(), Status> {
+fn check(requested: &Value) -> Result<(), Status> {
     let mut errors = Errors::new();
     let spec = Path::root("spec");
-    let seconds = asked.integer(&["spec", "expirationSeconds"]).unwrap_or(DEFAULT);
-    if seconds < SHORTEST {
+    let seconds = requested.integer(&["spec", "expirationSeconds"]).unwrap_or(DEFAULT_SECONDS);
+    if seconds < MIN_SECONDS {
         errors.invalid(&spec.child("expirationSeconds"), seconds, "may not specify a duration less than 10 minutes");
     }
-    if seconds > LONGEST {
+    if seconds > MAX_SECONDS {
         let why = "may not specify a duration larger than 2^32 seconds";
         errors.invalid(&spec.child("expirationSeconds"), seconds, why);
     }
@@ -96,8 +98,8 @@ fn check(asked: &Value) -> Result<(), Status> {
 /// The object a token is bound to, and the node of a bound pod.
 type BoundTo = (Option<(&'static str, Value)>, Option<Value>);
 
-fn bound(call: &ResourceRequest<'_>, asked: &Value) -> Result<BoundTo, Status> {
-    let reference = asked.at(&["spec", "boundObjectRef"]);
+fn bound(call: &ResourceRequest<'_>, requested: &Value) -> Result<BoundTo, Status> {
+    let reference = requested.at(&["spec", "boundObjectRef"]);
     if reference.is_null() {
         return Ok((None, None));
     }

@@ -1,4 +1,4 @@
-//! What a change in the store is to one watcher, and the bytes that say so.
+//! Encodes changes of the store as watch events.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::persist::{stored, trim};
 use crate::response::{IncludeObject, Tables, partial, serves_stored_metadata};
 use crate::route::accept::{Encoding, Format, Shape};
 
-/// Turns changes into frames, all in one representation.
+/// Encodes watch events in one representation.
 pub struct Events {
     pub resource: Arc<Resource>,
     pub selection: Selection,
     format: Format,
     include: IncludeObject,
-    /// A table's columns are named once.
+    /// Only the first event of a watch of tables has columns.
     columns_sent: bool,
 }
 
@@ -28,8 +28,8 @@ impl Events {
         Events { resource, selection, format, include, columns_sent: false }
     }
 
-    /// Appends what a change means to this watcher, which may be nothing. An object that enters the selection is added
-    /// to it, one that leaves is deleted from it.
+    /// Appends the event of a change, if it concerns the selection. An object that starts to match is ADDED, one that stops to
+    /// match is DELETED.
     pub fn append(&mut self, out: &mut Vec<u8>, event: &Event) -> Result<(), Status> {
         let matches = |entry: &Option<Arc<Entry>>| {
             entry.as_ref().filter(|entry| self.selection.matches(&self.resource, entry)).cloned()
@@ -42,13 +42,13 @@ impl Events {
         }
     }
 
-    /// Appends an object that was there before the watch began.
+    /// Appends an object that existed when the watch started.
     pub fn append_initial(&mut self, out: &mut Vec<u8>, entry: &Entry) -> Result<(), Status> {
         self.append_entry(out, "ADDED", entry, entry.revision)
     }
 
     fn append_entry(&mut self, out: &mut Vec<u8>, kind: &str, entry: &Entry, revision: u64) -> Result<(), Status> {
-        if self.append_cut(out, kind, entry, revision) {
+        if self.append_trimmed(out, kind, entry, revision) {
             return Ok(());
         }
         if self.format.is_plain() {
@@ -64,8 +64,8 @@ impl Events {
         Ok(())
     }
 
-    /// Appends as much of an object as is wanted, where that is less than all of it and can be cut out of its bytes.
-    fn append_cut(&self, out: &mut Vec<u8>, kind: &str, entry: &Entry, revision: u64) -> bool {
+    /// Appends a trimmed object, if the format asks for it and its bytes allow it.
+    fn append_trimmed(&self, out: &mut Vec<u8>, kind: &str, entry: &Entry, revision: u64) -> bool {
         let Some(trim) =
             self.format.trim().filter(|trim| trim.metadata_only.is_none() || serves_stored_metadata(&self.resource))
         else {
@@ -110,7 +110,7 @@ impl Events {
         self.append_value(out, "BOOKMARK", object);
     }
 
-    /// Appends the failure that ends a watch.
+    /// Appends the error that ends a watch.
     pub fn append_error(&self, out: &mut Vec<u8>, status: &Status) {
         append_frame(out, "ERROR", &status.to_value(), self.format.encoding);
     }
@@ -120,7 +120,7 @@ fn append_frame(out: &mut Vec<u8>, kind: &str, object: &Value, encoding: Encodin
     if encoding == Encoding::Protobuf {
         match protobuf::encode(object) {
             Ok(bytes) => out.extend_from_slice(&protobuf::watch_frame(kind, &bytes)),
-            Err(error) => tracing::error!(%error, "an object in a watch has no protobuf form"),
+            Err(error) => tracing::error!(%error, "cannot encode an object of a watch as protobuf"),
         }
         return;
     }

@@ -1,4 +1,4 @@
-//! Watches: every change of a resource, in order, as one endless answer.
+//! Watches: the changes of a resource, in order, as one long response.
 
 mod events;
 mod stream;
@@ -22,10 +22,10 @@ use crate::state::ApiServer;
 use events::Events;
 use stream::{Start, Stream};
 
-/// A watch that says nothing about its end lives for this long, and up to twice as long.
-const SHORTEST: u64 = 30 * 60;
+/// A watch without a timeout lasts for this many seconds, and up to twice as long.
+const MIN_LIFETIME_SECONDS: u64 = 30 * 60;
 
-/// Answers a watch.
+/// Handles a watch.
 pub async fn serve(
     server: &Arc<ApiServer>,
     resource: &Arc<Resource>,
@@ -36,7 +36,7 @@ pub async fn serve(
     let options = ListOptions::parse(request.query, true)?;
     let mut fields = options.field_selector.clone();
     if request.routed.named {
-        // The old way to watch one object names it in the path.
+        // The old form of a watch of one object names it in the path.
         fields = [fields.as_str(), &format!("metadata.name={}", target.name)]
             .into_iter()
             .filter(|part| !part.is_empty())
@@ -58,7 +58,7 @@ pub async fn serve(
         lifetime: lifetime(options.timeout),
     };
     let stream = Stream::open(server.clone(), events, start).await;
-    if websocket::is_wanted(&request.parts.headers) {
+    if websocket::is_requested(&request.parts.headers) {
         return websocket::serve(request.parts, stream, format.encoding == Encoding::Protobuf)
             .map(HandlerResponse::from);
     }
@@ -70,10 +70,10 @@ pub async fn serve(
     Ok(response.into())
 }
 
-fn lifetime(asked: Option<i64>) -> Duration {
-    match asked {
+fn lifetime(timeout: Option<i64>) -> Duration {
+    match timeout {
         Some(seconds) if seconds > 0 => Duration::from_secs(seconds as u64),
-        _ => Duration::from_secs(rand::rng().random_range(SHORTEST..2 * SHORTEST)),
+        _ => Duration::from_secs(rand::rng().random_range(MIN_LIFETIME_SECONDS..2 * MIN_LIFETIME_SECONDS)),
     }
 }
 

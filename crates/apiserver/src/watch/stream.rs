@@ -1,4 +1,4 @@
-//! The life of one watch: what is there, then what changes, with a bookmark now and then, until its time is over.
+//! One watch: the initial objects, then the changes, with bookmarks, until its lifetime ends.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use super::events::Events;
 use crate::persist::{convert, store_error, too_large};
 use crate::state::ApiServer;
 
-/// How often a watcher that asked for it learns how far it is.
+/// How often a watcher that requested bookmarks gets one.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
-/// A watch from a revision that is not there yet waits this long for it.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// What was there before is sent in pieces of about this size.
-const CHUNK: usize = 256 * 1024;
+/// How long a watch waits for a revision that this server has not reached yet.
+const REVISION_TIMEOUT: Duration = Duration::from_secs(3);
+/// The initial objects are sent in chunks of about this size.
+const CHUNK_SIZE: usize = 256 * 1024;
 
-/// Where a watch begins and how it ends.
+/// Where a watch starts and when it ends.
 pub struct Start {
     pub namespace: String,
     pub revision: Option<u64>,
-    /// Whether what is there is sent first; when nothing is said, the revision decides.
+    /// Whether the current objects are sent first; if unset, the revision decides.
     pub initial: Option<bool>,
     pub bookmarks: bool,
     pub lifetime: Duration,
 }
 
-/// A watch that is being sent.
+/// A running watch.
 pub struct Stream {
     server: Arc<ApiServer>,
     events: Events,
     watch: Option<Box<dyn Watch>>,
-    /// What is to be sent before anything else.
+    /// Chunks to be sent before changes.
     pending: std::collections::VecDeque<Bytes>,
     bookmark: Option<Pin<Box<Sleep>>>,
     bookmarked: u64,
@@ -44,7 +44,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Opens a watch. What is wrong with its start is its first and last event.
+    /// Starts a watch. An error at its start becomes its only event.
     pub async fn open(server: Arc<ApiServer>, events: Events, start: Start) -> Stream {
         let stopping = server.stopping.clone();
         let mut stream = Stream {
@@ -57,7 +57,7 @@ impl Stream {
             stopping,
             server,
         };
-        if let Err(status) = stream.begin(&start).await {
+        if let Err(status) = stream.start(&start).await {
             let mut chunk = Vec::new();
             stream.events.append_error(&mut chunk, &status);
             stream.pending = [Bytes::from(chunk)].into();
@@ -66,14 +66,14 @@ impl Stream {
         stream
     }
 
-    async fn begin(&mut self, start: &Start) -> Result<(), Status> {
+    async fn start(&mut self, start: &Start) -> Result<(), Status> {
         let prefix = self.prefix(start);
         let from_state = start.initial.unwrap_or(matches!(start.revision, None | Some(0)));
         let store = self.server.store.clone();
         if from_state {
             match start.revision {
                 None => drop(store.sync().await.map_err(store_error)?),
-                Some(revision) => store.reach(revision, PATIENCE).await.map_err(store_error)?,
+                Some(revision) => store.reach(revision, REVISION_TIMEOUT).await.map_err(store_error)?,
             }
             let page = store.peek_range(&Range { prefix: &prefix, ..Range::default() }).map_err(store_error)?;
             let mut chunk = Vec::new();
@@ -81,7 +81,7 @@ impl Stream {
             for entry in &entries {
                 if self.events.selection.matches(&self.events.resource, entry) {
                     self.events.append_initial(&mut chunk, entry)?;
-                    if chunk.len() >= CHUNK {
+                    if chunk.len() >= CHUNK_SIZE {
                         self.pending.push_back(std::mem::take(&mut chunk).into());
                     }
                 }
@@ -102,7 +102,7 @@ impl Stream {
         };
         let opened = match store.watch(&prefix, revision) {
             Err(Error::Future { .. }) => {
-                match store.reach(revision, PATIENCE).await {
+                match store.reach(revision, REVISION_TIMEOUT).await {
                     Err(Error::Future { requested, newest }) => return Err(too_large(requested, newest)),
                     reached => reached.map_err(store_error)?,
                 }
@@ -114,7 +114,7 @@ impl Stream {
         Ok(())
     }
 
-    /// One object's key is a prefix too, but also of longer names; the selection leaves those out.
+    /// The key of one object is also a prefix of longer names, which the selection leaves out.
     fn prefix(&self, start: &Start) -> String {
         let resource = &self.events.resource;
         match self.events.selection.name() {
@@ -125,12 +125,12 @@ impl Stream {
         }
     }
 
-    /// The watch as chunks of an answer. Everything that is there goes into one chunk.
+    /// The watch as chunks of a body. All available events go into one chunk.
     pub fn into_chunks(self) -> impl futures::Stream<Item = Bytes> + Send {
         futures::stream::unfold(self, |mut stream| async move { stream.next().await.map(|chunk| (chunk, stream)) })
     }
 
-    /// Waits for the next chunk; `None` when the watch is over.
+    /// Waits for the next chunk; `None` at the end of the watch.
     pub async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(chunk) = self.pending.pop_front() {
@@ -165,7 +165,7 @@ impl Stream {
                 other => Ok(other),
             };
             match notice {
-                Ok(notice) => self.take(notice, &mut chunk),
+                Ok(notice) => self.append_notice(notice, &mut chunk),
                 Err(status) => {
                     self.events.append_error(&mut chunk, &status);
                     self.watch = None;
@@ -177,7 +177,7 @@ impl Stream {
         }
     }
 
-    fn take(&mut self, notice: Notice, chunk: &mut Vec<u8>) {
+    fn append_notice(&mut self, notice: Notice, chunk: &mut Vec<u8>) {
         match notice {
             Notice::Events(events) => {
                 for event in &events {

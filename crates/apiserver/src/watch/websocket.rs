@@ -1,4 +1,4 @@
-//! Watches and logs over WebSocket, for clients such as browsers that cannot read an answer while it grows.
+//! Watches and logs over WebSocket, for clients such as browsers that cannot stream a response.
 
 use std::pin::pin;
 
@@ -19,29 +19,30 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::stream::Stream;
 use crate::response::Body;
 
-/// What the handshake's key is hashed with, by RFC 6455.
-const HANDSHAKE: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// The GUID that RFC 6455 appends to the key of the handshake.
+const HANDSHAKE_GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
-/// Nothing a watcher may send is longer.
-const LONGEST_CONTROL: usize = 125;
+/// The largest payload of a control frame, the only frames a client may send.
+const MAX_CONTROL_PAYLOAD: usize = 125;
 
-pub fn is_wanted(headers: &HeaderMap) -> bool {
-    let has = |name, wanted: &str| {
+/// Whether a request asks for an upgrade to WebSocket.
+pub fn is_requested(headers: &HeaderMap) -> bool {
+    let has = |name, expected: &str| {
         headers
             .get_all(name)
             .iter()
             .filter_map(|value| value.to_str().ok())
-            .any(|value| value.split(',').any(|part| part.trim().eq_ignore_ascii_case(wanted)))
+            .any(|value| value.split(',').any(|part| part.trim().eq_ignore_ascii_case(expected)))
     };
     has(UPGRADE, "websocket") && has(CONNECTION, "upgrade")
 }
 
-/// Answers the handshake and sends the watch over the connection, one message an event.
+/// Completes the handshake and sends the watch, one message per event.
 pub fn serve(parts: &mut Parts, stream: Stream, binary: bool) -> Result<Response<Body>, Status> {
     let framed = futures::stream::unfold(stream, move |mut stream| async move {
         let chunk = stream.next().await?;
@@ -50,7 +51,7 @@ pub fn serve(parts: &mut Parts, stream: Stream, binary: bool) -> Result<Response
     upgrade(parts, framed.boxed())
 }
 
-/// Answers the handshake and sends a body over the connection as it grows, in base64 where the client asks for that.
+/// Completes the handshake and streams a body, in base64 if the client requests it.
 pub fn serve_body(parts: &mut Parts, body: Body) -> Result<Response<Body>, Status> {
     let protocol = chosen_protocol(&parts.headers);
     let as_text = protocol.is_some_and(|protocol| protocol == "base64.binary.k8s.io");
@@ -69,7 +70,7 @@ fn upgrade(parts: &mut Parts, messages: BoxStream<'static, Vec<u8>>) -> Result<R
         .headers
         .get(SEC_WEBSOCKET_KEY)
         .ok_or_else(|| Status::bad_request("the WebSocket handshake has no key"))?;
-    let accept = STANDARD.encode(Sha1::new().chain_update(key.as_bytes()).chain_update(HANDSHAKE).finalize());
+    let accept = STANDARD.encode(Sha1::new().chain_update(key.as_bytes()).chain_update(HANDSHAKE_GUID).finalize());
     let upgrade = parts
         .extensions
         .remove::<hyper::upgrade::OnUpgrade>()
@@ -77,7 +78,7 @@ fn upgrade(parts: &mut Parts, messages: BoxStream<'static, Vec<u8>>) -> Result<R
     tokio::spawn(async move {
         match upgrade.await {
             Ok(connection) => send(TokioIo::new(connection), messages).await,
-            Err(error) => tracing::debug!(%error, "a WebSocket connection was not upgraded"),
+            Err(error) => tracing::debug!(%error, "cannot upgrade a WebSocket connection"),
         }
     });
     let mut response = Response::new(Body::Empty);
@@ -94,7 +95,7 @@ fn upgrade(parts: &mut Parts, messages: BoxStream<'static, Vec<u8>>) -> Result<R
     Ok(response)
 }
 
-/// A subprotocol with a token in it is a credential, not something to speak.
+/// Whether a subprotocol carries a bearer token instead of naming a protocol.
 pub fn is_token_protocol(name: &str) -> bool {
     name.starts_with("base64url.bearer.authorization")
 }
@@ -110,8 +111,8 @@ async fn send(
     mut messages: BoxStream<'static, Vec<u8>>,
 ) {
     let (reader, mut writer) = tokio::io::split(connection);
-    // A message of which a part has come is read on where it stopped, whatever is sent meanwhile.
-    let mut said = pin!(futures::stream::unfold(reader, |mut reader| async move {
+    // The stream keeps a partly read frame while messages are sent.
+    let mut frames = pin!(futures::stream::unfold(reader, |mut reader| async move {
         control(&mut reader).await.map(|message| (message, reader))
     }));
     loop {
@@ -120,7 +121,7 @@ async fn send(
                 Some(framed) => writer.write_all(&framed).await,
                 None => break,
             },
-            incoming = said.next() => match incoming {
+            incoming = frames.next() => match incoming {
                 Some((PING, payload)) => writer.write_all(&frame(PONG, &payload)).await,
                 Some((CLOSE, _)) | None => break,
                 Some(_) => Ok(()),
@@ -130,12 +131,12 @@ async fn send(
             return;
         }
     }
-    // The peer may be gone already; then there is nobody to say goodbye to.
+    // Errors do not matter: the peer may be gone already.
     let _ = writer.write_all(&frame(CLOSE, &1000u16.to_be_bytes())).await;
     let _ = writer.shutdown().await;
 }
 
-/// A chunk's events as one message each.
+/// The events of a chunk, one message each.
 fn messages(chunk: &Bytes, binary: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(chunk.len() + 64);
     if binary {
@@ -171,12 +172,12 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads one message of the client. It has nothing to say but that it is there, or goes.
+/// Reads one control frame of the client.
 async fn control(reader: &mut (impl tokio::io::AsyncRead + Unpin)) -> Option<(u8, Vec<u8>)> {
     let mut head = [0; 2];
     reader.read_exact(&mut head).await.ok()?;
     let length = (head[1] & 0x7f) as usize;
-    if length > LONGEST_CONTROL || head[1] & 0x80 == 0 {
+    if length > MAX_CONTROL_PAYLOAD || head[1] & 0x80 == 0 {
         return None;
     }
     let mut mask = [0; 4];
@@ -194,19 +195,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_ping_that_comes_in_pieces_is_answered_between_messages() {
+    async fn a_fragmented_ping_gets_a_pong_between_messages() {
         let (client, server) = tokio::io::duplex(1 << 10);
         let (sender, events) = futures::channel::mpsc::unbounded();
         let served = tokio::spawn(send(server, events.boxed()));
-        let (mut heard, mut says) = tokio::io::split(client);
+        let (mut reader, mut writer) = tokio::io::split(client);
         let mut next = async |length: usize| {
             let mut bytes = vec![0; length];
-            heard.read_exact(&mut bytes).await.expect("a message");
+            reader.read_exact(&mut bytes).await.expect("a message");
             bytes
         };
-        // A head, then its mask, then what it says, with an event after each.
+        // A header, its mask and its payload, with an event after the first two.
         for (place, piece) in [&[0x89, 0x82][..], &[0; 4], b"hi"].into_iter().enumerate() {
-            says.write_all(piece).await.expect("written");
+            writer.write_all(piece).await.expect("written");
             if place < 2 {
                 sender.unbounded_send(frame(TEXT, b"event")).expect("open");
                 assert_eq!(next(7).await, frame(TEXT, b"event"));
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn each_event_is_a_message() {
+    fn each_event_is_one_message() {
         let sent = messages(&Bytes::from_static(b"{}\n{1}\n"), false);
         assert_eq!(sent, b"\x81\x03{}\n\x81\x04{1}\n");
         let sent = messages(&Bytes::from_static(b"\0\0\0\x02ab\0\0\0\x01c"), true);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_state_their_length_in_more_bytes() {
+    fn long_messages_have_longer_length_fields() {
         assert_eq!(frame(TEXT, &[0; 300])[..4], [0x81, 126, 1, 44]);
         assert_eq!(frame(TEXT, &[0; 70_000])[..2], [0x81, 127]);
     }

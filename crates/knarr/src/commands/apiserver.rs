@@ -17,8 +17,8 @@ use knarr_apiserver::encrypt::{Configuration, Encrypted};
 use knarr_apiserver::outbound::Identity as ProxyIdentity;
 use knarr_apiserver::pki::{Identity, Pki, kubeconfig};
 use knarr_apiserver::provided::resource_metrics;
+use knarr_apiserver::startup::{self, ServerHandle, Settings};
 use knarr_apiserver::state::ApiServer;
-use knarr_apiserver::startup::{self, Settings, Started};
 use knarr_apiserver::subresource::connect::Trust;
 use knarr_apiserver::{background, listen};
 use knarr_store::{Embedded, Etcd, EtcdOptions, Store, Tls};
@@ -102,7 +102,7 @@ pub struct Arguments {
 
 /// An API server that answers.
 pub struct Running {
-    pub started: Started,
+    pub started: ServerHandle,
     /// Where other hosts reach it.
     pub advertised: SocketAddr,
     pub pki: Arc<Pki>,
@@ -192,7 +192,7 @@ fn call_kubelets(pki: &Pki, server: &ApiServer, trust: &Trust, now: Timestamp) -
     let proxy = pki.front_proxy_client(now)?;
     server.aggregation.show(ProxyIdentity { certificate: proxy.certificate, key: proxy.key });
     let own = pki.kubelet_client(now)?;
-    Ok(server.kubelets.show(&own.certificate, &own.key, trust)?)
+    Ok(server.kubelets.set_credentials(&own.certificate, &own.key, trust)?)
 }
 
 fn kubelet_trust(arguments: &Arguments, pki: &Pki) -> anyhow::Result<Trust> {

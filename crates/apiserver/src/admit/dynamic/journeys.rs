@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::outbound::testing::TestServer;
+use crate::outbound::test_server::TestServer;
 use crate::request_tests::Cluster;
 
 const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
@@ -19,7 +19,7 @@ fn rule() -> Value {
 }
 
 async fn make(cluster: &Cluster, path: &str, object: Value) -> Value {
-    let (code, made) = cluster.ask("POST", path, "application/json", object).await;
+    let (code, made) = cluster.request("POST", path, "application/json", object).await;
     assert_eq!(code, 201, "{made}");
     made
 }
@@ -48,7 +48,7 @@ async fn validating_policies_refuse_what_breaks_them() {
         object["metadata"]["labels"] = json!({"checked": "yes"});
         object
     };
-    let (code, refused) = cluster.ask("POST", MAPS, "application/json", checked("a", "3")).await;
+    let (code, refused) = cluster.request("POST", MAPS, "application/json", checked("a", "3")).await;
     assert_eq!(code, 422);
     let words = "configmaps \"a\" is forbidden: ValidatingAdmissionPolicy 'p.example.com' with binding 'b.example.com' \
                  denied request: failed to configure binding: no params found for policy binding with `Deny` \
@@ -56,11 +56,11 @@ async fn validating_policies_refuse_what_breaks_them() {
     assert_eq!(refused["message"], words);
     make(&cluster, MAPS, map("limits", json!({"limit": "5"}))).await;
     make(&cluster, MAPS, checked("a", "3")).await;
-    let (code, refused) = cluster.ask("POST", MAPS, "application/json", checked("b", "9")).await;
+    let (code, refused) = cluster.request("POST", MAPS, "application/json", checked("b", "9")).await;
     assert_eq!((code, &refused["reason"]), (403, &json!("Forbidden")));
     assert!(refused["message"].as_str().unwrap().ends_with("denied request: too large: 9"), "{refused}");
     make(&cluster, MAPS, map("unchecked", json!({"size": "9"}))).await;
-    let (code, _) = cluster.ask("DELETE", &format!("{MAPS}/a"), "application/json", Value::Null).await;
+    let (code, _) = cluster.request("DELETE", &format!("{MAPS}/a"), "application/json", Value::Null).await;
     assert_eq!(code, 200);
 }
 
@@ -138,10 +138,11 @@ async fn webhooks_change_and_refuse() {
     make(&cluster, &format!("{GROUP}/validatingwebhookconfigurations"), validating).await;
     let made = make(&cluster, MAPS, map("plain", json!({"a": "1"}))).await;
     assert!(made["data"]["added"].is_string(), "{made}");
-    let (code, refused) = cluster.ask("POST", MAPS, "application/json", map("bad", json!({}))).await;
+    let (code, refused) = cluster.request("POST", MAPS, "application/json", map("bad", json!({}))).await;
     assert_eq!(code, 418);
     assert_eq!(refused["message"], "admission webhook \"w.example.com\" denied the request: bad name");
-    let (code, _) = cluster.ask("POST", &format!("{MAPS}?dryRun=All"), "application/json", map("dry", json!({}))).await;
+    let (code, _) =
+        cluster.request("POST", &format!("{MAPS}?dryRun=All"), "application/json", map("dry", json!({}))).await;
     assert_eq!(code, 201);
 }
 
@@ -152,23 +153,23 @@ async fn webhooks_that_fail_close_or_open() {
     let path = format!("{GROUP}/validatingwebhookconfigurations");
     let closed = configuration("ValidatingWebhookConfiguration", server.client_config("/"), json!({}));
     make(&cluster, &path, closed).await;
-    let (code, refused) = cluster.ask("POST", MAPS, "application/json", map("m", json!({}))).await;
+    let (code, refused) = cluster.request("POST", MAPS, "application/json", map("m", json!({}))).await;
     assert_eq!(code, 500);
     let words = "Internal error occurred: failed calling webhook \"w.example.com\": received invalid webhook response: \
                  webhook response was absent";
     assert_eq!(refused["message"], words);
-    cluster.ask("DELETE", &format!("{path}/c"), "application/json", Value::Null).await;
+    cluster.request("DELETE", &format!("{path}/c"), "application/json", Value::Null).await;
     let mut elsewhere = server.client_config("/");
     elsewhere["caBundle"] = Value::Null;
     let untrusted = configuration("ValidatingWebhookConfiguration", elsewhere.clone(), json!({}));
     make(&cluster, &path, untrusted).await;
-    let (code, refused) = cluster.ask("POST", MAPS, "application/json", map("m", json!({}))).await;
+    let (code, refused) = cluster.request("POST", MAPS, "application/json", map("m", json!({}))).await;
     assert_eq!(code, 500);
     assert!(
         refused["message"].as_str().unwrap().contains("x509: certificate signed by unknown authority"),
         "{refused}"
     );
-    cluster.ask("DELETE", &format!("{path}/c"), "application/json", Value::Null).await;
+    cluster.request("DELETE", &format!("{path}/c"), "application/json", Value::Null).await;
     let open = configuration("ValidatingWebhookConfiguration", elsewhere, json!({"failurePolicy": "Ignore"}));
     make(&cluster, &path, open).await;
     make(&cluster, MAPS, map("m", json!({}))).await;
@@ -217,14 +218,14 @@ async fn custom_resources_are_converted_by_webhooks() {
     let ships = |version: &str| format!("/apis/example.com/{version}/namespaces/default/ships");
     let first = json!({"apiVersion": "example.com/v1", "kind": "Ship", "metadata": {"name": "a"}, "hostPort": "h:1"});
     loop {
-        let (code, _) = cluster.ask("POST", &ships("v1"), "application/json", first.clone()).await;
+        let (code, _) = cluster.request("POST", &ships("v1"), "application/json", first.clone()).await;
         match code {
             201 => break,
             404 => tokio::task::yield_now().await,
             other => panic!("{other}"),
         }
     }
-    let (_, other) = cluster.ask("GET", &format!("{}/a", ships("v2")), "application/json", Value::Null).await;
+    let (_, other) = cluster.request("GET", &format!("{}/a", ships("v2")), "application/json", Value::Null).await;
     assert_eq!((&other["host"], &other["port"], other.get("hostPort")), (&json!("h"), &json!("1"), None), "{other}");
     let second =
         json!({"apiVersion": "example.com/v2", "kind": "Ship", "metadata": {"name": "b"}, "host": "k", "port": "2"});
@@ -232,9 +233,9 @@ async fn custom_resources_are_converted_by_webhooks() {
     assert_eq!((&made["host"], &made["apiVersion"]), (&json!("k"), &json!("example.com/v2")));
     let patch = json!({"port": "3"});
     let (code, patched) =
-        cluster.ask("PATCH", &format!("{}/b", ships("v2")), "application/merge-patch+json", patch).await;
+        cluster.request("PATCH", &format!("{}/b", ships("v2")), "application/merge-patch+json", patch).await;
     assert_eq!((code, &patched["port"]), (200, &json!("3")), "{patched}");
-    let (_, list) = cluster.ask("GET", &ships("v1"), "application/json", Value::Null).await;
+    let (_, list) = cluster.request("GET", &ships("v1"), "application/json", Value::Null).await;
     let all: Vec<&Value> = list["items"].as_array().unwrap().iter().map(|item| &item["hostPort"]).collect();
     assert_eq!(all, ["h:1", "k:3"]);
     cluster.started.stop.send_replace(true);

@@ -24,7 +24,9 @@ impl Versioned {
         if is_own_kind(write, call) {
             let version = matched.kind.api_version();
             objects = convert::to_version(call.server, call.resource, objects, &version).await?;
-        } else if let ("scale", Some(scaled)) = (write.subresource, crate::subresource::scale::seen(call, &objects)) {
+        } else if let ("scale", Some(scaled)) =
+            (write.subresource, crate::subresource::scale::as_scales(call, &objects))
+        {
             objects = scaled;
         }
         let old = objects.pop().unwrap_or_default();
@@ -59,7 +61,7 @@ impl Versioned {
             let made = convert::to_version(call.server, call.resource, vec![self.object.clone()], &version).await?;
             *write.object = made.into_iter().next().unwrap_or_default();
         } else if write.subresource == "scale" {
-            crate::subresource::scale::put_back(call, write.object, &self.object);
+            crate::subresource::scale::set_replicas(call, write.object, &self.object);
         } else {
             *write.object = self.object.clone();
         }

@@ -21,7 +21,7 @@ const MOST_KINDS: usize = 10;
 
 /// Follows policies until the server stops.
 pub async fn follow(server: Arc<ApiServer>) {
-    status_sync::follow(server, GROUP, PLURAL, |server| async move { check_all(&server).await }).await;
+    status_sync::on_change(server, GROUP, PLURAL, |server| async move { check_all(&server).await }).await;
 }
 
 /// Checks every policy whose newest generation was not looked at; false when a status could not be written.

@@ -41,7 +41,7 @@ pub async fn ask(
         webhook.destination.as_ref().map_err(|why| Failure::Uncalled(format!("could not get REST client: {why}")))?;
     let server = call.server;
     let body = Bytes::from(review.to_string());
-    let answered = server.outbound.post(&*server.objects, destination, body, webhook.limit).await;
+    let answered = server.webhook_client.post(&*server.objects, destination, body, webhook.limit).await;
     let bytes = answered.map_err(|why| Failure::Uncalled(format!("failed to call webhook: {why}")))?;
     let answer = review::read(&bytes, version, &uid, mutating, &webhook.name);
     answer.map_err(|why| match why {

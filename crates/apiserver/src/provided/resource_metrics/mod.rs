@@ -1,8 +1,8 @@
-//! What nodes and pods use right now: `metrics.k8s.io`, which `kubectl top` and autoscalers read.
+//! The API `metrics.k8s.io`: current usage of nodes and pods, for `kubectl top` and autoscalers.
 //!
-//! In: the pages the kubelets serve at `/metrics/resource`. Out: NodeMetrics and PodMetrics. The pages are read only while
-//! somebody asks: the first question reads each of them twice, and then they are read at a steady pace until nobody has
-//! asked for a while.
+//! In: the pages of kubelets at `/metrics/resource`. Out: NodeMetrics and PodMetrics. The pages are scraped only while
+//! there are requests: the first request scrapes each of them twice, and then they are scraped periodically until no
+//! request came for a while.
 
 mod collect;
 mod page;
@@ -18,30 +18,31 @@ use knarr_api::value::Read;
 use serde_json::{Value, json};
 
 use super::{ProvidedKind, Provider};
-use crate::bootstrap::Wanted;
+use crate::bootstrap::DesiredObject;
 use crate::state::ApiServer;
-use collect::{Collector, Use};
+use collect::{Collector, Usage};
 
+/// The API group.
 pub const GROUP: &str = "metrics.k8s.io";
 const VERSION: &str = "v1beta1";
 
-/// Both kinds of the group; they share what is read from the nodes.
+/// Both kinds of the group; they share the scraped pages.
 pub fn kinds() -> Vec<ProvidedKind> {
     let collector = Arc::new(Collector::default());
     vec![
         ProvidedKind {
             definition: definition("nodes", "NodeMetrics", "Cluster", node_fields()),
-            provider: Arc::new(Nodes(collector.clone())),
+            provider: Arc::new(NodeMetrics(collector.clone())),
         },
         ProvidedKind {
             definition: definition("pods", "PodMetrics", "Namespaced", pod_fields()),
-            provider: Arc::new(Pods(collector)),
+            provider: Arc::new(PodMetrics(collector)),
         },
     ]
 }
 
-/// Lets everyone who may look at a namespace see what its pods use.
-pub fn reader_role() -> Wanted {
+/// Lets everyone who may view a namespace read the metrics of its pods.
+pub fn reader_role() -> DesiredObject {
     let object = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {
@@ -54,7 +55,7 @@ pub fn reader_role() -> Wanted {
         },
         "rules": [{"apiGroups": [GROUP], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}],
     });
-    Wanted { group: "rbac.authorization.k8s.io", version: "v1", resource: "clusterroles", object }
+    DesiredObject { group: "rbac.authorization.k8s.io", version: "v1", resource: "clusterroles", object }
 }
 
 fn definition(plural: &str, kind: &str, scope: &str, fields: Value) -> Value {
@@ -102,8 +103,8 @@ fn pod_fields() -> Value {
     }}})
 }
 
-/// The CPU as billionths of one, the memory in kibibytes, as every server of this API says them.
-fn usage(used: Use) -> Value {
+/// CPU in nanocores and memory in kibibytes, as in all implementations of this API.
+fn usage(used: Usage) -> Value {
     json!({"cpu": format!("{}n", used.nano_cores), "memory": format!("{}Ki", used.memory / 1024)})
 }
 
@@ -112,7 +113,7 @@ fn seconds(window: std::time::Duration) -> String {
     format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-fn object(kind: &str, of: &Value, used: &Use, own: (&str, Value)) -> Value {
+fn object(kind: &str, of: &Value, used: &Usage, own: (&str, Value)) -> Value {
     let now = time::seconds(Timestamp::now());
     let mut metadata = json!({"name": of["metadata"]["name"], "creationTimestamp": now});
     for field in ["namespace", "labels"] {
@@ -128,9 +129,9 @@ fn object(kind: &str, of: &Value, used: &Use, own: (&str, Value)) -> Value {
     object
 }
 
-struct Nodes(Arc<Collector>);
+struct NodeMetrics(Arc<Collector>);
 
-impl Nodes {
+impl NodeMetrics {
     fn metrics(&self, node: &Value) -> Option<Value> {
         let used = self.0.node(node.text(&["metadata", "name"]))?;
         Some(object("NodeMetrics", node, &used, ("usage", usage(used))))
@@ -138,7 +139,7 @@ impl Nodes {
 }
 
 #[async_trait]
-impl Provider for Nodes {
+impl Provider for NodeMetrics {
     async fn list(&self, server: &Arc<ApiServer>, _: &str) -> Result<Vec<Value>, Status> {
         self.0.refresh(server).await;
         let nodes = server.objects.list("", "nodes", "");
@@ -161,16 +162,16 @@ impl Provider for Nodes {
     }
 }
 
-struct Pods(Arc<Collector>);
+struct PodMetrics(Arc<Collector>);
 
-impl Pods {
+impl PodMetrics {
     fn metrics(&self, pod: &Value) -> Option<Value> {
         if pod.text(&["status", "phase"]) != "Running" {
             return None;
         }
         let (namespace, name) = (pod.text(&["metadata", "namespace"]), pod.text(&["metadata", "name"]));
         let containers = self.0.pod(pod.text(&["spec", "nodeName"]), namespace, name)?;
-        // The newest reading dates the whole.
+        // The newest reading sets the timestamp.
         let newest = containers.iter().map(|(_, used)| used).max_by_key(|used| used.at).copied()?;
         let list: Vec<Value> =
             containers.iter().map(|(name, used)| json!({"name": name, "usage": usage(*used)})).collect();
@@ -179,7 +180,7 @@ impl Pods {
 }
 
 #[async_trait]
-impl Provider for Pods {
+impl Provider for PodMetrics {
     async fn list(&self, server: &Arc<ApiServer>, namespace: &str) -> Result<Vec<Value>, Status> {
         self.0.refresh(server).await;
         let pods = server.objects.list("", "pods", namespace);
@@ -193,7 +194,7 @@ impl Provider for Pods {
         self.metrics(&pod).ok_or_else(missing)
     }
 
-    /// A pod uses what its containers use together.
+    /// The usage of a pod is the sum of its containers.
     fn cells(&self, object: &Value) -> Vec<Value> {
         let sum = |name: &str| {
             let amounts = object.items(&["containers"]).iter().map(|container| container.text(&["usage", name]));
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_pod_shows_the_sum_of_its_containers() {
-        let pods = Pods(Arc::default());
+        let pods = PodMetrics(Arc::default());
         let pod = json!({"window": "15s", "containers": [
             {"name": "a", "usage": {"cpu": "100n", "memory": "8Ki"}},
             {"name": "b", "usage": {"cpu": "2n", "memory": "4Ki"}},
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_seconds_with_what_follows_the_point() {
+    fn windows_are_seconds_with_decimals() {
         let of = |milli| seconds(std::time::Duration::from_millis(milli));
         assert_eq!((of(15_000), of(15_250), of(900)), ("15s".into(), "15.25s".into(), "0.9s".into()));
     }

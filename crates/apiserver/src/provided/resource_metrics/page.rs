@@ -1,19 +1,20 @@
-//! A kubelet's page of what its node and containers use, in the text form of Prometheus.
+//! Parses the page of a kubelet at `/metrics/resource`, in the text format of Prometheus.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-/// One reading: what was used so far, and when it was read.
+/// One reading: the usage so far, and when it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
     pub at: Timestamp,
     pub cpu_seconds: Option<f64>,
     pub memory: Option<u64>,
-    /// When the container began to run.
+    /// When the container started.
     pub started: Option<Timestamp>,
 }
 
+/// The full name of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ContainerName {
     pub namespace: String,
@@ -21,13 +22,14 @@ pub struct ContainerName {
     pub container: String,
 }
 
+/// The readings of a node and its containers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
     pub node: Reading,
     pub containers: BTreeMap<ContainerName, Reading>,
 }
 
-/// Reads a page. Lines without a time of their own count as read `now`; lines about other things are passed over.
+/// Parses a page. Samples without a timestamp count as read `now`; unknown samples are ignored.
 pub fn parse(text: &str, now: Timestamp) -> Page {
     let mut page = Page::default();
     for sample in text.lines().filter_map(Sample::parse) {
@@ -75,9 +77,9 @@ impl<'a> Sample<'a> {
             Some(rest) => labels(rest)?,
             None => (Vec::new(), rest),
         };
-        let mut words = rest.split_whitespace();
-        let value = words.next()?.parse().ok()?;
-        let at = words.next().and_then(|word| word.parse().ok()).and_then(|at| Timestamp::from_millisecond(at).ok());
+        let mut fields = rest.split_whitespace();
+        let value = fields.next()?.parse().ok()?;
+        let at = fields.next().and_then(|word| word.parse().ok()).and_then(|at| Timestamp::from_millisecond(at).ok());
         Some(Sample { name, labels, value, at })
     }
 
@@ -89,7 +91,7 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// The labels up to the closing brace, and what follows it.
+/// The labels up to the closing brace, and the rest of the line.
 fn labels(mut rest: &str) -> Option<(Vec<(&str, String)>, &str)> {
     let mut found = Vec::new();
     loop {
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_read_line_by_line() {
+    fn pages_are_parsed() {
         let text = "# HELP node_cpu_usage_seconds_total x\n\
             node_cpu_usage_seconds_total 12.5 1000\n\
             node_memory_working_set_bytes 2048 1000\n\

@@ -1,4 +1,4 @@
-//! Passing a request on and its answer back.
+//! Forwards a request to a kubelet, pod or service, and its response back.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::links::Seen;
+use super::html_links::ProxiedPage;
+use super::kubelet_tls::{Kubelets, any_certificate};
 use super::location::{Location, Peer};
-use super::trust::{Kubelets, any_certificate};
 use crate::authorized_request::AuthorizedRequest;
-use crate::outbound::{check_addresses, failed_upgrade, lookup, onward_headers, pass};
+use crate::outbound::{check_addresses, failed_upgrade, forward_request, forwarded_headers, lookup};
 use crate::response::Body;
 use crate::route::target::tail;
 use crate::watch::websocket::is_token_protocol;
 
-const DIAL_TIME: Duration = Duration::from_secs(10);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
-/// Asks the location what the client asks, and answers with its answer.
+/// Forwards a request to a location and returns its response.
 pub async fn forward(
     kubelets: &Kubelets,
     request: &mut AuthorizedRequest<'_>,
@@ -36,27 +36,27 @@ pub async fn forward(
     let connection = connect(kubelets, location).await?;
     let headers = headers_for(&request.parts.headers, location);
     let is_upgrade = headers.contains_key(UPGRADE);
-    let passed = pass(request, connection, &location.path, headers).await;
-    let passed = passed.map_err(|error| unreachable(location, &error))?;
-    let status = passed.answer.status();
+    let proxied = forward_request(request, connection, &location.path, headers).await;
+    let proxied = proxied.map_err(|error| unreachable(location, &error))?;
+    let status = proxied.response.status();
     if is_log && status.is_redirection() {
         return Err(plain_error(format!("Get \"{}\": redirects forbidden", url(location))));
     }
     if is_log && !status.is_success() && status != StatusCode::SWITCHING_PROTOCOLS {
-        return Err(log_failure(passed.answer).await);
+        return Err(log_failure(proxied.response).await);
     }
     if is_upgrade && let Some(why) = failed_upgrade(status) {
         return Err(plain_error(why));
     }
-    passed.into_response(request)
+    proxied.into_response(request)
 }
 
-/// An error without a reason, as errors of no known kind have none.
+/// An error without a reason, as untyped errors of Kubernetes.
 fn plain_error(message: String) -> Status {
     Status::new(500, "", message)
 }
 
-/// Asks what is behind a proxy, whose pages are to be read under the path of the proxy.
+/// Forwards a request through a proxy. Links of HTML pages are rewritten to lead through the proxy.
 pub async fn proxy(
     kubelets: &Kubelets,
     request: &mut AuthorizedRequest<'_>,
@@ -64,23 +64,23 @@ pub async fn proxy(
 ) -> Result<Response<Body>, Status> {
     let target = &request.routed.target;
     let path = target.path.clone();
-    let under = path.strip_suffix(tail(&path, target)).unwrap_or(&path);
+    let proxy_path = path.strip_suffix(tail(&path, target)).unwrap_or(&path);
     let is_read = matches!(request.parts.method, Method::GET | Method::HEAD);
-    if under == path && is_read && !request.parts.headers.contains_key(UPGRADE) {
-        return slash_is_missing(request);
+    if proxy_path == path && is_read && !request.parts.headers.contains_key(UPGRADE) {
+        return redirect_to_slash(request);
     }
     let own_host = request.parts.headers.get(HOST).and_then(|host| host.to_str().ok()).map(str::to_owned);
     let own_host = own_host.or_else(|| request.parts.uri.authority().map(ToString::to_string)).unwrap_or_default();
-    if let Ok(seen) = HeaderValue::from_str(&path) {
-        request.parts.headers.insert("x-forwarded-uri", seen);
+    if let Ok(uri) = HeaderValue::from_str(&path) {
+        request.parts.headers.insert("x-forwarded-uri", uri);
     }
     let response = forward(kubelets, request, location, false).await?;
-    let seen = Seen { under, page_host: &host_and_port(location), own_host: &own_host };
-    Ok(seen.through(response).await)
+    let page = ProxiedPage { proxy_path, page_host: &host_and_port(location), own_host: &own_host };
+    Ok(page.rewrite(response).await)
 }
 
-/// Relative links of the page at the root would lead out of the proxy if its path did not end with a slash.
-fn slash_is_missing(request: &AuthorizedRequest<'_>) -> Result<Response<Body>, Status> {
+/// Redirects to the path with a trailing slash: without it, relative links of the page would lead outside the proxy.
+fn redirect_to_slash(request: &AuthorizedRequest<'_>) -> Result<Response<Body>, Status> {
     let uri = &request.parts.uri;
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     Response::builder()
@@ -90,9 +90,10 @@ fn slash_is_missing(request: &AuthorizedRequest<'_>) -> Result<Response<Body>, S
         .map_err(Status::internal)
 }
 
+/// Connects to a location, with TLS if it needs it.
 pub(super) async fn connect(kubelets: &Kubelets, location: &Location) -> Result<Box<dyn Connection>, Status> {
     let addresses = addresses(location).await?;
-    let stream = tokio::time::timeout(DIAL_TIME, TcpStream::connect(&addresses[..]))
+    let stream = tokio::time::timeout(DIAL_TIMEOUT, TcpStream::connect(&addresses[..]))
         .await
         .map_err(|_| unreachable(location, &"i/o timeout"))?
         .map_err(|error| unreachable(location, &error))?;
@@ -106,19 +107,19 @@ pub(super) async fn connect(kubelets: &Kubelets, location: &Location) -> Result<
         Peer::Workload => any_certificate(),
     };
     let connector = TlsConnector::from(config.map_err(|error| unreachable(location, &error))?);
-    let stream = tokio::time::timeout(DIAL_TIME, connector.connect(name, stream))
+    let stream = tokio::time::timeout(DIAL_TIMEOUT, connector.connect(name, stream))
         .await
         .map_err(|_| unreachable(location, &"TLS handshake timeout"))?
         .map_err(|error| unreachable(location, &error))?;
     Ok(Box::new(stream))
 }
 
-/// The addresses to connect to: looked up once, and checked where a user chose them.
+/// The addresses to connect to: resolved once, and checked if a user chose them.
 async fn addresses(location: &Location) -> Result<Vec<SocketAddr>, Status> {
-    let looked_up = tokio::time::timeout(DIAL_TIME, lookup(&location.host, location.port))
+    let resolved = tokio::time::timeout(DIAL_TIMEOUT, lookup(&location.host, location.port))
         .await
         .map_err(|_| unreachable(location, &"i/o timeout"))?;
-    let checked = looked_up.and_then(|addresses| {
+    let checked = resolved.and_then(|addresses| {
         if location.global_only {
             check_addresses(&addresses)?;
         }
@@ -143,10 +144,10 @@ fn unreachable(location: &Location, error: &dyn std::fmt::Display) -> Status {
     }
 }
 
-/// The client's headers without its credentials and without what concerns only its own connection.
+/// The headers of the client without its credentials and those of its connection.
 fn headers_for(own: &HeaderMap, location: &Location) -> HeaderMap {
     let is_secret = |name: &HeaderName| name == AUTHORIZATION || name.as_str().starts_with("impersonate-");
-    let mut headers = onward_headers(own, |name| !is_secret(name) && name != HOST);
+    let mut headers = forwarded_headers(own, |name| !is_secret(name) && name != HOST);
     if let Ok(host) = HeaderValue::from_str(&host_and_port(location)) {
         headers.insert(HOST, host);
     }
@@ -154,7 +155,7 @@ fn headers_for(own: &HeaderMap, location: &Location) -> HeaderMap {
     headers
 }
 
-/// A WebSocket subprotocol may carry the client's token to this server, and to nobody else.
+/// Removes WebSocket subprotocols that carry the token of the client, which is for this server only.
 fn remove_token_protocols(headers: &mut HeaderMap) {
     let Some(offered) = headers.get(SEC_WEBSOCKET_PROTOCOL).and_then(|value| value.to_str().ok()) else { return };
     let kept: Vec<&str> = offered.split(',').map(str::trim).filter(|name| !is_token_protocol(name)).collect();
@@ -173,11 +174,11 @@ fn host_and_port(location: &Location) -> String {
     }
 }
 
-/// What a kubelet says about a log it cannot give, as the API says it.
-async fn log_failure(answer: Response<Incoming>) -> Status {
+/// The Status of an error response of a kubelet to a log request.
+async fn log_failure(response: Response<Incoming>) -> Status {
     use http_body_util::BodyExt;
-    let code = answer.status().as_u16();
-    let text = match answer.into_body().collect().await {
+    let code = response.status().as_u16();
+    let text = match response.into_body().collect().await {
         Ok(body) => String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
         Err(error) => error.to_string(),
     };

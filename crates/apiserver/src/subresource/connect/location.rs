@@ -1,4 +1,4 @@
-//! Where a request into the cluster goes: host, port, path and what is spoken.
+//! The destination of a connect request: host, port, path and TLS.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::route::target::tail;
 
 const KUBELET_PORT: i64 = 10_250;
 
-/// Whom to ask.
+/// The destination of a forwarded request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Location {
     pub host: String,
@@ -30,9 +30,9 @@ pub struct Location {
 /// Whose endpoint a location is, which decides the credentials that go there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// The own port of this node's kubelet. It alone is shown this server's certificate, after it has proven who it is.
+    /// The port of the kubelet of this node. Only the kubelet gets the client certificate of this server, once it is verified.
     Kubelet { node: String },
-    /// Anything else. It is shown no credentials, and its certificate proves nothing.
+    /// Anything else. It gets no credentials, and its certificate is not verified.
     Workload,
 }
 
@@ -57,7 +57,7 @@ fn kubelet_of(node: &Value, path: String) -> Result<Location, Status> {
     Ok(Location { host: host.to_owned(), port, tls: true, path, peer, global_only: false })
 }
 
-/// Addresses come before names: not every cluster can resolve the names of its nodes.
+/// Addresses are preferred to names: not every cluster can resolve the names of its nodes.
 fn address_of(node: &Value) -> Option<&str> {
     let addresses = node.items(&["status", "addresses"]);
     ["InternalIP", "ExternalIP", "InternalDNS", "ExternalDNS", "Hostname"].into_iter().find_map(|kind| {
@@ -65,7 +65,7 @@ fn address_of(node: &Value) -> Option<&str> {
     })
 }
 
-/// The same parameters, as far as they are known.
+/// The given parameters of a query.
 pub fn same(query: &Query, names: &[&str]) -> String {
     let mut parts = Vec::new();
     for name in names {
@@ -76,20 +76,20 @@ pub fn same(query: &Query, names: &[&str]) -> String {
     parts.join("&")
 }
 
-/// The ports to forward, by the name and in the form kubelets know them by.
+/// The ports to forward, in the form that kubelets expect.
 pub fn ports(query: &Query) -> String {
     let ports: Vec<String> = query.all("ports").flat_map(|list| list.split(',')).map(encode).collect();
     if ports.is_empty() { String::new() } else { format!("port={}", ports.join(",")) }
 }
 
-/// The parameters of a command, by the names kubelets know them by.
+/// The parameters of exec and attach, with the names that kubelets expect.
 pub fn streams(query: &Query) -> String {
     let mut parts: Vec<String> = query.all("command").map(|part| format!("command={}", encode(part))).collect();
-    for (name, known) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
+    for (name, kubelet_name) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
         let default =
             matches!(name, "stdout" | "stderr") && !query.has("stdin") && !query.has("stdout") && !query.has("stderr");
         if query.flag(name).unwrap_or(default) {
-            parts.push(format!("{known}=1"));
+            parts.push(format!("{kubelet_name}=1"));
         }
     }
     parts.join("&")
@@ -123,6 +123,7 @@ fn parse_port(kind: &str, id: &str, port: &str) -> Result<u16, Status> {
     port.parse().map_err(|_| Status::bad_request(format!("invalid {kind} request {id:?}")))
 }
 
+/// The location of a pod proxy.
 pub fn pod_proxy(call: &ResourceRequest<'_>) -> Result<Location, Status> {
     let (_, name, _) = split_name("pod", &call.target.name)?;
     let pod = call
@@ -153,7 +154,7 @@ fn pod_ips(pod: &Value) -> impl Iterator<Item = &str> {
     all.chain(std::iter::once(pod.text(&["status", "podIP"]))).filter(|ip| !ip.is_empty())
 }
 
-/// What a pod or a service leads to; an address, since nothing else may stand there.
+/// The location of a pod or service; its host must be an IP address.
 fn workload(ip: &str, port: u16, tls: bool, path: String) -> Result<Location, Status> {
     let allowed = ip.parse().is_ok_and(is_global_unicast);
     if !allowed {
@@ -162,6 +163,7 @@ fn workload(ip: &str, port: u16, tls: bool, path: String) -> Result<Location, St
     Ok(Location { host: ip.to_owned(), port, tls, path, peer: Peer::Workload, global_only: true })
 }
 
+/// The location of a service proxy.
 pub fn service_proxy(call: &ResourceRequest<'_>) -> Result<Location, Status> {
     let namespace = &call.target.namespace;
     let (_, name, _) = split_name("service", &call.target.name)?;
@@ -178,8 +180,8 @@ pub fn service_proxy(call: &ResourceRequest<'_>) -> Result<Location, Status> {
     service_location(&service, &own, &pod, &call.target.name, proxied_path(call))
 }
 
-/// One of a service's endpoints that is a pod of its namespace. Endpoints may be written by users, so an address that
-/// no pod has is not called.
+/// An endpoint of a Service that is a pod of its namespace. Users may write endpoints, so an address that no pod has is
+/// refused.
 fn service_location(
     service: &Value,
     slices: &[&Value],
@@ -213,23 +215,24 @@ fn service_location(
         let ready = slice.items(&["endpoints"]).iter().filter(|one| one.flag(&["conditions", "ready"]) != Some(false));
         candidates.extend(ready.filter_map(|one| Some((one, one.items(&["addresses"]).first()?.as_str()?, port))));
     }
-    // Reading a pod costs more than shuffling, and mostly the first will do.
+    // Reading a pod costs more than shuffling, and the first usually matches.
     candidates.shuffle(&mut rand::rng());
     match candidates.iter().find(|(endpoint, address, _)| is_pod(endpoint, address)) {
         Some((_, address, port)) => workload(address, *port, tls, path),
         None => {
-            let shown = if slices.iter().all(|slice| slice.items(&["endpoints"]).is_empty()) { name } else { id };
-            Err(Status::unavailable(format!("no endpoints available for service {shown:?}")))
+            let label = if slices.iter().all(|slice| slice.items(&["endpoints"]).is_empty()) { name } else { id };
+            Err(Status::unavailable(format!("no endpoints available for service {label:?}")))
         }
     }
 }
 
+/// The location of a node proxy.
 pub fn node_proxy(call: &ResourceRequest<'_>) -> Result<Location, Status> {
     let (_, name, _) = split_name("node", &call.target.name)?;
     node_location(&*node_of(call, name)?, &call.target.name, proxied_path(call))
 }
 
-/// The kubelet of a node, or with another port whatever listens there.
+/// The kubelet of a node, or, with another port, any server on it.
 fn node_location(node: &Value, id: &str, path: String) -> Result<Location, Status> {
     let (tls, _, port) = split_name("node", id)?;
     let kubelet = Location { global_only: true, ..kubelet_of(node, path)? };
@@ -239,7 +242,7 @@ fn node_location(node: &Value, id: &str, path: String) -> Result<Location, Statu
     Ok(Location { port: parse_port("node", id, port)?, tls, peer: Peer::Workload, ..kubelet })
 }
 
-/// The part of the path that is meant for what is behind the proxy, with its parameters.
+/// The path and query after the proxy subresource.
 fn proxied_path(call: &ResourceRequest<'_>) -> String {
     let rest = tail(&call.target.path, call.target);
     let mut path = if rest.is_empty() { "/".to_owned() } else { rest.to_owned() };
@@ -257,15 +260,15 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn commands_are_passed_on_by_other_names() {
+    fn exec_parameters_are_renamed_for_kubelets() {
         let query = Query::parse("command=sh&command=-c&command=echo+a%26b&stdin=true&stdout=1&tty=false&container=c");
         assert_eq!(streams(&query), "command=sh&command=-c&command=echo%20a%26b&input=1&output=1");
     }
 
     #[test]
-    fn ports_are_passed_on_as_one_list() {
-        for (asked, expected) in [("ports=80&ports=81,82", "port=80,81,82"), ("ports=80", "port=80"), ("", "")] {
-            assert_eq!(ports(&Query::parse(asked)), expected, "{asked}");
+    fn ports_are_joined_to_one_list() {
+        for (query, expected) in [("ports=80&ports=81,82", "port=80,81,82"), ("ports=80", "port=80"), ("", "")] {
+            assert_eq!(ports(&Query::parse(query)), expected, "{query}");
         }
     }
 
@@ -290,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_kubelets_own_port_is_shown_the_certificate() {
+    fn only_the_port_of_the_kubelet_gets_the_certificate() {
         let node = json!({
             "metadata": {"name": "n"},
             "status": {
@@ -316,7 +319,7 @@ mod tests {
         assert_eq!(node_location(&node, "n:http", "/".into()).unwrap_err().code, 400);
         let mut odd = node.clone();
         odd["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] = json!(75_786);
-        assert_eq!(node_location(&odd, "n", "/".into()).unwrap_err().code, 500, "no port is cut to another");
+        assert_eq!(node_location(&odd, "n", "/".into()).unwrap_err().code, 500, "a port out of range is refused");
     }
 
     #[test]
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn services_lead_to_pods_of_their_namespace_alone() {
+    fn services_lead_only_to_pods_of_their_namespace() {
         let service = json!({
             "metadata": {"name": "s", "namespace": "a"}, "spec": {"ports": [{"port": 80, "name": "web"}]},
         });

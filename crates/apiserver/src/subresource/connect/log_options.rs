@@ -1,4 +1,4 @@
-//! What may be asked of a container's log.
+//! Validates the options of log requests.
 
 use knarr_api::decode::time_in_seconds;
 use knarr_api::field::{Errors, Path};
@@ -6,7 +6,7 @@ use knarr_api::status::{Named, Status};
 
 use crate::route::query::Query;
 
-/// Refuses options that no log has an answer to.
+/// Refuses invalid options.
 pub fn check(pod: &str, query: &Query) -> Result<(), Status> {
     let since_seconds = query.integer("sinceSeconds")?;
     let tail_lines = query.integer("tailLines")?;
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_without_an_answer_are_refused() {
+    fn invalid_options_are_refused() {
         for (query, expected) in [
             ("", None),
             ("tailLines=0&limitBytes=1&sinceSeconds=1&follow=true", None),
@@ -59,9 +59,9 @@ mod tests {
             ),
             ("stream=Stdout", Some("stream: Forbidden: may not be specified")),
         ] {
-            let told = check("p", &Query::parse(query)).err().map(|status| status.message);
+            let message = check("p", &Query::parse(query)).err().map(|status| status.message);
             let expected = expected.map(|text| format!("PodLogOptions \"p\" is invalid: {text}"));
-            assert_eq!(told, expected, "{query}");
+            assert_eq!(message, expected, "{query}");
         }
         let wrong = check("p", &Query::parse("sinceTime=x")).unwrap_err();
         assert_eq!(wrong.code, 400);

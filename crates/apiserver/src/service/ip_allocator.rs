@@ -1,4 +1,4 @@
-//! Cluster addresses: each is an IPAddress object, and whoever makes it has it.
+//! Allocates cluster IPs. Creating the IPAddress object of an address allocates it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,8 +12,8 @@ use rand::Rng;
 use serde_json::{Value, json};
 
 use super::families::Family;
+use super::pending_releases::PendingReleases;
 use super::range::Range;
-use super::releases::Releases;
 use super::texts;
 use crate::kinds::Resource;
 use crate::persist::stored;
@@ -24,25 +24,26 @@ const KEY_PREFIX: &str = "/registry/ipaddresses/";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 const MANAGER: &str = "ipallocator.k8s.io";
-/// How many addresses are tried in a row before another place in the range is chosen.
-const RUN: u128 = 256;
-/// An address that no Service has may belong to one that is just being written, and is left alone for this long.
-const GRACE: SignedDuration = SignedDuration::from_mins(1);
+/// After how many addresses the search yields to other tasks.
+const YIELD_INTERVAL: u128 = 256;
+/// How long an address without a Service is kept: its Service may be about to be written.
+const GRACE_PERIOD: SignedDuration = SignedDuration::from_mins(1);
 
-pub struct Addresses {
+/// The allocator of cluster IPs.
+pub struct IpAllocator {
     store: Arc<dyn Store>,
-    /// The ranges of the command line; more come with ServiceCIDR objects.
+    /// The configured ranges; ServiceCIDR objects add more.
     ranges: Vec<Range>,
-    releases: Releases,
+    releases: PendingReleases,
 }
 
-impl Addresses {
-    pub fn new(store: Arc<dyn Store>, ranges: &[String], releases: Releases) -> Addresses {
-        Addresses { store, ranges: ranges.iter().filter_map(|range| Range::parse(range)).collect(), releases }
+impl IpAllocator {
+    pub fn new(store: Arc<dyn Store>, ranges: &[String], releases: PendingReleases) -> IpAllocator {
+        IpAllocator { store, ranges: ranges.iter().filter_map(|range| Range::parse(range)).collect(), releases }
     }
 
-    /// Takes a certain address for a Service.
-    pub async fn take(
+    /// Allocates a given address to a Service.
+    pub async fn allocate(
         &self,
         server: &ApiServer,
         address: &str,
@@ -54,19 +55,19 @@ impl Addresses {
         if !ranges.iter().any(|range| range.has(parsed)) {
             return Err("the provided network does not match the current range".to_owned());
         }
-        if self.make(server, parsed, service, dry_run).await? {
+        if self.create(server, parsed, service, dry_run).await? {
             return Ok(address.to_owned());
         }
-        // Whoever had it may be giving it back.
-        self.releases.settled().await;
-        match self.make(server, parsed, service, dry_run).await? {
+        // A pending release may free it.
+        self.releases.wait().await;
+        match self.create(server, parsed, service, dry_run).await? {
             true => Ok(address.to_owned()),
             false => Err("provided IP is already allocated".to_owned()),
         }
     }
 
-    /// Takes any free address of a family, from a random place on; the lower part of a range comes last.
-    pub async fn take_any(
+    /// Allocates a free address of a family, starting at a random one; the lower part of a range comes last.
+    pub async fn allocate_next(
         &self,
         server: &ApiServer,
         family: Family,
@@ -81,19 +82,19 @@ impl Addresses {
                 let mut tried = 0;
                 while tried < upper {
                     let address = range.at(reserved + at);
-                    if self.is_free(address) && self.make(server, address, service, dry_run).await? {
+                    if self.is_free(address) && self.create(server, address, service, dry_run).await? {
                         return Ok(address.to_string());
                     }
                     tried += 1;
                     at = (at + 1) % upper;
-                    if tried % RUN == 0 {
+                    if tried % YIELD_INTERVAL == 0 {
                         tokio::task::yield_now().await;
                     }
                 }
             }
             for offset in 0..reserved {
                 let address = range.at(offset);
-                if self.is_free(address) && self.make(server, address, service, dry_run).await? {
+                if self.is_free(address) && self.create(server, address, service, dry_run).await? {
                     return Ok(address.to_string());
                 }
             }
@@ -101,7 +102,7 @@ impl Addresses {
         Err("range is full".to_owned())
     }
 
-    /// Gives addresses back. Nobody waits for it: until it is done the addresses are merely not given out.
+    /// Releases addresses in the background; until it is done they are not allocated again.
     pub fn release(self: &Arc<Self>, addresses: Vec<String>) {
         if addresses.is_empty() {
             return;
@@ -121,14 +122,14 @@ impl Addresses {
                 Ok(_) | Err(Error::Conflict { current: None, .. }) => return,
                 Err(Error::Conflict { .. }) => {}
                 Err(error) => {
-                    tracing::warn!(%error, address, "cannot release an address; the next repair does");
+                    tracing::warn!(%error, address, "cannot release an address; the next repair will");
                     return;
                 }
             }
         }
     }
 
-    /// Makes the objects that stored Services lack, and removes those that no Service has.
+    /// Creates the objects that stored Services lack, and removes those without a Service.
     pub async fn repair(self: &Arc<Self>, server: &ApiServer, services: &[Arc<Value>], now: Timestamp) {
         let mut owners: HashMap<String, (String, String)> = HashMap::new();
         for service in services {
@@ -140,7 +141,7 @@ impl Addresses {
         }
         for (address, (namespace, name)) in &owners {
             if let Ok(parsed) = address.parse::<IpAddr>()
-                && let Err(why) = self.make(server, parsed, (namespace, name), false).await
+                && let Err(why) = self.create(server, parsed, (namespace, name), false).await
             {
                 tracing::warn!(why, address, "cannot record the address of a service");
             }
@@ -148,8 +149,8 @@ impl Addresses {
         for object in server.objects.list(GROUP, "ipaddresses", "") {
             let address = object.text(&["metadata", "name"]);
             let ours = object.text(&["metadata", "labels", MANAGED_BY]) == MANAGER;
-            let made: Option<Timestamp> = object.text(&["metadata", "creationTimestamp"]).parse().ok();
-            let is_old = made.is_none_or(|made| now.duration_since(made) >= GRACE);
+            let created: Option<Timestamp> = object.text(&["metadata", "creationTimestamp"]).parse().ok();
+            let is_old = created.is_none_or(|created| now.duration_since(created) >= GRACE_PERIOD);
             if ours && is_old && !owners.contains_key(address) {
                 self.remove(address).await;
             }
@@ -160,8 +161,8 @@ impl Addresses {
         self.store.peek(&[KEY_PREFIX, &address.to_string()].concat()).is_none()
     }
 
-    /// Makes the object of an address; false when it is there already.
-    async fn make(
+    /// Creates the object of an address; false if it exists.
+    async fn create(
         &self,
         server: &ApiServer,
         address: IpAddr,
@@ -169,7 +170,7 @@ impl Addresses {
         dry_run: bool,
     ) -> Result<bool, String> {
         let kinds = server.kinds.load_full();
-        let resource: &Arc<Resource> = kinds.stored(GROUP, "ipaddresses").ok_or("addresses have no kind")?;
+        let resource: &Arc<Resource> = kinds.stored(GROUP, "ipaddresses").ok_or("the kind IPAddress is missing")?;
         let text = address.to_string();
         let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
         let object = json!({

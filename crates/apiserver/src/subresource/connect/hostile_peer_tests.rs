@@ -1,4 +1,4 @@
-//! Known attacks through requests that reach into the cluster, tried against the whole server.
+//! Tests of known attacks by kubelets, pods and clients of connect requests, on the whole server.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::forward::connect;
 use super::location::{Location, Peer};
 use super::{Kubelets, Trust};
-use crate::outbound::testing::TestServer;
+use crate::outbound::test_server::TestServer;
 use crate::pki::{Identity, Pki};
 use crate::request_tests::{Cluster, admin};
 
@@ -25,7 +25,7 @@ async fn cluster(kubelet: &TestServer, address: &str) -> Cluster {
     let directory = tempfile::tempdir().unwrap();
     let pki = Pki::open(directory.path(), Identity::default(), Timestamp::now()).unwrap();
     let own = pki.kubelet_client(Timestamp::now()).unwrap();
-    cluster.server().kubelets.show(&own.certificate, &own.key, &Trust::Anyone).unwrap();
+    cluster.server().kubelets.set_credentials(&own.certificate, &own.key, &Trust::Anyone).unwrap();
     let kind = if address.parse::<std::net::IpAddr>().is_ok() { "InternalIP" } else { "Hostname" };
     let node = json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
@@ -44,13 +44,13 @@ async fn cluster(kubelet: &TestServer, address: &str) -> Cluster {
         ("/api/v1/namespaces/default/serviceaccounts", account),
         ("/api/v1/namespaces/default/pods", pod),
     ] {
-        let (code, answer) = cluster.json("POST", path, object).await;
-        assert_eq!(code, 201, "{path}: {answer}");
+        let (code, response) = cluster.json("POST", path, object).await;
+        assert_eq!(code, 201, "{path}: {response}");
     }
     cluster
 }
 
-async fn ask(cluster: &Cluster, method: &str, path: &str, upgrade: bool) -> (Response<()>, String) {
+async fn send(cluster: &Cluster, method: &str, path: &str, upgrade: bool) -> (Response<()>, String) {
     let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap()).uri(path);
     if upgrade {
         request = request.header(CONNECTION, "Upgrade").header(UPGRADE, "SPDY/3.1");
@@ -70,13 +70,13 @@ const POD: &str = "/api/v1/namespaces/default/pods/p";
 
 /// CVE-2020-8559 and CVE-2018-1002102.
 #[tokio::test]
-async fn a_kubelet_redirects_neither_the_client_nor_this_server() {
+async fn redirects_of_kubelets_are_followed_by_neither_client_nor_server() {
     let elsewhere = TestServer::start(|_, _| Value::Null).await;
     let target = format!("https://127.0.0.1:{}/run", elsewhere.port);
     let code = Arc::new(std::sync::atomic::AtomicU16::new(0));
-    let answered = code.clone();
+    let returned = code.clone();
     let kubelet = TestServer::respond(None, move |_| {
-        let code = answered.load(std::sync::atomic::Ordering::SeqCst);
+        let code = returned.load(std::sync::atomic::Ordering::SeqCst);
         Response::builder().status(code).header(LOCATION, &target).body(Full::default()).unwrap()
     })
     .await;
@@ -91,7 +91,7 @@ async fn a_kubelet_redirects_neither_the_client_nor_this_server() {
             ("GET", "log", false),
             ("GET", "log?follow=1", false),
         ] {
-            let (response, body) = ask(&cluster, method, &format!("{POD}/{path}"), upgrade).await;
+            let (response, body) = send(&cluster, method, &format!("{POD}/{path}"), upgrade).await;
             assert_eq!(response.status(), 500, "{status} {path}: {body}");
             assert!(!response.headers().contains_key(LOCATION), "{status} {path}");
             let expected = if upgrade {
@@ -110,12 +110,12 @@ async fn a_kubelet_redirects_neither_the_client_nor_this_server() {
     assert_eq!(elsewhere.connections(), 0);
 }
 
-/// CVE-2018-1002105: after a refused upgrade the connection stays the server's own.
+/// CVE-2018-1002105: after a refused upgrade the connection still belongs to the server.
 #[tokio::test]
-async fn a_failed_upgrade_joins_no_connections() {
-    for (answer, seen) in [(200, 500), (204, 500), (400, 400), (403, 403)] {
+async fn a_failed_upgrade_relays_nothing() {
+    for (status, expected) in [(200, 500), (204, 500), (400, 400), (403, 403)] {
         let kubelet = TestServer::respond(None, move |_| {
-            Response::builder().status(answer).body(Full::new(Bytes::from_static(b"no"))).unwrap()
+            Response::builder().status(status).body(Full::new(Bytes::from_static(b"no"))).unwrap()
         })
         .await;
         let cluster = cluster(&kubelet, "127.0.0.1").await;
@@ -134,33 +134,33 @@ async fn a_failed_upgrade_joins_no_connections() {
         );
         client.write_all(exec.as_bytes()).await.unwrap();
         client.write_all(b"GET /version HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
-        let mut told = String::new();
-        client.read_to_string(&mut told).await.unwrap();
-        assert!(told.starts_with(&format!("HTTP/1.1 {seen} ")), "{answer}: {told}");
-        assert!(told.contains("gitVersion"), "{answer}: {told}");
+        let mut response = String::new();
+        client.read_to_string(&mut response).await.unwrap();
+        assert!(response.starts_with(&format!("HTTP/1.1 {expected} ")), "{status}: {response}");
+        assert!(response.contains("gitVersion"), "{status}: {response}");
         let received = kubelet.received();
-        assert_eq!(received.len(), 1, "{answer}: {received:?}");
+        assert_eq!(received.len(), 1, "{status}: {received:?}");
         serving.await.unwrap().unwrap();
     }
 }
 
 /// CVE-2015-7528.
 #[tokio::test]
-async fn a_containers_name_leads_out_of_no_path() {
+async fn container_names_cannot_traverse_paths() {
     let kubelet = TestServer::start(|_, _| Value::Null).await;
     let cluster = cluster(&kubelet, "127.0.0.1").await;
     for name in ["../../ns/other/c", "..%2F..%2Fns%2Fother%2Fc", "c%2F..%2Fd", "c%00", "C"] {
         for (method, subresource, upgrade) in [("GET", "log", false), ("POST", "exec", true), ("POST", "attach", true)]
         {
             let path = format!("{POD}/{subresource}?command=sh&container={name}");
-            let (response, body) = ask(&cluster, method, &path, upgrade).await;
+            let (response, body) = send(&cluster, method, &path, upgrade).await;
             assert_eq!(response.status(), 400, "{path}: {body}");
         }
     }
     assert_eq!(kubelet.connections(), 0);
 }
 
-/// CVE-2020-8562, and addresses that were never right.
+/// CVE-2020-8562, and addresses that were never valid.
 #[tokio::test]
 async fn nodes_at_local_addresses_are_not_proxied_to() {
     for address in ["127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "::ffff:127.0.0.1", "localhost"] {
@@ -170,7 +170,7 @@ async fn nodes_at_local_addresses_are_not_proxied_to() {
             ["n".to_owned(), format!("n:{}", kubelet.port), format!("https:n:{}", kubelet.port), "n:2379".into()]
         {
             let path = format!("/api/v1/nodes/{name}/proxy/pods");
-            let (response, body) = ask(&cluster, "GET", &path, false).await;
+            let (response, body) = send(&cluster, "GET", &path, false).await;
             assert_eq!(
                 (response.status().as_u16(), message(&body).as_str()),
                 (400, "address not allowed"),
@@ -181,15 +181,15 @@ async fn nodes_at_local_addresses_are_not_proxied_to() {
     }
 }
 
-/// The certificate for kubelets would be a key to whatever else trusts the cluster's authority.
+/// The certificate would give access to everything that trusts the authority of the cluster.
 #[tokio::test]
-async fn only_kubelets_are_shown_the_certificate() {
+async fn the_client_certificate_is_sent_to_kubelets_only() {
     let directory = tempfile::tempdir().unwrap();
     let pki = Pki::open(directory.path(), Identity::default(), Timestamp::now()).unwrap();
     let own = pki.kubelet_client(Timestamp::now()).unwrap();
     let kubelets = Kubelets::default();
-    kubelets.show(&own.certificate, &own.key, &Trust::Anyone).unwrap();
-    for (peer, shown) in [(Peer::Kubelet { node: "n".into() }, true), (Peer::Workload, false)] {
+    kubelets.set_credentials(&own.certificate, &own.key, &Trust::Anyone).unwrap();
+    for (peer, expected) in [(Peer::Kubelet { node: "n".into() }, true), (Peer::Workload, false)] {
         let server = TestServer::respond(Some(&pki.authority.certificate), |_| Response::default()).await;
         let location = Location {
             host: "127.0.0.1".into(),
@@ -203,13 +203,13 @@ async fn only_kubelets_are_shown_the_certificate() {
         connection.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
         connection.read_to_end(&mut Vec::new()).await.unwrap();
         let received = server.received();
-        assert_eq!(received.iter().map(|request| request.certificate).collect::<Vec<_>>(), [shown], "{peer:?}");
+        assert_eq!(received.iter().map(|request| request.certificate).collect::<Vec<_>>(), [expected], "{peer:?}");
     }
 }
 
-/// The client's own credentials are for this server alone.
+/// The credentials of the client are for this server only.
 #[tokio::test]
-async fn credentials_of_the_client_go_nowhere() {
+async fn credentials_of_the_client_are_not_forwarded() {
     let kubelet = TestServer::respond(None, |_| Response::builder().status(403).body(Full::default()).unwrap()).await;
     let cluster = cluster(&kubelet, "127.0.0.1").await;
     let request = Request::get(format!("{POD}/exec?command=sh"))
@@ -230,13 +230,13 @@ async fn credentials_of_the_client_go_nowhere() {
     }
 }
 
-/// Streams are nothing that a plain request could be answered with.
+/// A plain request cannot open a stream.
 #[tokio::test]
 async fn streams_need_an_upgrade() {
     let kubelet = TestServer::start(|_, _| Value::Null).await;
     let cluster = cluster(&kubelet, "127.0.0.1").await;
     for path in ["exec?command=sh", "attach?stdout=1", "portforward?ports=80"] {
-        let (response, body) = ask(&cluster, "POST", &format!("{POD}/{path}"), false).await;
+        let (response, body) = send(&cluster, "POST", &format!("{POD}/{path}"), false).await;
         assert_eq!((response.status().as_u16(), message(&body).as_str()), (400, "Upgrade request required"), "{path}");
     }
     assert_eq!(kubelet.connections(), 0);

@@ -1,5 +1,5 @@
-//! Node ports: one record in the store says which are in use, and is replaced only as it was read, so that several servers on
-//! one store never give out a port twice.
+//! Allocates node ports. One record in the store lists them, and is replaced only if it did not change, so that several
+//! servers on one store never allocate a port twice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,54 +11,55 @@ use knarr_store::{Entry, Error, Store};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use super::pending_releases::PendingReleases;
 use super::port_set::PortSet;
-use super::releases::Releases;
 use crate::persist::store_error;
 
 const KEY: &str = "/registry/ranges/servicenodeports";
-/// A port that no Service has may belong to one that is just being written, and is left alone for this long.
-const GRACE: SignedDuration = SignedDuration::from_mins(2);
+/// How long a port without a Service is kept: its Service may be about to be written.
+const GRACE_PERIOD: SignedDuration = SignedDuration::from_mins(2);
 
-pub struct Ports {
+/// The allocator of node ports.
+pub struct PortAllocator {
     store: Arc<dyn Store>,
-    releases: Releases,
-    /// One writer of this process at a time: they would only make each other try again.
-    turn: tokio::sync::Mutex<()>,
-    /// Ports in use by no Service, and since when they are known to be.
+    releases: PendingReleases,
+    /// Serializes the writers of this process: concurrent ones would only make each other retry.
+    write_lock: tokio::sync::Mutex<()>,
+    /// Allocated ports without a Service, and since when.
     unowned: Mutex<HashMap<u16, Timestamp>>,
 }
 
-/// The record as it was read.
-struct Read {
+/// The record of allocated ports.
+struct Record {
     set: PortSet,
-    /// 0 when there is none yet.
+    /// 0 if there is no record yet.
     revision: u64,
 }
 
-impl Ports {
-    pub fn new(store: Arc<dyn Store>, releases: Releases) -> Ports {
-        Ports { store, releases, turn: tokio::sync::Mutex::default(), unowned: Mutex::default() }
+impl PortAllocator {
+    pub fn new(store: Arc<dyn Store>, releases: PendingReleases) -> PortAllocator {
+        PortAllocator { store, releases, write_lock: tokio::sync::Mutex::default(), unowned: Mutex::default() }
     }
 
-    /// Gives a Service the ports it needs and does not have, and tells which they are. `held` are those it has already.
+    /// Allocates the ports that a Service needs and lacks, and returns them. `held` are those it has.
     pub async fn fill(&self, service: &mut Value, held: &[u16], dry_run: bool) -> Result<Vec<u16>, Status> {
         let mut is_newest = false;
-        let _turn = self.turn.lock().await;
+        let _guard = self.write_lock.lock().await;
         loop {
-            let Read { mut set, revision } = self.read()?;
-            let (mut filled, mut taken) = (service.clone(), Vec::new());
-            match set.fill(&mut filled, held, &mut taken) {
-                // What is refused by an old record may be free by now.
+            let Record { mut set, revision } = self.read()?;
+            let (mut filled, mut allocated) = (service.clone(), Vec::new());
+            match set.fill(&mut filled, held, &mut allocated) {
+                // The record may be stale: the port may be free by now.
                 Err(_) if !is_newest => {
-                    self.releases.settled().await;
+                    self.releases.wait().await;
                     self.store.sync().await.map_err(store_error)?;
                     is_newest = true;
                 }
                 Err(status) => return Err(status),
                 Ok(()) => {
-                    if taken.is_empty() || dry_run || self.write(&set, revision).await.map_err(store_error)? {
+                    if allocated.is_empty() || dry_run || self.write(&set, revision).await.map_err(store_error)? {
                         *service = filled;
-                        return Ok(taken);
+                        return Ok(allocated);
                     }
                     self.store.sync().await.map_err(store_error)?;
                 }
@@ -66,7 +67,7 @@ impl Ports {
         }
     }
 
-    /// Gives ports back. Nobody waits for it: until it is done the ports are merely not given out.
+    /// Releases ports in the background; until it is done they are not allocated again.
     pub fn release(self: &Arc<Self>, ports: Vec<u16>) {
         if ports.is_empty() {
             return;
@@ -74,14 +75,14 @@ impl Ports {
         let this = self.clone();
         self.releases.spawn(async move {
             if let Err(error) = this.remove(&ports).await {
-                tracing::warn!(%error, ?ports, "cannot release node ports; the next repair does");
+                tracing::warn!(%error, ?ports, "cannot release node ports; the next repair will");
             }
         });
     }
 
     async fn remove(&self, ports: &[u16]) -> Result<(), Error> {
         loop {
-            let Ok(Read { mut set, revision }) = self.read() else { return Ok(()) };
+            let Ok(Record { mut set, revision }) = self.read() else { return Ok(()) };
             let before = set.clone();
             ports.iter().for_each(|port| set.remove(*port));
             if set == before || self.write(&set, revision).await? {
@@ -91,8 +92,8 @@ impl Ports {
         }
     }
 
-    /// Makes the record agree with the ports that stored Services have. `services` reads them after the record was read,
-    /// so that whatever is given out meanwhile changes the record and makes this try again.
+    /// Reconciles the record with the ports of stored Services. `services` reads them after the record, so that a concurrent
+    /// allocation changes the record and makes this retry.
     pub async fn repair(&self, services: impl Fn() -> Vec<u16>, now: Timestamp) -> Result<(), Error> {
         loop {
             self.store.sync().await?;
@@ -100,16 +101,16 @@ impl Ports {
             let read = entry.as_deref().map_or_else(|| Some(PortSet::default()), decode);
             let owned = services();
             let recorded = read.clone().unwrap_or_default();
-            let set = self.mended(&recorded, &owned, now);
-            let is_right = read.is_some_and(|read| read == set);
-            if is_right || self.write(&set, entry.map_or(0, |entry| entry.revision)).await? {
+            let set = self.repaired(&recorded, &owned, now);
+            let is_current = read.is_some_and(|read| read == set);
+            if is_current || self.write(&set, entry.map_or(0, |entry| entry.revision)).await? {
                 return Ok(());
             }
         }
     }
 
-    /// All ports that are owned, and those that have been unowned only for a while.
-    fn mended(&self, recorded: &PortSet, owned: &[u16], now: Timestamp) -> PortSet {
+    /// All owned ports, and those that are unowned for less than the grace period.
+    fn repaired(&self, recorded: &PortSet, owned: &[u16], now: Timestamp) -> PortSet {
         let mut set = PortSet::default();
         for port in owned {
             set.insert(*port);
@@ -119,26 +120,26 @@ impl Ports {
         unowned.retain(|port, _| lost.contains(port));
         for port in lost {
             let since = *unowned.entry(port).or_insert(now);
-            if now.duration_since(since) < GRACE {
+            if now.duration_since(since) < GRACE_PERIOD {
                 set.insert(port);
             } else {
-                tracing::info!(port, "a node port that no service has is free again");
+                tracing::info!(port, "released a node port without a service");
             }
         }
         set
     }
 
-    fn read(&self) -> Result<Read, Status> {
+    fn read(&self) -> Result<Record, Status> {
         match self.store.peek(KEY) {
-            None => Ok(Read { set: PortSet::default(), revision: 0 }),
+            None => Ok(Record { set: PortSet::default(), revision: 0 }),
             Some(entry) => match decode(&entry) {
-                Some(set) => Ok(Read { set, revision: entry.revision }),
+                Some(set) => Ok(Record { set, revision: entry.revision }),
                 None => Err(Status::internal("the record of node ports cannot be read; it is about to be repaired")),
             },
         }
     }
 
-    /// Replaces the record that was read; false when it is another by now.
+    /// Replaces the record; false if it changed since it was read.
     async fn write(&self, set: &PortSet, revision: u64) -> Result<bool, Error> {
         let record = json!({
             "kind": "RangeAllocation", "apiVersion": "v1", "metadata": {}, "range": PortSet::range(), "data": set.encode(),
@@ -158,7 +159,7 @@ impl Ports {
 
 fn decode(entry: &Entry) -> Option<PortSet> {
     let record: Value = serde_json::from_slice(&entry.value).ok()?;
-    // Another server may serve other ports; then the record says nothing about ours.
+    // The record of a server with another port range is of no use.
     (record["range"] == PortSet::range()).then(|| PortSet::decode(record["data"].as_str().unwrap_or_default()))?
 }
 
@@ -181,12 +182,12 @@ mod tests {
         (directory, store)
     }
 
-    fn ports(store: &Arc<dyn Store>) -> Arc<Ports> {
-        Arc::new(Ports::new(store.clone(), Releases::default()))
+    fn ports(store: &Arc<dyn Store>) -> Arc<PortAllocator> {
+        Arc::new(PortAllocator::new(store.clone(), PendingReleases::default()))
     }
 
     #[tokio::test]
-    async fn two_servers_never_give_out_one_port_twice() {
+    async fn two_servers_never_allocate_a_port_twice() {
         let (_directory, store) = open();
         let servers = [ports(&store), ports(&store)];
         let mut tasks = tokio::task::JoinSet::new();
@@ -194,25 +195,25 @@ mod tests {
             let ports = servers[turn % 2].clone();
             tasks.spawn(async move { ports.fill(&mut service(None), &[], false).await.unwrap() });
         }
-        let mut given: Vec<u16> = tasks.join_all().await.into_iter().flatten().collect();
-        given.sort();
-        given.dedup();
-        assert_eq!(given.len(), 200);
+        let mut ports: Vec<u16> = tasks.join_all().await.into_iter().flatten().collect();
+        ports.sort();
+        ports.dedup();
+        assert_eq!(ports.len(), 200);
         let [first, second] = &servers;
-        let free = (30_000..32_767).find(|port| !given.contains(port)).unwrap();
+        let free = (30_000..32_767).find(|port| !ports.contains(port)).unwrap();
         let (mut one, mut other) = (service(Some(free)), service(Some(free)));
         let (one, other) = tokio::join!(first.fill(&mut one, &[], false), second.fill(&mut other, &[], false));
         assert!(one.is_ok() != other.is_ok());
     }
 
     #[tokio::test]
-    async fn what_was_given_back_can_be_asked_for_at_once() {
+    async fn released_ports_can_be_allocated_at_once() {
         let (_directory, store) = open();
         let ports = ports(&store);
         for _ in 0..50 {
-            let taken = ports.fill(&mut service(Some(30_100)), &[], false).await.unwrap();
-            assert_eq!(taken, [30_100]);
-            ports.release(taken);
+            let allocated = ports.fill(&mut service(Some(30_100)), &[], false).await.unwrap();
+            assert_eq!(allocated, [30_100]);
+            ports.release(allocated);
         }
         ports.fill(&mut service(Some(30_100)), &[], true).await.unwrap();
         ports.fill(&mut service(Some(30_100)), &[], false).await.unwrap();
@@ -223,10 +224,10 @@ mod tests {
     async fn the_record_is_repaired_from_the_services() {
         let (_directory, store) = open();
         let ports = ports(&store);
-        let used = |ports: &Ports| ports.read().unwrap().set.iter().collect::<Vec<_>>();
+        let used = |ports: &PortAllocator| ports.read().unwrap().set.iter().collect::<Vec<_>>();
         ports.fill(&mut service(Some(30_001)), &[], false).await.unwrap();
         let mut minutes = 0;
-        // A port that a Service has is recorded at once; one that none has stays for a while.
+        // The port of a Service is recorded at once; an unowned one stays for the grace period.
         for (owned, recorded) in [
             (vec![30_002], vec![30_001, 30_002]),
             (vec![30_002], vec![30_001, 30_002]),

@@ -1,4 +1,4 @@
-//! APIService objects of the groups this server serves itself, for clients that learn from them what there is.
+//! APIService objects of the groups that this server serves itself.
 
 use std::collections::HashMap;
 
@@ -16,11 +16,11 @@ const GROUP: &str = "apiregistration.k8s.io";
 const PLURAL: &str = "apiservices";
 const LABEL: &str = "kube-aggregator.kubernetes.io/automanaged";
 
-/// Makes the objects of what is served and removes those of what no longer is. Objects that others made stay.
+/// Creates the objects of served versions and removes those of versions no longer served. Objects of others stay.
 pub async fn publish(server: &ApiServer) {
     let kinds = server.kinds.load_full();
     let Some(resource) = kinds.resource(GROUP, "v1", PLURAL) else { return };
-    let mut wanted: HashMap<String, Value> = HashMap::new();
+    let mut desired: HashMap<String, Value> = HashMap::new();
     for group in kinds.catalogue.groups() {
         for version in &group.versions {
             let custom = version.kinds.iter().all(|kind| kind.custom);
@@ -29,23 +29,23 @@ pub async fn publish(server: &ApiServer) {
                 "group": group.name, "version": version.name, "groupPriorityMinimum": group.priority,
                 "versionPriority": version.priority,
             });
-            wanted.insert(name, json!({"spec": spec, "mark": if custom { "true" } else { "onstart" }}));
+            desired.insert(name, json!({"spec": spec, "mark": if custom { "true" } else { "onstart" }}));
         }
     }
     for existing in server.objects.list(GROUP, PLURAL, "") {
         let name = existing.text(&["metadata", "name"]).to_owned();
         let ours = !existing.text(&["metadata", "labels", LABEL]).is_empty();
-        match wanted.remove(&name) {
+        match desired.remove(&name) {
             None if ours => remove(server, resource, &name).await,
             _ => {}
         }
     }
-    for (name, parts) in wanted {
-        make(server, resource, &name, &parts).await;
+    for (name, parts) in desired {
+        create(server, resource, &name, &parts).await;
     }
 }
 
-async fn make(server: &ApiServer, resource: &Resource, name: &str, parts: &Value) {
+async fn create(server: &ApiServer, resource: &Resource, name: &str, parts: &Value) {
     let now = time::seconds(Timestamp::now());
     let mut spec = parts["spec"].clone();
     if spec.text(&["group"]).is_empty()
@@ -66,7 +66,7 @@ async fn make(server: &ApiServer, resource: &Resource, name: &str, parts: &Value
     });
     match server.store.create(&resource.key("", name), stored::encode(resource, &object), None).await {
         Ok(_) | Err(Error::Exists(_)) => {}
-        Err(error) => tracing::warn!(%error, name, "cannot publish a served version"),
+        Err(error) => tracing::warn!(%error, name, "cannot create the APIService of a served version"),
     }
 }
 
@@ -75,6 +75,6 @@ async fn remove(server: &ApiServer, resource: &Resource, name: &str) {
     if let Some(entry) = server.store.peek(&key)
         && let Err(error) = server.store.delete(&key, entry.revision).await
     {
-        tracing::warn!(%error, name, "cannot remove a version that is no longer served");
+        tracing::warn!(%error, name, "cannot remove the APIService of a version that is no longer served");
     }
 }

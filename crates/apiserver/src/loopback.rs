@@ -1,4 +1,4 @@
-//! Writes of the server itself, on the same path as those of every client.
+//! The loopback client: requests of the server itself, handled like those of every client.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::request::Sender;
 use crate::request::{GROUP_MASTERS, User};
 use crate::state::ApiServer;
 
-/// Where an object is.
-pub struct Path<'a> {
+/// The path of an object.
+pub struct ObjectPath<'a> {
     pub group: &'a str,
     pub version: &'a str,
     pub plural: &'a str,
@@ -21,8 +21,8 @@ pub struct Path<'a> {
     pub name: &'a str,
 }
 
-/// Sends an object to where it belongs, or what is to be changed of one. That it is there already is no failure.
-pub async fn send(server: &Arc<ApiServer>, method: Method, at: &Path<'_>, object: &Value) -> Result<(), Status> {
+/// Sends an object, or a patch of one. A conflict with an existing object is no failure.
+pub async fn send(server: &Arc<ApiServer>, method: Method, at: &ObjectPath<'_>, object: &Value) -> Result<(), Status> {
     let mut path = if at.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", at.group) };
     path.push_str(&format!("/{}", at.version));
     if !at.namespace.is_empty() {
@@ -32,12 +32,12 @@ pub async fn send(server: &Arc<ApiServer>, method: Method, at: &Path<'_>, object
     if method != Method::POST {
         path.push_str(&format!("/{}", at.name));
     }
-    let media = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+    let media_type = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
     let body = serde_json::to_vec(object).map_err(Status::internal)?;
     let request = Request::builder()
         .method(method)
         .uri(path)
-        .header("content-type", media)
+        .header("content-type", media_type)
         .header("user-agent", "kube-apiserver")
         .body(Full::new(Bytes::from(body)))
         .map_err(Status::internal)?;
@@ -51,7 +51,7 @@ pub async fn send(server: &Arc<ApiServer>, method: Method, at: &Path<'_>, object
     Err(Status::new(code, "", message(&body)))
 }
 
-/// What a refusal says, in words alone.
+/// The message of a Status.
 fn message(body: &[u8]) -> String {
     let status = serde_json::from_slice::<Value>(body).unwrap_or_default();
     status["message"].as_str().map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned)

@@ -1,4 +1,4 @@
-//! The server without a network: the same answers for components in this process.
+//! Requests of components in this process, without a network connection.
 
 use std::convert::Infallible;
 use std::fmt::Display;
@@ -11,12 +11,11 @@ use bytes::Bytes;
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::request::Sender;
-use crate::request::User;
+use crate::request::{Sender, User};
 use crate::response::Body;
 use crate::state::ApiServer;
 
-/// A service that answers as the server does to one trusted user.
+/// A `tower` service that handles requests of one trusted user.
 #[derive(Clone)]
 pub struct InProcess {
     server: Arc<ApiServer>,
@@ -24,6 +23,7 @@ pub struct InProcess {
 }
 
 impl InProcess {
+    /// A client of the server as a trusted user.
     pub fn new(server: Arc<ApiServer>, user: User) -> InProcess {
         InProcess { server, sender: Sender::Trusted(Arc::new(user)) }
     }

@@ -1,7 +1,6 @@
-//! Pages that are read through a proxy: their links must lead through it too.
+//! Rewrites links of proxied HTML pages and redirects, so that they lead through the proxy.
 //!
-//! A page knows nothing of the path under which the client sees it, so what it links to on its own host is put under
-//! that path, in the page and in redirects.
+//! A page does not know the path under which the client sees it, so links to its own host get the path of the proxy.
 
 use std::io::Read;
 
@@ -17,11 +16,11 @@ use http_body_util::BodyStream;
 
 use crate::response::Body;
 
-/// Larger pages are passed on as they are: a page is held whole while its links are changed.
-const LARGEST_PAGE: usize = 8 * 1024 * 1024;
+/// Larger pages are not rewritten: a page is held in memory while its links are rewritten.
+const MAX_PAGE_SIZE: usize = 8 * 1024 * 1024;
 
-/// Which attributes of which elements hold links.
-const LINKS: [(&str, &[&str]); 25] = [
+/// The attributes of elements that contain links.
+const LINK_ATTRIBUTES: [(&str, &[&str]); 25] = [
     ("a", &["href"]),
     ("applet", &["codebase"]),
     ("area", &["href"]),
@@ -49,20 +48,20 @@ const LINKS: [(&str, &[&str]); 25] = [
     ("video", &["poster", "src"]),
 ];
 
-/// Where a page is seen, and where it believes to be.
-pub struct Seen<'a> {
-    /// The path of the proxy, without a slash at its end.
-    pub under: &'a str,
-    /// Host and port that are asked for the page.
+/// Where a client sees a page, and where the page is.
+pub struct ProxiedPage<'a> {
+    /// The path of the proxy, without a trailing slash.
+    pub proxy_path: &'a str,
+    /// Host and port of the page.
     pub page_host: &'a str,
-    /// Host and port under which the client knows this server.
+    /// Host and port by which the client reaches this server.
     pub own_host: &'a str,
 }
 
-impl Seen<'_> {
-    /// The same page or redirect, with links that lead through the proxy.
-    pub async fn through(&self, mut response: Response<Body>) -> Response<Body> {
-        without_other_origins(response.headers_mut());
+impl ProxiedPage<'_> {
+    /// Rewrites the links of a page or redirect to lead through the proxy.
+    pub async fn rewrite(&self, mut response: Response<Body>) -> Response<Body> {
+        remove_cors_headers(response.headers_mut());
         if let Some(location) = response.headers().get(LOCATION) {
             if let Some(moved) = location.to_str().ok().and_then(|link| HeaderValue::try_from(self.link(link)).ok()) {
                 response.headers_mut().insert(LOCATION, moved);
@@ -87,29 +86,29 @@ impl Seen<'_> {
         }
     }
 
-    /// None where the page cannot be read, which is no reason to keep it from the client.
+    /// `None` if the page cannot be decoded; it is then sent unchanged.
     fn encoded_page(&self, page: &[u8], encoding: Option<&str>) -> Option<Vec<u8>> {
         let read = |mut source: Box<dyn Read + '_>| {
             let mut bytes = Vec::new();
-            source.by_ref().take(LARGEST_PAGE as u64 + 1).read_to_end(&mut bytes).ok()?;
-            (bytes.len() <= LARGEST_PAGE).then_some(bytes)
+            source.by_ref().take(MAX_PAGE_SIZE as u64 + 1).read_to_end(&mut bytes).ok()?;
+            (bytes.len() <= MAX_PAGE_SIZE).then_some(bytes)
         };
         match encoding {
-            None => Some(self.page(page)),
+            None => Some(self.rewrite_page(page)),
             Some("gzip") => {
-                let changed = self.page(&read(Box::new(GzDecoder::new(page)))?);
+                let changed = self.rewrite_page(&read(Box::new(GzDecoder::new(page)))?);
                 read(Box::new(GzEncoder::new(changed.as_slice(), Compression::fast())))
             }
             Some("deflate") => {
-                let changed = self.page(&read(Box::new(DeflateDecoder::new(page)))?);
+                let changed = self.rewrite_page(&read(Box::new(DeflateDecoder::new(page)))?);
                 read(Box::new(DeflateEncoder::new(changed.as_slice(), Compression::fast())))
             }
             Some(_) => None,
         }
     }
 
-    /// Everything but start tags with links of this host stays as it is, byte by byte.
-    fn page(&self, page: &[u8]) -> Vec<u8> {
+    /// Copies everything but start tags with links of this host byte by byte.
+    fn rewrite_page(&self, page: &[u8]) -> Vec<u8> {
         let mut emitter = DefaultEmitter::<usize>::new_with_span();
         emitter.naively_switch_states(true);
         let mut changed = Vec::with_capacity(page.len() + 256);
@@ -117,7 +116,7 @@ impl Seen<'_> {
         for token in Tokenizer::new_with_emitter(page, emitter) {
             let Ok(Token::StartTag(mut tag)) = token else { continue };
             let Span { start, end } = tag.span;
-            if self.change_links(&mut tag) && copied <= start && start <= end && end <= page.len() {
+            if self.rewrite_links(&mut tag) && copied <= start && start <= end && end <= page.len() {
                 changed.extend_from_slice(&page[copied..start]);
                 write_tag(&tag, &mut changed);
                 copied = end;
@@ -127,24 +126,25 @@ impl Seen<'_> {
         changed
     }
 
-    fn change_links(&self, tag: &mut StartTag<usize>) -> bool {
-        let Some((_, names)) = LINKS.iter().find(|(element, _)| element.as_bytes() == tag.name.as_slice()) else {
+    fn rewrite_links(&self, tag: &mut StartTag<usize>) -> bool {
+        let Some((_, names)) = LINK_ATTRIBUTES.iter().find(|(element, _)| element.as_bytes() == tag.name.as_slice())
+        else {
             return false;
         };
         let mut any = false;
         for name in *names {
             let Some(value) = tag.attributes.get_mut(name.as_bytes()) else { continue };
             let Ok(link) = std::str::from_utf8(&value.value) else { continue };
-            let through = self.link(link);
-            if through != link {
-                value.value = through.into_bytes().into();
+            let rewritten = self.link(link);
+            if rewritten != link {
+                value.value = rewritten.into_bytes().into();
                 any = true;
             }
         }
         any
     }
 
-    /// A link as it must be for the client: links to other hosts and relative ones are right already.
+    /// A link through the proxy. Links to other hosts and relative ones stay the same.
     fn link(&self, link: &str) -> String {
         let (scheme, after) = match link.find("//") {
             Some(0) => ("", Some(&link[2..])),
@@ -163,8 +163,8 @@ impl Seen<'_> {
         }
         let keeps_host = !host.is_empty() && host == self.own_host;
         let before = if keeps_host { format!("{scheme}//{host}") } else { String::new() };
-        let under = if path.starts_with(self.under) { "" } else { self.under };
-        format!("{before}{under}{path}")
+        let proxy_path = if path.starts_with(self.proxy_path) { "" } else { self.proxy_path };
+        format!("{before}{proxy_path}{path}")
     }
 }
 
@@ -173,7 +173,7 @@ fn is_page(headers: &HeaderMap) -> bool {
     content_type.split(';').next().is_some_and(|kind| kind.trim() == "text/html")
 }
 
-/// The body in one piece, or as it was if it is too large for that.
+/// The body in one piece, or unchanged if it is too large.
 async fn whole(body: Body) -> Result<Vec<u8>, Body> {
     let mut pieces = BodyStream::new(body)
         .filter_map(|piece| std::future::ready(piece.ok().and_then(|piece| piece.into_data().ok())))
@@ -181,7 +181,7 @@ async fn whole(body: Body) -> Result<Vec<u8>, Body> {
     let mut page = Vec::new();
     while let Some(piece) = pieces.next().await {
         page.extend_from_slice(&piece);
-        if page.len() > LARGEST_PAGE {
+        if page.len() > MAX_PAGE_SIZE {
             return Err(Body::stream(stream::iter([Bytes::from(page)]).chain(pieces)));
         }
     }
@@ -213,27 +213,27 @@ fn write_tag(tag: &StartTag<usize>, into: &mut Vec<u8>) {
     into.extend_from_slice(if tag.self_closing { b"/>" } else { b">" });
 }
 
-/// What a page says of other origins is meant for its own host, not for this server.
-fn without_other_origins(headers: &mut HeaderMap) {
+/// CORS headers of a page are meant for its own host, not for this server.
+fn remove_cors_headers(headers: &mut HeaderMap) {
     let dropped: Vec<_> = headers.keys().filter(|name| name.as_str().starts_with("access-control-")).cloned().collect();
     for name in dropped {
         headers.remove(name);
     }
 }
 
-/// The reader of pages, for fuzzing.
+/// The HTML rewriter, for fuzzing.
 #[doc(hidden)]
 pub mod fuzzing {
-    use super::Seen;
+    use super::ProxiedPage;
 
-    /// Reads a page, also as a packed one. Links that lead through the proxy are left alone when it is read again.
+    /// Rewrites a page, also as a compressed one. A second rewrite must change nothing.
     pub fn page(bytes: &[u8]) {
-        let seen = Seen { under: "/proxy", page_host: "10.0.0.9:80", own_host: "localhost:8001" };
+        let proxied = ProxiedPage { proxy_path: "/proxy", page_host: "10.0.0.9:80", own_host: "localhost:8001" };
         for encoding in ["gzip", "deflate"] {
-            drop(seen.encoded_page(bytes, Some(encoding)));
+            drop(proxied.encoded_page(bytes, Some(encoding)));
         }
-        let changed = seen.page(bytes);
-        assert!(seen.page(&changed) == changed, "a page changes when it is read again");
+        let changed = proxied.rewrite_page(bytes);
+        assert!(proxied.rewrite_page(&changed) == changed, "a second rewrite changed the page");
     }
 }
 
@@ -241,12 +241,15 @@ pub mod fuzzing {
 mod tests {
     use super::*;
 
-    const SEEN: Seen<'static> =
-        Seen { under: "/api/v1/namespaces/a/pods/p/proxy", page_host: "10.0.0.9:80", own_host: "localhost:8001" };
+    const PAGE: ProxiedPage<'static> = ProxiedPage {
+        proxy_path: "/api/v1/namespaces/a/pods/p/proxy",
+        page_host: "10.0.0.9:80",
+        own_host: "localhost:8001",
+    };
 
     #[test]
-    fn links_lead_through_the_proxy() {
-        for (link, through) in [
+    fn links_are_rewritten_to_the_proxy() {
+        for (link, rewritten) in [
             ("/x", "/api/v1/namespaces/a/pods/p/proxy/x"),
             ("/x/?q=/y#z", "/api/v1/namespaces/a/pods/p/proxy/x/?q=/y#z"),
             ("http://10.0.0.9:80/x", "/api/v1/namespaces/a/pods/p/proxy/x"),
@@ -261,13 +264,13 @@ mod tests {
             ("mailto:a@example.com", "mailto:a@example.com"),
             ("https://example.com/x", "https://example.com/x"),
         ] {
-            assert_eq!(SEEN.link(link), through, "{link}");
+            assert_eq!(PAGE.link(link), rewritten, "{link}");
         }
     }
 
     #[test]
     fn only_tags_with_links_of_the_page_change() {
-        for (page, through) in [
+        for (page, rewritten) in [
             ("<a href=\"/rewriteme\">test</a>", "<a href=\"/api/v1/namespaces/a/pods/p/proxy/rewriteme\">test</a>"),
             (
                 "<!DOCTYPE html><P id=1>A &amp; b</P><IMG  title='\"' src = /i.png />",
@@ -277,29 +280,29 @@ mod tests {
             ("<!-- <a href=/x> --><a href='rel'>", "<!-- <a href=/x> --><a href='rel'>"),
             ("no end <a href=\"/x", "no end <a href=\"/x"),
         ] {
-            assert_eq!(String::from_utf8_lossy(&SEEN.page(page.as_bytes())), through);
+            assert_eq!(String::from_utf8_lossy(&PAGE.rewrite_page(page.as_bytes())), rewritten);
         }
     }
 
     #[tokio::test]
-    async fn packed_pages_redirects_and_headers_of_other_origins() {
-        let mut packed = Vec::new();
-        GzEncoder::new(&b"<a href=/x>"[..], Compression::fast()).read_to_end(&mut packed).unwrap();
+    async fn compressed_pages_redirects_and_cors_headers_are_rewritten() {
+        let mut compressed = Vec::new();
+        GzEncoder::new(&b"<a href=/x>"[..], Compression::fast()).read_to_end(&mut compressed).unwrap();
         let response = Response::builder()
             .header("content-type", "text/html; charset=utf-8")
             .header("content-encoding", "gzip")
             .header("access-control-allow-origin", "*")
-            .body(Body::full(packed))
+            .body(Body::full(compressed))
             .unwrap();
-        let through = SEEN.through(response).await;
-        assert!(!through.headers().contains_key("access-control-allow-origin"));
-        let body = through.into_body().gather().unwrap();
+        let rewritten = PAGE.rewrite(response).await;
+        assert!(!rewritten.headers().contains_key("access-control-allow-origin"));
+        let body = rewritten.into_body().gather().unwrap();
         let mut page = String::new();
         GzDecoder::new(body.as_slice()).read_to_string(&mut page).unwrap();
         assert_eq!(page, "<a href=\"/api/v1/namespaces/a/pods/p/proxy/x\">");
 
         let moved = Response::builder().status(302).header("location", "/y").body(Body::Empty).unwrap();
-        let through = SEEN.through(moved).await;
-        assert_eq!(through.headers()["location"], "/api/v1/namespaces/a/pods/p/proxy/y");
+        let rewritten = PAGE.rewrite(moved).await;
+        assert_eq!(rewritten.headers()["location"], "/api/v1/namespaces/a/pods/p/proxy/y");
     }
 }

@@ -1,4 +1,4 @@
-//! A server for tests: answers over TLS on a port of this machine, and records what it was asked.
+//! A TLS server on loopback for tests, which records the requests it received.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 pub struct TestServer {
     pub port: u16,
-    /// The certificate it signed itself.
+    /// Its self-signed certificate.
     pub certificate: String,
     recorded: Arc<Recorded>,
     serving: tokio::task::JoinHandle<()>,
@@ -37,7 +37,7 @@ pub struct Received {
     pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// Whether the client showed a certificate of the authority that this server asks for.
+    /// Whether the client presented a certificate of the requested authority.
     pub certificate: bool,
 }
 
@@ -48,50 +48,50 @@ struct Recorded {
 }
 
 impl TestServer {
-    /// Answers every request with what `answer` makes of its path and body.
-    pub async fn start(answer: impl Fn(&str, Value) -> Value + Send + Sync + 'static) -> TestServer {
+    /// Responds to every request with the JSON that `respond` returns for its path and body.
+    pub async fn start(respond: impl Fn(&str, Value) -> Value + Send + Sync + 'static) -> TestServer {
         TestServer::respond(None, move |request| {
             let path = request.path.split('?').next().unwrap_or_default();
-            let said = answer(path, serde_json::from_slice(&request.body).unwrap_or(Value::Null));
-            Response::new(Full::new(Bytes::from(said.to_string())))
+            let json = respond(path, serde_json::from_slice(&request.body).unwrap_or(Value::Null));
+            Response::new(Full::new(Bytes::from(json.to_string())))
         })
         .await
     }
 
-    /// Answers with whole responses. `client_authority` is the PEM of the authority whose client certificates it asks for.
+    /// Responds with whole responses. `client_authority` is the PEM of the authority whose client certificates it requests.
     pub async fn respond(
         client_authority: Option<&str>,
-        answer: impl Fn(&Received) -> Response<Full<Bytes>> + Send + Sync + 'static,
+        respond: impl Fn(&Received) -> Response<Full<Bytes>> + Send + Sync + 'static,
     ) -> TestServer {
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
-        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
+        let generated = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(generated.signing_key.serialize_der()));
         let config = rustls::ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_client_cert_verifier(client_verifier(client_authority))
-            .with_single_cert(vec![made.cert.der().clone()], key)
+            .with_single_cert(vec![generated.cert.der().clone()], key)
             .unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (answer, recorded) = (Arc::new(answer), Arc::new(Recorded::default()));
+        let (respond, recorded) = (Arc::new(respond), Arc::new(Recorded::default()));
         let all = recorded.clone();
         let serving = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 all.connections.fetch_add(1, Ordering::SeqCst);
-                let (acceptor, answer, all) = (acceptor.clone(), answer.clone(), all.clone());
+                let (acceptor, respond, all) = (acceptor.clone(), respond.clone(), all.clone());
                 tokio::spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else { return };
                     let certificate = stream.get_ref().1.peer_certificates().is_some();
                     let service = service_fn(move |request: Request<Incoming>| {
-                        let (answer, all) = (answer.clone(), all.clone());
+                        let (respond, all) = (respond.clone(), all.clone());
                         async move {
                             let path = request.uri().to_string();
                             let headers = request.headers().clone();
                             let body = request.into_body().collect().await.unwrap().to_bytes();
                             let received = Received { path, headers, body, certificate };
                             all.requests.lock().push(received.clone());
-                            Ok::<_, Infallible>(answer(&received))
+                            Ok::<_, Infallible>(respond(&received))
                         }
                     });
                     let _ = hyper::server::conn::http1::Builder::new()
@@ -100,20 +100,20 @@ impl TestServer {
                 });
             }
         });
-        TestServer { port, certificate: made.cert.pem(), recorded, serving }
+        TestServer { port, certificate: generated.cert.pem(), recorded, serving }
     }
 
-    /// How objects name it.
+    /// The client configuration of a webhook that calls this server.
     pub fn client_config(&self, path: &str) -> Value {
         json!({"url": format!("https://localhost:{}{path}", self.port), "caBundle": STANDARD.encode(&self.certificate)})
     }
 
-    /// How often somebody connected, whatever came of it.
+    /// The number of connections, successful or not.
     pub fn connections(&self) -> usize {
         self.recorded.connections.load(Ordering::SeqCst)
     }
 
-    /// Takes what was asked so far.
+    /// Removes and returns the requests so far.
     pub fn received(&self) -> Vec<Received> {
         std::mem::take(&mut *self.recorded.requests.lock())
     }

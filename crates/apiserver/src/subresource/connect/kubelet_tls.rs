@@ -1,4 +1,4 @@
-//! How this server calls into the cluster over TLS: what it shows, and whose certificates it takes.
+//! TLS of connections to kubelets, pods and services: the client certificate, and which server certificates are accepted.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,29 +14,29 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::outbound::AnyCertificate;
 
-/// Whose certificates are taken for those of kubelets.
+/// Which certificates of kubelets are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Those signed by one of these authorities (PEM) for the address that is called.
+    /// Those signed by one of these authorities (PEM) for the address of the connection.
     Authorities(String),
-    /// Any: what is behind a node's address is trusted by the network alone.
+    /// Any: the network alone is trusted to lead to the kubelet.
     Anyone,
 }
 
-/// How kubelets are called. Before [`Kubelets::show`] none is.
+/// The TLS configuration of connections to kubelets. None can be opened before [`Kubelets::set_credentials`].
 #[derive(Default)]
 pub struct Kubelets {
-    shown: ArcSwapOption<Shown>,
+    credentials: ArcSwapOption<Credentials>,
 }
 
-struct Shown {
-    certificate: Arc<Certificate>,
+struct Credentials {
+    certificate: Arc<ClientCertificate>,
     verifiers: Option<Verifiers>,
 }
 
 impl Kubelets {
-    /// From now on shows this certificate (both PEM) to kubelets that prove to be trusted.
-    pub fn show(&self, certificate: &str, key: &str, trust: &Trust) -> Result<(), Error> {
+    /// Sets the client certificate and key (both PEM) for kubelets that are trusted.
+    pub fn set_credentials(&self, certificate: &str, key: &str, trust: &Trust) -> Result<(), Error> {
         let chain = certificates(certificate)?;
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(unreadable)?;
         let provider = provider();
@@ -44,37 +44,38 @@ impl Kubelets {
             Trust::Anyone => None,
             Trust::Authorities(authorities) => Some(Verifiers::new(&certificates(authorities)?, &chain, &provider)?),
         };
-        let certificate = Arc::new(Certificate(Arc::new(CertifiedKey::from_der(chain, key, &provider)?)));
-        self.shown.store(Some(Arc::new(Shown { certificate, verifiers })));
+        let certificate = Arc::new(ClientCertificate(Arc::new(CertifiedKey::from_der(chain, key, &provider)?)));
+        self.credentials.store(Some(Arc::new(Credentials { certificate, verifiers })));
         Ok(())
     }
 
-    /// How the kubelet of a node is called.
+    /// The configuration for the kubelet of a node.
     pub(super) fn config(&self, node: &str) -> Result<Arc<ClientConfig>, Error> {
-        let shown = self.shown.load_full();
-        let shown = shown.ok_or_else(|| Error::General("no certificate to call kubelets with".to_owned()))?;
+        let credentials = self.credentials.load_full();
+        let credentials =
+            credentials.ok_or_else(|| Error::General("no certificate to call kubelets with".to_owned()))?;
         let provider = provider();
         let verifier = NodeVerifier {
             user: format!("system:node:{node}"),
-            verifiers: shown.verifiers.clone(),
+            verifiers: credentials.verifiers.clone(),
             signatures: AnyCertificate(provider.clone()),
         };
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_client_cert_resolver(shown.certificate.clone());
+            .with_client_cert_resolver(credentials.certificate.clone());
         // A resumed session would not be verified again.
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
     }
 }
 
-/// Shows one certificate to whoever asks for one.
+/// Presents one certificate to every server that requests one.
 #[derive(Debug)]
-struct Certificate(Arc<CertifiedKey>);
+struct ClientCertificate(Arc<CertifiedKey>);
 
-impl ResolvesClientCert for Certificate {
+impl ResolvesClientCert for ClientCertificate {
     fn resolve(&self, _authorities: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(self.0.clone())
     }
@@ -87,7 +88,7 @@ impl ResolvesClientCert for Certificate {
 #[derive(Clone, Debug)]
 struct Verifiers {
     all: Arc<WebPkiServerVerifier>,
-    /// That of the authority which signed this server's own certificate: the cluster's. It signs for others than nodes too.
+    /// Verifies against the authority of this server's own certificate: that of the cluster, which signs not only for nodes.
     cluster: Option<Arc<WebPkiServerVerifier>>,
 }
 
@@ -124,8 +125,8 @@ fn signed(authority: &CertificateDer<'_>, certificate: &CertificateDer<'_>) -> b
     }
 }
 
-/// Takes a certificate for that of a node's kubelet. One of the cluster's authority must name the node: otherwise a node
-/// could give the address of another server for its own.
+/// Verifies the certificate of the kubelet of a node. A certificate of the authority of the cluster must name the node:
+/// otherwise a node could claim the address of another server.
 #[derive(Debug)]
 struct NodeVerifier {
     user: String,
@@ -182,7 +183,7 @@ fn is_named(certificate: &CertificateDer<'_>, name: &str) -> bool {
         .is_ok_and(|(_, parsed)| parsed.subject().iter_common_name().any(|own| own.as_str() == Ok(name)))
 }
 
-/// For pods and services, which show whatever they like: as in Kubernetes, who asks for a proxy to them trusts the network.
+/// Accepts any certificate, for pods and services: as in Kubernetes, their certificates are not verified.
 pub(super) fn any_certificate() -> Result<Arc<ClientConfig>, Error> {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {
@@ -227,7 +228,7 @@ mod tests {
         (directory, pki)
     }
 
-    /// Whether a caller of `ours` finishes a handshake with a kubelet at 127.0.0.1 whose certificate `signer` made for an
+    /// Whether a caller of `ours` finishes a handshake with a kubelet at 127.0.0.1 whose certificate `signer` signed for an
     /// address.
     async fn reaches(ours: &Pki, trust: Trust, signer: &Pki, address: [u8; 4]) -> bool {
         reaches_one(ours, trust, signer, "system:node:a", address).await
@@ -253,7 +254,7 @@ mod tests {
         });
         let kubelets = Kubelets::default();
         let own = ours.kubelet_client(Timestamp::now()).unwrap();
-        kubelets.show(&own.certificate, &own.key, &trust).unwrap();
+        kubelets.set_credentials(&own.certificate, &own.key, &trust).unwrap();
         let connector = TlsConnector::from(kubelets.config("a").unwrap());
         let stream = TcpStream::connect(at).await.unwrap();
         let reached = connector.connect(ServerName::from(at.ip()), stream).await.is_ok();
@@ -269,7 +270,7 @@ mod tests {
         let local = [127, 0, 0, 1];
         assert!(reaches(&ours, own(), &ours, local).await);
         assert!(!reaches(&ours, own(), &theirs, local).await);
-        assert!(!reaches(&ours, own(), &ours, [10, 0, 0, 9]).await, "made for another address");
+        assert!(!reaches(&ours, own(), &ours, [10, 0, 0, 9]).await, "signed for another address");
         assert!(reaches(&ours, both(), &theirs, local).await);
         assert!(reaches(&ours, Trust::Anyone, &theirs, local).await);
     }
@@ -286,13 +287,13 @@ mod tests {
         }
         assert!(
             reaches_one(&ours, trust(), &theirs, "host.example", local).await,
-            "other authorities name as they like"
+            "other authorities need not name the node"
         );
     }
 
     #[test]
     fn without_a_certificate_of_its_own_the_server_calls_no_kubelet() {
         assert!(Kubelets::default().config("a").is_err());
-        assert!(Kubelets::default().show("", "", &Trust::Anyone).is_err());
+        assert!(Kubelets::default().set_credentials("", "", &Trust::Anyone).is_err());
     }
 }

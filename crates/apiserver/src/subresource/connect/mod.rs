@@ -1,19 +1,19 @@
-//! Subresources that reach into a node: logs, commands, ports and proxies.
+//! Subresources that connect to a node or pod: log, exec, attach, portforward and proxy.
 //!
-//! What the client asks is asked again of the kubelet (or of a pod behind a proxy), and the answer is passed on as it
-//! comes. Upgraded connections are joined byte by byte, whatever is spoken over them.
+//! The request is forwarded to the kubelet, or to a pod or service behind a proxy, and the response is streamed back.
+//! Upgraded connections are relayed byte by byte.
 
-#[cfg(test)]
-mod attacks;
 mod forward;
-mod links;
+#[cfg(test)]
+mod hostile_peer_tests;
+mod html_links;
+mod kubelet_tls;
 mod location;
 mod log_options;
-mod trust;
 
 #[doc(hidden)]
-pub use links::fuzzing;
-pub use trust::{Kubelets, Trust};
+pub use html_links::fuzzing;
+pub use kubelet_tls::{Kubelets, Trust};
 
 use std::sync::Arc;
 
@@ -34,11 +34,12 @@ use crate::state::ApiServer;
 use crate::watch::websocket;
 use location::Location;
 
+/// Whether a subresource connects to a node or pod.
 pub fn is_connect(subresource: &str) -> bool {
     matches!(subresource, "log" | "exec" | "attach" | "portforward" | "proxy")
 }
 
-/// Answers a request by asking a node or a pod.
+/// Forwards a request to a node or a pod.
 pub async fn serve(
     server: &Arc<ApiServer>,
     resource: &Arc<Resource>,
@@ -63,7 +64,7 @@ pub async fn serve(
         ("nodes", "proxy") => location::node_proxy(&call)?,
         _ => match in_pod(&call)? {
             Some(location) => location,
-            // A pod without a node has said nothing yet.
+            // A pod without a node has no log yet.
             None => return Ok(crate::response::text(200, "").into()),
         },
     };
@@ -77,8 +78,8 @@ pub async fn serve(
         }
         return forward::forward(&server.kubelets, request, &location, false).await.map(HandlerResponse::from);
     }
-    // Kubelets send logs as plain answers: one that is wanted over a WebSocket is put into messages here.
-    let over_socket = websocket::is_wanted(&request.parts.headers);
+    // Kubelets send logs as plain responses: for a WebSocket client they are converted to messages here.
+    let over_socket = websocket::is_requested(&request.parts.headers);
     let upgrade = over_socket.then(|| request.parts.headers.remove(UPGRADE)).flatten();
     let response = forward::forward(&server.kubelets, request, &location, true).await?;
     match upgrade {
@@ -87,7 +88,7 @@ pub async fn serve(
     }
 }
 
-/// What admission sees of a request that reaches into a node: its parameters as an object, and that object's kind.
+/// The options object that admission sees for a connect request, and its kind.
 fn options(call: &ResourceRequest<'_>) -> (&'static str, Value) {
     let target = call.target;
     let query = call.query;
@@ -131,7 +132,7 @@ fn options(call: &ResourceRequest<'_>) -> (&'static str, Value) {
     (kind, object)
 }
 
-/// Opening a stream by GET, as WebSocket clients must, needs the same right as by POST.
+/// A stream opened by GET, as WebSocket clients must do, needs the same permission as by POST.
 fn require_create(server: &ApiServer, request: &AuthorizedRequest<'_>) -> Result<(), Status> {
     let target = &request.routed.target;
     let streams = matches!(target.subresource.as_str(), "exec" | "attach" | "portforward");
@@ -142,7 +143,7 @@ fn require_create(server: &ApiServer, request: &AuthorizedRequest<'_>) -> Result
     Ok(())
 }
 
-/// Where the kubelet answers for a pod's log, command or port.
+/// The location of the log, command or port of a pod at its kubelet.
 fn in_pod(call: &ResourceRequest<'_>) -> Result<Option<Location>, Status> {
     let target = call.target;
     let pod = call.server.objects.get("", "pods", &target.namespace, &target.name).ok_or_else(|| call.not_found())?;
@@ -170,18 +171,18 @@ fn in_pod(call: &ResourceRequest<'_>) -> Result<Option<Location>, Status> {
     location::kubelet(call, node, &path, &query).map(Some)
 }
 
-/// The container that is meant: the one that is named, the marked one, or the only one.
+/// The container of the request: the named one, the annotated default, or the only one.
 fn container(pod: &Value, query: &Query) -> Result<String, Status> {
     let names = |list: &str| -> Vec<String> {
         pod.items(&["spec", list]).iter().map(|container| container.text(&["name"]).to_owned()).collect()
     };
     let (own, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
     let pod_name = pod.text(&["metadata", "name"]);
-    let asked = query.text("container");
-    if asked.is_empty() {
-        let marked = pod.text(&["metadata", "annotations", "kubectl.kubernetes.io/default-container"]);
-        if own.iter().any(|name| name == marked) {
-            return Ok(marked.to_owned());
+    let requested = query.text("container");
+    if requested.is_empty() {
+        let annotated = pod.text(&["metadata", "annotations", "kubectl.kubernetes.io/default-container"]);
+        if own.iter().any(|name| name == annotated) {
+            return Ok(annotated.to_owned());
         }
         if let [only] = own.as_slice() {
             return Ok(only.clone());
@@ -196,10 +197,10 @@ fn container(pod: &Value, query: &Query) -> Result<String, Status> {
         }
         return Err(Status::bad_request(text));
     }
-    if [&own, &init, &ephemeral].into_iter().flatten().any(|name| name == asked) {
-        return Ok(asked.to_owned());
+    if [&own, &init, &ephemeral].into_iter().flatten().any(|name| name == requested) {
+        return Ok(requested.to_owned());
     }
-    Err(Status::bad_request(format!("container {asked} is not valid for pod {pod_name}")))
+    Err(Status::bad_request(format!("container {requested} is not valid for pod {pod_name}")))
 }
 
 #[cfg(test)]
@@ -207,15 +208,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_container_is_named_marked_or_the_only_one() {
+    fn the_container_is_the_named_the_annotated_or_the_only_one() {
         let mut pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a"}], "initContainers": [{"name": "i"}]}});
-        let ask = |pod: &Value, query: &str| container(pod, &Query::parse(query)).map_err(|status| status.message);
-        assert_eq!(ask(&pod, "").unwrap(), "a");
-        assert_eq!(ask(&pod, "container=i").unwrap(), "i");
-        assert_eq!(ask(&pod, "container=x").unwrap_err(), "container x is not valid for pod p");
+        let chosen = |pod: &Value, query: &str| container(pod, &Query::parse(query)).map_err(|status| status.message);
+        assert_eq!(chosen(&pod, "").unwrap(), "a");
+        assert_eq!(chosen(&pod, "container=i").unwrap(), "i");
+        assert_eq!(chosen(&pod, "container=x").unwrap_err(), "container x is not valid for pod p");
         pod["spec"]["containers"] = json!([{"name": "a"}, {"name": "b"}]);
         assert_eq!(
-            ask(&pod, "").unwrap_err(),
+            chosen(&pod, "").unwrap_err(),
             "a container name must be specified for pod p, choose one of: [a b] or one of the init containers: [i]"
         );
     }

@@ -1,4 +1,4 @@
-//! Passing a request on over a connection, and its answer back as it comes.
+//! Forwards a request over a connection and streams the response back.
 
 use futures::StreamExt;
 use http::header::{CONNECTION, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
@@ -13,53 +13,53 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::authorized_request::AuthorizedRequest;
 use crate::response::Body;
 
-/// An answer whose body has not been read.
-pub struct Passed {
-    pub answer: Response<Incoming>,
-    /// Lives as long as the body, since dropping it would end the connection.
+/// A response whose body has not been read.
+pub struct ProxiedResponse {
+    pub response: Response<Incoming>,
+    /// Kept as long as the body, since dropping it would close the connection.
     sender: SendRequest<Full<bytes::Bytes>>,
 }
 
-/// Sends what the client sent to a path of the other end. The headers are those to send.
-pub async fn pass(
+/// Forwards a request to a path of another server, with these headers.
+pub async fn forward_request(
     request: &mut AuthorizedRequest<'_>,
     connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     path: &str,
     headers: HeaderMap,
-) -> Result<Passed, String> {
+) -> Result<ProxiedResponse, String> {
     let (mut sender, driver) = http1::handshake(TokioIo::new(connection)).await.map_err(|error| error.to_string())?;
     tokio::spawn(async move {
         if let Err(error) = driver.with_upgrades().await {
-            tracing::debug!(%error, "a connection into the cluster ended");
+            tracing::debug!(%error, "a connection of a proxied request failed");
         }
     });
-    let mut onward = Request::builder()
+    let mut forwarded = Request::builder()
         .method(request.parts.method.clone())
         .uri(path)
         .body(Full::new(std::mem::take(&mut request.body)))
         .map_err(|error| error.to_string())?;
-    *onward.headers_mut() = headers;
-    let answer = sender.send_request(onward).await.map_err(|error| error.to_string())?;
-    Ok(Passed { answer, sender })
+    *forwarded.headers_mut() = headers;
+    let response = sender.send_request(forwarded).await.map_err(|error| error.to_string())?;
+    Ok(ProxiedResponse { response, sender })
 }
 
-/// Why an answer to an upgrade request must not reach the client. A client that asked for a stream would follow a
-/// redirect with its credentials, and take a success for the stream.
+/// Why the response to an upgrade request must not reach the client: a client that requested a stream would follow a
+/// redirect with its credentials, and mistake a success for the stream.
 pub fn failed_upgrade(status: StatusCode) -> Option<String> {
     let refused = status != StatusCode::SWITCHING_PROTOCOLS && status.as_u16() < 400;
     refused.then(|| format!("invalid upgrade response: status code {}", status.as_u16()))
 }
 
-impl Passed {
-    /// The answer for the client: joined where both ends speak something else from now on, else chunk by chunk.
+impl ProxiedResponse {
+    /// The response for the client: relays an upgraded connection, or streams the body.
     pub fn into_response(self, request: &mut AuthorizedRequest<'_>) -> Result<Response<Body>, Status> {
-        if self.answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return join(request, self.answer);
+        if self.response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return relay_upgrade(request, self.response);
         }
-        let (parts, body) = self.answer.into_parts();
+        let (parts, body) = self.response.into_parts();
         let sender = self.sender;
         let chunks = BodyStream::new(body).filter_map(move |frame| {
-            let _keeps = &sender;
+            let _keep_open = &sender;
             std::future::ready(frame.ok().and_then(|frame| frame.into_data().ok()))
         });
         let mut response = Response::new(Body::stream(chunks));
@@ -73,9 +73,8 @@ impl Passed {
     }
 }
 
-/// The headers of a request that may be passed on: not those that concern only its own connection, but the wish to
-/// speak something else on it.
-pub fn onward_headers(own: &HeaderMap, keep: impl Fn(&HeaderName) -> bool) -> HeaderMap {
+/// The headers of a request without those of its connection, except for the request of an upgrade.
+pub fn forwarded_headers(own: &HeaderMap, keep: impl Fn(&HeaderName) -> bool) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in own {
         if !is_hop(name) && keep(name) {
@@ -96,8 +95,8 @@ fn is_hop(name: &HeaderName) -> bool {
     ) || name == TRANSFER_ENCODING
 }
 
-/// Joins both ends of an upgraded connection.
-fn join(request: &mut AuthorizedRequest<'_>, answer: Response<Incoming>) -> Result<Response<Body>, Status> {
+/// Relays between both ends of an upgraded connection.
+fn relay_upgrade(request: &mut AuthorizedRequest<'_>, upstream: Response<Incoming>) -> Result<Response<Body>, Status> {
     let ours = request
         .parts
         .extensions
@@ -105,17 +104,17 @@ fn join(request: &mut AuthorizedRequest<'_>, answer: Response<Incoming>) -> Resu
         .ok_or_else(|| Status::bad_request("the connection cannot be upgraded"))?;
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    *response.headers_mut() = answer.headers().clone();
+    *response.headers_mut() = upstream.headers().clone();
     tokio::spawn(async move {
-        let joined = async {
-            let theirs = hyper::upgrade::on(answer).await?;
+        let relayed = async {
+            let theirs = hyper::upgrade::on(upstream).await?;
             let ours = ours.await?;
-            // How a stream ends is between the two of them.
+            // Both ends see how the stream ended.
             let _ = knarr_relay::relay(TokioIo::new(ours), TokioIo::new(theirs)).await;
             Ok::<(), hyper::Error>(())
         };
-        if let Err(error) = joined.await {
-            tracing::debug!(%error, "a stream into a node was not opened");
+        if let Err(error) = relayed.await {
+            tracing::debug!(%error, "cannot upgrade a proxied connection");
         }
     });
     Ok(response)

@@ -1,4 +1,4 @@
-//! Clients that are slow, silent, gone or mad: each is refused or let go, and the next one is served.
+//! Tests of slow, silent, vanished and malformed clients: each is refused or disconnected, and the next one is served.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{Limits, serve_within};
+use super::{Limits, serve_with_limits};
 use crate::pki::{Identity, Leaf, Pki, Purpose};
 use crate::request_tests::{Cluster, MAPS, admin, map};
 
-const SHORT: Duration = Duration::from_millis(300);
-/// Far longer than anything here takes; a test that comes to it has failed.
-const NEVER: Duration = Duration::from_secs(60);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(300);
+/// Far longer than any step takes; a test that reaches it has failed.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A cluster that listens, with little patience.
-struct Listening {
+/// A listening server with short timeouts.
+struct ListeningServer {
     cluster: Cluster,
     address: SocketAddr,
     pki: Pki,
@@ -36,8 +36,8 @@ struct Listening {
 
 type Stream = TlsStream<TcpStream>;
 
-impl Listening {
-    async fn new() -> Listening {
+impl ListeningServer {
+    async fn new() -> ListeningServer {
         let cluster = Cluster::new().await;
         cluster.json("POST", MAPS, map("m", json!({}))).await;
         let directory = tempfile::tempdir().unwrap();
@@ -45,10 +45,16 @@ impl Listening {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = cluster.server().clone();
-        let limits = Limits { handshake: SHORT, head: SHORT, ping_interval: SHORT, ping: SHORT, ..Limits::default() };
+        let limits = Limits {
+            handshake: SHORT_TIMEOUT,
+            head: SHORT_TIMEOUT,
+            ping_interval: SHORT_TIMEOUT,
+            ping: SHORT_TIMEOUT,
+            ..Limits::default()
+        };
         let stopping = server.stopping.clone();
-        let serving = tokio::spawn(serve_within(server, listener, pki.serving.clone(), stopping, limits));
-        Listening { cluster, address, pki, serving, _directory: directory }
+        let serving = tokio::spawn(serve_with_limits(server, listener, pki.serving.clone(), stopping, limits));
+        ListeningServer { cluster, address, pki, serving, _directory: directory }
     }
 
     async fn connect(&self, protocol: &str) -> Stream {
@@ -84,15 +90,17 @@ impl Listening {
         let (mut reader, mut writer) = tokio::io::split(self.connect("http/1.1").await);
         let bytes = bytes.to_vec();
         let writing = tokio::spawn(async move {
-            // A server that has heard enough closes the connection before all is sent.
+            // The server may close the connection before everything is sent.
             let _ = writer.write_all(&bytes).await;
             let _ = writer.flush().await;
             writer
         });
-        let mut answer = Vec::new();
-        let _ = tokio::time::timeout(NEVER, reader.read_to_end(&mut answer)).await.expect("the connection stays open");
+        let mut response = Vec::new();
+        let _ = tokio::time::timeout(TEST_TIMEOUT, reader.read_to_end(&mut response))
+            .await
+            .expect("the connection stays open");
         drop(writing.await);
-        String::from_utf8_lossy(&answer).into_owned()
+        String::from_utf8_lossy(&response).into_owned()
     }
 
     async fn http2(&self) -> http2::SendRequest<Full<Bytes>> {
@@ -102,7 +110,7 @@ impl Listening {
     async fn http2_over(stream: Stream) -> http2::SendRequest<Full<Bytes>> {
         let stream = TokioIo::new(stream);
         let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
-        // How it ends is seen by the sender.
+        // The sender sees errors of the connection.
         tokio::spawn(async move { drop(connection.await) });
         sender
     }
@@ -118,47 +126,47 @@ impl Listening {
 
     /// Whether a well-behaved client is served by either protocol.
     async fn check_alive(&self) {
-        let answer =
+        let response =
             self.send(format!("GET {MAPS}/m HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
         let path = format!("{MAPS}/m");
-        let answer = self.http2().await.send_request(self.request("GET", &path, vec![])).await.unwrap();
-        assert_eq!(answer.status(), 200);
+        let response = self.http2().await.send_request(self.request("GET", &path, vec![])).await.unwrap();
+        assert_eq!(response.status(), 200);
     }
 
-    async fn end(self) {
+    async fn stop(self) {
         self.cluster.started.stop.send_replace(true);
-        tokio::time::timeout(NEVER, self.serving).await.expect("the server stops").unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, self.serving).await.expect("the server stops").unwrap();
     }
 }
 
 /// Waits until the server has closed the connection.
 async fn is_closed(mut stream: impl tokio::io::AsyncRead + Unpin) -> bool {
     let mut rest = Vec::new();
-    tokio::time::timeout(NEVER, stream.read_to_end(&mut rest)).await.is_ok()
+    tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut rest)).await.is_ok()
 }
 
 #[tokio::test]
-async fn a_certificate_of_the_proxies_authority_is_no_users() {
-    let listening = Listening::new().await;
+async fn a_certificate_of_the_front_proxy_authority_authenticates_no_user() {
+    let listening = ListeningServer::new().await;
     let purpose = Purpose::Client { user: "kubernetes-admin".into(), group: "system:masters".into() };
     let leaf = listening.pki.front_proxy_authority.sign(&purpose, jiff::Timestamp::now()).unwrap();
     let stream = listening.connect_with(&listening.client("h2", &leaf)).await;
-    let answer = Listening::http2_over(stream).await.send_request(listening.request("GET", MAPS, vec![])).await;
-    assert_eq!(answer.unwrap().status(), 401);
-    listening.end().await;
+    let response = ListeningServer::http2_over(stream).await.send_request(listening.request("GET", MAPS, vec![])).await;
+    assert_eq!(response.unwrap().status(), 401);
+    listening.stop().await;
 }
 
 #[tokio::test]
 async fn an_expired_certificate_is_refused_on_old_connections_and_resumed_ones() {
-    let listening = Listening::new().await;
+    let listening = ListeningServer::new().await;
     let purpose = Purpose::Client { user: "ann".into(), group: "system:masters".into() };
-    // Certificates last a year; this one for a few seconds more.
-    let begun =
+    // Certificates are valid for a year; this one for a few seconds more.
+    let issued =
         jiff::Timestamp::now() - jiff::SignedDuration::from_hours(365 * 24) + jiff::SignedDuration::from_secs(3);
-    let leaf = listening.pki.authority.sign(&purpose, begun).unwrap();
+    let leaf = listening.pki.authority.sign(&purpose, issued).unwrap();
     let client = listening.client("h2", &leaf);
-    let mut old = Listening::http2_over(listening.connect_with(&client).await).await;
+    let mut old = ListeningServer::http2_over(listening.connect_with(&client).await).await;
     let status = async |sender: &mut http2::SendRequest<Full<Bytes>>| {
         sender.send_request(listening.request("GET", MAPS, vec![])).await.unwrap().status()
     };
@@ -173,14 +181,14 @@ async fn an_expired_certificate_is_refused_on_old_connections_and_resumed_ones()
     assert_eq!(refused.expect("an expired certificate is served on its old connection"), 401);
     let resumed = listening.connect_with(&client).await;
     assert_eq!(resumed.get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Resumed));
-    let mut resumed = Listening::http2_over(resumed).await;
+    let mut resumed = ListeningServer::http2_over(resumed).await;
     assert_eq!(status(&mut resumed).await, 401);
-    listening.end().await;
+    listening.stop().await;
 }
 
 #[tokio::test]
-async fn head_is_answered_like_get_without_a_body() {
-    let listening = Listening::new().await;
+async fn head_returns_the_headers_of_get_without_a_body() {
+    let listening = ListeningServer::new().await;
     let mut sender = listening.http2().await;
     for path in [format!("{MAPS}/m"), MAPS.to_owned(), "/healthz".to_owned(), format!("{MAPS}/missing")] {
         let get = sender.send_request(listening.request("GET", &path, vec![])).await.unwrap();
@@ -191,62 +199,62 @@ async fn head_is_answered_like_get_without_a_body() {
         }
         assert!(head.into_body().collect().await.unwrap().to_bytes().is_empty(), "{path}");
     }
-    listening.end().await;
+    listening.stop().await;
 }
 
 #[tokio::test]
-async fn silent_and_dripping_clients_are_let_go() {
-    let listening = Listening::new().await;
+async fn silent_and_slow_clients_are_disconnected() {
+    let listening = ListeningServer::new().await;
     assert!(is_closed(TcpStream::connect(listening.address).await.unwrap()).await, "no handshake");
     for protocol in ["h2", "http/1.1"] {
         assert!(is_closed(listening.connect(protocol).await).await, "nothing after the handshake");
-        for begun in ["P", "PRI * HTTP/2.0\r\n\r\n", "GET / HTTP/1.1\r\nHost: x\r\n", "G"] {
+        for start in ["P", "PRI * HTTP/2.0\r\n\r\n", "GET / HTTP/1.1\r\nHost: x\r\n", "G"] {
             let mut stream = listening.connect(protocol).await;
-            stream.write_all(begun.as_bytes()).await.unwrap();
-            assert!(is_closed(stream).await, "{begun:?} and nothing more");
+            stream.write_all(start.as_bytes()).await.unwrap();
+            assert!(is_closed(stream).await, "{start:?} and nothing more");
         }
     }
     let (reader, mut writer) = tokio::io::split(listening.connect("http/1.1").await);
-    let dripping = tokio::spawn(async move {
+    let writing = tokio::spawn(async move {
         for byte in std::iter::repeat_n(b'x', 1_000_000) {
             if writer.write_all(&[byte]).await.is_err() {
                 return;
             }
-            tokio::time::sleep(SHORT / 10).await;
+            tokio::time::sleep(SHORT_TIMEOUT / 10).await;
         }
     });
-    assert!(is_closed(reader).await, "a head that comes byte by byte");
-    dripping.abort();
+    assert!(is_closed(reader).await, "headers sent byte by byte");
+    writing.abort();
     listening.check_alive().await;
-    listening.end().await;
+    listening.stop().await;
 }
 
 #[tokio::test]
-async fn a_connection_whose_other_end_is_gone_is_closed() {
-    let listening = Listening::new().await;
+async fn a_connection_without_ping_replies_is_closed() {
+    let listening = ListeningServer::new().await;
     let mut stream = listening.connect("h2").await;
-    // A client that has said hello and then answers no ping.
+    // A client that completes the preface and then ignores pings.
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     assert!(is_closed(stream).await);
     listening.check_alive().await;
-    listening.end().await;
+    listening.stop().await;
 }
 
 #[tokio::test]
-async fn a_body_that_does_not_come_is_not_waited_for() {
+async fn a_body_that_never_arrives_times_out() {
     let cluster = Cluster::new().await;
     tokio::time::pause();
     let body = http_body_util::StreamBody::new(futures::stream::pending::<
         Result<http_body::Frame<Bytes>, std::convert::Infallible>,
     >());
     let request = Request::builder().method("POST").uri(MAPS).header("content-type", "application/json").body(body);
-    let answer = cluster.server().handle(request.unwrap(), &admin()).await;
-    assert_eq!(answer.status(), 408);
+    let response = cluster.server().handle(request.unwrap(), &admin()).await;
+    assert_eq!(response.status(), 408);
 }
 
 #[tokio::test]
-async fn watchers_that_vanish_leave_nothing_behind() {
-    let listening = Listening::new().await;
+async fn watches_of_vanished_clients_are_dropped() {
+    let listening = ListeningServer::new().await;
     let server = listening.cluster.server().clone();
     let path = format!("{MAPS}?watch=true");
     let before = Arc::strong_count(&server);
@@ -266,7 +274,7 @@ async fn watchers_that_vanish_leave_nothing_behind() {
     }
     assert!(Arc::strong_count(&server) > before);
     for stream in streams {
-        // Without a word of farewell.
+        // Resets the connection instead of closing it.
         socket2::SockRef::from(stream.get_ref().0).set_linger(Some(Duration::ZERO)).unwrap();
     }
     drop((watches, sender));
@@ -275,65 +283,69 @@ async fn watchers_that_vanish_leave_nothing_behind() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(NEVER, gone).await.expect("watches are still held");
+    tokio::time::timeout(TEST_TIMEOUT, gone).await.expect("watches are still held");
     listening.check_alive().await;
-    listening.end().await;
+    listening.stop().await;
 }
 
 #[tokio::test]
-async fn heads_and_bodies_have_their_limits() {
-    let listening = Listening::new().await;
+async fn headers_and_bodies_are_limited() {
+    let listening = ListeningServer::new().await;
     let long =
         format!("GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(2 * Limits::DEFAULT.head_bytes as usize));
     let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "X-A: b\r\n".repeat(2 * Limits::DEFAULT.head_fields));
     for head in [long, many] {
-        let answer = listening.send(head.as_bytes()).await;
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{}", &answer[..answer.len().min(100)]);
+        let response = listening.send(head.as_bytes()).await;
+        assert!(
+            response.is_empty() || response.starts_with("HTTP/1.1 431"),
+            "{}",
+            &response[..response.len().min(100)]
+        );
     }
     let size = crate::pipeline::BODY_LIMIT + 1;
     let mut large =
         format!("POST {MAPS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n").into_bytes();
     large.resize(large.len() + size, b' ');
-    let answer = listening.send(&large).await;
-    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 413"), "{}", &answer[..answer.len().min(100)]);
+    let response = listening.send(&large).await;
+    assert!(response.is_empty() || response.starts_with("HTTP/1.1 413"), "{}", &response[..response.len().min(100)]);
     let mut sender = listening.http2().await;
-    let answer = sender.send_request(listening.request("POST", MAPS, vec![b' '; size])).await.unwrap();
-    assert_eq!(answer.status(), 413);
-    let told: Value = serde_json::from_slice(&answer.into_body().collect().await.unwrap().to_bytes()).unwrap();
-    assert_eq!(told["reason"], "RequestEntityTooLarge");
+    let response = sender.send_request(listening.request("POST", MAPS, vec![b' '; size])).await.unwrap();
+    assert_eq!(response.status(), 413);
+    let status: Value = serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap();
+    assert_eq!(status["reason"], "RequestEntityTooLarge");
     let mut request = listening.request("GET", MAPS, vec![]);
     for index in 0..64 {
         let name = http::HeaderName::from_bytes(format!("x-{index}").as_bytes()).unwrap();
         request.headers_mut().insert(name, http::HeaderValue::from_str(&"x".repeat(8 * 1024)).unwrap());
     }
-    let answer = listening.http2().await.send_request(request).await;
-    assert!(answer.is_err() || answer.is_ok_and(|answer| answer.status() == 431));
+    let response = listening.http2().await.send_request(request).await;
+    assert!(response.is_err() || response.is_ok_and(|response| response.status() == 431));
     listening.check_alive().await;
-    listening.end().await;
+    listening.stop().await;
 }
 
 #[tokio::test]
-async fn requests_that_are_taken_back_at_once_do_no_harm() {
-    let listening = Listening::new().await;
+async fn rapidly_reset_requests_do_no_harm() {
+    let listening = ListeningServer::new().await;
     for _ in 0..5 {
         let mut sender = listening.http2().await;
         for _ in 0..2_000 {
             if sender.ready().await.is_err() {
                 break;
             }
-            let answer = sender.send_request(listening.request("GET", MAPS, vec![]));
-            // Dropping the answer resets the stream.
-            drop(answer);
+            let response = sender.send_request(listening.request("GET", MAPS, vec![]));
+            // Dropping the response resets the stream.
+            drop(response);
             tokio::task::yield_now().await;
         }
     }
     listening.check_alive().await;
-    listening.end().await;
+    listening.stop().await;
 }
 
 #[tokio::test]
-async fn nonsense_instead_of_requests_is_refused() {
-    let listening = Listening::new().await;
+async fn malformed_requests_are_refused() {
+    let listening = ListeningServer::new().await;
     for bytes in [
         &b"\0\0\0\0\0\0\0\0\0\0\0\0"[..],
         b"GET\r\n\r\n",
@@ -345,14 +357,14 @@ async fn nonsense_instead_of_requests_is_refused() {
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\x00\x00\x00\x00\x00\x00",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x00\x00\x00",
     ] {
-        let answer = listening.send(bytes).await;
-        let told = answer.starts_with("HTTP/1.1 4") || !answer.starts_with("HTTP/1.1");
-        assert!(told, "{:?}: {answer}", String::from_utf8_lossy(bytes));
+        let response = listening.send(bytes).await;
+        let refused = response.starts_with("HTTP/1.1 4") || !response.starts_with("HTTP/1.1");
+        assert!(refused, "{:?}: {response}", String::from_utf8_lossy(bytes));
     }
-    // The same as what a connection begins with: no TLS at all.
+    // A plain request instead of a TLS handshake.
     let mut plain = TcpStream::connect(listening.address).await.unwrap();
     plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     assert!(is_closed(plain).await);
     listening.check_alive().await;
-    listening.end().await;
+    listening.stop().await;
 }
