@@ -13,6 +13,7 @@ mod estimate;
 mod evaluate;
 mod functions;
 mod lexer;
+mod macros;
 mod message;
 mod parser;
 mod program;

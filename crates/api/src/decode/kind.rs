@@ -1,7 +1,7 @@
 //! Which kind a body says it is.
 
 use super::error::DecodeError;
-use super::scanner::{Begin, Scanner};
+use super::scanner::{Scanner, ValueStart};
 
 /// The two fields that every object names its kind with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,8 +15,8 @@ pub fn type_meta(bytes: &[u8]) -> Result<TypeMeta, DecodeError> {
     let mut scanner = Scanner::new(bytes);
     let mut found = TypeMeta::default();
     let mut mistyped = None;
-    match scanner.begin_value()? {
-        Begin::Object => {
+    match scanner.start_value()? {
+        ValueStart::Object => {
             let mut key = scanner.first_key()?;
             while let Some(name) = key {
                 let (target, name) = match &*name {
@@ -24,27 +24,27 @@ pub fn type_meta(bytes: &[u8]) -> Result<TypeMeta, DecodeError> {
                     name if name.eq_ignore_ascii_case("kind") => (Some(&mut found.kind), "kind"),
                     _ => (None, ""),
                 };
-                match (target, scanner.begin_value()?) {
-                    (None, _) | (_, Begin::Null) => scanner.skip_value()?,
-                    (Some(target), Begin::String) => *target = scanner.string()?.into_owned(),
-                    (Some(_), begin) => {
+                match (target, scanner.start_value()?) {
+                    (None, _) | (_, ValueStart::Null) => scanner.skip_value()?,
+                    (Some(target), ValueStart::String) => *target = scanner.string()?.into_owned(),
+                    (Some(_), start_kind) => {
                         scanner.skip_value()?;
                         mistyped.get_or_insert(format!(
                             "json: cannot unmarshal {} into Go struct field .{name} of type string",
-                            begin.go_name()
+                            start_kind.go_name()
                         ));
                     }
                 }
                 key = scanner.next_key()?;
             }
         }
-        begin => {
+        start_kind => {
             scanner.skip_value()?;
-            if begin != Begin::Null {
+            if start_kind != ValueStart::Null {
                 mistyped = Some(format!(
                     "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \
                      \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
-                    begin.go_name()
+                    start_kind.go_name()
                 ));
             }
         }

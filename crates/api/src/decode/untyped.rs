@@ -4,7 +4,7 @@ use super::Decoded;
 use super::emptied::Emptied;
 use super::error::{DecodeError, StrictProblem};
 use super::path::{Step, document_path, go_target};
-use super::scanner::{Begin, Scanner};
+use super::scanner::{Scanner, ValueStart};
 use serde_json::{Map, Number, Value};
 
 /// How many problems are kept; a hostile body could have millions.
@@ -87,11 +87,11 @@ impl<'a> State<'a> {
     }
 
     pub fn any(&mut self) -> Result<Value, DecodeError> {
-        match self.scanner.begin_value()? {
-            Begin::Object => self.any_object(),
-            Begin::Array => self.any_array(),
-            Begin::String => Ok(Value::String(self.scanner.string()?.into_owned())),
-            Begin::Number => {
+        match self.scanner.start_value()? {
+            ValueStart::Object => self.any_object(),
+            ValueStart::Array => self.any_array(),
+            ValueStart::String => Ok(Value::String(self.scanner.string()?.into_owned())),
+            ValueStart::Number => {
                 let text = self.scanner.number()?;
                 Ok(number(text).unwrap_or_else(|| {
                     self.mistyped(&format!("number {text}"), "float64");
@@ -101,8 +101,8 @@ impl<'a> State<'a> {
             literal => {
                 self.scanner.literal(literal)?;
                 Ok(match literal {
-                    Begin::True => Value::Bool(true),
-                    Begin::False => Value::Bool(false),
+                    ValueStart::True => Value::Bool(true),
+                    ValueStart::False => Value::Bool(false),
                     _ => Value::Null,
                 })
             }

@@ -5,8 +5,9 @@
 
 mod custom;
 mod gnostic;
-mod operations;
+mod operation;
 mod parameters;
+mod paths;
 mod schemas;
 mod v2;
 mod v3;
@@ -14,7 +15,7 @@ mod v3;
 use serde_json::{Map, Value, json};
 
 use crate::catalogue::Catalogue;
-use operations::Operation;
+use operation::Operation;
 
 pub use custom::{CustomSchema, custom_type_name};
 pub use v2::{v2_json, v2_protobuf};

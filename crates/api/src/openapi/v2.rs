@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::gnostic::{self, Form, Message, many, one};
-use super::operations::{self, Answer, Body, META, Operation, PathItem};
+use super::operation::{Body, META, Operation, PathItem, ResponseBody};
 use super::parameters::{Parameter, Place};
+use super::paths;
 use super::schemas::{Schemas, Style};
 use super::{Source, VERSION, custom, write_entries};
 use crate::protobuf::wire::Writer;
@@ -17,16 +18,16 @@ use crate::schema;
 
 /// The document as JSON.
 pub fn v2_json(source: &Source<'_>) -> Vec<u8> {
-    let paths = operations::all(source.catalogue);
+    let items = paths::all(source.catalogue);
     let mut out = Vec::with_capacity(2 << 20);
     out.extend_from_slice(br#"{"swagger":"2.0","info":"#);
     out.extend_from_slice(info().to_string().as_bytes());
     out.extend_from_slice(br#","paths":{"#);
-    write_entries(&mut out, paths.iter().map(|item| (item.path.clone(), path_value(item))));
+    write_entries(&mut out, items.iter().map(|item| (item.path.clone(), path_value(item))));
     out.extend_from_slice(br#"},"definitions":{"#);
     write_entries(&mut out, definition_names(source).map(|name| (name.to_owned(), definition(source, name))));
     out.extend_from_slice(br#"},"parameters":"#);
-    out.extend_from_slice(Value::Object(shared_parameters(&paths)).to_string().as_bytes());
+    out.extend_from_slice(Value::Object(shared_parameters(&items)).to_string().as_bytes());
     out.extend_from_slice(br#","securityDefinitions":"#);
     out.extend_from_slice(security_definitions().to_string().as_bytes());
     out.extend_from_slice(br#","security":[{"BearerToken":[]}]}"#);
@@ -35,12 +36,12 @@ pub fn v2_json(source: &Source<'_>) -> Vec<u8> {
 
 /// The document in its protobuf form.
 pub fn v2_protobuf(source: &Source<'_>) -> Vec<u8> {
-    let paths = operations::all(source.catalogue);
+    let items = paths::all(source.catalogue);
     let mut writer = Writer::new(2 << 20);
     // Only the small parts are made whole; paths and definitions follow one by one.
     let head = json!({"swagger": "2.0", "info": info()});
     let tail = json!({
-        "parameters": shared_parameters(&paths),
+        "parameters": shared_parameters(&items),
         "security": [{"BearerToken": []}],
         "securityDefinitions": security_definitions(),
     });
@@ -51,7 +52,7 @@ pub fn v2_protobuf(source: &Source<'_>) -> Vec<u8> {
     }
     writer.close(9, before);
     let before = writer.len();
-    for item in paths.iter().rev() {
+    for item in items.iter().rev() {
         gnostic::write_named(&mut writer, 2, &item.path, &path_value(item), Form::Message(&PATH_ITEM));
     }
     writer.close(8, before);
@@ -123,8 +124,8 @@ fn operation_value(operation: &Operation) -> Value {
     let mut responses = Map::new();
     for (code, answer) in &operation.responses {
         let schema = match answer {
-            Answer::Type(name) => Style::V2.reference(name),
-            Answer::Text => json!({"type": "string"}),
+            ResponseBody::Type(name) => Style::V2.reference(name),
+            ResponseBody::Text => json!({"type": "string"}),
         };
         responses.insert((*code).to_owned(), json!({"description": super::meaning(code), "schema": schema}));
     }

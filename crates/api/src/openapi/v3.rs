@@ -6,8 +6,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha512};
 
 use super::gnostic::{self, Form, Message, many, one};
-use super::operations::{self, Answer, Operation, PathItem};
+use super::operation::{Operation, PathItem, ResponseBody};
 use super::parameters::{Parameter, Place};
+use super::paths;
 use super::schemas::{Schemas, Style, references};
 use super::{Source, VERSION, custom, write_entries};
 use crate::catalogue::Catalogue;
@@ -16,12 +17,12 @@ use crate::schema;
 
 /// The names of all documents, which are also their paths below `/openapi/v3/`, sorted.
 pub fn v3_names(catalogue: &Catalogue) -> Vec<String> {
-    let server = operations::of_server();
+    let server = paths::of_server();
     let mut names: Vec<String> = server.iter().map(|item| item.path.trim_matches('/').to_owned()).collect();
     for group in catalogue.groups() {
         let root = if group.name.is_empty() { "api".to_owned() } else { format!("apis/{}", group.name) };
         names.extend(group.versions.iter().map(|version| format!("{root}/{}", version.name)));
-        if operations::of_group(group).is_some() {
+        if paths::of_group(group).is_some() {
             names.push(root);
         }
     }
@@ -114,8 +115,8 @@ impl Document {
         for operation in paths.iter().flat_map(|item| &item.operations) {
             wanted.extend(operation.body.iter().map(|body| body.type_name.clone()));
             wanted.extend(operation.responses.iter().filter_map(|(_, answer)| match answer {
-                Answer::Type(name) => Some(name.clone()),
-                Answer::Text => None,
+                ResponseBody::Type(name) => Some(name.clone()),
+                ResponseBody::Text => None,
             }));
         }
         let only = group_version(name);
@@ -146,14 +147,14 @@ fn paths(catalogue: &Catalogue, name: &str) -> Option<Vec<PathItem>> {
     if let Some((group, version)) = group_version(name) {
         let group = catalogue.group(group)?;
         let version = group.versions.iter().find(|candidate| candidate.name == version)?;
-        return Some(operations::of_version(group, version));
+        return Some(paths::of_version(group, version));
     }
-    let server = operations::of_server();
+    let server = paths::of_server();
     if let Some(item) = server.into_iter().find(|item| item.path.trim_matches('/') == name) {
         return Some(vec![item]);
     }
     let group = if name == "api" { "" } else { name.strip_prefix("apis/")? };
-    Some(vec![operations::of_group(catalogue.group(group)?)?])
+    Some(vec![paths::of_group(catalogue.group(group)?)?])
 }
 
 /// `api/v1` and `apis/apps/v1` name group versions; other documents do not.
@@ -204,8 +205,8 @@ fn operation_value(operation: &Operation) -> Value {
     let mut responses = Map::new();
     for (code, answer) in &operation.responses {
         let schema = match answer {
-            Answer::Type(name) => Style::V3.reference(name),
-            Answer::Text => json!({"type": "string"}),
+            ResponseBody::Type(name) => Style::V3.reference(name),
+            ResponseBody::Text => json!({"type": "string"}),
         };
         let content = content(operation.produces, &schema);
         responses.insert((*code).to_owned(), json!({"description": super::meaning(code), "content": content}));

@@ -1,8 +1,13 @@
 //! JSON's syntax: tokens out of bytes, with the messages that clients know for what is not JSON.
 
+#[cfg(test)]
+mod tests;
+mod value_start;
+
 use super::error::DecodeError;
 use super::path::quoted_byte;
 use std::borrow::Cow;
+pub(super) use value_start::ValueStart;
 
 /// How deep a document may nest before it is refused.
 const MAX_SYNTAX_DEPTH: usize = 10_000;
@@ -18,32 +23,6 @@ pub(super) struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
     depth: usize,
-}
-
-/// What a value begins with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Begin {
-    Object,
-    Array,
-    String,
-    Number,
-    True,
-    False,
-    Null,
-}
-
-impl Begin {
-    /// The value's type as type errors name it.
-    pub fn go_name(self) -> &'static str {
-        match self {
-            Begin::Object => "object",
-            Begin::Array => "array",
-            Begin::String => "string",
-            Begin::Number => "number",
-            Begin::True | Begin::False => "bool",
-            Begin::Null => "null",
-        }
-    }
 }
 
 type Result<T> = std::result::Result<T, DecodeError>;
@@ -62,16 +41,16 @@ impl<'a> Scanner<'a> {
     }
 
     /// Looks at what comes next without taking it.
-    pub fn begin_value(&mut self) -> Result<Begin> {
+    pub fn start_value(&mut self) -> Result<ValueStart> {
         self.skip_space();
         match self.peek() {
-            Some(b'{') => Ok(Begin::Object),
-            Some(b'[') => Ok(Begin::Array),
-            Some(b'"') => Ok(Begin::String),
-            Some(b'-' | b'0'..=b'9') => Ok(Begin::Number),
-            Some(b't') => Ok(Begin::True),
-            Some(b'f') => Ok(Begin::False),
-            Some(b'n') => Ok(Begin::Null),
+            Some(b'{') => Ok(ValueStart::Object),
+            Some(b'[') => Ok(ValueStart::Array),
+            Some(b'"') => Ok(ValueStart::String),
+            Some(b'-' | b'0'..=b'9') => Ok(ValueStart::Number),
+            Some(b't') => Ok(ValueStart::True),
+            Some(b'f') => Ok(ValueStart::False),
+            Some(b'n') => Ok(ValueStart::Null),
             Some(byte) => Err(invalid(byte, "looking for beginning of value")),
             None => Err(unexpected_end()),
         }
@@ -162,10 +141,10 @@ impl<'a> Scanner<'a> {
     }
 
     /// Takes `null`, `true` or `false`, whichever began.
-    pub fn literal(&mut self, begin: Begin) -> Result<()> {
-        let word: &str = match begin {
-            Begin::True => "true",
-            Begin::False => "false",
+    pub fn literal(&mut self, start_kind: ValueStart) -> Result<()> {
+        let word: &str = match start_kind {
+            ValueStart::True => "true",
+            ValueStart::False => "false",
             _ => "null",
         };
         self.at += 1;
@@ -319,21 +298,21 @@ impl<'a> Scanner<'a> {
         let mut open: Vec<bool> = Vec::new();
         loop {
             let mut descended = false;
-            match self.begin_value()? {
-                Begin::Object => {
+            match self.start_value()? {
+                ValueStart::Object => {
                     if self.first_key()?.is_some() {
                         open.push(true);
                         descended = true;
                     }
                 }
-                Begin::Array => {
+                ValueStart::Array => {
                     if self.first_element()? {
                         open.push(false);
                         descended = true;
                     }
                 }
-                Begin::String => self.skip_string()?,
-                Begin::Number => {
+                ValueStart::String => self.skip_string()?,
+                ValueStart::Number => {
                     self.number()?;
                 }
                 literal => self.literal(literal)?,
@@ -402,66 +381,4 @@ fn too_deep(byte: u8) -> DecodeError {
 
 fn unexpected_end() -> DecodeError {
     DecodeError::Syntax("unexpected end of JSON input".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn problem(text: &str) -> String {
-        let mut scanner = Scanner::new(text.as_bytes());
-        let outcome = scanner.skip_value().and_then(|()| scanner.finish());
-        outcome.map_or_else(|error| error.to_string(), |()| "fine".to_owned())
-    }
-
-    #[test]
-    fn syntax_errors_read_as_known() {
-        for (text, expected) in [
-            ("{not json", "invalid character 'n' looking for beginning of object key string"),
-            ("", "unexpected end of JSON input"),
-            ("  ", "unexpected end of JSON input"),
-            ("{", "unexpected end of JSON input"),
-            (r#"{"a"}"#, "invalid character '}' after object key"),
-            (r#"{"a":1 2}"#, "invalid character '2' after object key:value pair"),
-            (r#"{"a":1,}"#, "invalid character '}' looking for beginning of object key string"),
-            ("[1,]", "invalid character ']' looking for beginning of value"),
-            ("[1 2]", "invalid character '2' after array element"),
-            ("{} x", "invalid character 'x' after top-level value"),
-            ("-x", "invalid character 'x' in numeric literal"),
-            ("1.x", "invalid character 'x' after decimal point in numeric literal"),
-            ("1e+x", "invalid character 'x' in exponent of numeric literal"),
-            ("01", "invalid character '1' after top-level value"),
-            ("nul", "invalid character ' ' in literal null (expecting 'l')"),
-            ("-", "invalid character ' ' in numeric literal"),
-            ("\"abc", "unexpected end of JSON input"),
-            ("nulx", "invalid character 'x' in literal null (expecting 'l')"),
-            ("tru3", "invalid character '3' in literal true (expecting 'e')"),
-            ("\"a\nb\"", r"invalid character '\n' in string literal"),
-            (r#""\q""#, "invalid character 'q' in string escape code"),
-            (r#""\u12g4""#, r"invalid character 'g' in \u hexadecimal character escape"),
-            (r#"{"a":[{"b":[]},1.5e-3,true,null,"x\u00e9"]}"#, "fine"),
-        ] {
-            assert_eq!(problem(text), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn depth_has_a_limit() {
-        assert_eq!(problem(&"[".repeat(10_001)), "invalid character '[' exceeded max depth");
-        assert_eq!(problem(&("[".repeat(9_999) + &"]".repeat(9_999))), "fine");
-    }
-
-    #[test]
-    fn strings_are_unescaped() {
-        for (text, expected) in [
-            (r#""plain""#, "plain"),
-            (r#""a\"\\\/\b\f\n\r\tz""#, "a\"\\/\x08\x0c\n\r\tz"),
-            (r#""\u00e9\ud83d\ude00""#, "é😀"),
-            (r#""\ud83dx""#, "\u{fffd}x"),
-            (r#""\ud83d\u0041""#, "\u{fffd}A"),
-        ] {
-            assert_eq!(Scanner::new(text.as_bytes()).string().expect("string"), expected);
-        }
-        assert_eq!(Scanner::new(b"\"a\xffb\"").string().expect("string"), "a\u{fffd}b");
-    }
 }

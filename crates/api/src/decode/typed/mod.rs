@@ -1,11 +1,14 @@
 //! JSON by a schema, in one pass.
 
+#[cfg(test)]
+mod tests;
+
 use super::emptied::Emptied;
 use super::error::{DecodeError, StrictProblem};
 use super::normalize::starts_over;
 use super::normalize::zero;
 use super::path::Step;
-use super::scanner::Begin;
+use super::scanner::ValueStart;
 use super::untyped::{State, number};
 use super::{Decoded, time};
 use crate::quantity;
@@ -32,28 +35,28 @@ type Outcome = Result<Option<Value>, DecodeError>;
 
 impl<'a> Decoder<'a> {
     fn value(&mut self, node: NodeRef<'a>) -> Outcome {
-        let begin = self.state.scanner.begin_value()?;
-        if let Some(outcome) = self.own_way(node, begin) {
+        let start_kind = self.state.scanner.start_value()?;
+        if let Some(outcome) = self.own_way(node, start_kind) {
             return outcome;
         }
-        if begin == Begin::Null {
-            self.state.scanner.literal(begin)?;
+        if start_kind == ValueStart::Null {
+            self.state.scanner.literal(start_kind)?;
             return Ok(None);
         }
-        match (&node.get().shape, begin) {
-            (Shape::Object(object), Begin::Object) => self.object(node, object).map(Some),
-            (Shape::Map(element), Begin::Object) => self.map(node.at(*element)).map(Some),
-            (Shape::List(list), Begin::Array) => self.list(node.at(list.element)).map(Some),
-            (Shape::String, Begin::String) => Ok(Some(Value::String(self.state.scanner.string()?.into_owned()))),
-            (Shape::Boolean, Begin::True | Begin::False) => {
-                self.state.scanner.literal(begin)?;
-                Ok(Some(Value::Bool(begin == Begin::True)))
+        match (&node.get().shape, start_kind) {
+            (Shape::Object(object), ValueStart::Object) => self.object(node, object).map(Some),
+            (Shape::Map(element), ValueStart::Object) => self.map(node.at(*element)).map(Some),
+            (Shape::List(list), ValueStart::Array) => self.list(node.at(list.element)).map(Some),
+            (Shape::String, ValueStart::String) => Ok(Some(Value::String(self.state.scanner.string()?.into_owned()))),
+            (Shape::Boolean, ValueStart::True | ValueStart::False) => {
+                self.state.scanner.literal(start_kind)?;
+                Ok(Some(Value::Bool(start_kind == ValueStart::True)))
             }
-            (Shape::Integer { bits }, Begin::Number) => self.integer(node, *bits),
-            (Shape::Number, Begin::Number) => self.float(node),
-            (Shape::Bytes, Begin::String) => self.bytes(),
+            (Shape::Integer { bits }, ValueStart::Number) => self.integer(node, *bits),
+            (Shape::Number, ValueStart::Number) => self.float(node),
+            (Shape::Bytes, ValueStart::String) => self.bytes(),
             _ => {
-                self.state.mistyped(begin.go_name(), &node.go_type);
+                self.state.mistyped(start_kind.go_name(), &node.go_type);
                 self.state.scanner.skip_value()?;
                 Ok(None)
             }
@@ -189,17 +192,17 @@ impl<'a> Decoder<'a> {
     }
 
     /// Types that decode themselves. Where they fail, decoding is over.
-    fn own_way(&mut self, node: NodeRef<'a>, begin: Begin) -> Option<Outcome> {
+    fn own_way(&mut self, node: NodeRef<'a>, start_kind: ValueStart) -> Option<Outcome> {
         Some(match node.get().shape {
-            Shape::Time => self.time(begin, time::seconds),
-            Shape::MicroTime => self.time(begin, time::micros),
-            Shape::Duration => self.text(begin),
-            Shape::Quantity => self.quantity(begin),
-            Shape::IntOrString => self.int_or_string(begin),
-            Shape::Raw | Shape::Fields | Shape::Any => self.raw(begin),
+            Shape::Time => self.time(start_kind, time::seconds),
+            Shape::MicroTime => self.time(start_kind, time::micros),
+            Shape::Duration => self.text(start_kind),
+            Shape::Quantity => self.quantity(start_kind),
+            Shape::IntOrString => self.int_or_string(start_kind),
+            Shape::Raw | Shape::Fields | Shape::Any => self.raw(start_kind),
             Shape::SchemaOr { schema, other } => {
                 let strict = std::mem::replace(&mut self.state.strict, false);
-                let outcome = self.schema_or(node.at(schema), other, begin);
+                let outcome = self.schema_or(node.at(schema), other, start_kind);
                 self.state.strict = strict;
                 outcome
             }
@@ -207,8 +210,8 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    fn time(&mut self, begin: Begin, read: fn(&str) -> Result<Option<String>, String>) -> Outcome {
-        let Some(text) = self.text(begin)? else { return Ok(None) };
+    fn time(&mut self, start_kind: ValueStart, read: fn(&str) -> Result<Option<String>, String>) -> Outcome {
+        let Some(text) = self.text(start_kind)? else { return Ok(None) };
         match read(text.as_str().unwrap_or_default()) {
             Ok(time) => Ok(time.map(Value::String)),
             Err(message) => {
@@ -218,22 +221,22 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn text(&mut self, begin: Begin) -> Outcome {
-        match begin {
-            Begin::String => Ok(Some(Value::String(self.state.scanner.string()?.into_owned()))),
-            Begin::Null => self.state.scanner.literal(begin).map(|()| None),
+    fn text(&mut self, start_kind: ValueStart) -> Outcome {
+        match start_kind {
+            ValueStart::String => Ok(Some(Value::String(self.state.scanner.string()?.into_owned()))),
+            ValueStart::Null => self.state.scanner.literal(start_kind).map(|()| None),
             _ => {
-                self.state.mistyped_within(begin.go_name(), "string");
+                self.state.mistyped_within(start_kind.go_name(), "string");
                 self.state.scanner.skip_value()?;
                 Ok(None)
             }
         }
     }
 
-    fn quantity(&mut self, begin: Begin) -> Outcome {
-        let text: Cow<'a, str> = match begin {
-            Begin::Null => return self.state.scanner.literal(begin).map(|()| None),
-            Begin::String => self.state.scanner.string()?,
+    fn quantity(&mut self, start_kind: ValueStart) -> Outcome {
+        let text: Cow<'a, str> = match start_kind {
+            ValueStart::Null => return self.state.scanner.literal(start_kind).map(|()| None),
+            ValueStart::String => self.state.scanner.string()?,
             _ => {
                 let start = self.state.scanner.position();
                 self.state.scanner.skip_value()?;
@@ -249,11 +252,11 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn int_or_string(&mut self, begin: Begin) -> Outcome {
-        match begin {
-            Begin::String => Ok(Some(Value::String(self.state.scanner.string()?.into_owned()))),
-            Begin::Null => self.state.scanner.literal(begin).map(|()| None),
-            Begin::Number => {
+    fn int_or_string(&mut self, start_kind: ValueStart) -> Outcome {
+        match start_kind {
+            ValueStart::String => Ok(Some(Value::String(self.state.scanner.string()?.into_owned()))),
+            ValueStart::Null => self.state.scanner.literal(start_kind).map(|()| None),
+            ValueStart::Number => {
                 let text = self.state.scanner.number()?;
                 if let Ok(number) = text.parse::<i32>() {
                     return Ok(Some(number.into()));
@@ -262,7 +265,7 @@ impl<'a> Decoder<'a> {
                 Ok(None)
             }
             _ => {
-                self.state.mistyped_within(begin.go_name(), "int32");
+                self.state.mistyped_within(start_kind.go_name(), "int32");
                 self.state.scanner.skip_value()?;
                 Ok(None)
             }
@@ -270,9 +273,9 @@ impl<'a> Decoder<'a> {
     }
 
     /// Kept as it came; what is inside is looked at later, if at all.
-    fn raw(&mut self, begin: Begin) -> Outcome {
-        if begin == Begin::Null {
-            return self.state.scanner.literal(begin).map(|()| None);
+    fn raw(&mut self, start_kind: ValueStart) -> Outcome {
+        if start_kind == ValueStart::Null {
+            return self.state.scanner.literal(start_kind).map(|()| None);
         }
         let strict = std::mem::replace(&mut self.state.strict, false);
         let value = self.state.any();
@@ -280,16 +283,16 @@ impl<'a> Decoder<'a> {
         value.map(Some)
     }
 
-    fn schema_or(&mut self, schema: NodeRef<'a>, other: Alternative, begin: Begin) -> Outcome {
-        match (begin, other) {
-            (Begin::Object, _) => self.value(schema),
-            (Begin::Null, _) => self.state.scanner.literal(begin).map(|()| None),
-            (Begin::True | Begin::False, Alternative::Boolean) => {
-                self.state.scanner.literal(begin)?;
-                Ok(Some(Value::Bool(begin == Begin::True)))
+    fn schema_or(&mut self, schema: NodeRef<'a>, other: Alternative, start_kind: ValueStart) -> Outcome {
+        match (start_kind, other) {
+            (ValueStart::Object, _) => self.value(schema),
+            (ValueStart::Null, _) => self.state.scanner.literal(start_kind).map(|()| None),
+            (ValueStart::True | ValueStart::False, Alternative::Boolean) => {
+                self.state.scanner.literal(start_kind)?;
+                Ok(Some(Value::Bool(start_kind == ValueStart::True)))
             }
-            (Begin::Array, Alternative::Schemas) => self.list(schema).map(Some),
-            (Begin::Array, Alternative::Strings) => self.state.any().map(Some),
+            (ValueStart::Array, Alternative::Schemas) => self.list(schema).map(Some),
+            (ValueStart::Array, Alternative::Strings) => self.state.any().map(Some),
             (_, Alternative::Boolean) => {
                 self.state.unreadable("boolean or JSON schema expected".to_owned());
                 self.state.scanner.skip_value()?;
@@ -363,148 +366,4 @@ fn canonical_base64(text: Cow<'_, str>) -> Result<String, usize> {
     let padded = text.bytes().rev().take_while(|byte| *byte == b'=').count();
     // Only the last symbol before padding can hold bits that do not count.
     if padded == 0 { Ok(text.into_owned()) } else { Ok(BASE64.encode(bytes)) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::schema::builtin;
-    use serde_json::json;
-
-    fn kind(group: &str, version: &str, kind: &str) -> NodeRef<'static> {
-        builtin().kind(group, version, kind).expect("kind")
-    }
-
-    fn pod(text: &str) -> Result<Decoded, String> {
-        decode(text.as_bytes(), kind("", "v1", "Pod")).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn values_of_a_wrong_type_are_named_as_known() {
-        for (body, expected) in [
-            (
-                r#"{"spec":{"containers":"no"}}"#,
-                "json: cannot unmarshal string into Go struct field PodSpec.spec.containers of type []v1.Container",
-            ),
-            (r#"[]"#, "json: cannot unmarshal array into Go value of type v1.Pod"),
-            (
-                r#"{"spec":{"restartPolicy":1}}"#,
-                "json: cannot unmarshal number into Go struct field PodSpec.spec.restartPolicy of type v1.RestartPolicy",
-            ),
-            (
-                r#"{"metadata":{"labels":{"a":true}}}"#,
-                "json: cannot unmarshal bool into Go struct field ObjectMeta.metadata.labels of type string",
-            ),
-            (
-                r#"{"spec":{"containers":[{"ports":[{"containerPort":99999999999}]}]}}"#,
-                "json: cannot unmarshal number 99999999999 into Go struct field \
-                 ContainerPort.spec.containers.ports.containerPort of type int32",
-            ),
-            (
-                r#"{"spec":{"containers":[{"ports":[{"containerPort":80.5}]}]}}"#,
-                "json: cannot unmarshal number 80.5 into Go struct field \
-                 ContainerPort.spec.containers.ports.containerPort of type int32",
-            ),
-            (
-                r#"{"spec":{"volumes":[{"emptyDir":[]}]}}"#,
-                "json: cannot unmarshal array into Go struct field Volume.spec.volumes.VolumeSource.emptyDir \
-                 of type v1.EmptyDirVolumeSource",
-            ),
-            (
-                r#"{"metadata":{"creationTimestamp":5}}"#,
-                "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.creationTimestamp of type string",
-            ),
-            (
-                r#"{"metadata":{"creationTimestamp":"x"}}"#,
-                r#"parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006""#,
-            ),
-            (
-                r#"{"spec":{"containers":[{"resources":{"limits":{"cpu":"1x"}}}]}}"#,
-                "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
-            ),
-            (
-                r#"{"spec":{"containers":[{"livenessProbe":{"httpGet":{"port":true}}}]}}"#,
-                "json: cannot unmarshal bool into Go struct field \
-                 HTTPGetAction.spec.containers.livenessProbe.ProbeHandler.httpGet.port of type int32",
-            ),
-            (r#"{"spec":{"containers":"no"},}"#, "invalid character '}' looking for beginning of object key string"),
-        ] {
-            assert_eq!(pod(body).map(|decoded| decoded.value), Err(expected.to_owned()), "{body}");
-        }
-    }
-
-    #[test]
-    fn unknown_and_repeated_fields_are_problems() {
-        let body = br#"{"spec":{"replicas":1,"replicas":2,"x":{"deep":[1]},"strategy":{"y":1},
-            "template":{"spec":{"containers":[{},{"z":1}]},"metadata":{"labels":{"a":"1","a":"2"}}}}}"#;
-        let decoded = decode(body, kind("apps", "v1", "Deployment")).expect("deployment");
-        let problems: Vec<String> = decoded.problems.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            problems,
-            [
-                r#"duplicate field "spec.replicas""#,
-                r#"unknown field "spec.x""#,
-                r#"unknown field "spec.strategy.y""#,
-                r#"unknown field "spec.template.spec.containers[1].z""#,
-                r#"duplicate field "spec.template.metadata.labels.a""#,
-            ]
-        );
-        assert_eq!(decoded.value["spec"]["replicas"], 2);
-        assert_eq!(decoded.value["spec"]["template"]["metadata"]["labels"], json!({"a": "2"}));
-        assert_eq!(decoded.value["spec"]["strategy"], json!({}));
-    }
-
-    #[test]
-    fn names_match_by_case() {
-        let decoded = pod(r#"{"Kind":"x","kind":"Pod"}"#).expect("pod");
-        assert_eq!(decoded.value, json!({"kind": "Pod"}));
-        assert_eq!(decoded.problems[0].to_string(), r#"unknown field "Kind""#);
-    }
-
-    #[test]
-    fn values_take_their_canonical_form() {
-        let decoded =
-            pod(r#"{"metadata":{"creationTimestamp":"2026-01-02T03:04:05.6+01:00","labels":null,"generation":0},
-            "spec":{"hostNetwork":false,"priority":0,"nodeName":"","containers":[null,{"env":[],"command":null,
-            "resources":{"limits":{"cpu":0.5,"memory":"1024Mi"}}}],"activeDeadlineSeconds":null}}"#)
-            .expect("pod");
-        assert_eq!(
-            decoded.value,
-            json!({"metadata": {"creationTimestamp": "2026-01-02T02:04:05Z"},
-                "spec": {"priority": 0, "containers": [{"name": "", "resources": {}},
-                    {"resources": {"limits": {"cpu": "500m", "memory": "1Gi"}}}]}})
-        );
-    }
-
-    #[test]
-    fn bytes_must_be_base64() {
-        let secret = kind("", "v1", "Secret");
-        let decoded =
-            decode(br#"{"data":{"a":"aGk=","b":"aG\nk=","c":"","d":null,"e":"aGl="}}"#, secret).expect("secret");
-        assert_eq!(decoded.value, json!({"data": {"a": "aGk=", "b": "aGk=", "c": "", "d": "", "e": "aGk="}}));
-        let error = decode(br#"{"data":{"a":"a-b="}}"#, secret).expect_err("not base64");
-        assert_eq!(error.to_string(), "illegal base64 data at input byte 1");
-    }
-
-    #[test]
-    fn json_schemas_decode_by_their_own_rules() {
-        let definition = kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
-        let body = br#"{"spec":{"versions":[{"schema":{"openAPIV3Schema":{"type":"object","properties":{"a":{
-            "additionalProperties":true,"items":{"type":"string","zzz":1},"default":{"x":null},"enum":[1,null]}}}}}]}}"#;
-        let decoded = decode(body, definition).expect("definition");
-        let property = &decoded.value["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["a"];
-        assert_eq!(
-            *property,
-            json!({"additionalProperties": true, "items": {"type": "string"}, "default": {"x": null}, "enum": [1, null]})
-        );
-        assert!(decoded.problems.is_empty());
-    }
-
-    #[test]
-    fn no_struct_has_more_fields_than_can_be_told_apart() {
-        for info in builtin().types() {
-            let count = builtin().node(info.node).object().map_or(0, |object| object.fields().len());
-            assert!(count <= 128, "{}", info.name);
-        }
-    }
 }
