@@ -13,9 +13,11 @@
 
 pub use {k8s_openapi, kube};
 
+pub mod api_error;
 pub mod connect;
 mod error_chain;
 pub mod events;
+pub mod go_duration;
 pub mod informer;
 pub mod informers;
 pub mod leader;
@@ -23,6 +25,7 @@ pub mod node_fit;
 pub mod node_network;
 pub mod owner;
 pub mod pod;
+pub mod pod_resources;
 pub mod quantity;
 pub mod reachability;
 pub mod selector;

@@ -34,6 +34,7 @@ struct Pod<'s> {
     is_deleted: bool,
 }
 
+/// The outcome of a creation.
 pub fn of_creation(steps: &[Step], started: u64) -> Outcome {
     let pods: BTreeMap<&str, Pod<'_>> = pods(steps).into_iter().filter(|(_, pod)| !pod.is_deleted).collect();
     if pods.is_empty() {
@@ -95,6 +96,7 @@ fn pods(steps: &[Step]) -> BTreeMap<&str, Pod<'_>> {
     pods
 }
 
+/// The outcome of the deletion of an object.
 pub fn of_deletion(steps: &[Step], object: &str, started: u64) -> Outcome {
     let removed = steps.iter().filter(|step| step.is_request("removed"));
     let last = removed.clone().map(|step| (step.end(), step.object.as_str())).max();

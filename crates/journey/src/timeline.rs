@@ -77,7 +77,9 @@ pub enum Detail {
     All,
 }
 
+/// The title of the first section.
 pub const CREATION: &str = "creation";
+/// The title of the second section.
 pub const DELETION: &str = "deletion";
 
 /// Builds the timeline of an object; `None` when no step is known.

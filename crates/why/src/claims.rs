@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::evidence::{Evidence, quote};
 use crate::{Finding, near_name};
 
+/// Diagnoses the claims of a pod that is not scheduled.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     let namespace = pod.text(&["metadata", "namespace"]);
     let volumes = pod.items(&["spec", "volumes"]).iter();

@@ -7,6 +7,7 @@ use crate::Finding;
 use crate::evidence::{Evidence, quote};
 use crate::starting::statuses;
 
+/// Diagnoses a pod's terminated containers.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     statuses(pod).filter_map(|(container, status)| crash(evidence, pod, container, status)).collect()
 }

@@ -7,6 +7,7 @@ use crate::Finding;
 use crate::crashing;
 use crate::evidence::Evidence;
 
+/// Diagnoses a failed pod.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     let (reason, message) = (pod.text(&["status", "reason"]), pod.text(&["status", "message"]));
     let observed = vec![format!("status: {reason}: {message}")];

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::evidence::Evidence;
 use crate::{Finding, near_name};
 
+/// Diagnoses an Ingress.
 pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     let ingress = &evidence.object;
     if let Some(finding) = unserved(evidence, ingress) {

@@ -14,6 +14,7 @@ use crate::evidence::Evidence;
 /// The maximum number of nodes listed.
 const MAX_LISTED_NODES: usize = 10;
 
+/// Diagnoses why a pod fits no node; `None` if it fits one or the nodes are unknown.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     if !evidence.lists.contains_key("nodes") {
         return None;
@@ -172,7 +173,7 @@ fn affinity_mismatch(_: &Evidence, pod: &Value, node: &Value) -> Option<Misfit> 
 }
 
 /// Whether Kubernetes components set a label or taint with this key. Such a label describes the node, as
-/// `kubernetes.io/arch` does, so nobody should be advised to change it.
+/// `kubernetes.io/arch` does, so the advice must not be to change it.
 fn is_reserved(key: &str) -> bool {
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     ["kubernetes.io", "k8s.io"]

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::Finding;
 use crate::evidence::Evidence;
 
+/// Diagnoses a Node.
 pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     let node = &evidence.object;
     let mut findings: Vec<Finding> = unready(node).into_iter().chain(under_pressure(node)).collect();

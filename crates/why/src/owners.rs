@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::Finding;
 use crate::evidence::{Evidence, quote};
 
+/// Diagnoses a workload.
 pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     let object = &evidence.object;
     if let Some(finding) = paused(object) {

@@ -9,6 +9,7 @@ use crate::{Finding, claims, condition, node_fit};
 /// The scheduler that this cluster runs.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
+/// Diagnoses a pod that is not scheduled.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     if let Some(finding) = gated(pod) {
         return vec![finding];

@@ -7,6 +7,7 @@ use crate::Finding;
 use crate::evidence::{Evidence, quote};
 use crate::starting::statuses;
 
+/// Diagnoses a running pod that is not ready.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     if crate::is_ready(pod) {
         return Vec::new();

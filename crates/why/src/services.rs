@@ -11,6 +11,7 @@ use crate::{Finding, full_name, is_ready};
 /// The maximum number of pods listed.
 const MAX_LISTED_PODS: usize = 3;
 
+/// Diagnoses a Service.
 pub fn explain(evidence: &Evidence) -> Vec<Finding> {
     let service = &evidence.object;
     if service.text(&["spec", "type"]) == "ExternalName" || !evidence.lists.contains_key("pods") {

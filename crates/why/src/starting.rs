@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::evidence::{Evidence, quote};
 use crate::{Finding, near_name};
 
+/// Diagnoses a scheduled pod whose containers do not start.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     if let Some(finding) = node_is_down(evidence, pod) {
         return vec![finding];

@@ -104,6 +104,7 @@ fn has_finalizers(finalizers: &[&str]) -> Finding {
     )
 }
 
+/// Diagnoses a pod that is being deleted.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     let finding = by_finalizer(pod)
         .or_else(|| by_node(evidence, pod))

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use crate::Finding;
 use crate::evidence::Evidence;
 
+/// Diagnoses why a ready pod may not be reachable.
 pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     let namespace = pod.text(&["metadata", "namespace"]);
     let services: Vec<&Value> =
@@ -22,6 +23,7 @@ pub fn explain(evidence: &Evidence, pod: &Value) -> Vec<Finding> {
     findings
 }
 
+/// Whether a Service selects a pod.
 pub fn selects(service: &Value, pod: &Value) -> bool {
     service
         .fields(&["spec", "selector"])
@@ -60,6 +62,7 @@ fn nearly_selecting(evidence: &Evidence, pod: &Value) -> Option<Finding> {
     })
 }
 
+/// A port of a Service that the pod does not have.
 pub fn wrong_port(pod: &Value, service: &Value) -> Option<Finding> {
     let name = service.text(&["metadata", "name"]);
     let declared: Vec<&Value> =

@@ -53,10 +53,12 @@ struct Allowance {
 }
 
 impl Correlator {
+    /// A correlator without history.
     pub fn new() -> Self {
         Self { similar: LruMap::new(CACHE_SIZE), counts: LruMap::new(CACHE_SIZE), allowance: LruMap::new(CACHE_SIZE) }
     }
 
+    /// Decides what to do with an event.
     pub fn observe(&mut self, event: Event, now: Timestamp) -> Outcome {
         let source = subject(&event);
         let (event, key) = self.combine(event, &source, now);

@@ -12,6 +12,7 @@ pub(super) struct LruMap<K, V> {
 }
 
 impl<K: Hash + Eq + Clone, V> LruMap<K, V> {
+    /// An empty map; the capacity must be at least one.
     pub fn new(capacity: usize) -> Self {
         Self { entries: HashMap::new(), order: BTreeMap::new(), next: 0, capacity }
     }

@@ -17,6 +17,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
+    /// A writer with the default concurrency.
     pub fn new() -> Self {
         Self { permits: Arc::new(Semaphore::new(CONCURRENT_WRITES)) }
     }

@@ -27,22 +27,27 @@ impl<K> Default for Cache<K> {
 }
 
 impl<K: Object> Cache<K> {
+    /// The object of a namespace and name.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Arc<K>> {
         self.objects.get(namespace)?.get(name)
     }
 
+    /// All objects.
     pub fn all(&self) -> impl Iterator<Item = &Arc<K>> {
         self.objects.values().flat_map(HashMap::values)
     }
 
+    /// The objects of a namespace.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<K>> {
         self.objects.get(namespace).into_iter().flat_map(HashMap::values)
     }
 
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.count
     }
 
+    /// Adds an index, unless one of that name exists.
     pub fn add_index(&mut self, name: &'static str, keys_of: fn(&K) -> Vec<String>) {
         if self.indexes.contains_key(name) {
             return;
@@ -54,11 +59,13 @@ impl<K: Object> Cache<K> {
         self.indexes.insert(name, index);
     }
 
+    /// The objects under a key of an index.
     pub fn by_index(&self, name: &'static str, key: &str) -> Vec<Arc<K>> {
         let entries = self.indexes.get(name).and_then(|index| index.entries.get(key));
         entries.map(|objects| objects.values().cloned().collect()).unwrap_or_default()
     }
 
+    /// Adds or replaces an object and returns the changes.
     pub fn put(&mut self, object: K) -> Vec<Change<K>> {
         let new = Arc::new(object);
         let (namespace, name) = key(new.meta());

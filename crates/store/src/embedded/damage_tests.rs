@@ -152,8 +152,8 @@ async fn a_full_disk_is_told_and_later_writes_succeed() {
 }
 
 #[tokio::test]
-async fn a_failed_sync_ends_writing_until_the_store_is_opened_again() {
-    for (operation, also) in [(Operation::Sync, None), (Operation::Append, Some(Operation::Cut))] {
+async fn a_failed_sync_stops_writes_until_the_store_is_reopened() {
+    for (operation, also) in [(Operation::Sync, None), (Operation::Append, Some(Operation::Truncate))] {
         let disk = FakeDisk::default();
         let store = open(&disk, 1 << 20).unwrap();
         store.create("/r/pods/a", Bytes::from("1"), None).await.unwrap();
@@ -163,7 +163,7 @@ async fn a_failed_sync_ends_writing_until_the_store_is_opened_again() {
         for name in ["b", "c"] {
             let error = store.create(&format!("/r/pods/{name}"), Bytes::from("1"), None).await.err();
             assert!(
-                matches!(&error, Some(Error::Unavailable(message)) if message.contains("no further writes")),
+                matches!(&error, Some(Error::Unavailable(message)) if message.contains("no more writes")),
                 "{error:?}"
             );
         }

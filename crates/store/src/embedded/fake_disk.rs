@@ -18,7 +18,7 @@ pub enum Operation {
     Create,
     Append,
     Sync,
-    Cut,
+    Truncate,
     Rename,
     Remove,
     SyncDirectory,
@@ -297,7 +297,7 @@ impl DiskFile for FakeFile {
 
     fn truncate(&mut self, length: u64) -> io::Result<()> {
         self.change(|inner, id| {
-            inner.pass(Operation::Cut)?;
+            inner.pass(Operation::Truncate)?;
             inner.files.entry(id).or_default().content.truncate(length as usize);
             Ok(())
         })
