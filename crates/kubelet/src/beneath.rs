@@ -1,9 +1,8 @@
-//! Opens files that a pod's author or a container names without leaving the directory they belong to.
-//!
-//! A container can replace any part of a path inside its volumes by a symbolic link, a FIFO or a device, at any moment. So
-//! the kernel resolves such a path relative to an open directory, and what was opened is checked and used through its
-//! descriptor only, never through its path again. Files are opened as mere references first: a device or FIFO is
-//! recognised without being opened for reading, which could block or have side effects.
+//! Opens files that a pod's author or a container names without leaving the directory they belong to. A container can
+//! replace any component of a path inside its volumes by a symbolic link, a FIFO or a device at any time. So the kernel
+//! resolves such a path relative to an open directory, and what was opened is checked and used through its descriptor
+//! only, never through its path again. Files are opened as mere references first: a device or FIFO is recognised
+//! without being opened for reading, which could block or have side effects.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -21,9 +20,9 @@ use nix::sys::stat::Mode;
 /// What symbolic links inside the directory may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// They are followed unless they lead out of the directory, which is an error.
+    /// Links are resolved; one that leads out of the directory is an error.
     Inside,
-    /// They are followed as if the directory were the root of the file system, and so is an absolute path.
+    /// Links and absolute paths are resolved as if the directory were the root of the file system.
     Rooted,
 }
 
@@ -42,19 +41,19 @@ pub enum ReadError {
 pub struct Directory(OwnedFd);
 
 const REFERENCE: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
-/// As many links as the kernel follows.
-const MOST_LINKS: usize = 40;
+/// The kernel's limit.
+const MAX_LINKS: usize = 40;
 /// How often a resolution that raced with a rename is repeated before it is done in steps.
-const RACES: usize = 16;
+const MAX_RACES: usize = 16;
 
 impl Directory {
-    /// `path` itself is the node's and may hold links.
+    /// `path` itself is trusted and may contain links.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = (OFlag::O_DIRECTORY | REFERENCE).bits();
         OpenOptions::new().read(true).custom_flags(flags).open(path).map(|file| Self(file.into()))
     }
 
-    /// A reference to what the path names: it can be mounted, asked for its metadata, or opened by [`reopen`].
+    /// An `O_PATH` descriptor of the path's target: it can be mounted, queried for metadata, or reopened.
     pub fn resolve(&self, path: &Path, links: Links) -> io::Result<OwnedFd> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let inside = match links {
@@ -62,7 +61,7 @@ impl Directory {
             Links::Rooted => ResolveFlag::RESOLVE_IN_ROOT,
         };
         let how = OpenHow::new().flags(REFERENCE).resolve(inside | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        for _ in 0..RACES {
+        for _ in 0..MAX_RACES {
             match nix::fcntl::openat2(&self.0, path, how) {
                 Ok(opened) => return Ok(opened),
                 Err(Errno::EAGAIN) => {}
@@ -79,8 +78,8 @@ impl Directory {
         read_whole(regular(&self.resolve(path, links)?)?, limit)
     }
 
-    /// A reference to the directory of that path. What is missing of it is created with the permissions of this
-    /// directory, whatever the umask. Links are followed in the part that exists.
+    /// A reference to the directory of that path. Missing directories are created with the permissions of this
+    /// directory, whatever the umask. Links are resolved in the existing components.
     pub fn create_all(&self, path: &Path) -> io::Result<OwnedFd> {
         let permissions = metadata(&self.0)?.permissions();
         let parts: Vec<&OsStr> = path.components().filter_map(normal).collect();
@@ -103,7 +102,7 @@ impl Directory {
         let outside = || io::Error::from(Errno::EXDEV);
         let mut passed = vec![self.0.try_clone()?];
         let mut ahead: VecDeque<OsString> = VecDeque::new();
-        let mut followed = 0;
+        let mut link_count = 0;
         enter(path, &mut ahead, &mut passed, links)?;
         while let Some(part) = ahead.pop_front() {
             if part == ".." {
@@ -117,8 +116,8 @@ impl Directory {
             let here = passed.last().ok_or_else(outside)?;
             let next = nix::fcntl::openat(here, part.as_os_str(), REFERENCE | OFlag::O_NOFOLLOW, Mode::empty())?;
             if metadata(&next)?.is_symlink() {
-                followed += 1;
-                if followed > MOST_LINKS {
+                link_count += 1;
+                if link_count > MAX_LINKS {
                     return Err(Errno::ELOOP.into());
                 }
                 let target = nix::fcntl::readlinkat(&next, "")?;
@@ -131,7 +130,7 @@ impl Directory {
     }
 }
 
-/// Puts the path's parts before what is still ahead.
+/// Queues the path's components before the remaining ones.
 fn enter(path: &Path, ahead: &mut VecDeque<OsString>, passed: &mut Vec<OwnedFd>, links: Links) -> io::Result<()> {
     if path.is_absolute() {
         if links == Links::Inside {
@@ -151,7 +150,7 @@ fn normal(part: Component<'_>) -> Option<&OsStr> {
     if let Component::Normal(name) = part { Some(name) } else { None }
 }
 
-/// Whoever swaps the new directory for a link between the calls makes the second one fail.
+/// If the new directory is replaced by a link between the calls, the second one fails.
 fn create_below(parent: &OwnedFd, name: &OsStr, permissions: &Permissions) -> io::Result<OwnedFd> {
     let created = match nix::sys::stat::mkdirat(parent, name, Mode::S_IRWXU) {
         Ok(()) => true,
@@ -175,7 +174,7 @@ pub fn join(directory: &Path, name: &str) -> Option<PathBuf> {
 }
 
 /// How messages name a path below a directory. It is not to be opened.
-pub fn shown(directory: &Path, name: &str) -> PathBuf {
+pub fn rendered(directory: &Path, name: &str) -> PathBuf {
     directory.join(name.trim_start_matches('/'))
 }
 
@@ -188,14 +187,15 @@ pub fn metadata(descriptor: &OwnedFd) -> io::Result<Metadata> {
     File::from(descriptor.try_clone()?).metadata()
 }
 
-/// Opens a path of the node's own whose last part a container or the runtime may have made: a regular file, no link.
+/// Opens a regular file at a trusted path whose last component a container or the runtime may have created. Rejects
+/// links.
 pub fn open_regular(path: &Path) -> Result<File, ReadError> {
     let flags = (REFERENCE | OFlag::O_NOFOLLOW).bits();
     let reference = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     regular(&reference.into())
 }
 
-/// Opens a regular file of the node's own, where links are the administrator's.
+/// Opens a regular file at a trusted path, whose links the administrator created.
 pub fn open_linked(path: &Path) -> Result<File, ReadError> {
     let reference = OpenOptions::new().read(true).custom_flags(REFERENCE.bits()).open(path)?;
     regular(&reference.into())
@@ -236,10 +236,10 @@ mod tests {
 
     /// A directory `v` with a file `own`, a directory `inside`, and links in and out, beside a file `host`.
     fn volume() -> (tempfile::TempDir, PathBuf) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let volume = folder.path().join("v");
+        let directory = tempfile::tempdir().expect("a directory");
+        let volume = directory.path().join("v");
         std::fs::create_dir_all(volume.join("inside")).expect("made");
-        std::fs::write(folder.path().join("host"), "host").expect("written");
+        std::fs::write(directory.path().join("host"), "host").expect("written");
         std::fs::write(volume.join("own"), "own").expect("written");
         std::fs::write(volume.join("inside/file"), "file").expect("written");
         for (target, name) in [
@@ -252,7 +252,7 @@ mod tests {
         ] {
             symlink(target, volume.join(name)).expect("made");
         }
-        (folder, volume)
+        (directory, volume)
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn only_regular_files_of_bounded_size_are_read() {
-        let (folder, volume) = volume();
+        let (parent, volume) = volume();
         let directory = Directory::open(&volume).expect("opened");
         nix::unistd::mkfifo(&volume.join("fifo"), Mode::S_IRWXU).expect("made");
         File::create(volume.join("sparse")).and_then(|file| file.set_len(100 << 30)).expect("made");
@@ -301,9 +301,9 @@ mod tests {
         assert!(matches!(read("fifo"), Err(ReadError::NotRegular)));
         assert!(matches!(read("inside"), Err(ReadError::NotRegular)));
         assert!(matches!(open_regular(Path::new("/dev/zero")), Err(ReadError::NotRegular)));
-        symlink(folder.path().join("host"), folder.path().join("link")).expect("made");
-        assert!(open_regular(&folder.path().join("link")).is_err());
-        let host = || open_regular(&folder.path().join("host")).expect("opened");
+        symlink(parent.path().join("host"), parent.path().join("link")).expect("made");
+        assert!(open_regular(&parent.path().join("link")).is_err());
+        let host = || open_regular(&parent.path().join("host")).expect("opened");
         assert_eq!(read_head(host(), 2).expect("read"), b"ho");
         assert_eq!(read_tail(host(), 2).expect("read"), b"st");
     }

@@ -1,5 +1,5 @@
-//! Container logs: lines of `TIME STREAM FLAG TEXT`, where the flag tells whether the line ends there (`F`) or goes on in
-//! the next (`P`).
+//! Reads container logs: lines of `TIME STREAM FLAG TEXT`, where the flag says whether the line is complete (`F`) or
+//! continues in the next one (`P`).
 
 use std::io::SeekFrom;
 use std::os::fd::AsRawFd;
@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use crate::beneath;
 use crate::inotify::Watcher;
 
-/// How long a follower waits for what no file tells.
-const PAUSE: Duration = Duration::from_secs(1);
+/// How often a following reader checks for changes that inotify does not report.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
@@ -25,7 +25,7 @@ pub struct LogOptions {
     pub since: Option<Timestamp>,
     pub timestamps: bool,
     pub limit: Option<u64>,
-    /// `stdout` or `stderr` alone.
+    /// `stdout` or `stderr` only.
     pub stream: Option<String>,
 }
 
@@ -44,17 +44,17 @@ fn parse(line: &[u8]) -> Option<Line<'_>> {
     Some(Line { time, stream, complete: flag != b"P", text: parts.next().unwrap_or_default() })
 }
 
-/// Sends the log piece by piece until its end, or, when following, until `ended` says that nothing will come any more.
-/// A reader that is slow slows this task down; one that is gone ends it.
+/// Sends the log in chunks until its end or, when following, until `is_finished` says that nothing more will come. A
+/// slow reader slows this task down; it stops when the reader is gone.
 pub async fn send(
     path: PathBuf,
     options: LogOptions,
     sender: mpsc::Sender<Result<Bytes, std::io::Error>>,
-    ended: impl Fn() -> bool + Send,
+    is_finished: impl Fn() -> bool + Send,
 ) {
-    let result = send_all(&path, &options, &sender, ended).await;
+    let result = send_all(&path, &options, &sender, is_finished).await;
     if let Err(error) = result {
-        // Nobody may be left to hear it.
+        // The reader may be gone.
         let _ = sender.send(Err(error)).await;
     }
 }
@@ -63,7 +63,7 @@ async fn send_all(
     path: &Path,
     options: &LogOptions,
     sender: &mpsc::Sender<Result<Bytes, std::io::Error>>,
-    ended: impl Fn() -> bool + Send,
+    is_finished: impl Fn() -> bool + Send,
 ) -> std::io::Result<()> {
     let mut writer = Writer { options, left: options.limit, at_line_start: true, buffer: Vec::with_capacity(16 << 10) };
     let mut file = open(path).await?;
@@ -75,10 +75,10 @@ async fn send_all(
     file.seek(SeekFrom::Start(start)).await?;
     let mut reader = BufReader::with_capacity(32 << 10, file);
     let mut partial = Vec::new();
-    // Since when the name has stood for another file, and whether the runtime has closed this one.
-    let (mut set_aside, mut closed) = (None, false);
+    // When the log was rotated, and whether the runtime has closed the old file.
+    let (mut rotated_at, mut closed) = (None, false);
     loop {
-        let over = ended();
+        let finished = is_finished();
         loop {
             let read = reader.read_until(b'\n', &mut partial).await?;
             if read == 0 || partial.last() != Some(&b'\n') {
@@ -101,35 +101,35 @@ async fn send_all(
             return Ok(());
         }
         if rotated(path, reader.get_ref()).await {
-            // What the runtime had in hand still goes to the old file, until it is closed.
-            let since = *set_aside.get_or_insert_with(Instant::now);
-            if closed || over || watcher.is_none() || since.elapsed() >= PAUSE {
+            // The runtime may still write buffered lines to the old file until it closes it.
+            let since = *rotated_at.get_or_insert_with(Instant::now);
+            if closed || finished || watcher.is_none() || since.elapsed() >= POLL_INTERVAL {
                 match open(path).await {
                     Ok(file) => {
                         watcher = watch(&file);
                         reader = BufReader::with_capacity(32 << 10, file);
                         partial.clear();
-                        (set_aside, closed) = (None, false);
+                        (rotated_at, closed) = (None, false);
                     }
-                    // Set aside once more: the next has no name yet.
+                    // Rotated again: the next file does not exist yet.
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                     Err(error) => return Err(error),
                 }
                 continue;
             }
-        } else if over {
+        } else if finished {
             return Ok(());
         }
         tokio::select! {
             () = sender.closed() => return Ok(()),
             is_closed = wait(watcher.as_ref()) => closed |= is_closed,
-            // The end of the container shows in no file, so it is looked for now and then.
-            () = tokio::time::sleep(PAUSE) => {}
+            // The container's exit changes no file, so it is polled.
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
 }
 
-/// Only a regular file: a link could lead to any file of the host, and a FIFO would block.
+/// Opens only a regular file: a link could lead to any file of the host, and a FIFO would block.
 async fn open(path: &Path) -> std::io::Result<tokio::fs::File> {
     let path = path.to_path_buf();
     let opened =
@@ -140,21 +140,21 @@ async fn open(path: &Path) -> std::io::Result<tokio::fs::File> {
     })
 }
 
-/// Watches the open file, whatever its name is by now.
+/// Watches the open file, whatever its current name.
 fn watch(file: &tokio::fs::File) -> Option<Watcher> {
     Watcher::new(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd()))).ok()
 }
 
-/// Whether one who wrote to the file closed it.
+/// Waits for a change. Returns whether a writer closed the file.
 async fn wait(watcher: Option<&Watcher>) -> bool {
     match watcher {
-        // A broken watch is as good as a change: the reader looks again.
+        // A broken watch counts as a change: the reader checks again.
         Some(watcher) => watcher.changed().await.is_ok_and(|what| what.contains(AddWatchFlags::IN_CLOSE_WRITE)),
         None => std::future::pending().await,
     }
 }
 
-/// The name stands for another file than the open one.
+/// Whether the path now names another file than the open one.
 async fn rotated(path: &Path, open: &tokio::fs::File) -> bool {
     use std::os::unix::fs::MetadataExt;
     match (tokio::fs::metadata(path).await, open.metadata().await) {
@@ -174,8 +174,8 @@ impl Writer<'_> {
     /// False when the limit is reached.
     fn line(&mut self, raw: &[u8]) -> bool {
         let Some(line) = parse(raw) else { return true };
-        if let Some(wanted) = &self.options.stream
-            && line.stream != wanted
+        if let Some(stream) = &self.options.stream
+            && line.stream != stream
         {
             return true;
         }
@@ -197,18 +197,18 @@ impl Writer<'_> {
     }
 
     fn put(&mut self, bytes: &[u8]) {
-        let take = match &mut self.left {
+        let count = match &mut self.left {
             Some(left) => {
-                let take = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                *left -= take as u64;
-                take
+                let count = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= count as u64;
+                count
             }
             None => bytes.len(),
         };
-        self.buffer.extend_from_slice(&bytes[..take]);
+        self.buffer.extend_from_slice(&bytes[..count]);
     }
 
-    /// False when nobody reads any more.
+    /// False when the reader is gone.
     async fn flush(&mut self, sender: &mpsc::Sender<Result<Bytes, std::io::Error>>) -> bool {
         if self.buffer.is_empty() {
             return !sender.is_closed();
@@ -218,7 +218,7 @@ impl Writer<'_> {
     }
 }
 
-/// Where the last so many lines begin. A line in parts counts once, at its end.
+/// The offset of the last `lines` lines. A split line counts once, at its last part.
 async fn tail_start(file: &mut tokio::fs::File, lines: u64, stream: Option<&str>) -> std::io::Result<u64> {
     const BLOCK: u64 = 64 << 10;
     let end = file.metadata().await?.len();
@@ -227,7 +227,7 @@ async fn tail_start(file: &mut tokio::fs::File, lines: u64, stream: Option<&str>
     }
     let mut position = end;
     let mut found = 0;
-    // The bytes from `position` to the first line break behind it that has been looked at.
+    // The bytes from `position` to the first line break after it that has been examined.
     let mut carry: Vec<u8> = Vec::new();
     while position > 0 {
         let size = BLOCK.min(position);
@@ -256,21 +256,21 @@ async fn tail_start(file: &mut tokio::fs::File, lines: u64, stream: Option<&str>
 }
 
 fn counts(line: &[u8], stream: Option<&str>) -> bool {
-    parse(line).is_some_and(|line| line.complete && stream.is_none_or(|wanted| line.stream == wanted))
+    parse(line).is_some_and(|line| line.complete && stream.is_none_or(|stream| line.stream == stream))
 }
 
-/// The end of a log as one text, for the last words of a container.
-pub async fn last_lines(path: &str, lines: usize, longest: usize) -> String {
+/// The end of a log, for the termination message of a container.
+pub async fn last_lines(path: &str, lines: usize, max_length: usize) -> String {
     let (sender, mut receiver) = mpsc::channel(16);
     let options = LogOptions { tail: Some(lines as u64), ..Default::default() };
     let path = PathBuf::from(path);
     let reading = tokio::spawn(async move { send(path, options, sender, || true).await });
     let mut text = Vec::new();
-    while let Some(Ok(piece)) = receiver.recv().await {
-        text.extend_from_slice(&piece);
+    while let Some(Ok(chunk)) = receiver.recv().await {
+        text.extend_from_slice(&chunk);
     }
     reading.abort();
-    let skip = text.len().saturating_sub(longest);
+    let skip = text.len().saturating_sub(max_length);
     String::from_utf8_lossy(&text[skip..]).into_owned()
 }
 
@@ -291,8 +291,8 @@ mod tests {
         let path = file.path().to_path_buf();
         tokio::spawn(async move { send(path, options, sender, || true).await });
         let mut text = Vec::new();
-        while let Some(piece) = receiver.recv().await {
-            text.extend_from_slice(&piece.expect("a piece"));
+        while let Some(chunk) = receiver.recv().await {
+            text.extend_from_slice(&chunk.expect("a chunk"));
         }
         String::from_utf8(text).expect("text")
     }
@@ -323,11 +323,11 @@ mod tests {
 
     #[tokio::test]
     async fn only_regular_files_are_shown() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (secret, link) = (folder.path().join("secret"), folder.path().join("link"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (secret, link) = (directory.path().join("secret"), directory.path().join("link"));
         std::fs::write(&secret, LOG).expect("written");
         std::os::unix::fs::symlink(&secret, &link).expect("made");
-        let fifo = folder.path().join("fifo");
+        let fifo = directory.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
         assert_eq!(last_lines(&secret.to_string_lossy(), 1, 100).await, "four\n");
         for path in [link, fifo] {
@@ -343,28 +343,28 @@ mod tests {
         use std::sync::atomic::{AtomicBool, Ordering};
         let line = |word: &str| format!("2026-01-01T00:00:01.000000000Z stdout F {word}\n");
         let append = |file: &mut std::fs::File, word| std::io::Write::write_all(file, line(word).as_bytes());
-        let folder = tempfile::tempdir().expect("a folder");
-        let log = folder.path().join("0.log");
+        let directory = tempfile::tempdir().expect("a directory");
+        let log = directory.path().join("0.log");
         let mut old = std::fs::File::create(&log).expect("a log");
         append(&mut old, "one").expect("written");
         let (sender, mut receiver) = mpsc::channel(16);
-        let over = Arc::new(AtomicBool::new(false));
-        let (path, is_over) = (log.clone(), over.clone());
+        let finished = Arc::new(AtomicBool::new(false));
+        let (path, is_over) = (log.clone(), finished.clone());
         let options = LogOptions { follow: true, ..Default::default() };
         tokio::spawn(async move { send(path, options, sender, move || is_over.load(Ordering::Acquire)).await });
-        let mut read = receiver.recv().await.expect("a piece").expect("read").to_vec();
-        std::fs::rename(&log, folder.path().join("0.log.1")).expect("set aside");
+        let mut read = receiver.recv().await.expect("a chunk").expect("read").to_vec();
+        std::fs::rename(&log, directory.path().join("0.log.1")).expect("set aside");
         std::fs::write(&log, line("three")).expect("a new log");
         append(&mut old, "two").expect("written");
         drop(old);
         while !read.ends_with(b"three\n") {
-            read.extend_from_slice(&receiver.recv().await.expect("a piece").expect("read"));
+            read.extend_from_slice(&receiver.recv().await.expect("a chunk").expect("read"));
         }
-        std::fs::rename(&log, folder.path().join("0.log.2")).expect("set aside");
+        std::fs::rename(&log, directory.path().join("0.log.2")).expect("set aside");
         std::fs::write(&log, line("four")).expect("a new log");
-        over.store(true, Ordering::Release);
-        while let Some(piece) = receiver.recv().await {
-            read.extend_from_slice(&piece.expect("read"));
+        finished.store(true, Ordering::Release);
+        while let Some(chunk) = receiver.recv().await {
+            read.extend_from_slice(&chunk.expect("read"));
         }
         assert_eq!(String::from_utf8_lossy(&read), "one\ntwo\nthree\nfour\n");
     }

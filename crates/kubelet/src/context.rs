@@ -1,4 +1,4 @@
-//! What every part of the node shares.
+//! The state that all components of the kubelet share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,62 +12,63 @@ use knarr_cri::messages::{DnsConfig, RuntimeHandler, RuntimeHandlerFeatures, Sta
 use parking_lot::RwLock;
 
 use crate::cgroup::Cgroups;
-use crate::container::env::Surroundings;
-use crate::images::Images;
+use crate::container::env::DownwardContext;
 use crate::host::Host;
-use crate::objects::Objects;
+use crate::images::Images;
+use crate::objects::ObjectCache;
 use crate::pod::{self, Role};
-use crate::runtime::{Index, Heartbeat};
+use crate::runtime::{Heartbeat, Index};
 use crate::settings::Settings;
 use crate::start_queue::StartQueue;
 use crate::volumes::Tokens;
 
+/// Everything that long-lived tasks of the kubelet need, created once by `assemble`.
 pub struct Context {
     pub settings: Settings,
     pub client: kube::Client,
     pub runtime: Runtime,
-    /// As it shows in container ids.
+    /// The prefix of container ids in the API.
     pub runtime_name: String,
     pub runtime_version: String,
-    /// What the runtime can do beyond what every runtime can, as it told last.
-    pub abilities: RwLock<Abilities>,
+    /// The optional features that the runtime reported last.
+    pub runtime_features: RwLock<RuntimeFeatures>,
     pub events: EventRecorder,
     pub index: Index,
     pub heartbeat: Heartbeat,
-    pub objects: Objects,
+    pub objects: ObjectCache,
     pub services: Arc<Informer<Service>>,
     pub node: Arc<Informer<Node>>,
     pub images: Images,
     pub tokens: Tokens,
-    /// None on hosts that let us make no cgroups.
+    /// None on hosts that don't let us create cgroups.
     pub cgroups: Option<Cgroups>,
     pub host: Host,
     pub node_dns: DnsConfig,
     pub addresses: Vec<String>,
     pub allocatable: RwLock<BTreeMap<String, Quantity>>,
     pub metrics: Arc<crate::counters::Counters>,
-    /// When the kubelet began.
-    pub begun: tokio::time::Instant,
+    /// When the kubelet started.
+    pub started_at: tokio::time::Instant,
     pub starts: StartQueue,
-    /// What containers have for themselves.
+    /// CPUs, memory and devices that are assigned to single containers.
     pub resources: Arc<crate::resources::Resources>,
 }
 
-/// What only some runtimes can do.
+/// Features that only some runtimes have.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Abilities {
-    /// Groups that an image gives a user can be left out.
+pub struct RuntimeFeatures {
+    /// Supplemental groups from the image can be left out.
     pub strict_groups: bool,
     handlers: Vec<RuntimeHandler>,
 }
 
-impl Abilities {
+impl RuntimeFeatures {
     pub fn of(status: &StatusResponse) -> Self {
         let strict_groups = status.features.is_some_and(|features| features.supplemental_groups_policy);
         Self { strict_groups, handlers: status.runtime_handlers.clone() }
     }
 
-    /// What one of the runtime's handlers can do.
+    /// The features of one runtime handler.
     pub fn of_handler(&self, name: &str) -> RuntimeHandlerFeatures {
         let handler = self.handlers.iter().find(|handler| handler.name == name);
         handler.and_then(|handler| handler.features).unwrap_or_default()
@@ -75,8 +76,8 @@ impl Abilities {
 }
 
 impl Context {
-    pub fn surroundings(&self, pod: &Pod, pod_addresses: Vec<String>) -> Surroundings {
-        Surroundings {
+    pub fn downward_context(&self, pod: &Pod, pod_addresses: Vec<String>) -> DownwardContext {
+        DownwardContext {
             node_name: self.settings.node_name.clone(),
             node_addresses: self.addresses.clone(),
             pod_addresses: if pod::host_network(pod) { self.addresses.clone() } else { pod_addresses },
@@ -88,7 +89,7 @@ impl Context {
         self.cgroups.as_ref().map(|cgroups| cgroups.pod_path(pod)).unwrap_or_default()
     }
 
-    /// How much memory a pod can have at most: what it is limited to, or all that the node has for pods.
+    /// The maximum memory of a pod: its own limit, or all memory that the node has for pods.
     pub fn memory_for(&self, pod: &Pod) -> Option<i64> {
         let whole = self.allocatable.read().get("memory").map(knarr_client::quantity::value);
         [whole, crate::cgroup::amounts::pod_amounts(pod).memory_limit].into_iter().flatten().min()
@@ -113,14 +114,14 @@ impl Context {
         self.record(object, warning, reason, message.into());
     }
 
-    /// The node is known to its events by its name alone.
+    /// Events about the node refer to it by its name only.
     pub fn node_event(&self, warning: bool, reason: &str, message: impl Into<String>) {
         let name = &self.settings.node_name;
         let object = ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("Node".into()),
             name: Some(name.clone()),
-            // By which `kubectl describe node` finds what the node itself tells.
+            // `kubectl describe node` finds the node's own events by this.
             uid: Some(name.clone()),
             ..Default::default()
         };
@@ -133,7 +134,7 @@ impl Context {
     }
 }
 
-/// What the API server said, without the debris of a client library.
+/// The API server's message, without the client library's wrapping.
 pub fn api_text(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),

@@ -1,7 +1,5 @@
-//! What the node counts and measures as it works, for `/metrics`.
-//!
-//! A family is a row in [`FAMILIES`]; whoever has something to tell names it. Names, labels and buckets are those that
-//! dashboards for Kubernetes know.
+//! The metrics that the kubelet updates as it works, served under `/metrics`. Each metric is a row in [`FAMILIES`] and
+//! is updated by its name. Names, labels and buckets are the ones that Kubernetes dashboards expect.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +11,7 @@ pub struct Family {
     pub name: &'static str,
     pub help: &'static str,
     pub kind: Kind,
-    /// Its values are told apart by labels; one without any is there from the beginning.
+    /// Values have labels. A family without labels is shown from the start, with zero.
     pub has_labels: bool,
 }
 
@@ -25,7 +23,7 @@ pub enum Kind {
     Histogram(&'static [f64]),
 }
 
-const USUAL: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const DEFAULT_BUCKETS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 const START: &[f64] = &[
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
     600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
@@ -97,91 +95,91 @@ const fn by_labels(family: Family) -> Family {
 
 #[rustfmt::skip]
 pub const FAMILIES: &[Family] = &[
-    by_labels(counter("kubelet_admission_rejections_total", "Pods that were not let in, by reason.")),
+    by_labels(counter("kubelet_admission_rejections_total", "Pods that the kubelet refused to run, by reason.")),
     histogram("kubelet_certificate_manager_server_rotation_seconds", ROTATION, "Seconds a serving certificate was in use when it was replaced."),
-    by_labels(histogram("kubelet_cgroup_manager_duration_seconds", USUAL, "Seconds to make, change or remove a pod's cgroups.")),
-    by_labels(counter("kubelet_container_requested_resizes_total", "Changes of containers' resources that were asked for.")),
+    by_labels(histogram("kubelet_cgroup_manager_duration_seconds", DEFAULT_BUCKETS, "Seconds to create, update or remove a pod's cgroups.")),
+    by_labels(counter("kubelet_container_requested_resizes_total", "Requested changes of containers' resources.")),
     histogram("kubelet_containers_per_pod_count", CONTAINERS, "Containers that a pod has."),
-    counter("kubelet_cpu_manager_pinning_errors_total", "Containers that could not be given CPUs of their own."),
-    counter("kubelet_cpu_manager_pinning_requests_total", "Containers that asked for CPUs of their own."),
-    by_labels(histogram("kubelet_device_plugin_alloc_duration_seconds", USUAL, "Seconds until a plugin gave devices.")),
+    counter("kubelet_cpu_manager_pinning_errors_total", "Failed assignments of exclusive CPUs to containers."),
+    counter("kubelet_cpu_manager_pinning_requests_total", "Requests of containers for exclusive CPUs."),
+    by_labels(histogram("kubelet_device_plugin_alloc_duration_seconds", DEFAULT_BUCKETS, "Seconds that device plugins took to allocate devices.")),
     by_labels(counter("kubelet_device_plugin_registration_total", "Registrations of device plugins.")),
-    counter("kubelet_evented_pleg_connection_error_count", "Times that the runtime's events broke off."),
-    histogram("kubelet_evented_pleg_connection_latency_seconds", USUAL, "Seconds from an event of the runtime until it was heard."),
-    counter("kubelet_evented_pleg_connection_success_count", "Times that the runtime's events were subscribed to."),
-    by_labels(histogram("kubelet_eviction_stats_age_seconds", USUAL, "Age of what was measured when a pod was evicted for it.")),
-    by_labels(counter("kubelet_evictions", "Pods that were evicted, by what the node or the pod was short of.")),
-    gauge("kubelet_first_network_pod_start_sli_duration_seconds", "Seconds until the first pod with a network of its own ran, without pulls."),
-    gauge("kubelet_graceful_shutdown_end_time_seconds", "When the last graceful shutdown was over."),
-    gauge("kubelet_graceful_shutdown_start_time_seconds", "When the last graceful shutdown began."),
-    by_labels(gauge("kubelet_http_inflight_requests", "Requests to the node's endpoints that are being answered.")),
+    counter("kubelet_evented_pleg_connection_error_count", "Broken subscriptions to the runtime's events."),
+    histogram("kubelet_evented_pleg_connection_latency_seconds", DEFAULT_BUCKETS, "Seconds from an event in the runtime until the kubelet received it."),
+    counter("kubelet_evented_pleg_connection_success_count", "Subscriptions to the runtime's events."),
+    by_labels(histogram("kubelet_eviction_stats_age_seconds", DEFAULT_BUCKETS, "Age of the measurement on which an eviction was based, in seconds.")),
+    by_labels(counter("kubelet_evictions", "Evicted pods, by eviction signal.")),
+    gauge("kubelet_first_network_pod_start_sli_duration_seconds", "Seconds until the first pod with its own network ran, without image pulls."),
+    gauge("kubelet_graceful_shutdown_end_time_seconds", "Unix time at which the last graceful shutdown finished."),
+    gauge("kubelet_graceful_shutdown_start_time_seconds", "Unix time at which the last graceful shutdown started."),
+    by_labels(gauge("kubelet_http_inflight_requests", "Requests to the node's endpoints in progress.")),
     by_labels(counter("kubelet_http_requests_total", "Requests to the node's endpoints.")),
-    by_labels(histogram("kubelet_http_requests_duration_seconds", USUAL, "Seconds until a request was answered.")),
+    by_labels(histogram("kubelet_http_requests_duration_seconds", DEFAULT_BUCKETS, "Seconds to serve a request.")),
     by_labels(counter("kubelet_image_garbage_collected_total", "Images removed to make room.")),
     by_labels(counter("kubelet_image_manager_ensure_image_requests_total", "Images that containers needed, and whether they were there.")),
-    by_labels(counter("kubelet_imagemanager_image_mustpull_checks_total", "Looks whether a pod may use an image that is there, and what came of it.")),
-    gauge("kubelet_imagemanager_ondisk_pulledrecords", "Images of which it is noted how they were pulled."),
-    gauge("kubelet_imagemanager_ondisk_pullintents", "Images whose pull is noted as begun."),
+    by_labels(counter("kubelet_imagemanager_image_mustpull_checks_total", "Checks whether a pod may use a local image, by result.")),
+    gauge("kubelet_imagemanager_ondisk_pulledrecords", "Images with a record of the credentials they were pulled with."),
+    gauge("kubelet_imagemanager_ondisk_pullintents", "Image pulls that are recorded as started."),
     by_labels(histogram("kubelet_image_pull_duration_seconds", PULL, "Seconds to pull an image, by its size.")),
     counter("kubelet_image_volume_mounted_errors_total", "Image volumes that could not be mounted."),
     counter("kubelet_image_volume_mounted_succeed_total", "Image volumes that were mounted."),
-    counter("kubelet_image_volume_requested_total", "Image volumes that were asked for."),
-    counter("kubelet_memory_manager_pinning_errors_total", "Containers that could not be given memory of their own."),
-    counter("kubelet_memory_manager_pinning_requests_total", "Containers that asked for memory of their own."),
-    gauge("kubelet_node_startup_duration_seconds", "Seconds from the machine's start until the node was ready."),
+    counter("kubelet_image_volume_requested_total", "Requested image volumes."),
+    counter("kubelet_memory_manager_pinning_errors_total", "Failed assignments of reserved memory to containers."),
+    counter("kubelet_memory_manager_pinning_requests_total", "Requests of containers for reserved memory."),
+    gauge("kubelet_node_startup_duration_seconds", "Seconds from the host's boot until the node was ready."),
     gauge("kubelet_node_startup_post_registration_duration_seconds", "Seconds from the node's registration until it was ready."),
-    gauge("kubelet_node_startup_pre_kubelet_duration_seconds", "Seconds from the machine's start to the node's."),
-    gauge("kubelet_node_startup_pre_registration_duration_seconds", "Seconds from the node's start to its registration."),
+    gauge("kubelet_node_startup_pre_kubelet_duration_seconds", "Seconds from the host's boot to the kubelet's start."),
+    gauge("kubelet_node_startup_pre_registration_duration_seconds", "Seconds from the kubelet's start to its registration."),
     gauge("kubelet_node_startup_registration_duration_seconds", "Seconds until the node was registered."),
-    gauge("kubelet_orphan_pod_cleaned_volumes", "Pods without an owner whose volumes were removed at the last look."),
-    gauge("kubelet_orphan_pod_cleaned_volumes_errors", "Pods without an owner whose volumes could not be removed."),
-    counter("kubelet_orphaned_runtime_pods_total", "Pods that the runtime held and nobody wanted."),
-    gauge("kubelet_pleg_last_seen_seconds", "When the runtime was last heard of."),
-    histogram("kubelet_pleg_pod_relist_duration_seconds", USUAL, "Seconds to look at all that the runtime holds of one pod."),
-    histogram("kubelet_pleg_relist_duration_seconds", USUAL, "Seconds to look at all that the runtime holds."),
-    histogram("kubelet_pleg_relist_interval_seconds", USUAL, "Seconds between two looks at all that the runtime holds."),
-    by_labels(counter("kubelet_pod_deferred_accepted_resizes_total", "Changes of pods' resources that found room after a while.")),
-    by_labels(counter("kubelet_pod_infeasible_resizes_total", "Changes of pods' resources that no wait makes room for.")),
-    by_labels(histogram("kubelet_pod_resize_duration_milliseconds", RESIZE, "Milliseconds from a granted change of resources until it holds.")),
-    by_labels(counter("kubelet_pod_resources_endpoint_requests_get", "Questions for one pod's resources.")),
-    by_labels(counter("kubelet_pod_resources_endpoint_requests_get_allocatable", "Questions for what could be given out.")),
-    by_labels(counter("kubelet_pod_resources_endpoint_requests_list", "Lists of pods' resources.")),
+    gauge("kubelet_orphan_pod_cleaned_volumes", "Orphaned pods whose volumes were removed at the last check."),
+    gauge("kubelet_orphan_pod_cleaned_volumes_errors", "Orphaned pods whose volumes could not be removed."),
+    counter("kubelet_orphaned_runtime_pods_total", "Pods in the runtime that the API server no longer has."),
+    gauge("kubelet_pleg_last_seen_seconds", "Unix time of the runtime's last response or event."),
+    histogram("kubelet_pleg_pod_relist_duration_seconds", DEFAULT_BUCKETS, "Seconds to list one pod's containers in the runtime."),
+    histogram("kubelet_pleg_relist_duration_seconds", DEFAULT_BUCKETS, "Seconds to list all containers in the runtime."),
+    histogram("kubelet_pleg_relist_interval_seconds", DEFAULT_BUCKETS, "Seconds between two lists of all containers."),
+    by_labels(counter("kubelet_pod_deferred_accepted_resizes_total", "Deferred changes of pods' resources that were granted later.")),
+    by_labels(counter("kubelet_pod_infeasible_resizes_total", "Changes of pods' resources that can never fit on this node.")),
+    by_labels(histogram("kubelet_pod_resize_duration_milliseconds", RESIZE, "Milliseconds to apply a granted change of resources.")),
+    by_labels(counter("kubelet_pod_resources_endpoint_requests_get", "Requests for one pod's resources.")),
+    by_labels(counter("kubelet_pod_resources_endpoint_requests_get_allocatable", "Requests for the allocatable resources.")),
+    by_labels(counter("kubelet_pod_resources_endpoint_requests_list", "Requests for the resources of all pods.")),
     by_labels(counter("kubelet_pod_resources_endpoint_requests_total", "Requests for pods' resources.")),
-    histogram("kubelet_pod_start_duration_seconds", START, "Seconds from a pod's first sight to its running."),
-    histogram("kubelet_pod_start_sli_duration_seconds", START, "Seconds from a pod's creation to its running, without pulls of images."),
-    histogram("kubelet_pod_start_total_duration_seconds", START, "Seconds from a pod's creation to its running."),
+    histogram("kubelet_pod_start_duration_seconds", START, "Seconds from when the kubelet first saw a pod until it ran."),
+    histogram("kubelet_pod_start_sli_duration_seconds", START, "Seconds from a pod's creation until it ran, without image pulls."),
+    histogram("kubelet_pod_start_total_duration_seconds", START, "Seconds from a pod's creation until it ran."),
     histogram("kubelet_pod_status_sync_duration_seconds", SYNC, "Seconds to write a pod's status to the API."),
-    by_labels(histogram("kubelet_pod_worker_duration_seconds", USUAL, "Seconds of one look at a pod.")),
-    histogram("kubelet_pod_worker_start_duration_seconds", USUAL, "Seconds from a pod's first sight to the first look at it."),
-    by_labels(counter("kubelet_preemptions", "Pods that were ended for critical ones, by what was missing.")),
-    by_labels(histogram("kubelet_run_podsandbox_duration_seconds", USUAL, "Seconds to make a sandbox, by runtime handler.")),
-    by_labels(counter("kubelet_run_podsandbox_errors_total", "Sandboxes that could not be made, by runtime handler.")),
+    by_labels(histogram("kubelet_pod_worker_duration_seconds", DEFAULT_BUCKETS, "Seconds to reconcile a pod once.")),
+    histogram("kubelet_pod_worker_start_duration_seconds", DEFAULT_BUCKETS, "Seconds from when the kubelet first saw a pod to its first reconciliation."),
+    by_labels(counter("kubelet_preemptions", "Pods preempted for critical ones, by the resource that was short.")),
+    by_labels(histogram("kubelet_run_podsandbox_duration_seconds", DEFAULT_BUCKETS, "Seconds to create a sandbox, by runtime handler.")),
+    by_labels(counter("kubelet_run_podsandbox_errors_total", "Sandboxes that could not be created, by runtime handler.")),
     by_labels(counter("kubelet_runtime_operations_total", "Calls to the container runtime.")),
     by_labels(histogram("kubelet_runtime_operations_duration_seconds", OPERATION, "Seconds that calls to the runtime took.")),
     by_labels(counter("kubelet_runtime_operations_errors_total", "Calls to the container runtime that failed.")),
     counter("kubelet_server_expiration_renew_errors", "Failed renewals of the serving certificate."),
-    counter("kubelet_sleep_action_terminated_early_total", "Sleeps before a container's end that were cut short."),
-    by_labels(counter("kubelet_restarted_pods_total", "Pods that came back under the same uid while they were being ended.")),
-    by_labels(counter("kubelet_started_containers_total", "Containers whose start was tried.")),
-    by_labels(counter("kubelet_started_containers_errors_total", "Containers that did not start, by what came of it.")),
-    counter("kubelet_started_pods_total", "Pods whose sandbox was asked for."),
-    counter("kubelet_started_pods_errors_total", "Pods whose sandbox was not made."),
-    counter("kubelet_started_user_namespaced_pods_total", "Pods with users of their own whose sandbox was asked for."),
-    counter("kubelet_started_user_namespaced_pods_errors_total", "Pods with users of their own whose sandbox was not made."),
-    by_labels(counter("kubelet_terminated_containers_total", "Containers that ended.")),
-    histogram("kubelet_topology_manager_admission_duration_ms", MILLISECONDS, "Milliseconds to set resources of a pod aside."),
-    counter("kubelet_topology_manager_admission_errors_total", "Pods whose resources could not be set aside."),
-    counter("kubelet_topology_manager_admission_requests_total", "Pods that need resources set aside."),
-    by_labels(histogram("kubelet_volume_metric_collection_duration_seconds", USUAL, "Seconds to measure a volume.")),
+    counter("kubelet_sleep_action_terminated_early_total", "Sleep actions that were cut short by the grace period."),
+    by_labels(counter("kubelet_restarted_pods_total", "Pods that returned with the same uid while they were terminating.")),
+    by_labels(counter("kubelet_started_containers_total", "Attempts to start a container.")),
+    by_labels(counter("kubelet_started_containers_errors_total", "Containers that failed to start, by reason.")),
+    counter("kubelet_started_pods_total", "Attempts to create a pod's sandbox."),
+    counter("kubelet_started_pods_errors_total", "Failed attempts to create a pod's sandbox."),
+    counter("kubelet_started_user_namespaced_pods_total", "Attempts to create the sandbox of a pod with a user namespace."),
+    counter("kubelet_started_user_namespaced_pods_errors_total", "Failed attempts to create the sandbox of a pod with a user namespace."),
+    by_labels(counter("kubelet_terminated_containers_total", "Containers that terminated.")),
+    histogram("kubelet_topology_manager_admission_duration_ms", MILLISECONDS, "Milliseconds to allocate a pod's exclusive resources."),
+    counter("kubelet_topology_manager_admission_errors_total", "Pods whose exclusive resources could not be allocated."),
+    counter("kubelet_topology_manager_admission_requests_total", "Pods that need exclusive resources."),
+    by_labels(histogram("kubelet_volume_metric_collection_duration_seconds", DEFAULT_BUCKETS, "Seconds to measure a volume.")),
     by_labels(counter("kubelet_websocket_streaming_requests_total", "Streams into containers over WebSocket.")),
-    by_labels(histogram("prober_probe_duration_seconds", USUAL, "Seconds until a probe was answered.")),
-    by_labels(counter("prober_probe_total", "Cumulative number of a liveness, readiness or startup probe for a container by result.")),
-    by_labels(counter("rest_client_requests_total", "Requests to the API, by answer.")),
-    by_labels(histogram("rest_client_request_duration_seconds", REQUEST, "Seconds until the API began to answer.")),
-    by_labels(histogram("rest_client_request_size_bytes", BYTES, "Bytes of requests to the API.")),
-    by_labels(histogram("rest_client_response_size_bytes", BYTES, "Bytes of the API's answers, where it tells beforehand.")),
+    by_labels(histogram("prober_probe_duration_seconds", DEFAULT_BUCKETS, "Seconds that a probe took.")),
+    by_labels(counter("prober_probe_total", "Probes of a container, by kind of probe and result.")),
+    by_labels(counter("rest_client_requests_total", "Requests to the API server, by response code.")),
+    by_labels(histogram("rest_client_request_duration_seconds", REQUEST, "Seconds until the API server's response started.")),
+    by_labels(histogram("rest_client_request_size_bytes", BYTES, "Bytes of requests to the API server.")),
+    by_labels(histogram("rest_client_response_size_bytes", BYTES, "Bytes of the API server's responses of known length.")),
     by_labels(histogram("storage_operation_duration_seconds", VOLUME, "Seconds to mount or unmount a volume.")),
-    by_labels(histogram("volume_operation_total_seconds", VOLUME, "Seconds until a volume was mounted, all tries together.")),
+    by_labels(histogram("volume_operation_total_seconds", VOLUME, "Seconds until a volume was mounted, all attempts included.")),
 ];
 
 type Labels = Vec<(&'static str, String)>;
@@ -195,7 +193,7 @@ pub enum Values {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
-    /// How many fell into each bucket and into none before it, in the order of their bounds.
+    /// The observations in each bucket but in no earlier one, in the order of the bounds.
     pub counts: Vec<u64>,
     pub count: u64,
     pub sum: f64,
@@ -217,7 +215,7 @@ impl Counters {
         self.number(name, labels, |number| *number = value);
     }
 
-    /// Only what comes first counts.
+    /// Sets the value unless it is already set.
     pub fn set_once(&self, name: &'static str, value: f64) {
         let is_new = !self.0.lock().contains_key(name);
         if is_new {
@@ -252,7 +250,7 @@ impl Counters {
         }
     }
 
-    /// What was counted for one thing, named by labels, is of no interest any more.
+    /// Removes the values that have these labels.
     pub fn forget(&self, name: &'static str, labels: &[(&str, &str)]) {
         let stays = |own: &Labels| !labels.iter().all(|(name, value)| own.iter().any(|(n, v)| n == name && v == value));
         match self.0.lock().get_mut(name) {
@@ -262,7 +260,7 @@ impl Counters {
         }
     }
 
-    /// None where nothing was counted yet and nothing is known by which it would be.
+    /// None for a family with labels that has no values yet.
     pub fn values(&self, family: &Family) -> Option<Values> {
         let known = self.0.lock().get(family.name).cloned();
         known.or_else(|| match family.kind {

@@ -1,4 +1,4 @@
-//! How full a file system is.
+//! Usage of file systems and directory trees.
 
 use std::fs::{DirEntry, Metadata};
 use std::os::fd::OwnedFd;
@@ -27,14 +27,14 @@ pub fn usage_of(path: &Path) -> Option<FilesystemUsage> {
     })
 }
 
-/// Bytes and files of a folder and all below it, without what is mounted there. What changes meanwhile may be missing.
-pub fn folder_usage(folder: &Path) -> (u64, u64) {
-    let Ok(root) = std::fs::symlink_metadata(folder) else { return (0, 0) };
+/// Bytes and files of a directory tree, without other file systems mounted in it. Concurrent changes may be missed.
+pub fn directory_usage(directory: &Path) -> (u64, u64) {
+    let Ok(root) = std::fs::symlink_metadata(directory) else { return (0, 0) };
     let mut sum = Sum { bytes: root.blocks() * 512, files: 1 };
     if root.is_dir()
-        && let Err(error) = tree::walk(folder, &mut sum)
+        && let Err(error) = tree::walk(directory, &mut sum)
     {
-        tracing::debug!(%error, folder = %folder.display(), "not all of a folder could be counted");
+        tracing::debug!(%error, directory = %directory.display(), "cannot measure all of a directory");
     }
     (sum.bytes, sum.files)
 }

@@ -1,8 +1,9 @@
-//! What the host is made of.
+//! Facts about the host: CPUs, memory, kernel, identifiers and boot time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// What the kubelet knows about the host it runs on.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     pub cpus: u32,
@@ -33,7 +34,7 @@ pub fn read() -> Host {
         operating_system: pretty_name(&line("/etc/os-release")),
         machine_id: line("/etc/machine-id"),
         boot_id: line("/proc/sys/kernel/random/boot_id"),
-        // Machines without such a table are known by the system's own name for itself.
+        // Hosts without this table are identified by their machine id.
         system_uuid: Some(line("/sys/class/dmi/id/product_uuid"))
             .filter(|uuid| !uuid.is_empty())
             .unwrap_or_else(|| line("/etc/machine-id")),
@@ -42,12 +43,12 @@ pub fn read() -> Host {
     }
 }
 
-/// Bytes of memory that programs could still get.
+/// Bytes of memory that programs can still allocate.
 pub fn available_memory() -> u64 {
     kibibytes(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable")
 }
 
-/// Bytes of swap there are, and those not in use.
+/// Total and free bytes of swap.
 pub fn swap() -> (u64, u64) {
     let table = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     (kibibytes(&table, "SwapTotal"), kibibytes(&table, "SwapFree"))
@@ -68,9 +69,9 @@ fn booted_at(stat: &str) -> i64 {
     stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok()).unwrap_or(0)
 }
 
-pub fn hugepages(folder: &Path) -> BTreeMap<String, u64> {
+pub fn hugepages(directory: &Path) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(kilobytes) = name.strip_prefix("hugepages-").and_then(|name| name.strip_suffix("kB")) else {
             continue;

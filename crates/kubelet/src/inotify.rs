@@ -1,4 +1,4 @@
-//! The kernel's word that a file or folder changed, as something to wait for.
+//! Waits for changes of a file or directory with inotify.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -7,6 +7,7 @@ use std::path::Path;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 
+/// An inotify watch of one path.
 pub struct Watcher(AsyncFd<Descriptor>);
 
 struct Descriptor(Inotify);
@@ -24,7 +25,7 @@ impl AsFd for Descriptor {
 }
 
 impl Watcher {
-    /// Of a folder, its files; of a file, its content.
+    /// Watches a directory's entries, or a file's content.
     pub fn new(path: &Path) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let flags = AddWatchFlags::IN_MODIFY
@@ -41,15 +42,15 @@ impl Watcher {
         Ok(Self(descriptor?))
     }
 
-    /// Tells of the next change, or at once of those since the last call.
+    /// Waits for the next change; returns at once if there were changes since the last call.
     pub async fn changed(&self) -> io::Result<AddWatchFlags> {
         let mut ready = self.0.readable().await?;
-        let mut what = AddWatchFlags::empty();
+        let mut changes = AddWatchFlags::empty();
         while let Ok(events) = self.0.get_ref().0.read_events() {
-            what.extend(events.into_iter().map(|event| event.mask));
+            changes.extend(events.into_iter().map(|event| event.mask));
         }
         ready.clear_ready();
-        Ok(what)
+        Ok(changes)
     }
 }
 
@@ -57,9 +58,9 @@ impl Watcher {
 mod tests {
     #[tokio::test]
     async fn a_new_file_is_told() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let watcher = super::Watcher::new(folder.path()).expect("a watch");
-        std::fs::write(folder.path().join("a"), "x").expect("written");
+        let directory = tempfile::tempdir().expect("a directory");
+        let watcher = super::Watcher::new(directory.path()).expect("a watch");
+        std::fs::write(directory.path().join("a"), "x").expect("written");
         let told = tokio::time::timeout(std::time::Duration::from_secs(5), watcher.changed()).await;
         told.expect("in time").expect("told");
     }

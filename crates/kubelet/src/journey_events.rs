@@ -1,5 +1,5 @@
-//! The journey_events a pod leaves on its node for those who ask later what happened to it: spans under the `tracing` target
-//! `journey`. A step lasts as long as what is returned here lives.
+//! Journey events of a pod on this node: spans and events under the `tracing` target `journey`, which `knarr why`
+//! reads. A step lasts as long as the returned span lives.
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use tracing::Span;
@@ -8,7 +8,7 @@ use tracing::field::Empty;
 use crate::pod;
 use crate::runtime::ContainerView;
 
-/// Begins a step that concerns a pod as a whole.
+/// Starts a step of a pod.
 macro_rules! pod_step {
     ($name:literal, $pod:expr $(, $field:ident = $value:expr)*) => {
         tracing::info_span!(
@@ -77,7 +77,7 @@ fn source(volume: &Volume) -> String {
     kinds.iter().find(|(is, _)| *is).map(|(_, kind)| (*kind).to_owned()).unwrap_or_default()
 }
 
-/// The node has taken note of a pod.
+/// The kubelet has accepted a pod.
 pub fn accepted(pod: &Pod, node: &str) {
     tracing::info!(target: "journey", step = "accepted", object = object(pod), node);
 }
@@ -86,8 +86,8 @@ pub fn refused(pod: &Pod, why: &str) {
     tracing::info!(target: "journey", step = "refused", object = object(pod), why);
 }
 
-/// A container ended, by itself or because it was asked to.
-pub fn container_ended(pod: &Pod, view: &ContainerView) {
+/// A container terminated, by itself or because it was stopped.
+pub fn container_terminated(pod: &Pod, view: &ContainerView) {
     let ran = view
         .started_at
         .zip(view.finished_at)
@@ -103,14 +103,14 @@ pub fn container_ended(pod: &Pod, view: &ContainerView) {
     );
 }
 
-/// Notes how a step failed, if it did.
+/// Records the error of a failed step.
 pub fn outcome<T, E: std::fmt::Display>(step: &Span, result: &Result<T, E>) {
     if let Err(error) = result {
         step.record("failed", tracing::field::display(error));
     }
 }
 
-/// A probe came to another verdict; `why` says what it heard when it failed.
+/// A probe's result changed; `why` is the message of a failure.
 pub fn probe(pod: &Pod, container: &str, kind: &str, success: bool, why: &str) {
     let result = if success { "passed" } else { "failed" };
     tracing::info!(target: "journey", step = "probe", object = object(pod), container, probe = kind, result, why);

@@ -1,17 +1,16 @@
-//! The node: from a pod bound to it to a running, probed and observable one.
-//!
-//! In: a client of the Kubernetes API and [`Settings`]. Out: pods run through CRI, their status and the node's own in the
-//! API, and the HTTPS endpoints that logs, exec and metrics come from. The folders follow the way of a pod:
-//! `source` (where pods come from) → `pods` (who is admitted) → `worker` (one task a pod, whose `plan` is a pure function)
-//! → `volumes` → `container` (what the runtime is told) → `cgroup` → `probes` → `status` → `node` → `server`.
+//! The kubelet: runs the pods that are bound to this node and reports their status. Input: a client of the Kubernetes
+//! API and [`Settings`]. Output: containers run through CRI, the status of pods and node in the API, and HTTPS
+//! endpoints for logs, exec and metrics. A pod passes through the modules in this order: `source` (where pods come
+//! from) → `pods` (admission) → `worker` (one task per pod, whose `plan` is a pure function) → `volumes` → `container`
+//! (the runtime's configuration) → `cgroup` → `probes` → `status` → `node` → `server`.
 //!
 //! Start reading at [`run`], then at `worker/plan.rs`.
 
 mod api_metrics;
 mod beneath;
 mod cgroup;
-mod container_logs;
 mod container;
+mod container_logs;
 mod context;
 mod counters;
 mod eviction;
@@ -38,9 +37,9 @@ mod tree;
 mod volumes;
 mod worker;
 
+pub use eviction::{Eviction, Limit, Signal, Threshold};
 pub use node::LOGIND_FILE;
 pub use node::certificates;
-pub use eviction::{Eviction, Limit, Signal, Threshold};
 pub use settings::{CertificateFiles, Settings};
 #[doc(hidden)]
 pub use source::fuzzing;
@@ -61,22 +60,22 @@ use server::{Access, Server, ServingCertificate};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    #[error("the container runtime can't be used")]
+    #[error("cannot use the container runtime")]
     Runtime(#[from] knarr_cri::CallError),
-    #[error("the folders of volumes can't be made")]
+    #[error("cannot create the directories of volumes")]
     Volumes(#[from] volumes::VolumeError),
-    #[error("the node's endpoints can't be served")]
+    #[error("cannot serve the node's endpoints")]
     Serve(#[from] server::ServeError),
 }
 
-/// Runs the node until `shutdown` resolves. Pods go on running after that.
+/// Runs the kubelet until `shutdown` resolves. Pods keep running after that.
 pub async fn run(
     client: kube::Client,
     settings: Settings,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), NodeError> {
     tokio::pin!(shutdown);
-    // A runtime that is away or hangs may keep the start waiting: a shutdown does not wait for it.
+    // The start may wait for a runtime that is down or hangs; a shutdown must not.
     let mut tasks = tokio::select! {
         started = start(client, settings) => started?,
         () = &mut shutdown => return Ok(()),
@@ -86,15 +85,15 @@ pub async fn run(
     Ok(())
 }
 
-/// Starts all that the node does. It ends when what is returned is dropped.
+/// Starts all tasks of the kubelet. They stop when the returned set is dropped.
 async fn start(client: kube::Client, settings: Settings) -> Result<tokio::task::JoinSet<()>, NodeError> {
     let runtime = Runtime::connect(&settings.runtime_endpoint)?;
     volumes::prepare(&settings)?;
     let (context, bound) = assemble(client, settings, runtime).await?;
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let endpoint = context.settings.runtime_endpoint.as_str();
-    let found = once_there(endpoint, || runtime::inventory(&context.runtime)).await?;
-    context.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], begun.elapsed());
+    let found = wait_for_runtime(endpoint, || runtime::inventory(&context.runtime)).await?;
+    context.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], started.elapsed());
     let names = found.iter().map(|(uid, (_, name))| (uid.clone(), name.clone())).collect();
     let leftovers: HashMap<_, _> = found.into_iter().map(|(uid, (pod, _))| (uid, pod)).collect();
     let pods = Pods::new(context.clone(), leftovers);
@@ -108,20 +107,20 @@ async fn start(client: kube::Client, settings: Settings) -> Result<tokio::task::
         tasks.spawn(server::health::serve(address));
     }
     context.node_event(false, "Starting", "Starting kubelet.");
-    tell_of_cgroups(&context);
+    record_cgroup_events(&context);
     if context.settings.request_serving_certificate && context.settings.serving_certificate.is_none() {
         tasks.spawn(keep_serving_certificate(context.clone(), certificate));
     }
     let (index, metrics, heartbeat) = (context.index.clone(), context.metrics.clone(), context.heartbeat.clone());
-    tasks.spawn(runtime::follow(context.runtime.clone(), index, metrics, heartbeat));
+    tasks.spawn(runtime::watch_events(context.runtime.clone(), index, metrics, heartbeat));
     if context.settings.register {
-        // Pods of the manifest folder must run while there is no API yet: it may be one of them.
+        // Static pods must run while there is no API server yet: it may be one of them.
         let registering = context.clone();
         tasks.spawn(async move {
-            let begun = std::time::Instant::now();
-            node::startup::begun(&registering.metrics, registering.host.booted_at);
+            let started = std::time::Instant::now();
+            node::startup::registering(&registering.metrics, registering.host.booted_at);
             register_until_done(&registering).await;
-            node::startup::registered(&registering.metrics, begun.elapsed());
+            node::startup::registered(&registering.metrics, started.elapsed());
             node::keep_lease(registering).await;
         });
     }
@@ -131,17 +130,17 @@ async fn start(client: kube::Client, settings: Settings) -> Result<tokio::task::
     tasks.spawn(node::rotate_logs(context.clone(), pods.clone()));
     tasks.spawn(node::watch_shutdown(context.clone(), pods.clone()));
     serve_plugins(&context, &pods, &mut tasks);
-    if let Some(folder) = context.settings.manifests.clone() {
-        tasks.spawn(source::follow_manifests(context.clone(), pods.clone(), folder));
+    if let Some(directory) = context.settings.manifests.clone() {
+        tasks.spawn(source::watch_manifests(context.clone(), pods.clone(), directory));
     }
-    source::follow_api(&bound, &pods);
+    source::watch_api(&bound, &pods);
     let synced = bound.synced();
     let sweeping = pods.clone();
     tasks.spawn(async move {
-        // Only when all wanted pods are known, what is not among them may go.
+        // Only when all desired pods are known can the others be removed.
         synced.await;
         pods::clear_leftovers(&sweeping, &names);
-        sweeping.forget_gone_grants();
+        sweeping.release_stale_grants();
         // An informer that is dropped ends its watch: this one lives as long as the node runs.
         let _bound = bound;
         std::future::pending::<()>().await;
@@ -149,31 +148,30 @@ async fn start(client: kube::Client, settings: Settings) -> Result<tokio::task::
     Ok(tasks)
 }
 
-/// The sockets by which device plugins and monitors on the node speak to us, and the CPUs that containers share.
+/// Serves the sockets for device plugins and monitoring agents, and maintains the pool of shared CPUs.
 fn serve_plugins(context: &Arc<Context>, pods: &Arc<Pods>, tasks: &mut tokio::task::JoinSet<()>) {
-    let (told, node, concerned) = (context.clone(), pods.node_changed(), pods.clone());
+    let (device_context, node, notified) = (context.clone(), pods.node_changed(), pods.clone());
     let changed = Arc::new(move || {
-        node::apply_devices(&told);
+        node::apply_devices(&device_context);
         node.notify_one();
-        concerned.tell_of_devices();
+        notified.notify_device_change();
     });
-    let folder = context.settings.plugin_root.join("device-plugins");
-    let registration = resources::devices::registration::Registration::new(&folder, &context.resources, changed);
+    let directory = context.settings.plugin_root.join("device-plugins");
+    let registration = resources::devices::registration::Registration::new(&directory, &context.resources, changed);
     tasks.spawn(registration.serve());
     let (resources, listed) = (context.resources.clone(), pods.clone());
-    let folder = context.settings.plugin_root.join("pod-resources");
-    tasks.spawn(async move { resources::pod_resources::serve(&folder, resources, listed).await });
+    let directory = context.settings.plugin_root.join("pod-resources");
+    tasks.spawn(async move { resources::pod_resources::serve(&directory, resources, listed).await });
     if context.resources.has_static_cpus() {
         tasks.spawn(pods::keep_shared_cpus(context.clone(), pods.clone()));
     }
 }
 
-/// How often a start that waits says for what.
+/// How often a waiting start logs what it waits for.
 const WAIT_REPORT: Duration = Duration::from_secs(5);
 
-/// What the runtime answers. One that has just been started may need a moment, and one that was lost since it was reached
-/// is waited for: somebody starts it again.
-async fn once_there<T, F>(endpoint: &str, ask: impl Fn() -> F) -> Result<T, knarr_cri::CallError>
+/// Calls the runtime until it responds. It may still be starting, or may be restarting after it was reached once.
+async fn wait_for_runtime<T, F>(endpoint: &str, query: impl Fn() -> F) -> Result<T, knarr_cri::CallError>
 where
     F: Future<Output = Result<T, knarr_cri::CallError>>,
 {
@@ -181,13 +179,13 @@ where
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     let mut reported = tokio::time::Instant::now();
     loop {
-        let call = ask();
+        let call = query();
         tokio::pin!(call);
         let outcome = loop {
             tokio::select! {
                 outcome = &mut call => break outcome,
                 () = tokio::time::sleep(WAIT_REPORT) => {
-                    tracing::warn!(endpoint, "waiting for the container runtime, which has not answered yet");
+                    tracing::warn!(endpoint, "waiting for the container runtime, which has not responded yet");
                 }
             }
         };
@@ -210,12 +208,12 @@ async fn assemble(
     runtime: Runtime,
 ) -> Result<(Arc<Context>, Arc<knarr_client::Informer<Pod>>), NodeError> {
     let endpoint = settings.runtime_endpoint.as_str();
-    let version = once_there(endpoint, || runtime.version()).await?;
+    let version = wait_for_runtime(endpoint, || runtime.version()).await?;
     let metrics = Arc::new(counters::Counters::default());
     let client = api_metrics::measured(client, metrics.clone());
     let runtime = runtime.with_observer(server::metrics::runtime_observer(metrics.clone()));
-    let abilities = once_there(endpoint, || runtime.status(false)).await;
-    let abilities = abilities.map(|status| context::Abilities::of(&status)).unwrap_or_default();
+    let runtime_features = wait_for_runtime(endpoint, || runtime.status(false)).await;
+    let runtime_features = runtime_features.map(|status| context::RuntimeFeatures::of(&status)).unwrap_or_default();
     let informers = Informers::new(client.clone()).with_transform(pod::compact);
     let host = host::read();
     let allocatable = node::allocatable(&settings, &host);
@@ -227,7 +225,7 @@ async fn assemble(
     let context = Context {
         resources: Arc::new(resources),
         events: EventRecorder::new(client.clone(), "kubelet", Some(&settings.node_name)),
-        objects: objects::Objects::new(client.clone()),
+        objects: objects::ObjectCache::new(client.clone()),
         services: informers.of::<Service>(),
         node: informers.selected::<Node>(&format!("metadata.name={}", settings.node_name), ""),
         images: images::Images::open(&settings.root),
@@ -238,9 +236,9 @@ async fn assemble(
         node_dns: container::dns::parse_resolv_conf(&resolv_conf.unwrap_or_default()),
         allocatable: RwLock::new(allocatable),
         metrics,
-        begun: tokio::time::Instant::now(),
+        started_at: tokio::time::Instant::now(),
         starts: start_queue::StartQueue::new(host.cpus),
-        abilities: RwLock::new(abilities),
+        runtime_features: RwLock::new(runtime_features),
         runtime_name: version.runtime_name,
         runtime_version: version.runtime_version,
         cgroups,
@@ -252,7 +250,7 @@ async fn assemble(
     Ok((Arc::new(context), bound))
 }
 
-/// A host that lets us make no cgroups still runs pods, without limits for pods as a whole.
+/// A host where we cannot create cgroups still runs pods, but without pod-level limits.
 fn prepare_cgroups(
     settings: &Settings,
     allocatable: &std::collections::BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>,
@@ -267,14 +265,14 @@ fn prepare_cgroups(
         Ok(cgroups) => Some(cgroups),
         Err(error) => {
             let source = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::warn!(%error, source, "pods get no cgroups of their own: limits hold for containers only");
+            tracing::warn!(%error, source, "cannot create pod cgroups: only containers have limits");
             None
         }
     }
 }
 
-/// What users of the node should know about its cgroups.
-fn tell_of_cgroups(context: &Context) {
+/// Records the node events about cgroups.
+fn record_cgroup_events(context: &Context) {
     let Some(cgroups) = &context.cgroups else { return };
     if !cgroups.is_unified() {
         let message = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. \
@@ -311,10 +309,10 @@ async fn serve(
     Ok((port, serving, certificate))
 }
 
-/// Serves with a certificate the cluster's authority signed as soon as there is one, and renews it.
+/// Requests a serving certificate from the cluster's authority, uses it as soon as it is signed, and renews it.
 async fn keep_serving_certificate(context: Arc<Context>, certificate: ServingCertificate) {
     let settings = &context.settings;
-    let folder = settings.root.join("pki");
+    let directory = settings.root.join("pki");
     let purpose = certificates::Purpose::Serving {
         names: vec![settings.node_name.clone()],
         addresses: context.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
@@ -323,13 +321,13 @@ async fn keep_serving_certificate(context: Arc<Context>, certificate: ServingCer
     let in_use = std::cell::Cell::new(k8s_openapi::jiff::Timestamp::now());
     let put = |files: &CertificateFiles| {
         if let Err(error) = certificate.replace(&files.certificate, &files.key) {
-            tracing::warn!(%error, "the signed serving certificate can't be used");
+            tracing::warn!(%error, "cannot use the signed serving certificate");
         }
     };
-    if let Err(error) = certificates::settle(&folder, &purpose) {
-        tracing::warn!(%error, "the serving certificate that was being replaced can't be used");
+    if let Err(error) = certificates::finish_replacement(&directory, &purpose) {
+        tracing::warn!(%error, "cannot finish the interrupted replacement of the serving certificate");
     }
-    let known = certificates::files(&folder, &purpose);
+    let known = certificates::files(&directory, &purpose);
     if known.certificate.exists() {
         put(&known);
     }
@@ -342,17 +340,17 @@ async fn keep_serving_certificate(context: Arc<Context>, certificate: ServingCer
         }
         Err(()) => metrics.count("kubelet_server_expiration_renew_errors", &[]),
     };
-    certificates::keep(context.client.clone(), settings.node_name.clone(), folder, purpose, renewed).await;
+    certificates::keep(context.client.clone(), settings.node_name.clone(), directory, purpose, renewed).await;
 }
 
 async fn register_until_done(context: &Context) {
-    let mut pause = Duration::from_millis(200);
+    let mut backoff = Duration::from_millis(200);
     while let Err(error) = node::register(context).await {
         if !knarr_client::is_unreachable(&error) {
-            tracing::warn!(%error, "the node can't be registered yet");
+            tracing::warn!(%error, "cannot register the node yet");
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(7));
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(Duration::from_secs(7));
     }
 }
 
@@ -362,8 +360,8 @@ async fn collect_images(context: Arc<Context>) {
         ticks.tick().await;
         match images::collect_garbage(&context, false).await {
             Ok(0) => {}
-            Ok(freed) => tracing::info!(freed, "unused images were removed"),
-            Err(error) => tracing::warn!(error, "unused images can't be removed"),
+            Ok(freed) => tracing::info!(freed, "removed unused images"),
+            Err(error) => tracing::warn!(error, "cannot remove unused images"),
         }
     }
 }
@@ -375,13 +373,13 @@ mod tests {
     /// A node whose runtime accepts connections and never answers.
     #[tokio::test]
     async fn a_node_that_waits_for_its_runtime_can_be_stopped() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let socket = folder.path().join("hung.sock");
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("hung.sock");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
-        let data = folder.path().join("data");
+        let data = directory.path().join("data");
         let mut settings = Settings::new("n", &data, socket.to_string_lossy().into_owned());
         settings.plugin_root.clone_from(&data);
-        settings.log_root = folder.path().join("logs");
+        settings.log_root = directory.path().join("logs");
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
             Err::<http::Response<kube::client::Body>, _>(std::io::Error::other("there is no server"))
         });

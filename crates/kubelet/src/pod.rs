@@ -1,14 +1,14 @@
-//! What the node asks of a pod.
+//! Accessors for the fields of a pod that the kubelet reads.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// The part a container plays in its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Runs to its end before the next one.
+    /// Runs to completion before the next one starts.
     Init,
     /// An init container that keeps running beside the main ones.
     Sidecar,
@@ -17,7 +17,7 @@ pub enum Role {
     Ephemeral,
 }
 
-/// Where a pod's own description comes from, as annotated on it.
+/// Annotation that says where a pod's description comes from.
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
 pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
@@ -40,7 +40,7 @@ pub fn title(pod: &Pod) -> String {
     format!("{}/{}", namespace(pod), name(pod))
 }
 
-/// As messages name a pod that must not be taken for another of its name.
+/// `name_namespace(uid)`, for messages that must identify the pod uniquely.
 pub fn full_title(pod: &Pod) -> String {
     format!("{}_{}({})", name(pod), namespace(pod), uid(pod))
 }
@@ -54,17 +54,18 @@ pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// A pod from the manifest folder rather than from the API.
+/// A pod from the manifest directory rather than from the API.
 pub fn is_static(pod: &Pod) -> bool {
     annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != "api")
 }
 
-/// The API's picture of a static pod.
+/// The mirror pod that shows a static pod in the API.
 pub fn is_mirror(pod: &Pod) -> bool {
     annotation(pod, CONFIG_MIRROR).is_some()
 }
 
-/// Static pods and those of the two system priority classes are never rejected for want of room and go last.
+/// Static pods and pods of the two system priority classes are never rejected for lack of resources, and are evicted
+/// last.
 pub fn is_critical(pod: &Pod) -> bool {
     const SYSTEM_CRITICAL: i32 = 2_000_000_000;
     is_static(pod) || is_mirror(pod) || spec(pod).priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL)
@@ -102,7 +103,7 @@ pub fn roles(pod: &Pod) -> impl Iterator<Item = (Role, &str)> {
         .chain(ephemeral_containers(pod).map(|container| (Role::Ephemeral, container.name.as_str())))
 }
 
-/// Gives back the room that lists were read into and do not need: for small pods it is a third of what they take.
+/// Frees the unused capacity of decoded lists, which is a third of a small pod's memory.
 pub fn compact(pod: &mut Pod) {
     fn fit<T>(list: &mut Option<Vec<T>>) {
         list.iter_mut().for_each(Vec::shrink_to_fit);
@@ -133,21 +134,21 @@ pub fn compact(pod: &mut Pod) {
     }
 }
 
-/// A container by name. Ephemeral ones are given the common form, with what they aim at.
-pub struct Found {
+/// A container by name. An ephemeral container is converted to a `Container` and its target.
+pub struct FoundContainer {
     pub container: Container,
     pub target: Option<String>,
 }
 
-pub fn find(pod: &Pod, name: &str) -> Option<Found> {
+pub fn find(pod: &Pod, name: &str) -> Option<FoundContainer> {
     let plain = init_containers(pod).chain(main_containers(pod).map(|container| (Role::Main, container)));
     for (_, container) in plain {
         if container.name == name {
-            return Some(Found { container: container.clone(), target: None });
+            return Some(FoundContainer { container: container.clone(), target: None });
         }
     }
     let found = ephemeral_containers(pod).find(|container| container.name == name)?;
-    Some(Found { container: common_form(found), target: found.target_container_name.clone() })
+    Some(FoundContainer { container: common_form(found), target: found.target_container_name.clone() })
 }
 
 fn common_form(ephemeral: &EphemeralContainer) -> Container {
@@ -184,7 +185,7 @@ pub fn limits(container: &Container) -> &Resources {
     container.resources.as_ref().map_or(&None, |resources| &resources.limits)
 }
 
-/// What metrics call a container's part in its pod.
+/// The `container_type` label of a container.
 pub fn container_type(pod: &Pod, container: &str) -> &'static str {
     match roles(pod).find(|(_, name)| *name == container).map(|(role, _)| role) {
         Some(Role::Init | Role::Sidecar) => "init_container",

@@ -1,7 +1,5 @@
-//! Directories that other users of the host can't enter, whatever the umask.
-//!
-//! What pods write is theirs to protect inside containers only: volumes are open to every user there, and may hold setuid
-//! programs. On the host nobody but root may reach them.
+//! Directories that other users of the host can't enter, whatever the umask. Inside containers every user can access
+//! volumes, which may hold setuid programs. On the host only root may reach them.
 
 use std::fs::{DirBuilder, Permissions};
 use std::io;
@@ -10,12 +8,12 @@ use std::path::Path;
 
 const MODE: u32 = 0o750;
 
-/// Creates what is missing of the path. What exists stays as it is.
+/// Creates the missing directories of the path. Existing ones are left unchanged.
 pub fn create_all(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(MODE).create(path)
 }
 
-/// Creates the directory, or takes from an existing one the access that others have.
+/// Creates the directory, or removes other users' access to an existing one.
 pub fn close(path: &Path) -> io::Result<()> {
     create_all(path)?;
     let mode = std::fs::metadata(path)?.permissions().mode() & 0o7777;
@@ -25,7 +23,7 @@ pub fn close(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Creates a directory of logs with everything above it. Who may enter is up to the root of all logs.
+/// Creates a log directory and its parents. The log root's permissions decide who may enter.
 pub fn create_log_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
@@ -40,8 +38,8 @@ mod tests {
 
     #[test]
     fn others_have_no_access() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let open = folder.path().join("open");
+        let directory = tempfile::tempdir().expect("a directory");
+        let open = directory.path().join("open");
         std::fs::create_dir(&open).expect("made");
         std::fs::set_permissions(&open, Permissions::from_mode(0o1777)).expect("set");
         close(&open).expect("closed");

@@ -1,4 +1,4 @@
-//! How one node is set up.
+//! The configuration of one kubelet.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,13 +9,13 @@ use k8s_openapi::api::core::v1::Taint;
 
 use crate::eviction::Eviction;
 
-/// Everything an operator may choose. [`Settings::new`] gives the values a stock node has.
+/// Everything an operator can configure. [`Settings::new`] sets the defaults.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node_name: String,
-    /// Volumes, certificates and checkpoints of the node; kept over a restart.
+    /// Volumes, certificates and checkpoints of the node; survives a restart.
     pub root: PathBuf,
-    /// Container logs, one folder a pod.
+    /// Container logs, one directory per pod.
     pub log_root: PathBuf,
     /// The CRI socket, as a path or `unix://` address.
     pub runtime_endpoint: String,
@@ -25,7 +25,7 @@ pub struct Settings {
     pub resolv_conf: Option<PathBuf>,
     /// Manifests of static pods.
     pub manifests: Option<PathBuf>,
-    /// The API's own rules for pods, by which static pods are judged.
+    /// The API server's defaulting and validation of pods, applied to static pods.
     pub pod_rules: Option<PodRules>,
     /// The address to report.
     pub node_ip: IpAddr,
@@ -34,17 +34,17 @@ pub struct Settings {
     pub taints: Vec<Taint>,
     pub max_pods: u32,
     pub pod_pids_limit: Option<u64>,
-    /// Kept from pods for the system and for Knarr, added up: quantities by resource name.
+    /// Resources reserved for the system and for Knarr, summed: quantities by resource name.
     pub reserved: BTreeMap<String, String>,
     pub eviction: Eviction,
     /// Where the node's HTTPS endpoints listen.
     pub serving: SocketAddr,
-    /// Where anybody may ask, in clear, whether the node is well; nowhere if none.
+    /// Where the health endpoint listens, without TLS; none disables it.
     pub health: Option<SocketAddr>,
-    /// Whether the logs of the machine's services can be asked for, beside its log files.
+    /// Whether the logs of the host's services can be queried, in addition to its log files.
     pub system_log_query: bool,
     pub serving_certificate: Option<CertificateFiles>,
-    /// Without a certificate of its own, the node asks the API for one instead of staying with a self-signed one.
+    /// Without a configured certificate, request one from the API instead of using a self-signed one.
     pub request_serving_certificate: bool,
     /// Authorities whose client certificates are accepted.
     pub client_ca: Option<PathBuf>,
@@ -54,8 +54,8 @@ pub struct Settings {
     pub log_max_files: u32,
     pub image_gc_high_percent: u8,
     pub image_gc_low_percent: u8,
-    /// Turns true once the node's own archives of images are in the runtime: until then an image that is missing may be on
-    /// its way.
+    /// Becomes true once the node's image archives are imported into the runtime: until then a missing image may still
+    /// be imported.
     pub images_loaded: tokio::sync::watch::Receiver<bool>,
     /// Seccomp profiles named by pods with type `Localhost`.
     pub seccomp_profiles: PathBuf,
@@ -63,16 +63,16 @@ pub struct Settings {
     pub seccomp_default: bool,
     /// Namespaced sysctls beyond the safe ones that pods may set; a trailing `*` matches any rest.
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// How long pods get to end when the machine shuts down, and how much of it is kept for critical ones.
+    /// How long pods get to terminate when the host shuts down, and how much of that is reserved for critical ones.
     pub shutdown_grace: Duration,
     pub shutdown_grace_critical: Duration,
-    /// How CPUs, memory and devices are set aside for containers.
+    /// How CPUs, memory and devices are assigned to containers.
     pub resources: crate::resources::Policies,
-    /// Where device plugins and monitors find the node's sockets.
+    /// The parent directory of the sockets for device plugins and monitoring agents.
     pub plugin_root: PathBuf,
 }
 
-/// Sets the defaults of a pod, and tells all that is wrong with it.
+/// Sets the defaults of a pod and returns all validation errors.
 pub type PodRules = fn(&mut serde_json::Value) -> Result<(), Vec<String>>;
 
 #[derive(Clone, Debug)]

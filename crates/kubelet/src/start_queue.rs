@@ -1,5 +1,6 @@
-//! Turns for starting sandboxes and containers. A start keeps the CPU busy for a good while, and many at once take longer
-//! than the same many in turn. But nobody waits for starts that hang: who waits while none ends goes on without a turn.
+//! Limits how many sandboxes and containers start at once. A start is CPU-bound, and many at once take longer than the
+//! same number in turn. A start that hangs must not block others: if no start finishes within [`TIMEOUT`], waiters
+//! proceed anyway.
 
 use std::time::Duration;
 
@@ -7,15 +8,15 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// How long one waits while no start ends.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait while no start finishes.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct StartQueue {
     turns: Semaphore,
-    last_ended: Mutex<Option<Instant>>,
+    last_finished: Mutex<Option<Instant>>,
 }
 
-/// Ends when it is dropped.
+/// Released on drop.
 pub struct Turn<'q> {
     queue: &'q StartQueue,
     _permit: SemaphorePermit<'q>,
@@ -24,20 +25,20 @@ pub struct Turn<'q> {
 impl StartQueue {
     pub fn new(cpus: u32) -> Self {
         let turns = Semaphore::new(usize::try_from(cpus).unwrap_or(1) * 2);
-        Self { turns, last_ended: Mutex::new(None) }
+        Self { turns, last_finished: Mutex::new(None) }
     }
 
-    /// A turn, or none when all that have one hang; the start goes on either way.
+    /// Waits for a turn. None when all current starts hang; the caller starts in either case.
     pub async fn turn(&self) -> Option<Turn<'_>> {
-        let asked = Instant::now();
+        let queued_at = Instant::now();
         let mut acquired = std::pin::pin!(self.turns.acquire());
         loop {
-            let since = (*self.last_ended.lock()).map_or(asked, |ended| ended.max(asked));
+            let since = (*self.last_finished.lock()).map_or(queued_at, |finished| finished.max(queued_at));
             tokio::select! {
                 biased;
                 permit = &mut acquired => return Some(Turn { queue: self, _permit: permit.ok()? }),
-                () = tokio::time::sleep_until(since + PATIENCE) => {
-                    if (*self.last_ended.lock()).is_none_or(|ended| ended <= since) {
+                () = tokio::time::sleep_until(since + TIMEOUT) => {
+                    if (*self.last_finished.lock()).is_none_or(|finished| finished <= since) {
                         return None;
                     }
                 }
@@ -48,7 +49,7 @@ impl StartQueue {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *self.queue.last_ended.lock() = Some(Instant::now());
+        *self.queue.last_finished.lock() = Some(Instant::now());
     }
 }
 
@@ -76,7 +77,7 @@ mod tests {
         assert!(hanging.iter().all(Option::is_some));
         let begun = Instant::now();
         assert!(queue.turn().await.is_none());
-        assert_eq!(begun.elapsed(), PATIENCE);
+        assert_eq!(begun.elapsed(), TIMEOUT);
         drop(hanging);
         assert!(queue.turn().await.is_some());
     }

@@ -1,4 +1,4 @@
-//! Goes through directory trees that containers made and may change meanwhile, without leaving them.
+//! Walks directory trees that containers created and may change during the walk, without leaving them.
 //!
 //! A tree may be deeper than paths can be long and than a process may have files open: one directory is open at a time,
 //! none is reached by its path, and `..` must lead back to where the walk came from.
@@ -17,7 +17,7 @@ use nix::unistd::UnlinkatFlags;
 
 use crate::beneath::{link_to, metadata};
 
-/// What to do on the way.
+/// Callbacks of a walk.
 pub trait Visitor {
     /// An entry of an open directory, before anything below it.
     fn enter(&mut self, directory: &OwnedFd, entry: &DirEntry, metadata: &Metadata) -> io::Result<()>;
@@ -31,13 +31,13 @@ pub trait Visitor {
 struct Level {
     name: OsString,
     identity: (u64, u64),
-    /// Directories in it that are still to be gone through.
+    /// Its subdirectories that are still to be visited.
     pending: Vec<OsString>,
 }
 
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC).union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
 
-/// Visits all below the root but the root itself, and nothing of other file systems mounted there.
+/// Visits everything below the root, but not the root itself and no other file systems mounted below it.
 pub fn walk(root: &Path, visitor: &mut impl Visitor) -> io::Result<()> {
     let mut current = nix::fcntl::open(root, DIRECTORY, Mode::empty())?;
     let root = metadata(&current)?;
@@ -65,7 +65,7 @@ pub fn walk(root: &Path, visitor: &mut impl Visitor) -> io::Result<()> {
         let (Some(done), Some(parent)) = (done, levels.last()) else { break };
         current = nix::fcntl::openat(&current, "..", DIRECTORY, Mode::empty())?;
         if identity(&metadata(&current)?) != parent.identity {
-            return Err(io::Error::other("a directory was moved while its tree was gone through"));
+            return Err(io::Error::other("a directory was moved during the walk of its tree"));
         }
         visitor.leave(&current, &done.name)?;
     }
@@ -94,7 +94,7 @@ fn list(directory: &OwnedFd, device: u64, visitor: &mut impl Visitor) -> io::Res
     Ok(directories)
 }
 
-/// Removes a directory with all below it. What is mounted there stays, and makes it fail.
+/// Removes a directory and everything below it. Fails if another file system is mounted there.
 pub fn remove(root: &Path) -> io::Result<()> {
     match walk(root, &mut Remove) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -136,26 +136,26 @@ mod tests {
     fn trees_of_any_depth_are_gone_through_and_removed() {
         // Paths end at some two thousand.
         const DEPTH: usize = 3_000;
-        let folder = tempfile::tempdir().expect("a folder");
-        let root = folder.path().join("deep");
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = directory.path().join("deep");
         std::fs::create_dir(&root).expect("made");
-        std::fs::create_dir(folder.path().join("host")).expect("made");
-        std::fs::write(folder.path().join("host/file"), "host").expect("written");
+        std::fs::create_dir(directory.path().join("host")).expect("made");
+        std::fs::write(directory.path().join("host/file"), "host").expect("written");
         let mut current = nix::fcntl::open(&root, DIRECTORY, Mode::empty()).expect("opened");
-        nix::unistd::symlinkat(folder.path().join("host").as_path(), &current, "link").expect("made");
+        nix::unistd::symlinkat(directory.path().join("host").as_path(), &current, "link").expect("made");
         for _ in 0..DEPTH {
             nix::sys::stat::mkdirat(&current, "d", Mode::S_IRWXU).expect("made");
             current = nix::fcntl::openat(&current, "d", DIRECTORY, Mode::empty()).expect("opened");
         }
         let mut count = Count::default();
         let walked = walk(&root, &mut count);
-        let usage = crate::filesystem::folder_usage(&root).1;
+        let usage = crate::filesystem::directory_usage(&root).1;
         let removed = remove(&root);
         assert!(walked.is_ok() && removed.is_ok(), "{walked:?} {removed:?}");
         assert_eq!(count.0, DEPTH + 1);
         assert_eq!(usage, DEPTH as u64 + 2, "nothing is hidden from limits by its depth");
         assert!(!root.exists());
-        assert_eq!(std::fs::read_to_string(folder.path().join("host/file")).expect("kept"), "host");
+        assert_eq!(std::fs::read_to_string(directory.path().join("host/file")).expect("kept"), "host");
         remove(&root).expect("nothing is left to do");
     }
 }

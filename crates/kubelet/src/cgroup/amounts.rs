@@ -1,4 +1,4 @@
-//! What a pod as a whole asks for and may use.
+//! The resource requests and limits of a pod as a whole.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::pod::{self, Role};
 
-/// CPU in thousandths, memory in bytes. A limit is only there when every container has one.
+/// CPU in thousandths, memory in bytes. A limit is set only if every container has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodAmounts {
     pub cpu_request: i64,

@@ -1,8 +1,8 @@
-//! Everything else the kernel counts for a cgroup, beyond what scheduling and eviction need.
+//! Detailed statistics of a cgroup, beyond what eviction and autoscaling need.
 
 use std::path::{Path, PathBuf};
 
-/// Absent where the kernel does not tell.
+/// Fields are none where the kernel does not report them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
     pub user_nanoseconds: Option<u64>,
@@ -13,7 +13,7 @@ pub struct Details {
     pub cache: Option<u64>,
     pub mapped_file: Option<u64>,
     pub swap: Option<u64>,
-    /// How much swap there may be, in bytes.
+    /// Maximum swap in bytes.
     pub swap_limit: Option<u64>,
     pub active_file: Option<u64>,
     pub inactive_file: Option<u64>,
@@ -31,7 +31,7 @@ pub struct Details {
     pub devices: Vec<DeviceTraffic>,
 }
 
-/// What went to and from one block device.
+/// I/O of one block device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceTraffic {
     /// Major and minor number.
@@ -42,8 +42,8 @@ pub struct DeviceTraffic {
     pub writes: u64,
 }
 
-pub(super) fn unified(folder: &Path) -> Details {
-    let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+pub(super) fn unified(directory: &Path) -> Details {
+    let text = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap_or_default();
     let (cpu, memory, events) = (text("cpu.stat"), text("memory.stat"), text("memory.events"));
     let limits = text("cpu.max");
     let mut limits = limits.split_whitespace().map(|word| word.parse::<u64>().ok());
@@ -73,15 +73,15 @@ pub(super) fn unified(folder: &Path) -> Details {
     }
 }
 
-pub(super) fn separate(folder: impl Fn(&str) -> Option<PathBuf>) -> Details {
+pub(super) fn separate(directory: impl Fn(&str) -> Option<PathBuf>) -> Details {
     let text = |controller: &str, name: &str| {
-        let path = folder(controller).map(|folder| folder.join(name));
+        let path = directory(controller).map(|directory| directory.join(name));
         path.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default()
     };
     let (cpu, memory) = (text("cpu", "cpu.stat"), text("memory", "memory.stat"));
     let account = text("cpuacct", "cpuacct.stat");
     let ticks = |value: Option<u64>| value.map(|ticks| ticks * 10_000_000);
-    // No limit is shown as a number near the largest there is.
+    // The kernel reports "no limit" as a number near the maximum.
     let limit = number(&text("memory", "memory.limit_in_bytes")).filter(|limit| *limit < 1 << 60);
     Details {
         user_nanoseconds: ticks(field(&account, "user")),
@@ -182,16 +182,16 @@ mod tests {
 
     #[test]
     fn limits_of_the_unified_hierarchy_are_read() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         for (name, content) in [
             ("cpu.max", "50000 100000\n"),
             ("memory.max", "max\n"),
             ("cpu.weight", "100\n"),
             ("memory.events", "low 0\nmax 3\noom 1\noom_kill 2\n"),
         ] {
-            std::fs::write(folder.path().join(name), content).expect("a file");
+            std::fs::write(directory.path().join(name), content).expect("a file");
         }
-        let details = unified(folder.path());
+        let details = unified(directory.path());
         assert_eq!((details.cpu_quota, details.cpu_period, details.memory_limit), (Some(50_000), Some(100_000), None));
         assert_eq!((details.limit_hits, details.killed, details.cpu_shares), (Some(3), Some(2), Some(2597)));
     }

@@ -1,4 +1,4 @@
-//! The cgroups of pods: one a service class, one a pod below it, in the old hierarchies or in the unified one.
+//! The cgroups of pods: one per QoS class and below it one per pod, in cgroup v1 or v2.
 
 pub mod amounts;
 mod details;
@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::container::resources::{cpu_quota, cpu_shares};
 use crate::pod;
 use amounts::pod_amounts;
-use pressure::Waits;
+use pressure::PressureStats;
 use qos::{QosClass, qos_class};
 
 #[derive(Debug, thiserror::Error)]
@@ -39,12 +39,12 @@ enum Hierarchy {
 #[derive(Clone, Debug)]
 pub struct Cgroups {
     hierarchy: Hierarchy,
-    /// Ends with `kubepods` and begins with a slash.
+    /// Starts with a slash and ends with `kubepods`.
     root: String,
     pids_limit: Option<u64>,
 }
 
-/// Controllers of version 1 in which pods get limits; the runtime makes its own folders in the others.
+/// Controllers of version 1 in which pods get limits; the runtime creates its own directories in the others.
 const LIMITED: [&str; 3] = ["cpu", "memory", "pids"];
 
 impl Cgroups {
@@ -69,12 +69,12 @@ impl Cgroups {
         }
     }
 
-    /// Below which the runtime hangs the containers of the pod.
+    /// The cgroup below which the runtime puts the pod's containers.
     pub fn pod_path(&self, pod: &Pod) -> String {
         format!("{}/pod{}", self.class_path(qos_class(pod)), pod::uid(pod))
     }
 
-    /// Makes the folders all pods live under, and gives the pods together what the node can spare.
+    /// Creates the cgroups of all QoS classes and limits all pods together to the allocatable resources.
     pub fn prepare(&self, allocatable_cpu: i64, memory: i64) -> Result<(), CgroupError> {
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             self.create(&self.class_path(class))?;
@@ -84,12 +84,12 @@ impl Cgroups {
         self.set_cpu_shares(&self.class_path(QosClass::BestEffort), cpu_shares(0))
     }
 
-    /// Burstable pods together weigh as much as they request together.
-    pub fn weigh_burstable(&self, requested_milli: i64) -> Result<(), CgroupError> {
+    /// Sets the CPU weight of the burstable class to the sum of its pods' requests.
+    pub fn set_burstable_weight(&self, requested_milli: i64) -> Result<(), CgroupError> {
         self.set_cpu_shares(&self.class_path(QosClass::Burstable), cpu_shares(requested_milli))
     }
 
-    /// Makes the pod's cgroup or brings its limits up to date.
+    /// Creates the pod's cgroup or updates its limits.
     pub fn ensure(&self, pod: &Pod) -> Result<(), CgroupError> {
         let path = self.pod_path(pod);
         self.create(&path)?;
@@ -105,7 +105,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Gives the pod's cgroup the larger of what two forms of the pod need.
+    /// Sets the pod's cgroup to the larger limits of two versions of the pod.
     pub fn widen(&self, old: &Pod, new: &Pod) -> Result<(), CgroupError> {
         let path = self.pod_path(new);
         let (old, new) = (pod_amounts(old), pod_amounts(new));
@@ -115,25 +115,25 @@ impl Cgroups {
         self.set_memory_limit(&path, larger(old.memory_limit, new.memory_limit))
     }
 
-    /// Removes the pod's cgroup with all below it, of whichever class it was, and ends what still runs there. What is still
-    /// in use stays for the next try. Only to be called when all containers of the pod have ended.
+    /// Removes the pod's cgroup in any class, with all below it, and kills its remaining processes. Fails while it is
+    /// in use; the caller retries. Call only when all containers of the pod have terminated.
     pub fn remove(&self, uid: &str) -> Result<(), CgroupError> {
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
             let path = format!("{}/pod{uid}", self.class_path(class));
-            for folder in self.folders(&path) {
-                kill_all(&folder);
-                remove_tree(&folder).map_err(|source| CgroupError::Write { path: folder.clone(), source })?;
+            for directory in self.directories(&path) {
+                kill_all(&directory);
+                remove_tree(&directory).map_err(|source| CgroupError::Write { path: directory.clone(), source })?;
             }
         }
         Ok(())
     }
 
-    /// The uids of pods that have a cgroup, for the search for what was left behind.
+    /// The uids of pods that have a cgroup, to find orphans.
     pub fn pods(&self) -> Vec<String> {
         let mut found = std::collections::BTreeSet::new();
         for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
-            for folder in self.folders(&self.class_path(class)) {
-                let Ok(entries) = std::fs::read_dir(folder) else { continue };
+            for directory in self.directories(&self.class_path(class)) {
+                let Ok(entries) = std::fs::read_dir(directory) else { continue };
                 for entry in entries.flatten() {
                     if let Some(uid) = entry.file_name().to_string_lossy().strip_prefix("pod") {
                         found.insert(uid.to_string());
@@ -151,7 +151,7 @@ impl Cgroups {
         }
     }
 
-    /// All else the kernel counts for a cgroup.
+    /// Detailed statistics of a cgroup.
     pub fn details(&self, path: &str) -> Details {
         match &self.hierarchy {
             Hierarchy::Unified(mount) => details::unified(&join(mount, path)),
@@ -159,16 +159,16 @@ impl Cgroups {
         }
     }
 
-    /// How long the processes of a cgroup waited. The old hierarchies don't tell, except for the machine as a whole.
-    pub fn waits(&self, path: &str) -> Waits {
+    /// Pressure stall information of a cgroup. Version 1 has it only for the whole host.
+    pub fn waits(&self, path: &str) -> PressureStats {
         match &self.hierarchy {
             _ if path == "/" => pressure::host(),
             Hierarchy::Unified(mount) => pressure::unified(&join(mount, path)),
-            Hierarchy::Separate(_) => Waits::default(),
+            Hierarchy::Separate(_) => PressureStats::default(),
         }
     }
 
-    /// The processes of a cgroup and of those below it.
+    /// The processes of a cgroup and of its descendants.
     pub fn processes(&self, path: &str) -> Vec<i32> {
         let mount = match &self.hierarchy {
             Hierarchy::Unified(mount) => Some(mount.as_path()),
@@ -176,10 +176,10 @@ impl Cgroups {
         };
         let mut found = Vec::new();
         let mut open: Vec<PathBuf> = mount.map(|mount| join(mount, path)).into_iter().collect();
-        while let Some(folder) = open.pop() {
-            let listed = std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+        while let Some(directory) = open.pop() {
+            let listed = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
             found.extend(listed.lines().filter_map(|line| line.trim().parse::<i32>().ok()));
-            let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+            let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
             open.extend(entries.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()));
         }
         found
@@ -189,7 +189,7 @@ impl Cgroups {
         &self.root
     }
 
-    /// All pods together, and those of each class that has a folder of its own.
+    /// The cgroups of all pods together and of each QoS class.
     pub fn class_paths(&self) -> [String; 3] {
         [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort].map(|class| self.class_path(class))
     }
@@ -207,19 +207,20 @@ impl Cgroups {
             Hierarchy::Separate(_) => {
                 for controller in LIMITED {
                     let Some(mount) = self.mount_of(controller) else { continue };
-                    let folder = join(mount, path);
-                    std::fs::create_dir_all(&folder).map_err(|source| CgroupError::Write { path: folder, source })?;
+                    let directory = join(mount, path);
+                    std::fs::create_dir_all(&directory)
+                        .map_err(|source| CgroupError::Write { path: directory, source })?;
                 }
                 Ok(())
             }
             Hierarchy::Unified(mount) => {
-                let mut folder = mount.clone();
-                delegate(&folder);
+                let mut directory = mount.clone();
+                delegate(&directory);
                 for part in Path::new(path).iter().skip(1) {
-                    folder.push(part);
-                    std::fs::create_dir_all(&folder)
-                        .map_err(|source| CgroupError::Write { path: folder.clone(), source })?;
-                    delegate(&folder);
+                    directory.push(part);
+                    std::fs::create_dir_all(&directory)
+                        .map_err(|source| CgroupError::Write { path: directory.clone(), source })?;
+                    delegate(&directory);
                 }
                 Ok(())
             }
@@ -249,7 +250,7 @@ impl Cgroups {
         self.write(path, "memory", "memory.limit_in_bytes", "memory.max", &value)
     }
 
-    /// A kernel without the controller has nothing to limit with, which is no reason to run no pods.
+    /// Ignores a missing controller: pods run without that limit.
     fn write(&self, path: &str, controller: &str, old: &str, new: &str, value: &str) -> Result<(), CgroupError> {
         let file = match &self.hierarchy {
             Hierarchy::Unified(mount) => join(mount, path).join(new),
@@ -274,16 +275,16 @@ impl Cgroups {
         }
     }
 
-    fn folders(&self, path: &str) -> Vec<PathBuf> {
+    fn directories(&self, path: &str) -> Vec<PathBuf> {
         let mounts: Vec<&Path> = match &self.hierarchy {
             Hierarchy::Unified(mount) => vec![mount],
             Hierarchy::Separate(mounts) => mounts.iter().map(|(_, mount)| mount.as_path()).collect(),
         };
-        let mut folders: Vec<PathBuf> = mounts.into_iter().map(|mount| join(mount, path)).collect();
-        folders.sort();
-        folders.dedup();
-        folders.retain(|folder| folder.is_dir());
-        folders
+        let mut directories: Vec<PathBuf> = mounts.into_iter().map(|mount| join(mount, path)).collect();
+        directories.sort();
+        directories.dedup();
+        directories.retain(|directory| directory.is_dir());
+        directories
     }
 }
 
@@ -291,54 +292,55 @@ fn join(mount: &Path, path: &str) -> PathBuf {
     mount.join(path.trim_start_matches('/'))
 }
 
-/// Shares of 2 to 262144 laid over weights of 1 to 10000.
+/// Maps shares of 2 to 262144 to weights of 1 to 10000.
 fn weight(shares: i64) -> i64 {
     1 + (shares - 2) * 9999 / 262_142
 }
 
-/// Lets the folders below use the controllers there are; a folder that holds processes can't, and needs no more.
-fn delegate(folder: &Path) {
-    let Ok(available) = std::fs::read_to_string(folder.join("cgroup.controllers")) else { return };
-    let enabled = std::fs::read_to_string(folder.join("cgroup.subtree_control")).unwrap_or_default();
+/// Enables all available controllers for child cgroups. The kernel refuses that for a cgroup with processes, which
+/// needs none.
+fn delegate(directory: &Path) {
+    let Ok(available) = std::fs::read_to_string(directory.join("cgroup.controllers")) else { return };
+    let enabled = std::fs::read_to_string(directory.join("cgroup.subtree_control")).unwrap_or_default();
     for controller in available.split_whitespace() {
         if !enabled.split_whitespace().any(|known| known == controller)
-            && let Err(error) = std::fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"))
+            && let Err(error) = std::fs::write(directory.join("cgroup.subtree_control"), format!("+{controller}"))
         {
-            tracing::debug!(folder = %folder.display(), controller, %error, "a cgroup controller can't be handed down");
+            tracing::debug!(directory = %directory.display(), controller, %error, "cannot enable a cgroup controller for children");
         }
     }
 }
 
-/// Ends what still runs in a cgroup whose pod is over: processes of a runtime that was killed while it made a sandbox belong
-/// to no container anyone could stop.
-fn kill_all(folder: &Path) {
-    let processes = std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+/// Kills the remaining processes in the cgroup of a terminated pod. A runtime that was killed while it created a
+/// sandbox leaves processes that belong to no container.
+fn kill_all(directory: &Path) {
+    let processes = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
     for process in processes.lines().filter_map(|line| line.trim().parse().ok()).filter(|process| *process > 1) {
-        tracing::warn!(process, cgroup = %folder.display(), "a process outlived its pod and is killed");
-        // One that has ended meanwhile is what we want.
+        tracing::warn!(process, cgroup = %directory.display(), "killing a process that outlived its pod");
+        // The process may already have exited.
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(process), nix::sys::signal::Signal::SIGKILL);
     }
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             kill_all(&entry.path());
         }
     }
 }
 
-fn remove_tree(folder: &Path) -> io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
+fn remove_tree(directory: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
             remove_tree(&entry.path())?;
         }
     }
-    match std::fs::remove_dir(folder) {
+    match std::fs::remove_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }
 
-/// The fields after the dash are type, source and options; the fifth of all is the mount point.
+/// The fifth field is the mount point; the fields after the dash are type, source and options.
 fn parse_mounts(mountinfo: &str) -> Option<Hierarchy> {
     let mut separate = Vec::new();
     let mut unified = None;
@@ -356,10 +358,10 @@ fn parse_mounts(mountinfo: &str) -> Option<Hierarchy> {
             _ => {}
         }
     }
-    // Where both exist the old ones have the controllers, and the new one is there for systemd alone.
+    // Where both exist, version 1 has the controllers and version 2 is used by systemd only.
     separate.retain(|(name, _)| name != "rw" && name != "ro");
     if separate.iter().any(|(name, _)| name == "memory" || name == "cpu") {
-        // The runtime makes folders there all the same, which must go with the pod.
+        // The runtime creates directories there all the same, which must be removed with the pod.
         separate.extend(unified.map(|mount| ("unified".to_string(), mount)));
         return Some(Hierarchy::Separate(separate));
     }

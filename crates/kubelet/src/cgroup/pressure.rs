@@ -1,8 +1,8 @@
-//! How long processes had to wait for something, as the kernel tells of a cgroup or of the whole machine.
+//! Pressure stall information (PSI) of a cgroup or of the whole host.
 
 use std::path::Path;
 
-/// Shares are in percent of the last so many seconds, the sum in microseconds.
+/// Averages are percentages over 10, 60 and 300 seconds; the total is in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stall {
     pub average_10: f64,
@@ -11,33 +11,33 @@ pub struct Stall {
     pub total: u64,
 }
 
-/// Waits of some of the processes, and of all at once.
+/// Stalls of some processes, and of all at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stalls {
     pub some: Stall,
     pub full: Stall,
 }
 
-/// Waits for CPU, memory and disks; absent where the kernel does not tell.
+/// Stalls on CPU, memory and disks; none where the kernel does not report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Waits {
+pub struct PressureStats {
     pub cpu: Option<Stalls>,
     pub memory: Option<Stalls>,
     pub io: Option<Stalls>,
 }
 
-pub(super) fn unified(folder: &Path) -> Waits {
-    read(|resource| folder.join(format!("{resource}.pressure")))
+pub(super) fn unified(directory: &Path) -> PressureStats {
+    read(|resource| directory.join(format!("{resource}.pressure")))
 }
 
-/// Of all processes there are.
-pub fn host() -> Waits {
+/// The pressure of the whole host.
+pub fn host() -> PressureStats {
     read(|resource| Path::new("/proc/pressure").join(resource))
 }
 
-fn read(path: impl Fn(&str) -> std::path::PathBuf) -> Waits {
+fn read(path: impl Fn(&str) -> std::path::PathBuf) -> PressureStats {
     let of = |resource: &str| std::fs::read_to_string(path(resource)).ok().and_then(|text| parse(&text));
-    Waits { cpu: of("cpu"), memory: of("memory"), io: of("io") }
+    PressureStats { cpu: of("cpu"), memory: of("memory"), io: of("io") }
 }
 
 /// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`, and the same for `full`, which older kernels leave out for CPU.

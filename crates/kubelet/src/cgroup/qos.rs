@@ -1,4 +1,4 @@
-//! The service class of a pod, which says who suffers first when the node runs short.
+//! The QoS class of a pod, which decides who loses resources first when the node runs short.
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use knarr_client::quantity::Quantity;
@@ -24,7 +24,8 @@ impl QosClass {
 
 const COUNTED: [&str; 2] = ["cpu", "memory"];
 
-/// Guaranteed: every container limits CPU and memory and requests just that. Best effort: none asks for anything.
+/// Guaranteed: every container has limits of CPU and memory and requests exactly these. Best effort: no container
+/// requests anything.
 pub fn qos_class(pod: &Pod) -> QosClass {
     if let Some(whole) = &pod::spec(pod).resources
         && sets_anything(whole)

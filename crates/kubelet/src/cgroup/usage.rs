@@ -1,13 +1,13 @@
-//! What the processes of a cgroup use.
+//! Resource usage of a cgroup.
 
 use std::path::{Path, PathBuf};
 
-/// Absent where the kernel does not tell.
+/// Fields are none where the kernel does not report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub cpu_nanoseconds: Option<u64>,
     pub memory: Option<u64>,
-    /// Memory that can't be had back without writing or killing.
+    /// Memory that cannot be reclaimed without writing back or killing.
     pub working_set: Option<u64>,
     pub resident: Option<u64>,
     pub page_faults: Option<u64>,
@@ -15,12 +15,12 @@ pub struct Usage {
     pub processes: Option<u64>,
 }
 
-pub(super) fn unified(folder: &Path) -> Usage {
-    let cpu = table(&folder.join("cpu.stat"));
-    let memory = table(&folder.join("memory.stat"));
-    // The root has no file for its sum: there the parts are added up.
+pub(super) fn unified(directory: &Path) -> Usage {
+    let cpu = table(&directory.join("cpu.stat"));
+    let memory = table(&directory.join("memory.stat"));
+    // The root cgroup has no total, so it is added up.
     let sum = || Some(field(&memory, "anon")? + field(&memory, "file")? + field(&memory, "kernel").unwrap_or(0));
-    let used = number(&folder.join("memory.current")).or_else(sum);
+    let used = number(&directory.join("memory.current")).or_else(sum);
     Usage {
         cpu_nanoseconds: field(&cpu, "usage_usec").map(|micro| micro * 1000),
         memory: used,
@@ -28,12 +28,12 @@ pub(super) fn unified(folder: &Path) -> Usage {
         resident: field(&memory, "anon"),
         page_faults: field(&memory, "pgfault"),
         major_page_faults: field(&memory, "pgmajfault"),
-        processes: number(&folder.join("pids.current")),
+        processes: number(&directory.join("pids.current")),
     }
 }
 
-pub(super) fn separate(folder: impl Fn(&str) -> Option<PathBuf>) -> Usage {
-    let file = |controller: &str, name: &str| folder(controller).map(|folder| folder.join(name));
+pub(super) fn separate(directory: impl Fn(&str) -> Option<PathBuf>) -> Usage {
+    let file = |controller: &str, name: &str| directory(controller).map(|directory| directory.join(name));
     let memory = file("memory", "memory.stat").map(|path| table(&path)).unwrap_or_default();
     let used = file("memory", "memory.usage_in_bytes").and_then(|path| number(&path));
     Usage {
@@ -65,14 +65,14 @@ mod tests {
 
     #[test]
     fn files_of_the_unified_hierarchy_are_read() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         for (name, content) in [
             ("cpu.stat", "usage_usec 5\nuser_usec 3\n"),
             ("memory.current", "1000\n"),
             ("memory.stat", "anon 300\nfile 600\ninactive_file 400\npgfault 7\npgmajfault 1\n"),
             ("pids.current", "2\n"),
         ] {
-            std::fs::write(folder.path().join(name), content).expect("a file");
+            std::fs::write(directory.path().join(name), content).expect("a file");
         }
         let expected = Usage {
             cpu_nanoseconds: Some(5000),
@@ -83,6 +83,6 @@ mod tests {
             major_page_faults: Some(1),
             processes: Some(2),
         };
-        assert_eq!(unified(folder.path()), expected);
+        assert_eq!(unified(directory.path()), expected);
     }
 }

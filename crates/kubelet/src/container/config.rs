@@ -1,4 +1,4 @@
-//! The whole configuration of one container.
+//! Builds the CRI configuration of one container.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +13,7 @@ use crate::pod;
 use crate::resources::devices::plugin::Allocated;
 use crate::runtime::label;
 
-pub struct Parts<'a> {
+pub struct ConfigInput<'a> {
     pub pod: &'a Pod,
     pub container: &'a Container,
     pub image: &'a Image,
@@ -23,14 +23,15 @@ pub struct Parts<'a> {
     pub devices: Vec<Device>,
     pub resources: LinuxContainerResources,
     pub security: LinuxContainerSecurityContext,
-    /// What the container needs for the devices it was given.
-    pub given: Vec<Allocated>,
+    /// What the container needs to use its assigned devices.
+    pub allocated: Vec<Allocated>,
 }
 
-pub fn container_config(parts: Parts<'_>) -> ContainerConfig {
-    let Parts { pod, container, image, attempt, environment, mounts, devices, resources, security, given } = parts;
+pub fn container_config(parts: ConfigInput<'_>) -> ContainerConfig {
+    let ConfigInput { pod, container, image, attempt, environment, mounts, devices, resources, security, allocated } =
+        parts;
     let known: BTreeMap<String, String> = environment.iter().cloned().collect();
-    let expanded = |words: &Option<Vec<String>>| words.iter().flatten().map(|word| expand(word, &known)).collect();
+    let expanded = |list: &Option<Vec<String>>| list.iter().flatten().map(|text| expand(text, &known)).collect();
     let mut config = ContainerConfig {
         metadata: Some(ContainerMetadata { name: container.name.clone(), attempt }),
         image: Some(ImageSpec {
@@ -54,30 +55,30 @@ pub fn container_config(parts: Parts<'_>) -> ContainerConfig {
         stop_signal: stop_signal(container),
         ..Default::default()
     };
-    given.into_iter().for_each(|own| add_given(&mut config, own));
+    allocated.into_iter().for_each(|own| add_allocated(&mut config, own));
     config
 }
 
-/// What the pod itself asks for comes before what comes with a device.
-fn add_given(config: &mut ContainerConfig, given: Allocated) {
-    for (key, value) in given.environment {
+/// The pod's own settings take precedence over those of a device.
+fn add_allocated(config: &mut ContainerConfig, allocated: Allocated) {
+    for (key, value) in allocated.environment {
         if config.envs.iter().all(|known| known.key != key) {
             config.envs.push(KeyValue { key, value });
         }
     }
-    config.mounts.extend(given.mounts.into_iter().map(|mount| Mount {
+    config.mounts.extend(allocated.mounts.into_iter().map(|mount| Mount {
         container_path: mount.container_path,
         host_path: mount.host_path,
         readonly: mount.read_only,
         ..Default::default()
     }));
-    config.devices.extend(given.devices.into_iter().map(|device| Device {
+    config.devices.extend(allocated.devices.into_iter().map(|device| Device {
         container_path: device.container_path,
         host_path: device.host_path,
         permissions: device.permissions,
     }));
-    config.cdi_devices.extend(given.cdi_devices.into_iter().map(|device| CdiDevice { name: device.name }));
-    for (key, value) in given.annotations {
+    config.cdi_devices.extend(allocated.cdi_devices.into_iter().map(|device| CdiDevice { name: device.name }));
+    for (key, value) in allocated.annotations {
         config.annotations.entry(key).or_insert(value);
     }
 }
@@ -91,7 +92,7 @@ fn labels(pod: &Pod, container: &Container) -> HashMap<String, String> {
     ])
 }
 
-/// What a later life of the node must know of the container without asking the API.
+/// What a restarted kubelet must know about the container without the API.
 fn annotations(pod: &Pod, container: &Container, attempt: u32) -> HashMap<String, String> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     HashMap::from([
@@ -104,13 +105,13 @@ fn annotations(pod: &Pod, container: &Container, attempt: u32) -> HashMap<String
     ])
 }
 
-/// FNV-1a over what makes it another container.
+/// FNV-1a over the fields whose change requires a new container.
 fn hash(container: &Container) -> u32 {
     let text = format!("{}\0{}", container.name, container.image.as_deref().unwrap_or_default());
     text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// The runtime's numbers for signals follow their names in alphabetical order, after the default.
+/// CRI numbers the signals in alphabetical order, after the default.
 fn stop_signal(container: &Container) -> i32 {
     const NAMES: [&str; 34] = [
         "SIGABRT",
@@ -148,7 +149,7 @@ fn stop_signal(container: &Container) -> i32 {
         "SIGXCPU",
         "SIGXFSZ",
     ];
-    let wanted = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
-    let place = wanted.and_then(|wanted| NAMES.iter().position(|name| *name == wanted));
+    let requested = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
+    let place = requested.and_then(|requested| NAMES.iter().position(|name| *name == requested));
     place.and_then(|place| i32::try_from(place + 1).ok()).unwrap_or(0)
 }

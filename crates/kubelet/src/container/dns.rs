@@ -1,4 +1,4 @@
-//! How names are resolved inside a pod.
+//! The DNS configuration of a pod.
 
 use std::net::IpAddr;
 
@@ -7,9 +7,9 @@ use knarr_cri::messages::DnsConfig;
 
 use crate::pod;
 
-/// What a resolver of the C library reads; more is ignored by it, so more is cut here.
-const MOST_SERVERS: usize = 3;
-const MOST_SEARCHES: usize = 32;
+/// The limits of the C library's resolver, which ignores the rest.
+const MAX_SERVERS: usize = 3;
+const MAX_SEARCHES: usize = 32;
 
 pub struct Cluster<'a> {
     pub servers: &'a [IpAddr],
@@ -57,8 +57,8 @@ pub fn dns_config(pod: &Pod, cluster: &Cluster<'_>) -> DnsConfig {
     }
     without_repeats(&mut config.servers);
     without_repeats(&mut config.searches);
-    config.servers.truncate(MOST_SERVERS);
-    config.searches.truncate(MOST_SEARCHES);
+    config.servers.truncate(MAX_SERVERS);
+    config.searches.truncate(MAX_SEARCHES);
     config
 }
 
@@ -67,7 +67,7 @@ fn without_repeats(values: &mut Vec<String>) {
     values.retain(|value| seen.insert(value.clone()));
 }
 
-/// The three kinds of lines of resolv.conf that matter.
+/// Parses the `nameserver`, `search` and `options` lines of resolv.conf.
 pub fn parse_resolv_conf(text: &str) -> DnsConfig {
     let mut config = DnsConfig::default();
     for line in text.lines() {

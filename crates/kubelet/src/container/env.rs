@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_client::quantity::{Quantity as Amount, milli_value, value};
 
 use super::env_file::{self, EnvFileError};
-use crate::objects::{Interest, Kind, ObjectError};
+use crate::objects::{Kind, ObjectError, Subscription};
 use crate::pod;
 use crate::volumes::MountedVolumes;
 
@@ -30,21 +30,21 @@ pub enum EnvError {
     Object(#[from] ObjectError),
 }
 
-/// What of the node and of the pod's sandbox shows in environments and volumes.
-pub struct Surroundings {
+/// The values of node and sandbox that the downward API exposes in environments and volumes.
+pub struct DownwardContext {
     pub node_name: String,
     pub node_addresses: Vec<String>,
     pub pod_addresses: Vec<String>,
-    /// What stands in for a limit the container does not set.
+    /// Used instead of a limit that the container does not set.
     pub allocatable: BTreeMap<String, Quantity>,
 }
 
-/// The whole environment in the order the container gets it.
+/// The environment of a container, in order.
 pub async fn environment(
     pod: &Pod,
     container: &Container,
-    surroundings: &Surroundings,
-    objects: &Interest,
+    downward: &DownwardContext,
+    objects: &Subscription,
     services: &[Arc<Service>],
     volumes: &MountedVolumes,
 ) -> Result<Vec<(String, String)>, EnvError> {
@@ -73,7 +73,7 @@ pub async fn environment(
     }
     for variable in container.env.iter().flatten() {
         let found = match &variable.value_from {
-            Some(_) => from_source(pod, container, variable, surroundings, objects, volumes).await?,
+            Some(_) => from_source(pod, container, variable, downward, objects, volumes).await?,
             None => Some(expand(variable.value.as_deref().unwrap_or_default(), &lookup)),
         };
         let Some(found) = found else { continue };
@@ -91,16 +91,16 @@ async fn from_source(
     pod: &Pod,
     container: &Container,
     variable: &EnvVar,
-    surroundings: &Surroundings,
-    objects: &Interest,
+    downward: &DownwardContext,
+    objects: &Subscription,
     volumes: &MountedVolumes,
 ) -> Result<Option<String>, EnvError> {
     let Some(source) = &variable.value_from else { return Ok(None) };
     if let Some(field) = &source.field_ref {
-        return field_value(pod, &field.field_path, surroundings).map(Some);
+        return field_value(pod, &field.field_path, downward).map(Some);
     }
     if let Some(resource) = &source.resource_field_ref {
-        return resource_value(pod, Some(container), resource, surroundings).map(Some);
+        return resource_value(pod, Some(container), resource, downward).map(Some);
     }
     if let Some(file) = &source.file_key_ref {
         return Ok(env_file::variable(volumes, file).await.inspect_err(|error| report(pod, error))?);
@@ -127,7 +127,7 @@ async fn from_source(
     }
 }
 
-/// The node's log says more than the pod's author may know.
+/// Logs details that the pod's author must not see.
 fn report(pod: &Pod, error: &EnvFileError) {
     if let EnvFileError::Unusable(reason) = error {
         tracing::warn!(%reason, pod = pod::title(pod), "Failed to parse env file");
@@ -150,7 +150,7 @@ impl Ordered {
     }
 }
 
-/// Replaces `$(NAME)` by its value, `$$` by `$`, and leaves what is unknown as it is.
+/// Replaces `$(NAME)` by its value and `$$` by `$`; unknown names stay as they are.
 pub fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
@@ -175,7 +175,7 @@ pub fn expand(text: &str, known: &BTreeMap<String, String>) -> String {
     result
 }
 
-/// The services of the pod's namespace in the form older clients look for, and the API's own service in any case.
+/// Service variables (`NAME_SERVICE_HOST` and the like) of the pod's namespace, and always of the API's own service.
 fn service_variables(pod: &Pod, services: &[Arc<Service>]) -> Vec<(String, String)> {
     let links = pod::spec(pod).enable_service_links.unwrap_or(true);
     let mut variables = Vec::new();
@@ -220,7 +220,7 @@ fn service_variables(pod: &Pod, services: &[Arc<Service>]) -> Vec<(String, Strin
 }
 
 /// A field of the pod by its path.
-pub fn field_value(pod: &Pod, path: &str, surroundings: &Surroundings) -> Result<String, EnvError> {
+pub fn field_value(pod: &Pod, path: &str, downward: &DownwardContext) -> Result<String, EnvError> {
     if let Some((map, key)) = path.strip_suffix("']").and_then(|path| path.split_once("['")) {
         let values = match map {
             "metadata.labels" => &pod.metadata.labels,
@@ -236,12 +236,12 @@ pub fn field_value(pod: &Pod, path: &str, surroundings: &Surroundings) -> Result
         "metadata.uid" => pod::uid(pod).to_string(),
         "metadata.labels" => quoted_lines(&pod.metadata.labels),
         "metadata.annotations" => quoted_lines(&pod.metadata.annotations),
-        "spec.nodeName" => surroundings.node_name.clone(),
+        "spec.nodeName" => downward.node_name.clone(),
         "spec.serviceAccountName" => pod::spec(pod).service_account_name.clone().unwrap_or_default(),
-        "status.hostIP" => first(&surroundings.node_addresses),
-        "status.hostIPs" => surroundings.node_addresses.join(","),
-        "status.podIP" => first(&surroundings.pod_addresses),
-        "status.podIPs" => surroundings.pod_addresses.join(","),
+        "status.hostIP" => first(&downward.node_addresses),
+        "status.hostIPs" => downward.node_addresses.join(","),
+        "status.podIP" => first(&downward.pod_addresses),
+        "status.podIPs" => downward.pod_addresses.join(","),
         other => return Err(EnvError::Field(other.to_string())),
     })
 }
@@ -274,7 +274,7 @@ pub fn resource_value(
     pod: &Pod,
     own: Option<&Container>,
     selector: &ResourceFieldSelector,
-    surroundings: &Surroundings,
+    downward: &DownwardContext,
 ) -> Result<String, EnvError> {
     let found;
     let container = match selector.container_name.as_deref().filter(|name| !name.is_empty()) {
@@ -285,8 +285,8 @@ pub fn resource_value(
         None => own.ok_or_else(|| EnvError::Container(String::new()))?,
     };
     let unknown = || EnvError::Resource(selector.resource.clone());
-    let (part, name) = selector.resource.split_once('.').ok_or_else(unknown)?;
-    let amount = match part {
+    let (section, name) = selector.resource.split_once('.').ok_or_else(unknown)?;
+    let amount = match section {
         "limits" => {
             let named = |limits: &Option<BTreeMap<String, Quantity>>| {
                 limits
@@ -297,7 +297,7 @@ pub fn resource_value(
             };
             let whole = || pod::spec(pod).resources.as_ref().and_then(|whole| named(&whole.limits));
             let own = named(pod::limits(container)).or_else(whole);
-            own.or_else(|| surroundings.allocatable.get(name).cloned())
+            own.or_else(|| downward.allocatable.get(name).cloned())
         }
         "requests" => {
             let request = pod::requests(container).as_ref().and_then(|requests| requests.get(name)).cloned();
@@ -345,7 +345,7 @@ mod tests {
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p", "labels": { "b": "x\"y", "a": "1" } },
             "spec": { "containers": [{ "name": "c", "resources": { "limits": { "cpu": "1250m", "memory": "64Mi" } } }] } }))
         .expect("a pod");
-        let surroundings = Surroundings {
+        let downward = DownwardContext {
             node_name: "node".into(),
             node_addresses: vec!["1.2.3.4".into()],
             pod_addresses: vec!["10.0.0.1".into(), "fd00::1".into()],
@@ -358,9 +358,9 @@ mod tests {
             ("status.podIPs", "10.0.0.1,fd00::1"),
             ("status.hostIP", "1.2.3.4"),
         ] {
-            assert_eq!(field_value(&pod, path, &surroundings).expect("a field"), expected, "{path}");
+            assert_eq!(field_value(&pod, path, &downward).expect("a field"), expected, "{path}");
         }
-        assert!(field_value(&pod, "spec.containers", &surroundings).is_err());
+        assert!(field_value(&pod, "spec.containers", &downward).is_err());
         for (resource, divisor, expected) in [
             ("limits.cpu", "1", "2"),
             ("limits.cpu", "1m", "1250"),
@@ -375,17 +375,13 @@ mod tests {
                 divisor: Some(Quantity(divisor.into())),
                 resource: resource.into(),
             };
-            assert_eq!(
-                resource_value(&pod, None, &selector, &surroundings).expect("an amount"),
-                expected,
-                "{resource}"
-            );
+            assert_eq!(resource_value(&pod, None, &selector, &downward).expect("an amount"), expected, "{resource}");
         }
     }
 
     #[test]
     fn limits_default_to_the_pod_and_then_to_the_node() {
-        let surroundings = Surroundings {
+        let downward = DownwardContext {
             node_name: String::new(),
             node_addresses: Vec::new(),
             pod_addresses: Vec::new(),
@@ -403,7 +399,7 @@ mod tests {
             let found = ["limits.cpu", "limits.memory"].map(|resource| {
                 let container_name = Some("c".into());
                 let selector = ResourceFieldSelector { container_name, divisor: None, resource: resource.into() };
-                resource_value(&pod, None, &selector, &surroundings).expect("an amount")
+                resource_value(&pod, None, &selector, &downward).expect("an amount")
             });
             assert_eq!(found, expected, "{own} {whole}");
         }

@@ -1,7 +1,6 @@
-//! Environment variables that a container of the pod wrote to a file of a shared volume (`fileKeyRef`).
-//!
-//! The file is whatever a container left there: it is opened without leaving the volume, only if it is a regular file, and
-//! read within bounds of size and time.
+//! Environment variables that a container of the pod wrote to a file of a shared volume (`fileKeyRef`). The file is
+//! untrusted: it is opened without leaving the volume, only if it is a regular file, and read within limits of size and
+//! time.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::volumes::MountedVolumes;
 pub enum EnvFileError {
     #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
     NoVolume(String),
-    /// Why is for the node's log alone: it may tell of files that the pod's author can't see.
+    /// The reason goes to the node's log only: it may describe files that the pod's author must not see.
     #[error("couldn't parse env file")]
     Unusable(#[source] Reason),
     #[error("environment variable key {key:?} not found in file {:?}", .path.display().to_string())]
@@ -36,44 +35,45 @@ pub enum Reason {
     LongLine(usize),
 }
 
-/// As much as a ConfigMap holds.
-const LARGEST_FILE: u64 = 1 << 20;
-const LONGEST_LINE: usize = 64 << 10;
+/// The maximum size of a ConfigMap.
+const MAX_FILE_SIZE: u64 = 1 << 20;
+const MAX_LINE_LENGTH: usize = 64 << 10;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// None when the key is optional and the file does not set it.
-pub async fn variable(volumes: &MountedVolumes, wanted: &FileKeySelector) -> Result<Option<String>, EnvFileError> {
-    let no_volume = || EnvFileError::NoVolume(wanted.volume_name.clone());
-    let volume = volumes.volumes.get(&wanted.volume_name).ok_or_else(no_volume)?.path.clone();
-    let path = PathBuf::from(&wanted.path);
-    let shown = beneath::shown(&volume, &wanted.path);
+pub async fn variable(volumes: &MountedVolumes, selector: &FileKeySelector) -> Result<Option<String>, EnvFileError> {
+    let no_volume = || EnvFileError::NoVolume(selector.volume_name.clone());
+    let volume = volumes.volumes.get(&selector.volume_name).ok_or_else(no_volume)?.path.clone();
+    let path = PathBuf::from(&selector.path);
+    let rendered = beneath::rendered(&volume, &selector.path);
     let text = read(volume, path).await.map_err(EnvFileError::Unusable)?;
-    let found = find(&text, &wanted.key).map_err(EnvFileError::Unusable)?;
+    let found = find(&text, &selector.key).map_err(EnvFileError::Unusable)?;
     match found.filter(|value| !value.is_empty()) {
         Some(value) => Ok(Some(value)),
-        None if wanted.optional == Some(true) => Ok(None),
-        None => Err(EnvFileError::NoKey { key: wanted.key.clone(), path: shown }),
+        None if selector.optional == Some(true) => Ok(None),
+        None => Err(EnvFileError::NoKey { key: selector.key.clone(), path: rendered }),
     }
 }
 
 async fn read(volume: PathBuf, path: PathBuf) -> Result<String, Reason> {
-    let work = tokio::task::spawn_blocking(move || read_now(&volume, &path));
+    let work = tokio::task::spawn_blocking(move || read_blocking(&volume, &path));
     let done = tokio::time::timeout(TIMEOUT, work).await.map_err(|_| Reason::Timeout)?;
     let content = done.map_err(|error| ReadError::Io(std::io::Error::other(error)))??;
     Ok(String::from_utf8_lossy(&content).into_owned())
 }
 
-fn read_now(volume: &Path, path: &Path) -> Result<Vec<u8>, ReadError> {
-    Directory::open(volume)?.read(path, Links::Rooted, LARGEST_FILE)
+fn read_blocking(volume: &Path, path: &Path) -> Result<Vec<u8>, ReadError> {
+    Directory::open(volume)?.read(path, Links::Rooted, MAX_FILE_SIZE)
 }
 
-/// The value of the key in a file of lines `KEY='value'`, where a value may go over several lines.
+/// The value of the key in a file of `KEY='value'` lines, where a value may span several lines.
 fn find(text: &str, key: &str) -> Result<Option<String>, Reason> {
     const BLANKS: [char; 2] = [' ', '\t'];
     let mut lines = text.split_terminator('\n').map(|line| line.strip_suffix('\r').unwrap_or(line)).zip(1..);
     while let Some((line, number)) = lines.next() {
         let wrong = |line, what| Reason::Format { line, what };
-        let fits = |line: &str, number| if line.len() >= LONGEST_LINE { Err(Reason::LongLine(number)) } else { Ok(()) };
+        let fits =
+            |line: &str, number| if line.len() >= MAX_LINE_LENGTH { Err(Reason::LongLine(number)) } else { Ok(()) };
         fits(line, number)?;
         let line = line.trim_start_matches(BLANKS);
         if line.is_empty() || line.starts_with('#') {
@@ -133,14 +133,14 @@ mod tests {
 
     #[tokio::test]
     async fn files_outside_the_volume_are_not_read() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let volume = folder.path().join("v");
+        let directory = tempfile::tempdir().expect("a directory");
+        let volume = directory.path().join("v");
         std::fs::create_dir(&volume).expect("made");
-        std::fs::write(folder.path().join("secret.env"), "KEY='host'\n").expect("written");
+        std::fs::write(directory.path().join("secret.env"), "KEY='host'\n").expect("written");
         std::fs::write(volume.join("own.env"), "KEY='own'\n").expect("written");
-        symlink(folder.path().join("secret.env"), volume.join("absolute")).expect("made");
+        symlink(directory.path().join("secret.env"), volume.join("absolute")).expect("made");
         symlink("../secret.env", volume.join("relative")).expect("made");
-        symlink(folder.path(), volume.join("up")).expect("made");
+        symlink(directory.path(), volume.join("up")).expect("made");
         symlink("/dev/zero", volume.join("zero")).expect("made");
         nix::unistd::mkfifo(&volume.join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("made");
         std::fs::File::create(volume.join("sparse")).and_then(|file| file.set_len(100 << 30)).expect("made");
@@ -149,7 +149,7 @@ mod tests {
         assert!(matches!(&own, Ok(Some(value)) if value == "own"), "{own:?}");
         let rooted = variable(&volumes, &reference("/own.env")).await;
         assert!(matches!(&rooted, Ok(Some(value)) if value == "own"), "{rooted:?}");
-        let host = folder.path().join("secret.env").display().to_string();
+        let host = directory.path().join("secret.env").display().to_string();
         let outside = [&host, "absolute", "relative", "up/secret.env", "../secret.env", "/etc/os-release"];
         for path in outside.into_iter().chain(["/dev/zero", "zero", "fifo", "sparse", "."]) {
             let value = variable(&volumes, &reference(path)).await;
@@ -176,6 +176,6 @@ mod tests {
             let found = find(text, "KEY").map_err(|error| error.to_string());
             assert_eq!(found, expected.map(|value| value.map(str::to_string)).map_err(str::to_string), "{text:?}");
         }
-        assert!(matches!(find(&"a".repeat(LONGEST_LINE), "KEY"), Err(Reason::LongLine(1))));
+        assert!(matches!(find(&"a".repeat(MAX_LINE_LENGTH), "KEY"), Err(Reason::LongLine(1))));
     }
 }

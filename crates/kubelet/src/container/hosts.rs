@@ -1,4 +1,4 @@
-//! The names of a pod and its /etc/hosts.
+//! The hostname of a pod and its /etc/hosts.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::beneath;
 use crate::pod;
 
-const LONGEST_HOSTNAME: usize = 63;
+const MAX_HOSTNAME_LENGTH: usize = 63;
 
 /// The short name and, where the pod has a subdomain, the domain behind it.
 pub struct Names {
@@ -25,8 +25,8 @@ pub fn names(pod: &Pod, cluster_domain: &str) -> Names {
     }
     let chosen = spec.hostname.as_deref().filter(|name| !name.is_empty()).unwrap_or(pod::name(pod));
     let mut hostname = chosen.to_string();
-    if hostname.len() > LONGEST_HOSTNAME {
-        hostname.truncate(LONGEST_HOSTNAME);
+    if hostname.len() > MAX_HOSTNAME_LENGTH {
+        hostname.truncate(MAX_HOSTNAME_LENGTH);
         hostname.truncate(hostname.trim_end_matches(['-', '.']).len());
     }
     let subdomain = spec.subdomain.as_deref().filter(|name| !name.is_empty());
@@ -43,18 +43,18 @@ pub fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> String {
     }
 }
 
-/// The kernel holds no longer names than this.
-const LONGEST_KERNEL_NAME: usize = 64;
+/// The kernel's limit.
+const MAX_KERNEL_NAME_LENGTH: usize = 64;
 
 /// The name inside the pod, unless it is too long for the kernel.
 pub fn fitting_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
     let name = kernel_hostname(pod, cluster_domain);
-    if name.len() <= LONGEST_KERNEL_NAME {
+    if name.len() <= MAX_KERNEL_NAME_LENGTH {
         return Ok(name);
     }
     Err(format!(
         "failed to construct FQDN from pod hostname and cluster domain, FQDN {name} is too long \
-         ({LONGEST_KERNEL_NAME} characters is the max, {} characters requested)",
+         ({MAX_KERNEL_NAME_LENGTH} characters is the max, {} characters requested)",
         name.len()
     ))
 }
@@ -91,8 +91,8 @@ pub fn hosts_file(pod: &Pod, addresses: &[String], cluster_domain: &str, node_fi
     file
 }
 
-/// Writes the file unless it holds that text already. Containers can write to it: no more of it is read than it should
-/// hold, and every user of the pod may read it, whatever the umask.
+/// Writes the file unless it already has that text. Containers can write to it, so no more is read than it should
+/// contain. Every user of the pod may read it, whatever the umask.
 pub fn write_hosts_file(path: &Path, text: &str) -> io::Result<()> {
     if holds(path, text) {
         return Ok(());
@@ -125,8 +125,8 @@ mod tests {
 
     #[test]
     fn a_hosts_file_that_a_container_grew_costs_nothing() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("etc-hosts");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("etc-hosts");
         write_hosts_file(&path, "one\n").expect("written");
         assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o644);
         OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(1 << 30)).expect("grown");
@@ -134,9 +134,9 @@ mod tests {
         write_hosts_file(&path, "two\n").expect("written");
         assert_eq!(std::fs::read_to_string(&path).expect("readable"), "two\n");
         assert!(most_memory() - before < 512 << 10, "the file was read whole");
-        let used = crate::filesystem::folder_usage(folder.path()).0;
+        let used = crate::filesystem::directory_usage(directory.path()).0;
         std::fs::write(&path, vec![b'x'; 1 << 20]).expect("written");
-        let more = crate::filesystem::folder_usage(folder.path()).0;
+        let more = crate::filesystem::directory_usage(directory.path()).0;
         assert!(more >= used + (1 << 20) - 4096, "it counts as the pod's storage: {used} {more}");
     }
 

@@ -1,4 +1,4 @@
-//! From a pod's description to what the runtime is told: the sandbox first, then each container.
+//! Translates a pod's spec to the CRI configuration of its sandbox and containers.
 
 pub mod config;
 pub mod dns;

@@ -1,4 +1,4 @@
-//! What a container sees mounted: its volumes, the managed hosts file, and the file for its last words.
+//! The mounts of a container: its volumes, the managed hosts file, and the termination message file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,33 +13,34 @@ use crate::private;
 use crate::settings::Settings;
 use crate::volumes::{MountedVolumes, VolumeError, subpath};
 
-pub struct Mounting<'a> {
+pub struct ContainerMounts<'a> {
     pub settings: &'a Settings,
     pub pod: &'a Pod,
     pub container: &'a Container,
     pub volumes: &'a MountedVolumes,
     pub environment: &'a BTreeMap<String, String>,
     pub hosts_file: Option<PathBuf>,
-    /// How often the container has been started, so that each start has mounts of its own.
+    /// The number of earlier starts, so that each start has its own mounts.
     pub attempt: u32,
     pub recursive_read_only: bool,
 }
 
-impl Mounting<'_> {
+impl ContainerMounts<'_> {
     pub fn mounts(&self) -> Result<Vec<Mount>, VolumeError> {
         let mut mounts = Vec::new();
-        for (index, wanted) in self.container.volume_mounts.iter().flatten().enumerate() {
-            mounts.push(self.volume_mount(index, wanted)?);
+        for (index, mount) in self.container.volume_mounts.iter().flatten().enumerate() {
+            mounts.push(self.volume_mount(index, mount)?);
         }
-        let taken = |path: &str| self.container.volume_mounts.iter().flatten().any(|mount| mount.mount_path == path);
-        if let Some(hosts) = self.hosts_file.as_ref().filter(|_| !taken("/etc/hosts")) {
+        let is_mounted =
+            |path: &str| self.container.volume_mounts.iter().flatten().any(|mount| mount.mount_path == path);
+        if let Some(hosts) = self.hosts_file.as_ref().filter(|_| !is_mounted("/etc/hosts")) {
             mounts.push(plain("/etc/hosts", hosts));
         }
         if let Some(path) = self.container.termination_message_path.as_deref().filter(|path| !path.is_empty()) {
             mounts.push(plain(path, &self.termination_file()?));
         }
         if let Some(range) = user_namespace::of(self.settings, self.pod) {
-            // Files keep the owners they have, as the pod's users see them.
+            // Map ids so that files keep their owners inside the pod.
             for mount in &mut mounts {
                 mount.uid_mappings = vec![range.mapping()];
                 mount.gid_mappings = vec![range.mapping()];
@@ -48,20 +49,20 @@ impl Mounting<'_> {
         Ok(mounts)
     }
 
-    fn volume_mount(&self, index: usize, wanted: &VolumeMount) -> Result<Mount, VolumeError> {
-        let unknown = || VolumeError::Path(format!("cannot find volume \"{}\" to mount into container", wanted.name));
-        let volume = self.volumes.volumes.get(&wanted.name).ok_or_else(unknown)?;
-        let readonly = wanted.read_only.unwrap_or(false) || volume.read_only;
-        let propagation = match wanted.mount_propagation.as_deref() {
+    fn volume_mount(&self, index: usize, mount: &VolumeMount) -> Result<Mount, VolumeError> {
+        let unknown = || VolumeError::Path(format!("cannot find volume \"{}\" to mount into container", mount.name));
+        let volume = self.volumes.volumes.get(&mount.name).ok_or_else(unknown)?;
+        let readonly = mount.read_only.unwrap_or(false) || volume.read_only;
+        let propagation = match mount.mount_propagation.as_deref() {
             Some("Bidirectional") => MountPropagation::Bidirectional,
             Some("HostToContainer") => MountPropagation::HostToContainer,
             _ => MountPropagation::Private,
         } as i32;
-        let sub_path = self.sub_path(wanted)?;
+        let sub_path = self.sub_path(mount)?;
         sub_path.as_deref().map_or(Ok(()), subpath::check)?;
         if let Some(image) = &volume.image {
             return Ok(Mount {
-                container_path: absolute(&wanted.mount_path),
+                container_path: absolute(&mount.mount_path),
                 readonly: true,
                 image: Some(ImageSpec {
                     image: image.clone(),
@@ -79,13 +80,13 @@ impl Mounting<'_> {
                     .settings
                     .pod_directory(pod::uid(self.pod))
                     .join("volume-subpaths")
-                    .join(&wanted.name)
+                    .join(&mount.name)
                     .join(&self.container.name)
                     .join(format!("{index}-{}", self.attempt));
-                subpath::bind(&volume.path, &sub_path, &target).map_err(|error| self.unprepared(wanted, error))?
+                subpath::bind(&volume.path, &sub_path, &target).map_err(|error| self.hide_file_error(mount, error))?
             }
             None => {
-                // A bare host path that is not there is made, as it always was.
+                // A missing host path without a type is created, as in Kubernetes.
                 if !volume.path.exists() {
                     std::fs::create_dir_all(&volume.path)
                         .map_err(|source| VolumeError::File { path: volume.path.clone(), source })?;
@@ -93,12 +94,12 @@ impl Mounting<'_> {
                 volume.path.clone()
             }
         };
-        let recursive = match wanted.recursive_read_only.as_deref() {
+        let recursive = match mount.recursive_read_only.as_deref() {
             Some("Enabled") if !self.recursive_read_only => {
                 return Err(VolumeError::Path(format!(
                     "failed to resolve recursive read-only mode: volume \"{}\" requested recursive read-only mode, but it \
                      is not supported by the runtime",
-                    wanted.name
+                    mount.name
                 )));
             }
             Some("Enabled") => true,
@@ -106,7 +107,7 @@ impl Mounting<'_> {
             _ => false,
         };
         Ok(Mount {
-            container_path: absolute(&wanted.mount_path),
+            container_path: absolute(&mount.mount_path),
             host_path: host_path.to_string_lossy().into_owned(),
             readonly,
             selinux_relabel: volume.relabel && Path::new("/sys/fs/selinux/enforce").exists(),
@@ -116,33 +117,33 @@ impl Mounting<'_> {
         })
     }
 
-    /// What the node could not do inside the volume is not for the pod's eyes: it may tell of other files.
-    fn unprepared(&self, wanted: &VolumeMount, error: VolumeError) -> VolumeError {
+    /// Hides file errors inside the volume from the pod's author, as they may describe other files.
+    fn hide_file_error(&self, mount: &VolumeMount, error: VolumeError) -> VolumeError {
         let VolumeError::File { .. } = error else { return error };
-        tracing::warn!(%error, pod = pod::title(self.pod), container = self.container.name, "a sub-path can't be mounted");
+        tracing::warn!(%error, pod = pod::title(self.pod), container = self.container.name, "cannot mount a sub-path");
         VolumeError::Path(format!(
             "failed to prepare subPath for volumeMount \"{}\" of container \"{}\"",
-            wanted.name, self.container.name
+            mount.name, self.container.name
         ))
     }
 
-    fn sub_path(&self, wanted: &VolumeMount) -> Result<Option<String>, VolumeError> {
-        if let Some(expression) = wanted.sub_path_expr.as_deref().filter(|path| !path.is_empty()) {
+    fn sub_path(&self, mount: &VolumeMount) -> Result<Option<String>, VolumeError> {
+        if let Some(expression) = mount.sub_path_expr.as_deref().filter(|path| !path.is_empty()) {
             let path = expand(expression, self.environment);
             if let Some(name) = unknown_name(&path) {
                 return Err(VolumeError::Path(format!("missing value for {name}")));
             }
             return Ok(Some(path));
         }
-        Ok(wanted.sub_path.clone().filter(|path| !path.is_empty()))
+        Ok(mount.sub_path.clone().filter(|path| !path.is_empty()))
     }
 
-    /// One file a start, writable by whoever the container runs as.
+    /// One file per start, writable by any user of the container.
     fn termination_file(&self) -> Result<PathBuf, VolumeError> {
         use std::os::unix::fs::PermissionsExt;
-        let folder = self.settings.pod_directory(pod::uid(self.pod)).join("containers").join(&self.container.name);
-        private::create_all(&folder).map_err(|source| VolumeError::File { path: folder.clone(), source })?;
-        let file = folder.join(format!("{}-{}", self.attempt, uuid::Uuid::new_v4().simple()));
+        let directory = self.settings.pod_directory(pod::uid(self.pod)).join("containers").join(&self.container.name);
+        private::create_all(&directory).map_err(|source| VolumeError::File { path: directory.clone(), source })?;
+        let file = directory.join(format!("{}-{}", self.attempt, uuid::Uuid::new_v4().simple()));
         std::fs::write(&file, b"").map_err(|source| VolumeError::File { path: file.clone(), source })?;
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666))
             .map_err(|source| VolumeError::File { path: file.clone(), source })?;
@@ -174,16 +175,20 @@ mod tests {
     use serde_json::json;
 
     /// The mounts of a container that asks for a part of a volume to be writable.
-    fn mounted(folder: &Path, sub_path: &str, image: Option<&str>) -> Result<Vec<Mount>, VolumeError> {
+    fn mounted(directory: &Path, sub_path: &str, image: Option<&str>) -> Result<Vec<Mount>, VolumeError> {
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p", "uid": "u" }, "spec": {
             "containers": [{ "name": "c", "volumeMounts": [
                 { "name": "v", "mountPath": "/m", "subPathExpr": "$(PART)", "readOnly": false }] }] } }))
         .expect("a pod");
-        let volume =
-            Mounted { path: folder.join("v"), read_only: true, relabel: false, image: image.map(ToString::to_string) };
+        let volume = Mounted {
+            path: directory.join("v"),
+            read_only: true,
+            relabel: false,
+            image: image.map(ToString::to_string),
+        };
         let volumes = MountedVolumes { volumes: [("v".to_string(), volume)].into(), renew_at: None };
-        let settings = Settings::new("n", folder.join("data"), "/run/x.sock".into());
-        let mounting = Mounting {
+        let settings = Settings::new("n", directory.join("data"), "/run/x.sock".into());
+        let mounting = ContainerMounts {
             settings: &settings,
             pod: &pod,
             container: &pod::spec(&pod).containers[0],
@@ -194,7 +199,7 @@ mod tests {
             recursive_read_only: false,
         };
         let mounts = mounting.mounts();
-        for point in mounts_below(folder) {
+        for point in mounts_below(directory) {
             unmount(&point).expect("unmounted");
         }
         mounts
@@ -202,21 +207,21 @@ mod tests {
 
     #[test]
     fn parts_of_read_only_volumes_are_read_only() {
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir_all(folder.path().join("v/part")).expect("made");
-        let mounts = mounted(folder.path(), "part", None).expect("mounted");
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir_all(directory.path().join("v/part")).expect("made");
+        let mounts = mounted(directory.path(), "part", None).expect("mounted");
         assert!(mounts.len() == 1 && mounts[0].readonly, "{mounts:?}");
     }
 
     #[test]
     fn parts_of_images_stay_inside_too() {
-        let folder = tempfile::tempdir().expect("a folder");
-        assert!(mounted(folder.path(), "a/b", Some("image")).is_ok());
+        let directory = tempfile::tempdir().expect("a directory");
+        assert!(mounted(directory.path(), "a/b", Some("image")).is_ok());
         for (part, expected) in [
             ("/etc", "error SubPath `/etc` must not be an absolute path"),
             ("a/../../b", "unable to provision SubPath `a/../../b`: must not contain '..'"),
         ] {
-            let refused = mounted(folder.path(), part, Some("image")).expect_err(part);
+            let refused = mounted(directory.path(), part, Some("image")).expect_err(part);
             assert_eq!(refused.to_string(), expected);
         }
     }

@@ -1,4 +1,4 @@
-//! CPU, memory and the like of one container, in the kernel's units.
+//! The resources of one container in the kernel's units.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use crate::cgroup::qos::{QosClass, qos_class};
 use crate::pod::{self, Role};
 
 const CPU_PERIOD: i64 = 100_000;
-const SMALLEST_SHARES: i64 = 2;
-const LARGEST_SHARES: i64 = 262_144;
-const SMALLEST_QUOTA: i64 = 1000;
+const MIN_SHARES: i64 = 2;
+const MAX_SHARES: i64 = 262_144;
+const MIN_QUOTA: i64 = 1000;
 
-/// The share of a busy CPU that so many thousandths of one are worth.
+/// CPU shares for an amount in thousandths of a CPU.
 pub fn cpu_shares(milli: i64) -> i64 {
-    (milli * 1024 / 1000).clamp(SMALLEST_SHARES, LARGEST_SHARES)
+    (milli * 1024 / 1000).clamp(MIN_SHARES, MAX_SHARES)
 }
 
-/// Microseconds of CPU in each period.
+/// CPU quota in microseconds per period.
 pub fn cpu_quota(milli: i64) -> i64 {
-    if milli <= 0 { 0 } else { (milli * CPU_PERIOD / 1000).max(SMALLEST_QUOTA) }
+    if milli <= 0 { 0 } else { (milli * CPU_PERIOD / 1000).max(MIN_QUOTA) }
 }
 
 type Amounts = Option<BTreeMap<String, Quantity>>;
@@ -44,8 +44,8 @@ pub fn linux_resources(
 ) -> LinuxContainerResources {
     let (requests, limits) = (pod::requests(container), &effective_limits(pod, container));
     let cpu_limit = milli_of(limits, "cpu");
-    let asked = requests.as_ref().is_some_and(|requests| requests.contains_key("cpu"));
-    let cpu_request = if asked { milli_of(requests, "cpu") } else { cpu_limit };
+    let has_request = requests.as_ref().is_some_and(|requests| requests.contains_key("cpu"));
+    let cpu_request = if has_request { milli_of(requests, "cpu") } else { cpu_limit };
     let memory_limit = value_of(limits, "memory");
     let mut resources = LinuxContainerResources {
         cpu_period: CPU_PERIOD,
@@ -57,14 +57,14 @@ pub fn linux_resources(
         ..Default::default()
     };
     if unified {
-        // One process killed for want of memory takes its container along, so that none is left half alive.
+        // An OOM kill takes the whole container, so that none keeps running with processes missing.
         resources.unified.insert("memory.oom.group".into(), "1".into());
         resources.memory_swap_limit_in_bytes = memory_limit;
     }
     resources
 }
 
-/// The container's own limits; what it does not limit itself is limited by what the pod as a whole may use.
+/// The container's own limits, and the pod-level limits for the rest.
 pub fn effective_limits(pod: &Pod, container: &Container) -> Amounts {
     let own = pod::limits(container);
     let Some(whole) = pod::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref()) else {
@@ -78,7 +78,7 @@ pub fn effective_limits(pod: &Pod, container: &Container) -> Amounts {
     Some(limits)
 }
 
-/// Memory that the pod as a whole requests and its containers don't, in equal parts.
+/// Each container's equal share of the pod-level memory request that containers don't request themselves.
 fn share_of_rest(pod: &Pod) -> i64 {
     let whole = pod::spec(pod).resources.as_ref().map_or(0, |resources| value_of(&resources.requests, "memory"));
     if whole == 0 {
@@ -100,7 +100,7 @@ fn hugepages(limits: &Amounts) -> Vec<HugepageLimit> {
         .collect()
 }
 
-/// Who goes first when memory runs out: what asked for nothing first, what reserved all it may use last.
+/// The OOM score: best-effort containers are killed first, guaranteed ones last.
 pub fn oom_score(pod: &Pod, container: &Container, memory_capacity: u64) -> i64 {
     const NODE_CRITICAL: i32 = 2_000_001_000;
     if pod::spec(pod).priority.is_some_and(|priority| priority >= NODE_CRITICAL) {
@@ -113,9 +113,9 @@ pub fn oom_score(pod: &Pod, container: &Container, memory_capacity: u64) -> i64 
             let own = |container: &Container| value_of(pod::requests(container), "memory");
             let is_sidecar =
                 pod::init_containers(pod).any(|(role, c)| role == Role::Sidecar && c.name == container.name);
-            // A sidecar goes no sooner than the containers it serves.
-            let least = pod::main_containers(pod).map(own).min().filter(|_| is_sidecar).unwrap_or(0);
-            let request = own(container).max(least) + share_of_rest(pod);
+            // A sidecar is killed no earlier than the containers it serves.
+            let minimum = pod::main_containers(pod).map(own).min().filter(|_| is_sidecar).unwrap_or(0);
+            let request = own(container).max(minimum) + share_of_rest(pod);
             let capacity = i128::from(memory_capacity.max(1));
             let score = 1000 - (1000 * i128::from(request) / capacity) as i64;
             score.clamp(3, 999)

@@ -1,4 +1,4 @@
-//! The sandbox of a pod: names, namespaces, ports, name resolution and where its cgroup hangs.
+//! Builds the CRI configuration of a pod's sandbox: names, namespaces, ports, DNS and cgroup parent.
 
 use std::collections::HashMap;
 
@@ -60,7 +60,7 @@ fn owned((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
 
-/// Ports the pod wants on the node. On the node's own network there is nothing to map.
+/// The host ports of a pod. On the host network there is nothing to map.
 fn port_mappings(pod: &Pod) -> Vec<PortMapping> {
     if pod::host_network(pod) {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What a container may do: the pod's security context with the container's own laid over it.
+//! The security context of a container: the pod's, overridden by the container's own.
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, SELinuxOptions, SeccompProfile, SecurityContext};
 use knarr_cri::messages::{
@@ -16,7 +16,7 @@ pub enum SecurityError {
     #[error("container has runAsNonRoot and image will run as root (pod: \"{pod}\", container: {container})")]
     RunsAsRoot { pod: String, container: String },
     #[error("container's runAsUser breaks non-root policy (pod: \"{pod}\", container: {container})")]
-    RunAsRootAsked { pod: String, container: String },
+    RunAsRootRequested { pod: String, container: String },
     #[error(
         "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root \
          (pod: \"{pod}\", container: {container})"
@@ -78,12 +78,12 @@ pub fn sandbox_security(pod: &Pod, settings: &Settings) -> LinuxSandboxSecurityC
         namespace_options: Some(namespaces(pod, settings)),
         selinux_options: context.se_linux_options.as_ref().map(selinux),
         run_as_user: context.run_as_user.map(|value| Int64Value { value }),
-        // The runtime refuses a group without a user.
+        // The runtime rejects a group without a user.
         run_as_group: context.run_as_user.and(context.run_as_group).map(|value| Int64Value { value }),
         supplemental_groups: groups(pod),
         supplemental_groups_policy: groups_policy(pod),
         privileged,
-        // Profiles are made for containers and may leave too little to the sandbox.
+        // Profiles are written for containers and may be too strict for the sandbox.
         seccomp: Some(match privileged {
             true => profile(ProfileType::Unconfined, ""),
             false => profile(ProfileType::RuntimeDefault, ""),
@@ -135,7 +135,7 @@ pub fn container_security(
         readonly_rootfs: own.read_only_root_filesystem.unwrap_or(false),
         supplemental_groups: groups(pod),
         supplemental_groups_policy: groups_policy(pod),
-        no_new_privs: forbids_more_privileges(&own),
+        no_new_privs: no_new_privileges(&own),
         masked_paths: paths(&MASKED),
         readonly_paths: paths(&READ_ONLY),
         seccomp: Some(if privileged { profile(ProfileType::Unconfined, "") } else { seccomp }),
@@ -149,7 +149,7 @@ pub fn container_security(
     })
 }
 
-/// Larger numbers than runtimes have for users may become any other, root among them.
+/// User ids beyond 31 bits could wrap around in the runtime, even to root.
 fn verify_range(pod: &Pod, container: &Container, user: Option<i64>, image: &Image) -> Result<(), SecurityError> {
     match user.or(image.uid.map(|user| user.value)) {
         Some(user) if i32::try_from(user).is_ok_and(|user| user >= 0) => Ok(()),
@@ -166,7 +166,7 @@ fn verify_non_root(pod: &Pod, container: &Container, user: Option<i64>, image: &
     let title = pod_title(pod);
     let container = container.name.clone();
     match (user, image.uid, image.username.as_str()) {
-        (Some(0), ..) => Err(SecurityError::RunAsRootAsked { pod: title, container }),
+        (Some(0), ..) => Err(SecurityError::RunAsRootRequested { pod: title, container }),
         (Some(_), ..) => Ok(()),
         (None, Some(Int64Value { value: 0 }), _) => Err(SecurityError::RunsAsRoot { pod: title, container }),
         (None, Some(_), _) => Ok(()),
@@ -175,8 +175,8 @@ fn verify_non_root(pod: &Pod, container: &Container, user: Option<i64>, image: &
     }
 }
 
-/// Only an explicit no takes the way to more privileges; what is privileged anyway can't be held back.
-fn forbids_more_privileges(own: &SecurityContext) -> bool {
+/// Only an explicit `false` prevents privilege escalation; privileged containers are not restricted.
+fn no_new_privileges(own: &SecurityContext) -> bool {
     let administers = own
         .capabilities
         .iter()
@@ -193,7 +193,7 @@ fn capabilities(own: &SecurityContext) -> Option<Capability> {
     })
 }
 
-/// The owner group of volumes must be among the groups of every process.
+/// Every process must have the volumes' owner group.
 fn groups(pod: &Pod) -> Vec<i64> {
     let Some(context) = &pod::spec(pod).security_context else { return Vec::new() };
     let mut groups: Vec<i64> = context.supplemental_groups.iter().flatten().copied().collect();
@@ -211,7 +211,7 @@ fn profile(kind: ProfileType, reference: &str) -> SecurityProfile {
     SecurityProfile { profile_type: kind as i32, localhost_ref: reference.to_string() }
 }
 
-/// A profile that is asked for and can't be named is an error: without it the container would run unconfined.
+/// An invalid profile is an error: without it the container would run unconfined.
 fn seccomp(chosen: Option<&SeccompProfile>, settings: &Settings) -> Result<SecurityProfile, SecurityError> {
     let Some(chosen) = chosen else {
         let kind = if settings.seccomp_default { ProfileType::RuntimeDefault } else { ProfileType::Unconfined };

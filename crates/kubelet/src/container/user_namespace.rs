@@ -1,4 +1,4 @@
-//! Users of a pod that are nobody on the node: each such pod has a range of the node's user ids for itself.
+//! User namespaces of pods: each such pod has its own range of the node's user ids.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,56 +12,57 @@ use serde::{Deserialize, Serialize};
 use crate::pod;
 use crate::settings::Settings;
 
-/// Every id a pod may know.
-const LENGTH: u32 = 65_536;
-/// The node's own users are below this.
-const FIRST: u32 = 65_536;
+/// The number of ids in a pod.
+const RANGE_LENGTH: u32 = 65_536;
+/// The host's own users have smaller ids.
+const FIRST_ID: u32 = 65_536;
 
-/// Where a pod's ids begin on the node. Noted in the pod's folder, as its containers keep them over a restart of the node.
+/// A pod's range of ids on the node. Stored in the pod's directory, as its containers keep it over a restart of the
+/// kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
     pub first: u32,
     pub length: u32,
 }
 
-/// Two pods must not choose the same range.
+/// Serializes the choice, so that two pods never get the same range.
 static CHOOSING: Mutex<()> = Mutex::new(());
 
-pub fn is_wanted(pod: &Pod) -> bool {
+pub fn is_requested(pod: &Pod) -> bool {
     pod::spec(pod).host_users == Some(false)
 }
 
-/// The range of a pod that wants one and has it already.
+/// The range of a pod that already has one.
 pub fn of(settings: &Settings, pod: &Pod) -> Option<Range> {
-    is_wanted(pod).then(|| read(note(settings, pod::uid(pod)))).flatten()
+    is_requested(pod).then(|| read(record_path(settings, pod::uid(pod)))).flatten()
 }
 
-/// The range of a pod, chosen if it has none yet.
+/// The range of a pod; chooses one if it has none yet.
 pub fn ensure(settings: &Settings, pod: &Pod) -> io::Result<Range> {
-    let _turn = CHOOSING.lock();
-    let path = note(settings, pod::uid(pod));
+    let _guard = CHOOSING.lock();
+    let path = record_path(settings, pod::uid(pod));
     if let Some(known) = read(path.clone()) {
         return Ok(known);
     }
-    let folders = std::fs::read_dir(settings.root.join("pods"))?.flatten();
-    let taken: BTreeSet<u32> =
-        folders.filter_map(|folder| read(folder.path().join("userns"))).map(|range| range.first).collect();
-    let first = choose(&taken, settings.max_pods)
-        .ok_or_else(|| io::Error::other("no range of user ids is left for another pod with users of its own"))?;
-    let range = Range { first, length: LENGTH };
-    if let Some(folder) = path.parent() {
-        crate::private::create_all(folder)?;
+    let directories = std::fs::read_dir(settings.root.join("pods"))?.flatten();
+    let used: BTreeSet<u32> =
+        directories.filter_map(|directory| read(directory.path().join("userns"))).map(|range| range.first).collect();
+    let first = choose(&used, settings.max_pods)
+        .ok_or_else(|| io::Error::other("no range of user ids is left for another pod with a user namespace"))?;
+    let range = Range { first, length: RANGE_LENGTH };
+    if let Some(directory) = path.parent() {
+        crate::private::create_all(directory)?;
     }
     std::fs::write(path, serde_json::to_vec(&range)?)?;
     Ok(range)
 }
 
-fn choose(taken: &BTreeSet<u32>, most: u32) -> Option<u32> {
-    let all = (0..most).filter_map(|number| FIRST.checked_add(number.checked_mul(LENGTH)?));
-    all.into_iter().find(|first| !taken.contains(first) && first.checked_add(LENGTH).is_some())
+fn choose(used: &BTreeSet<u32>, max_pods: u32) -> Option<u32> {
+    let all = (0..max_pods).filter_map(|number| FIRST_ID.checked_add(number.checked_mul(RANGE_LENGTH)?));
+    all.into_iter().find(|first| !used.contains(first) && first.checked_add(RANGE_LENGTH).is_some())
 }
 
-fn note(settings: &Settings, uid: &str) -> PathBuf {
+fn record_path(settings: &Settings, uid: &str) -> PathBuf {
     settings.pod_directory(uid).join("userns")
 }
 
@@ -87,9 +88,9 @@ mod tests {
 
     #[test]
     fn each_pod_has_a_range_of_its_own_and_keeps_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let settings = Settings { max_pods: 2, ..Settings::new("n", folder.path(), String::new()) };
-        std::fs::create_dir_all(folder.path().join("pods")).expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
+        let settings = Settings { max_pods: 2, ..Settings::new("n", directory.path(), String::new()) };
+        std::fs::create_dir_all(directory.path().join("pods")).expect("a directory");
         let pod = |uid: &str| -> Pod {
             serde_json::from_value(json!({ "metadata": { "uid": uid },
                 "spec": { "containers": [], "hostUsers": false } }))

@@ -1,17 +1,17 @@
-//! From what is measured to what is low, for how long, and what is to be done about it. Pure.
+//! Evaluates eviction signals against their limits: what is low, for how long, and whether a pod must be evicted.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::thresholds::{Limit, Signal};
 
-/// What there is of something, and how much there could be.
+/// The available amount of a resource and its capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     pub available: u64,
     pub whole: u64,
 }
 
-/// What was measured; a signal that can't be measured is missing.
+/// The measured levels; a signal that cannot be measured is missing.
 pub type Signals = std::collections::BTreeMap<Signal, Level>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,17 +31,17 @@ impl Pressure {
     }
 }
 
-/// What the node is short of: how much there should be, and how much there is.
+/// A resource that the node is short of, with its threshold and its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
     pub signal: Signal,
     pub threshold: i64,
     pub available: i64,
-    /// The limit has a grace period, so pods get some time, too.
+    /// The limit has a grace period, so pods get one as well.
     pub is_soft: bool,
 }
 
-/// Whether the limit, with `more` of what must be gained beyond it, is not met.
+/// The shortage if the limit is not met. With `more`, the minimum reclaim is added to the limit.
 pub fn is_below(limit: &Limit, signals: &Signals, more: bool) -> Option<Shortage> {
     let level = signals.get(&limit.signal).filter(|level| level.whole > 0)?;
     let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
@@ -52,31 +52,38 @@ pub fn is_below(limit: &Limit, signals: &Signals, more: bool) -> Option<Shortage
     (available < threshold.saturating_add(reclaim)).then_some(short)
 }
 
-/// What is remembered from one evaluate to the next.
+/// The state between evaluations.
 #[derive(Clone, Debug, Default)]
 pub struct Monitor {
-    /// Since when a limit is not met.
+    /// Since when each unmet limit is unmet.
     since: Vec<(Limit, Timestamp)>,
-    /// Limits that were acted on, and hold until there is enough beyond them.
+    /// Limits that caused an eviction and stay active until their minimum reclaim is met.
     acted_on: Vec<Limit>,
     last: [Option<Timestamp>; 3],
 }
 
-/// What one evaluate comes to.
+/// The result of one evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evaluation {
-    /// As it is reported: it begins at once and ends only after it has been gone for a while.
+    /// The pressure to report: set at once, cleared only after the transition period.
     pub pressure: Pressure,
-    /// For what a pod is to be ended.
+    /// The shortage for which a pod must be evicted.
     pub shortage: Option<Shortage>,
 }
 
 impl Monitor {
-    pub fn evaluate(&mut self, limits: &[Limit], signals: &Signals, now: Timestamp, transition: SignedDuration) -> Evaluation {
+    pub fn evaluate(
+        &mut self,
+        limits: &[Limit],
+        signals: &Signals,
+        now: Timestamp,
+        transition: SignedDuration,
+    ) -> Evaluation {
         let holds = |limit: &&Limit| is_below(limit, signals, self.acted_on.contains(limit)).is_some();
         let unmet: Vec<Limit> = limits.iter().filter(holds).copied().collect();
-        let begun = |limit: &Limit| self.since.iter().find(|(known, _)| known == limit).map_or(now, |(_, at)| *at);
-        self.since = unmet.iter().map(|limit| (*limit, begun(limit))).collect();
+        let unmet_since =
+            |limit: &Limit| self.since.iter().find(|(known, _)| known == limit).map_or(now, |(_, at)| *at);
+        self.since = unmet.iter().map(|limit| (*limit, unmet_since(limit))).collect();
         let over = |(limit, at): &&(Limit, Timestamp)| match limit.grace {
             None => true,
             Some(grace) => now.duration_since(*at) >= SignedDuration::try_from(grace).unwrap_or(SignedDuration::MAX),

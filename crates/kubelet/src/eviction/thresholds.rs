@@ -1,14 +1,14 @@
-//! Below what a node ends pods: which signals there are, and the limits set for them.
+//! Eviction signals and the limits configured for them.
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::SignedDuration;
 
-/// What is measured.
+/// A measured resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
     Memory,
-    /// What the pods together may still take of the memory that is theirs.
+    /// Memory that all pods together may still use of what is allocatable.
     AllocatableMemory,
     NodeDisk,
     NodeInodes,
@@ -18,7 +18,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// In the order in which pods are ended for them.
+    /// In the order in which pods are evicted for them.
     pub const ALL: [Self; 7] = [
         Self::Memory,
         Self::AllocatableMemory,
@@ -41,12 +41,12 @@ impl Signal {
         }
     }
 
-    /// The signal of that name, among those an operator may set limits for.
+    /// The signal of that name, if operators may configure it.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|signal| signal.name() == name && *signal != Self::AllocatableMemory)
     }
 
-    /// What is short when the signal is low.
+    /// The resource that is short when the signal is low.
     pub fn resource(self) -> &'static str {
         match self {
             Self::Memory | Self::AllocatableMemory => "memory",
@@ -61,7 +61,7 @@ impl Signal {
     }
 }
 
-/// An amount of its own, or a share of the whole in thousandths.
+/// An absolute amount, or a share of the capacity in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threshold {
     Amount(i64),
@@ -86,31 +86,31 @@ impl std::fmt::Display for Threshold {
     }
 }
 
-/// Pods are ended when a signal is below `below`.
+/// Pods are evicted when a signal is below `below`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     pub signal: Signal,
     pub below: Threshold,
-    /// How long it must be below; none where pods are ended at once and get no time of their own.
+    /// How long the signal must be below; none for a hard limit, for which pods are evicted at once.
     pub grace: Option<Duration>,
-    /// How much more there must be than the limit before it is enough.
+    /// The minimum amount to reclaim beyond the limit.
     pub reclaim: Option<Threshold>,
 }
 
-/// When pods are ended for the node's sake.
+/// The node's eviction configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
     pub limits: Vec<Limit>,
-    /// The most seconds a pod gets that is ended for a limit with a grace period.
+    /// The maximum grace period in seconds of a pod that is evicted for a soft limit.
     pub max_pod_grace: u64,
-    /// How long a condition stays after its cause has gone, so that it does not flicker.
+    /// How long a pressure condition stays after its cause is gone, so that it does not flap.
     pub transition: SignedDuration,
 }
 
 impl Default for Eviction {
     fn default() -> Self {
         let hard = |(signal, below)| Limit { signal, below, grace: None, reclaim: None };
-        let usual = [
+        let defaults = [
             (Signal::Memory, Threshold::Amount(100 << 20)),
             (Signal::NodeDisk, Threshold::Thousandths(100)),
             (Signal::NodeInodes, Threshold::Thousandths(50)),
@@ -118,7 +118,7 @@ impl Default for Eviction {
             (Signal::ImageInodes, Threshold::Thousandths(50)),
         ];
         Self {
-            limits: usual.into_iter().map(hard).collect(),
+            limits: defaults.into_iter().map(hard).collect(),
             max_pod_grace: 0,
             transition: SignedDuration::from_mins(5),
         }
@@ -126,13 +126,13 @@ impl Default for Eviction {
 }
 
 impl Eviction {
-    /// How much of `whole` is always kept free of pods.
-    pub fn kept(&self, signal: Signal, whole: i64) -> i64 {
+    /// How much of `whole` a hard limit reserves.
+    pub fn reserved(&self, signal: Signal, whole: i64) -> i64 {
         let hard = self.limits.iter().find(|limit| limit.signal == signal && limit.grace.is_none());
         hard.map_or(0, |limit| limit.below.amount(whole))
     }
 
-    /// All limits that hold: what is kept free on the machine is also kept free of what the pods may take together.
+    /// All limits in effect: the hard memory limit of the host also applies to the pods' allocatable memory.
     pub fn all(&self) -> Vec<Limit> {
         let memory = self.limits.iter().filter(|limit| limit.signal == Signal::Memory && limit.grace.is_none());
         let of_pods = memory.map(|limit| Limit { signal: Signal::AllocatableMemory, ..*limit });

@@ -1,8 +1,8 @@
-//! Who may use an image that is on the node: all, if it was pulled without credentials or was there before, else those
-//! who name a secret it was pulled with. The others show their own credentials to the registry first.
-//!
-//! What was pulled with what is noted below the node's folder, one file an image. That a pull has begun is noted before,
-//! so that an image whose pull was cut off by a kill belongs to nobody rather than to all.
+//! Decides which pods may use an image that is on the node: all pods, if it was pulled without credentials or was not
+//! pulled by the kubelet; otherwise pods with a secret it was pulled with. Other pods must pull it with their own
+//! credentials first. The credentials of each pull are recorded below the kubelet's root directory, one file per image.
+//! An intent is recorded before the pull, so that an image whose pull was interrupted by a kill is accessible to no pod
+//! rather than to all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -42,16 +42,16 @@ struct Record {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It was not this node that pulled it.
+pub enum AccessDecision {
+    /// The kubelet did not pull it.
     NotPulledHere,
     /// It was pulled without credentials, or with these.
     Known,
     MustAuthenticate,
 }
 
-impl Verdict {
-    /// As it is counted.
+impl AccessDecision {
+    /// The label value in metrics.
     pub fn label(self) -> &'static str {
         match self {
             Self::NotPulledHere => "credentialPolicyAllowed",
@@ -64,58 +64,58 @@ impl Verdict {
 pub struct Access {
     pulling: PathBuf,
     pulled: PathBuf,
-    noted: Mutex<Noted>,
+    records: Mutex<Records>,
 }
 
 #[derive(Default)]
-struct Noted {
-    /// By file name; none for what can't be read, which is nobody's.
-    records: HashMap<String, Option<Record>>,
-    /// How many pulls of an image are under way, by file name; none of those an earlier life began.
+struct Records {
+    /// By file name; none for an unreadable record, which gives access to no pod.
+    by_image: HashMap<String, Option<Record>>,
+    /// The number of running pulls of an image, by file name; zero for pulls of a previous process.
     intents: HashMap<String, usize>,
 }
 
 impl Access {
     /// `root` is where the node keeps its state.
     pub fn open(root: &Path) -> Self {
-        let folder = root.join("image_manager");
-        let (pulling, pulled) = (folder.join("pulling"), folder.join("pulled"));
-        let mut noted = Noted::default();
+        let directory = root.join("image_manager");
+        let (pulling, pulled) = (directory.join("pulling"), directory.join("pulled"));
+        let mut records = Records::default();
         for (name, _) in files(&pulling) {
-            noted.intents.insert(name, 0);
+            records.intents.insert(name, 0);
         }
         for (name, path) in files(&pulled) {
             let record = std::fs::read(&path).map_err(|error| error.to_string());
             let record = record.and_then(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()));
             if let Err(error) = &record {
-                tracing::warn!(error, file = %path.display(), "how an image was pulled can't be read");
+                tracing::warn!(error, file = %path.display(), "cannot read the pull record of an image");
             }
-            noted.records.insert(name, record.ok());
+            records.by_image.insert(name, record.ok());
         }
-        Self { pulling, pulled, noted: Mutex::new(noted) }
+        Self { pulling, pulled, records: Mutex::new(records) }
     }
 
     /// To be called before a pull.
-    pub fn begin<'a>(&'a self, image: &'a str) -> io::Result<Intent<'a>> {
+    pub fn start_pull<'a>(&'a self, image: &'a str) -> io::Result<Intent<'a>> {
         let name = file_name(image);
-        let mut noted = self.noted.lock();
-        if !noted.intents.contains_key(&name) {
+        let mut records = self.records.lock();
+        if !records.intents.contains_key(&name) {
             write(&self.pulling, &name, &serde_json::json!({ "image": image }))?;
         }
-        *noted.intents.entry(name).or_default() += 1;
+        *records.intents.entry(name).or_default() += 1;
         Ok(Intent { access: self, image, stays: false })
     }
 
-    fn note(&self, noted: &mut Noted, image: &str, id: &str, secret: Option<SecretUsed>) -> io::Result<()> {
+    fn record_pull(&self, records: &mut Records, image: &str, id: &str, secret: Option<SecretUsed>) -> io::Result<()> {
         let name = file_name(id);
-        let mut record = noted.records.get(&name).cloned().flatten().unwrap_or_else(|| Record {
+        let mut record = records.by_image.get(&name).cloned().flatten().unwrap_or_else(|| Record {
             image_ref: id.to_owned(),
             last_updated_time: Timestamp::now(),
             credential_mapping: BTreeMap::new(),
         });
-        let place = super::credentials::place_of(image);
-        let is_new = !record.credential_mapping.contains_key(&place);
-        let users = record.credential_mapping.entry(place).or_default();
+        let repository = super::credentials::repository_of(image);
+        let is_new = !record.credential_mapping.contains_key(&repository);
+        let users = record.credential_mapping.entry(repository).or_default();
         let before = users.clone();
         users.add(secret);
         if !is_new && *users == before {
@@ -123,62 +123,62 @@ impl Access {
         }
         record.last_updated_time = Timestamp::now();
         write(&self.pulled, &name, &record)?;
-        noted.records.insert(name, Some(record));
+        records.by_image.insert(name, Some(record));
         Ok(())
     }
 
     /// Whether a pod with these secrets may use the image as it is there. `names` are all that the runtime has for it.
-    pub fn judge(
+    pub fn check(
         &self,
         image: &str,
         id: &str,
         names: &[String],
         secrets: impl FnOnce() -> Vec<SecretUsed>,
-    ) -> io::Result<Verdict> {
-        let mut noted = self.noted.lock();
-        let record = match noted.records.get(&file_name(id)) {
+    ) -> io::Result<AccessDecision> {
+        let mut records = self.records.lock();
+        let record = match records.by_image.get(&file_name(id)) {
             Some(Some(record)) => record,
-            Some(None) => return Ok(Verdict::MustAuthenticate),
-            None if noted.intents.contains_key(&file_name(image)) => return Ok(Verdict::MustAuthenticate),
-            None => return Ok(Verdict::NotPulledHere),
+            Some(None) => return Ok(AccessDecision::MustAuthenticate),
+            None if records.intents.contains_key(&file_name(image)) => return Ok(AccessDecision::MustAuthenticate),
+            None => return Ok(AccessDecision::NotPulledHere),
         };
-        // Under whichever name it came without credentials: what all can have needs no guarding.
+        // An image that was pulled without credentials under any name is public.
         if record.credential_mapping.values().any(|users| users.node_pods_accessible) {
-            return Ok(Verdict::Known);
+            return Ok(AccessDecision::Known);
         }
-        let place = super::credentials::place_of(image);
-        let Some(users) = record.credential_mapping.get(&place) else {
-            // A name that no pull of ours brought was there before.
-            let is_there = names.iter().any(|name| super::credentials::place_of(name) == place);
-            return Ok(if is_there { Verdict::NotPulledHere } else { Verdict::MustAuthenticate });
+        let repository = super::credentials::repository_of(image);
+        let Some(users) = record.credential_mapping.get(&repository) else {
+            // The kubelet did not pull the image under this name.
+            let is_there = names.iter().any(|name| super::credentials::repository_of(name) == repository);
+            return Ok(if is_there { AccessDecision::NotPulledHere } else { AccessDecision::MustAuthenticate });
         };
         let known = secrets().into_iter().find(|secret| users.knows(secret));
-        let Some(secret) = known else { return Ok(Verdict::MustAuthenticate) };
-        // The same credentials in another secret, or others in the same one, are good from now on.
-        self.note(&mut noted, image, id, Some(secret))?;
-        Ok(Verdict::Known)
+        let Some(secret) = known else { return Ok(AccessDecision::MustAuthenticate) };
+        // Record the same credentials in another secret, or new credentials in the same one.
+        self.record_pull(&mut records, image, id, Some(secret))?;
+        Ok(AccessDecision::Known)
     }
 
-    /// Forgets all images but those that are there.
+    /// Removes the records of images that are gone.
     pub fn keep_only<'a>(&self, there: impl Iterator<Item = &'a str>) {
         let there: std::collections::HashSet<String> = there.map(file_name).collect();
-        self.noted.lock().records.retain(|name, _| {
+        self.records.lock().by_image.retain(|name, _| {
             let stays = there.contains(name);
             if !stays && let Err(error) = std::fs::remove_file(self.pulled.join(name)) {
-                tracing::warn!(%error, file = name, "the note of an image that is gone can't be removed");
+                tracing::warn!(%error, file = name, "cannot remove the pull record of a deleted image");
             }
             stays
         });
     }
 
-    /// How many pulls and how many pulled images are noted.
+    /// How many pulls and how many pulled images are recorded.
     pub fn counts(&self) -> (usize, usize) {
-        let noted = self.noted.lock();
-        (noted.intents.len(), noted.records.len())
+        let records = self.records.lock();
+        (records.intents.len(), records.by_image.len())
     }
 }
 
-/// A pull under way, until it is dropped.
+/// A running pull, until it is dropped.
 pub struct Intent<'a> {
     access: &'a Access,
     image: &'a str,
@@ -186,11 +186,11 @@ pub struct Intent<'a> {
 }
 
 impl Intent<'_> {
-    /// The pull succeeded with this secret, or without any. If that can't be noted, the intent stays: the image is nobody's.
-    pub fn fulfil(mut self, id: &str, secret: Option<SecretUsed>) -> io::Result<()> {
-        let mut noted = self.access.noted.lock();
-        let done = self.access.note(&mut noted, self.image, id, secret);
-        drop(noted);
+    /// Records that the pull succeeded with this secret, or without any. If that fails the intent stays, and no pod has access.
+    pub fn complete(mut self, id: &str, secret: Option<SecretUsed>) -> io::Result<()> {
+        let mut records = self.access.records.lock();
+        let done = self.access.record_pull(&mut records, self.image, id, secret);
+        drop(records);
         self.stays = done.is_err();
         done
     }
@@ -199,13 +199,13 @@ impl Intent<'_> {
 impl Drop for Intent<'_> {
     fn drop(&mut self) {
         let name = file_name(self.image);
-        let mut noted = self.access.noted.lock();
-        let Some(count) = noted.intents.get_mut(&name).filter(|_| !self.stays) else { return };
+        let mut records = self.access.records.lock();
+        let Some(count) = records.intents.get_mut(&name).filter(|_| !self.stays) else { return };
         *count = count.saturating_sub(1);
         if *count == 0 {
-            noted.intents.remove(&name);
+            records.intents.remove(&name);
             if let Err(error) = std::fs::remove_file(self.access.pulling.join(name)) {
-                tracing::warn!(%error, image = self.image, "the note of a pull can't be removed");
+                tracing::warn!(%error, image = self.image, "cannot remove a pull intent");
             }
         }
     }
@@ -237,13 +237,13 @@ impl SecretUsed {
     }
 }
 
-fn files(folder: &Path) -> Vec<(String, PathBuf)> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+fn files(directory: &Path) -> Vec<(String, PathBuf)> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let named = entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()));
     named.filter(|(name, _)| name.starts_with("sha256-")).collect()
 }
 
-/// Names of images hold what names of files may not.
+/// Image names contain characters that file names must not.
 fn file_name(image: &str) -> String {
     format!("sha256-{}", hexadecimal(&Sha256::digest(image)))
 }
@@ -252,12 +252,12 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn write(folder: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
+fn write(directory: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let beside = folder.join(format!(".{name}"));
-    std::fs::write(&beside, serde_json::to_vec(content).map_err(io::Error::other)?)?;
-    std::fs::rename(beside, folder.join(name))
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let temporary = directory.join(format!(".{name}"));
+    std::fs::write(&temporary, serde_json::to_vec(content).map_err(io::Error::other)?)?;
+    std::fs::rename(temporary, directory.join(name))
 }
 
 #[cfg(test)]
@@ -270,41 +270,41 @@ mod tests {
 
     #[test]
     fn an_image_is_for_those_who_brought_credentials() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let access = Access::open(folder.path());
-        let judge = |access: &Access, image: &str, id: &str, secrets: &[SecretUsed]| {
-            access.judge(image, id, &["r.io/loaded:1".to_owned()], || secrets.to_vec()).expect("judged")
+        let directory = tempfile::tempdir().expect("a directory");
+        let access = Access::open(directory.path());
+        let check = |access: &Access, image: &str, id: &str, secrets: &[SecretUsed]| {
+            access.check(image, id, &["r.io/loaded:1".to_owned()], || secrets.to_vec()).expect("checked")
         };
         let (good, renamed, renewed) = (secret("a", "1"), secret("b", "1"), secret("b", "2"));
-        assert_eq!(judge(&access, "r.io/old:1", "sha256:0", &[]), Verdict::NotPulledHere);
-        let intent = access.begin("r.io/own:1").expect("noted");
-        assert_eq!(judge(&access, "r.io/own:1", "sha256:1", &[]), Verdict::MustAuthenticate, "under way");
-        intent.fulfil("sha256:1", Some(good.clone())).expect("noted");
-        access.begin("r.io/free:1").and_then(|intent| intent.fulfil("sha256:2", None)).expect("noted");
-        drop(access.begin("r.io/failed:1").expect("noted"));
-        let _cut_off = access.begin("r.io/cut-off:1").expect("noted");
-        let reopened = Access::open(folder.path());
+        assert_eq!(check(&access, "r.io/old:1", "sha256:0", &[]), AccessDecision::NotPulledHere);
+        let intent = access.start_pull("r.io/own:1").expect("recorded");
+        assert_eq!(check(&access, "r.io/own:1", "sha256:1", &[]), AccessDecision::MustAuthenticate, "under way");
+        intent.complete("sha256:1", Some(good.clone())).expect("recorded");
+        access.start_pull("r.io/free:1").and_then(|intent| intent.complete("sha256:2", None)).expect("recorded");
+        drop(access.start_pull("r.io/failed:1").expect("recorded"));
+        let _cut_off = access.start_pull("r.io/cut-off:1").expect("recorded");
+        let reopened = Access::open(directory.path());
         for access in [&access, &reopened] {
             for (image, id, secrets, expected) in [
-                ("r.io/own:1", "sha256:1", vec![], Verdict::MustAuthenticate),
-                ("r.io/own:1", "sha256:1", vec![secret("c", "3")], Verdict::MustAuthenticate),
-                ("r.io/own:1", "sha256:1", vec![good.clone()], Verdict::Known),
-                ("r.io/own:2", "sha256:1", vec![renamed.clone()], Verdict::Known),
-                ("r.io/own:1", "sha256:1", vec![renewed.clone()], Verdict::Known),
-                ("r.io/other:1", "sha256:1", vec![good.clone()], Verdict::MustAuthenticate),
-                ("r.io/loaded:1", "sha256:1", vec![], Verdict::NotPulledHere),
-                ("r.io/free:1", "sha256:2", vec![], Verdict::Known),
-                ("r.io/same:1", "sha256:2", vec![], Verdict::Known),
-                ("r.io/failed:1", "sha256:3", vec![], Verdict::NotPulledHere),
-                ("r.io/cut-off:1", "sha256:3", vec![], Verdict::MustAuthenticate),
+                ("r.io/own:1", "sha256:1", vec![], AccessDecision::MustAuthenticate),
+                ("r.io/own:1", "sha256:1", vec![secret("c", "3")], AccessDecision::MustAuthenticate),
+                ("r.io/own:1", "sha256:1", vec![good.clone()], AccessDecision::Known),
+                ("r.io/own:2", "sha256:1", vec![renamed.clone()], AccessDecision::Known),
+                ("r.io/own:1", "sha256:1", vec![renewed.clone()], AccessDecision::Known),
+                ("r.io/other:1", "sha256:1", vec![good.clone()], AccessDecision::MustAuthenticate),
+                ("r.io/loaded:1", "sha256:1", vec![], AccessDecision::NotPulledHere),
+                ("r.io/free:1", "sha256:2", vec![], AccessDecision::Known),
+                ("r.io/same:1", "sha256:2", vec![], AccessDecision::Known),
+                ("r.io/failed:1", "sha256:3", vec![], AccessDecision::NotPulledHere),
+                ("r.io/cut-off:1", "sha256:3", vec![], AccessDecision::MustAuthenticate),
             ] {
-                assert_eq!(judge(access, image, id, &secrets), expected, "{image} {secrets:?}");
+                assert_eq!(check(access, image, id, &secrets), expected, "{image} {secrets:?}");
             }
         }
         assert_eq!(reopened.counts(), (1, 2));
-        drop(reopened.begin("r.io/cut-off:1").expect("noted"));
+        drop(reopened.start_pull("r.io/cut-off:1").expect("recorded"));
         reopened.keep_only(["sha256:2"].into_iter());
         assert_eq!(reopened.counts(), (0, 1));
-        assert_eq!(judge(&reopened, "r.io/own:1", "sha256:1", &[]), Verdict::NotPulledHere);
+        assert_eq!(check(&reopened, "r.io/own:1", "sha256:1", &[]), AccessDecision::NotPulledHere);
     }
 }

@@ -1,4 +1,4 @@
-//! Removing images nobody uses when the disk fills up, the longest unused first.
+//! Image garbage collection: removes unused images when the disk fills up, least recently used first.
 
 use std::collections::HashSet;
 
@@ -8,11 +8,11 @@ use knarr_cri::messages::{ContainerFilter, Image};
 use crate::context::Context;
 use crate::filesystem::usage_of;
 
-/// An image just pulled may be about to be used.
-const YOUNGEST: SignedDuration = SignedDuration::from_mins(2);
+/// A recently used image may be needed again soon.
+const MIN_AGE: SignedDuration = SignedDuration::from_mins(2);
 
-/// Frees space if the file system of the images is fuller than it may be. Returns how much was freed; `all` removes every
-/// unused image whatever the fill.
+/// Frees space if the image file system is fuller than the high threshold. Returns the freed bytes; `all` removes every
+/// unused image.
 pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String> {
     let info = context.runtime.image_fs_info().await.map_err(|error| error.to_string())?;
     let point = info.image_filesystems.first().and_then(|usage| usage.fs_id.as_ref()).map(|id| id.mountpoint.clone());
@@ -24,28 +24,29 @@ pub async fn collect_garbage(context: &Context, all: bool) -> Result<u64, String
         return Ok(0);
     }
     let low = u64::from(low.min(high));
-    let wanted = if all { u64::MAX } else { (usage.capacity * (100 - low) / 100).saturating_sub(usage.available) };
+    let bytes_to_free =
+        if all { u64::MAX } else { (usage.capacity * (100 - low) / 100).saturating_sub(usage.available) };
     let images = context.runtime.list_images().await.map_err(|error| error.to_string())?;
-    context.images.keep_records_of(context, images.iter().map(|image| image.id.as_str()));
+    context.images.remove_stale_records(context, images.iter().map(|image| image.id.as_str()));
     let containers =
         context.runtime.list_containers(ContainerFilter::default()).await.map_err(|error| error.to_string())?;
     let pinned = context.runtime.pinned_images().await.map_err(|error| error.to_string())?;
     let images = images.into_iter().filter(|image| !is_pinned(image, &pinned)).collect();
     let used: HashSet<String> = containers.into_iter().map(|container| container.image_ref).collect();
     let mut freed = 0;
-    for image in choose(images, &used, |id| context.images.last_used(id), Timestamp::now(), wanted) {
+    for image in choose(images, &used, |id| context.images.last_used(id), Timestamp::now(), bytes_to_free) {
         match context.runtime.remove_image(&image.id).await {
             Ok(()) => {
                 freed += image.size;
                 context.metrics.count("kubelet_image_garbage_collected_total", &[("reason", "space")]);
             }
-            Err(error) => tracing::warn!(%error, image = image.id, "an image can't be removed"),
+            Err(error) => tracing::warn!(%error, image = image.id, "cannot remove an image"),
         }
     }
     Ok(freed)
 }
 
-/// Whether the image, by any of its names, is one that is to stay.
+/// Whether the image is pinned by any of its names.
 fn is_pinned(image: &Image, pinned: &HashSet<String>) -> bool {
     image.pinned || image.repo_tags.iter().chain(&image.repo_digests).any(|name| pinned.contains(name))
 }
@@ -55,20 +56,20 @@ fn choose(
     used: &HashSet<String>,
     last_used: impl Fn(&str) -> Option<Timestamp>,
     now: Timestamp,
-    wanted: u64,
+    bytes_to_free: u64,
 ) -> Vec<Image> {
     let mut unused: Vec<Image> = images
         .into_iter()
         .filter(|image| !used.contains(&image.id))
         .filter(|image| !image.repo_tags.iter().any(|tag| tag == knarr_cri::containerd::PAUSE_IMAGE))
-        .filter(|image| last_used(&image.id).is_none_or(|at| now.duration_since(at) >= YOUNGEST))
+        .filter(|image| last_used(&image.id).is_none_or(|at| now.duration_since(at) >= MIN_AGE))
         .collect();
     unused.sort_by_key(|image| last_used(&image.id).map_or(i64::MIN, Timestamp::as_second));
     let mut sum = 0u64;
     unused
         .into_iter()
         .take_while(|image| {
-            let needed = sum < wanted;
+            let needed = sum < bytes_to_free;
             sum = sum.saturating_add(image.size);
             needed
         })
@@ -108,8 +109,8 @@ mod tests {
             "just" => Some(at(990)),
             _ => None,
         };
-        let names = |wanted| -> Vec<String> {
-            choose(images.clone(), &used, last, at(1000), wanted).into_iter().map(|image| image.id).collect()
+        let names = |bytes_to_free| -> Vec<String> {
+            choose(images.clone(), &used, last, at(1000), bytes_to_free).into_iter().map(|image| image.id).collect()
         };
         assert_eq!(names(5), ["old"]);
         assert_eq!(names(15), ["old", "new"]);

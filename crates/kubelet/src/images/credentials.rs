@@ -1,4 +1,4 @@
-//! Which credentials of a pod's secrets are for the registry of an image.
+//! Finds the credentials for an image's registry in a pod's pull secrets.
 
 use base64::Engine;
 use knarr_cri::messages::AuthConfig;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 use super::access::SecretUsed;
 use crate::objects::Content;
 
-/// A secret that a pod names, and where it lies.
+/// A pull secret of a pod.
 pub struct PullSecret {
     pub namespace: String,
     pub name: String,
     pub content: Arc<Content>,
 }
 
-/// What to show a registry, and whose it is.
+/// Credentials for a registry and the secret they come from.
 pub struct Credentials {
     pub auth: AuthConfig,
     pub source: SecretUsed,
@@ -39,24 +39,24 @@ struct Entry {
     auth: String,
 }
 
-/// The most specific first, whichever secret it is in; those for the same place in the order of the secrets. A secret
-/// that can't be read holds none.
+/// The matching credentials of all secrets, most specific first; equal ones in the order of the secrets. Unreadable
+/// secrets are skipped.
 pub fn matching(secrets: &[PullSecret], image: &str) -> Vec<Credentials> {
     let entries: Vec<(String, Credentials)> = secrets
         .iter()
         .flat_map(|secret| entries_of(&secret.content).into_iter().map(move |entry| (secret, entry)))
-        .map(|(secret, (server, entry))| (place_named(&server), credentials(secret, entry)))
+        .map(|(secret, (server, entry))| (normalized_server(&server), credentials(secret, entry)))
         .collect();
-    let place = place_of(image);
-    let (mut found, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(named, _)| covers(named, &place));
-    if found.is_empty() && place.starts_with("docker.io/") {
+    let repository = repository_of(image);
+    let (mut found, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|(named, _)| covers(named, &repository));
+    if found.is_empty() && repository.starts_with("docker.io/") {
         found = others.into_iter().filter(|(named, _)| named == DEFAULT_REGISTRY).collect();
     }
     found.sort_by(|(one, _), (other, _)| other.cmp(one));
     found.into_iter().map(|(_, credentials)| credentials).collect()
 }
 
-/// Under this name Docker keeps what is for its own registry.
+/// Docker's name for its own registry.
 const DEFAULT_REGISTRY: &str = "index.docker.io";
 
 fn entries_of(secret: &Content) -> BTreeMap<String, Entry> {
@@ -74,7 +74,7 @@ fn entries_of(secret: &Content) -> BTreeMap<String, Entry> {
     entries.unwrap_or_default()
 }
 
-/// The registry is not told to the runtime, which takes only URLs for it: what is sent is for this image in any case.
+/// Leaves out the registry, as the runtime only accepts a URL there and the credentials are for this image anyway.
 fn credentials(secret: &PullSecret, entry: Entry) -> Credentials {
     let (username, password) = match decoded(&entry.auth) {
         Some(both) => both,
@@ -101,7 +101,7 @@ fn decoded(auth: &str) -> Option<(String, String)> {
 }
 
 /// Registry and path without tag and digest; a bare name belongs to Docker's registry.
-pub fn place_of(image: &str) -> String {
+pub fn repository_of(image: &str) -> String {
     let path = image.split('@').next().unwrap_or_default();
     let path = match path.rsplit_once('/') {
         Some((front, last)) => format!("{front}/{}", last.split(':').next().unwrap_or_default()),
@@ -120,27 +120,28 @@ pub fn place_of(image: &str) -> String {
 }
 
 /// `https://host/v1/`, `host`, `host/path` and `*.host` are all in use.
-fn place_named(server: &str) -> String {
-    let place = server.strip_prefix("https://").or_else(|| server.strip_prefix("http://")).unwrap_or(server);
-    let (host, path) = place.split_once('/').unwrap_or((place, ""));
+fn normalized_server(server: &str) -> String {
+    let repository = server.strip_prefix("https://").or_else(|| server.strip_prefix("http://")).unwrap_or(server);
+    let (host, path) = repository.split_once('/').unwrap_or((repository, ""));
     let path = path.strip_prefix("v1/").or_else(|| path.strip_prefix("v2/")).unwrap_or(path);
     if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") }
 }
 
-/// Stars stand in the names of hosts alone; a path covers all that begins with it.
-fn covers(named: &str, place: &str) -> bool {
+/// Wildcards are allowed in host names only; a path matches every path with that prefix.
+fn covers(named: &str, repository: &str) -> bool {
     let (host, path) = named.split_once('/').unwrap_or((named, ""));
-    let (place_host, place_path) = place.split_once('/').unwrap_or((place, ""));
-    let ((host, port), (place_host, place_port)) = (split_port(host), split_port(place_host));
-    let (parts, place_parts): (Vec<&str>, Vec<&str>) = (host.split('.').collect(), place_host.split('.').collect());
-    let same_host = parts.len() == place_parts.len()
-        && parts.iter().zip(&place_parts).all(|(part, found)| match part.split_once('*') {
+    let (repository_host, repository_path) = repository.split_once('/').unwrap_or((repository, ""));
+    let ((host, port), (repository_host, repository_port)) = (split_port(host), split_port(repository_host));
+    let (parts, repository_parts): (Vec<&str>, Vec<&str>) =
+        (host.split('.').collect(), repository_host.split('.').collect());
+    let same_host = parts.len() == repository_parts.len()
+        && parts.iter().zip(&repository_parts).all(|(part, found)| match part.split_once('*') {
             Some((front, back)) => {
                 found.len() >= front.len() + back.len() && found.starts_with(front) && found.ends_with(back)
             }
             None => part == found,
         });
-    same_host && port == place_port && place_path.starts_with(path)
+    same_host && port == repository_port && repository_path.starts_with(path)
 }
 
 fn split_port(host: &str) -> (&str, &str) {
@@ -165,7 +166,7 @@ mod tests {
             ("localhost:5000", "localhost:5000/a@sha256:0", true),
             ("docker.io", "busybox", true),
         ] {
-            assert_eq!(covers(&place_named(server), &place_of(image)), expected, "{server} {image}");
+            assert_eq!(covers(&normalized_server(server), &repository_of(image)), expected, "{server} {image}");
         }
     }
 

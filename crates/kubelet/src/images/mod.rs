@@ -1,4 +1,4 @@
-//! Making an image present before a container needs it, and taking away what nobody needs.
+//! Pulls images before containers start, and removes unused ones.
 
 mod access;
 mod collect;
@@ -19,14 +19,14 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::context::Context;
-use crate::objects::Interest;
-use crate::pod;
 use crate::journey_events;
-use access::{Access, Verdict};
+use crate::objects::Subscription;
+use crate::pod;
+use access::{Access, AccessDecision};
 use credentials::PullSecret;
-use pull::{Pulled, Refusal};
+use pull::{PullFailure, Pulled};
 
-/// Why an image is not there: what the container's status shows, and when to try again.
+/// Why an image is not available: reason and message of the container's status, and when to retry.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ImageFailure {
     pub reason: &'static str,
@@ -40,9 +40,9 @@ pub struct Images(Arc<Inner>);
 struct Inner {
     pulls: Semaphore,
     failures: Mutex<HashMap<(String, String), Failure>>,
-    /// When the first pull for a pod began and the last one ended, by the pod's uid.
+    /// When the first pull for a pod started and the last one finished, by the pod's uid.
     pulling: Mutex<HashMap<String, (Timestamp, Timestamp)>>,
-    /// When an image was last known to be in use, for the choice of what goes first.
+    /// When an image was last used, for garbage collection.
     last_used: Mutex<HashMap<String, Timestamp>>,
     access: Access,
 }
@@ -50,18 +50,18 @@ struct Inner {
 struct Failure {
     delay: Duration,
     at: Timestamp,
-    refusal: Refusal,
+    failure: PullFailure,
 }
 
-pub const PULLS_AT_ONCE: usize = 8;
-const FIRST_DELAY: Duration = Duration::from_secs(10);
-const LONGEST_DELAY: Duration = Duration::from_secs(300);
+pub const MAX_PARALLEL_PULLS: usize = 8;
+const INITIAL_BACKOFF: Duration = Duration::from_secs(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(300);
 
 impl Images {
     /// `root` is where the node keeps its state.
     pub fn open(root: &Path) -> Self {
         Self(Arc::new(Inner {
-            pulls: Semaphore::new(PULLS_AT_ONCE),
+            pulls: Semaphore::new(MAX_PARALLEL_PULLS),
             failures: Mutex::default(),
             pulling: Mutex::default(),
             last_used: Mutex::default(),
@@ -69,13 +69,13 @@ impl Images {
         }))
     }
 
-    /// The image of a container, pulled first if the policy or its absence asks for it.
+    /// The image of a container. Pulls it if the policy or its absence requires that.
     pub async fn ensure(
         &self,
         context: &Context,
         pod: &Pod,
         container: &Container,
-        objects: &Interest,
+        objects: &Subscription,
         sandbox: PodSandboxConfig,
     ) -> Result<Image, ImageFailure> {
         let step = journey_events::image(pod, &container.name, container.image.as_deref().unwrap_or_default());
@@ -92,29 +92,30 @@ impl Images {
         context: &Context,
         pod: &Pod,
         container: &Container,
-        objects: &Interest,
+        objects: &Subscription,
         sandbox: PodSandboxConfig,
     ) -> Result<Image, ImageFailure> {
         let now = Timestamp::now();
         let later =
             |delay: Duration| now.saturating_add(SignedDuration::try_from(delay).unwrap_or_default()).unwrap_or(now);
-        let asked = container.image.as_deref().unwrap_or_default();
-        let name = with_tag(asked).ok_or_else(|| {
-            let why = why_invalid(asked);
-            let message =
-                format!("Failed to apply default image tag \"{asked}\": couldn't parse image name \"{asked}\": {why}");
+        let reference = container.image.as_deref().unwrap_or_default();
+        let name = with_tag(reference).ok_or_else(|| {
+            let why = why_invalid(reference);
+            let message = format!(
+                "Failed to apply default image tag \"{reference}\": couldn't parse image name \"{reference}\": {why}"
+            );
             context.container_event(pod, &container.name, true, "InspectFailed", message.clone());
-            ImageFailure { reason: "InvalidImageName", message, retry_at: later(FIRST_DELAY) }
+            ImageFailure { reason: "InvalidImageName", message, retry_at: later(INITIAL_BACKOFF) }
         })?;
         let inspected = find(context, &name).await;
         let present = inspected.map_err(|message| {
             context.container_event(pod, &container.name, true, "InspectFailed", message.clone());
-            ImageFailure { reason: "ImageInspectError", message, retry_at: later(FIRST_DELAY) }
+            ImageFailure { reason: "ImageInspectError", message, retry_at: later(INITIAL_BACKOFF) }
         })?;
         let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_policy(&name));
         let secrets = pull::secrets(context, pod, objects).await;
         let usable =
-            present.as_ref().filter(|image| policy != "Always" && self.may_use(context, asked, image, &secrets));
+            present.as_ref().filter(|image| policy != "Always" && self.may_use(context, reference, image, &secrets));
         let must_pull = match (policy, &present) {
             ("Never", None) => "unknown",
             _ if usable.is_some() => "false",
@@ -127,51 +128,51 @@ impl Images {
         ];
         context.metrics.count("kubelet_image_manager_ensure_image_requests_total", &labels);
         if let Some(image) = usable {
-            self.note_use(&image.id);
+            self.record_use(&image.id);
             step.record("found", "was there");
             let message =
-                format!("Container image \"{asked}\" already present on machine and can be accessed by the pod");
+                format!("Container image \"{reference}\" already present on machine and can be accessed by the pod");
             context.container_event(pod, &container.name, false, "Pulled", message);
             return Ok(image.clone());
         }
         if policy == "Never" {
-            let message = format!("Container image \"{asked}\" is not present with pull policy of Never");
+            let message = format!("Container image \"{reference}\" is not present with pull policy of Never");
             context.container_event(pod, &container.name, true, "ErrImageNeverPull", message.clone());
-            return Err(ImageFailure { reason: "ErrImageNeverPull", message, retry_at: later(FIRST_DELAY) });
+            return Err(ImageFailure { reason: "ErrImageNeverPull", message, retry_at: later(INITIAL_BACKOFF) });
         }
         let key = (pod::uid(pod).to_string(), name.clone());
-        if let Some((until, Refusal { reason, message: why })) = self.backing_off(&key, now) {
-            let message = format!("Back-off pulling image \"{asked}\"");
+        if let Some((until, PullFailure { reason, message: why })) = self.backing_off(&key, now) {
+            let message = format!("Back-off pulling image \"{reference}\"");
             context.container_event(pod, &container.name, false, "BackOff", message.clone());
             let message = format!("{message}: {reason}: {why}");
             return Err(ImageFailure { reason: "ImagePullBackOff", message, retry_at: until });
         }
-        context.container_event(pod, &container.name, false, "Pulling", format!("Pulling image \"{asked}\""));
-        let intent = self.0.access.begin(asked).map_err(|error| {
+        context.container_event(pod, &container.name, false, "Pulling", format!("Pulling image \"{reference}\""));
+        let intent = self.0.access.start_pull(reference).map_err(|error| {
             let message = format!(
-                "Failed to record image pull intent for container image \"{asked}\": failed to record image pull intent: {error}"
+                "Failed to record image pull intent for container image \"{reference}\": failed to record image pull intent: {error}"
             );
-            ImageFailure { reason: "ErrImagePull", message, retry_at: later(FIRST_DELAY) }
+            ImageFailure { reason: "ErrImagePull", message, retry_at: later(INITIAL_BACKOFF) }
         })?;
         let pulled = self.pull(context, pod, &name, &secrets, sandbox).await;
         match &pulled {
             Ok(pulled) => {
-                if let Err(error) = intent.fulfil(&pulled.image.id, pulled.secret.clone()) {
-                    tracing::warn!(%error, image = asked, "how the image was pulled can't be noted");
+                if let Err(error) = intent.complete(&pulled.image.id, pulled.secret.clone()) {
+                    tracing::warn!(%error, image = reference, "cannot record how the image was pulled");
                 }
             }
             Err(_) => drop(intent),
         }
-        self.tell_counts(context);
+        self.record_counts(context);
         match pulled {
             Ok(Pulled { image, pulling, whole, .. }) => {
                 self.0.failures.lock().remove(&key);
-                self.note_use(&image.id);
+                self.record_use(&image.id);
                 let labels = [("image_size_in_bytes", size_label(image.size))];
                 context.metrics.observe("kubelet_image_pull_duration_seconds", &labels, pulling);
                 step.record("found", "pulled");
                 let message = format!(
-                    "Successfully pulled image \"{asked}\" in {} ({} including waiting). Image size: {} bytes.",
+                    "Successfully pulled image \"{reference}\" in {} ({} including waiting). Image size: {} bytes.",
                     rounded(pulling),
                     rounded(whole),
                     image.size
@@ -180,11 +181,11 @@ impl Images {
                 Ok(image)
             }
             Err(why) => {
-                let message = format!("Failed to pull image \"{asked}\": {why}");
+                let message = format!("Failed to pull image \"{reference}\": {why}");
                 context.container_event(pod, &container.name, true, "Failed", message);
-                let refusal = pull::judge(asked, why);
-                let (reason, message) = (refusal.reason, refusal.message.clone());
-                let retry_at = self.note_failure(key, refusal, Timestamp::now());
+                let failure = pull::classify(reference, why);
+                let (reason, message) = (failure.reason, failure.message.clone());
+                let retry_at = self.record_failure(key, failure, Timestamp::now());
                 Err(ImageFailure { reason, message, retry_at })
             }
         }
@@ -194,27 +195,27 @@ impl Images {
         &self,
         context: &Context,
         pod: &Pod,
-        stand_in: &Container,
-        objects: &Interest,
+        container: &Container,
+        objects: &Subscription,
     ) -> Result<Image, String> {
-        let ensured = self.ensure(context, pod, stand_in, objects, PodSandboxConfig::default()).await;
+        let ensured = self.ensure(context, pod, container, objects, PodSandboxConfig::default()).await;
         ensured.map_err(|failure| failure.message)
     }
 
-    /// Whether the pod may use the image that is there without asking its registry again.
-    fn may_use(&self, context: &Context, asked: &str, image: &Image, secrets: &[PullSecret]) -> bool {
-        let own = || credentials::matching(secrets, asked).into_iter().map(|one| one.source).collect();
+    /// Whether the pod may use the local image without pulling it again.
+    fn may_use(&self, context: &Context, reference: &str, image: &Image, secrets: &[PullSecret]) -> bool {
+        let own = || credentials::matching(secrets, reference).into_iter().map(|one| one.source).collect();
         let names: Vec<String> = image.repo_tags.iter().chain(&image.repo_digests).cloned().collect();
-        let verdict = self.0.access.judge(asked, &image.id, &names, own);
-        if let Err(error) = &verdict {
-            tracing::warn!(%error, image = asked, "who may use the image can't be noted");
+        let decision = self.0.access.check(reference, &image.id, &names, own);
+        if let Err(error) = &decision {
+            tracing::warn!(%error, image = reference, "cannot record who may use the image");
         }
-        let label = verdict.as_ref().map_or("error", |verdict| verdict.label());
+        let label = decision.as_ref().map_or("error", |decision| decision.label());
         context.metrics.count("kubelet_imagemanager_image_mustpull_checks_total", &[("result", label)]);
-        verdict.is_ok_and(|verdict| verdict != Verdict::MustAuthenticate)
+        decision.is_ok_and(|decision| decision != AccessDecision::MustAuthenticate)
     }
 
-    fn tell_counts(&self, context: &Context) {
+    fn record_counts(&self, context: &Context) {
         let (intents, records) = self.0.access.counts();
         context.metrics.set("kubelet_imagemanager_ondisk_pullintents", &[], intents as f64);
         context.metrics.set("kubelet_imagemanager_ondisk_pulledrecords", &[], records as f64);
@@ -228,37 +229,37 @@ impl Images {
         secrets: &[PullSecret],
         sandbox: PodSandboxConfig,
     ) -> Result<Pulled, String> {
-        let asked = std::time::Instant::now();
-        let begun_pulling = Timestamp::now();
-        let pulled = pull::in_turn(context, &self.0.pulls, name, secrets, sandbox, asked).await;
+        let queued_at = std::time::Instant::now();
+        let pull_started = Timestamp::now();
+        let pulled = pull::in_turn(context, &self.0.pulls, name, secrets, sandbox, queued_at).await;
         let mut spans = self.0.pulling.lock();
-        let span = spans.entry(pod::uid(pod).to_string()).or_insert((begun_pulling, begun_pulling));
+        let span = spans.entry(pod::uid(pod).to_string()).or_insert((pull_started, pull_started));
         span.1 = Timestamp::now();
         pulled
     }
 
-    fn backing_off(&self, key: &(String, String), now: Timestamp) -> Option<(Timestamp, Refusal)> {
+    fn backing_off(&self, key: &(String, String), now: Timestamp) -> Option<(Timestamp, PullFailure)> {
         let failures = self.0.failures.lock();
         let failure = failures.get(key)?;
         let until = failure.at.saturating_add(SignedDuration::try_from(failure.delay).ok()?).ok()?;
-        (until > now).then(|| (until, failure.refusal.clone()))
+        (until > now).then(|| (until, failure.failure.clone()))
     }
 
-    fn note_failure(&self, key: (String, String), refusal: Refusal, now: Timestamp) -> Timestamp {
+    fn record_failure(&self, key: (String, String), failure: PullFailure, now: Timestamp) -> Timestamp {
         let mut failures = self.0.failures.lock();
-        let delay = failures.get(&key).map_or(FIRST_DELAY, |known| (known.delay * 2).min(LONGEST_DELAY));
-        failures.insert(key, Failure { delay, at: now, refusal });
-        // The status shows the failure for a moment before it shows the back-off.
+        let delay = failures.get(&key).map_or(INITIAL_BACKOFF, |known| (known.delay * 2).min(MAX_BACKOFF));
+        failures.insert(key, Failure { delay, at: now, failure });
+        // The status shows the failure briefly before it shows the back-off.
         now.saturating_add(SignedDuration::from_millis(1500)).unwrap_or(now)
     }
 
-    /// Forgets how all images but those that are there were pulled.
-    pub(crate) fn keep_records_of<'a>(&self, context: &Context, there: impl Iterator<Item = &'a str>) {
+    /// Removes the pull records of images that are gone.
+    pub(crate) fn remove_stale_records<'a>(&self, context: &Context, there: impl Iterator<Item = &'a str>) {
         self.0.access.keep_only(there);
-        self.tell_counts(context);
+        self.record_counts(context);
     }
 
-    pub fn note_use(&self, id: &str) {
+    pub fn record_use(&self, id: &str) {
         self.0.last_used.lock().insert(id.to_string(), Timestamp::now());
     }
 
@@ -266,7 +267,7 @@ impl Images {
         self.0.last_used.lock().get(id).copied()
     }
 
-    /// How long a pod waited for its images.
+    /// How long a pod's images took to pull.
     pub fn time_pulling(&self, uid: &str) -> Duration {
         let span = self.0.pulling.lock().get(uid).copied();
         span.map_or(Duration::ZERO, |(from, to)| knarr_client::time::until(from, to))
@@ -278,21 +279,21 @@ impl Images {
     }
 }
 
-/// The image if the runtime has it, or has it once all archives are in.
+/// The image if the runtime has it, possibly after the image archives are imported.
 async fn find(context: &Context, name: &str) -> Result<Option<Image>, String> {
     let mut loaded = context.settings.images_loaded.clone();
     loop {
         let was_loaded = *loaded.borrow_and_update();
         let found = context.runtime.image_status(name).await;
         let found = found.map_err(|error| format!("Failed to inspect image \"{name}\": {}", error.rpc_message()))?;
-        // Whoever loads the archives may end without a word; then nothing more will come.
+        // If the importer stops without a message, no more images will come.
         if found.is_some() || was_loaded || loaded.changed().await.is_err() {
             return Ok(found);
         }
     }
 }
 
-/// The sizes by which pulls are told apart.
+/// The size label of the pull duration metric.
 fn size_label(size: u64) -> &'static str {
     const GIGABYTE: u64 = 1 << 30;
     const BOUNDS: [(u64, &str); 11] = [
@@ -326,7 +327,7 @@ fn default_policy(name: &str) -> &'static str {
     if name.ends_with(":latest") { "Always" } else { "IfNotPresent" }
 }
 
-/// What is wrong with a reference. Capitals are the mistake most often made, and told of.
+/// Why a reference is invalid. Capital letters, the most frequent mistake, get their own message.
 fn why_invalid(name: &str) -> String {
     let wrong = "invalid reference format".to_string();
     let path = name.split_once('@').map_or(name, |(path, _)| path);
@@ -344,7 +345,7 @@ fn why_invalid(name: &str) -> String {
     }
 }
 
-/// The reference with `:latest` where it names neither tag nor digest; none if it is no reference at all.
+/// The reference, with `:latest` if it has neither tag nor digest; none if it is invalid.
 fn with_tag(name: &str) -> Option<String> {
     let (path, digest) = name.split_once('@').map_or((name, None), |(path, digest)| (path, Some(digest)));
     let last = path.rsplit('/').next()?;

@@ -1,4 +1,4 @@
-//! One pull of an image, with each of the credentials that may be for it.
+//! Pulls one image, trying all matching credentials in turn.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use super::access::SecretUsed;
 use super::credentials::{self, PullSecret};
 use crate::context::Context;
-use crate::objects::{Subscription, Kind};
+use crate::objects::{Kind, Subscription};
 use crate::pod;
 
 pub struct Pulled {
@@ -17,18 +17,18 @@ pub struct Pulled {
     /// The secret that was needed.
     pub secret: Option<SecretUsed>,
     pub pulling: Duration,
-    /// With the time spent waiting for other pulls.
+    /// Including the time spent waiting for other pulls.
     pub whole: Duration,
 }
 
-/// StopReason a pull failed, as the container's status shows it.
+/// Why a pull failed, as the container's status shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct PullFailure {
     pub reason: &'static str,
     pub message: String,
 }
 
-/// The secrets that the pod names. Those that can't be had are told of: the pull may do without.
+/// The pod's pull secrets. Missing ones get an event: the pull may succeed without them.
 pub async fn secrets(context: &Context, pod: &Pod, objects: &Subscription) -> Vec<PullSecret> {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     let namespace = pod::namespace(pod);
@@ -39,7 +39,7 @@ pub async fn secrets(context: &Context, pod: &Pod, objects: &Subscription) -> Ve
             Ok(Some(content)) => found.push(PullSecret { namespace: namespace.to_owned(), name, content }),
             Ok(None) => missing.push(name),
             Err(error) => {
-                tracing::warn!(%error, pod = pod::title(pod), "an image pull secret can't be read");
+                tracing::warn!(%error, pod = pod::title(pod), "cannot read an image pull secret");
                 missing.push(name);
             }
         }
@@ -60,50 +60,50 @@ pub async fn in_turn(
     name: &str,
     secrets: &[PullSecret],
     sandbox: PodSandboxConfig,
-    asked: Instant,
+    queued_at: Instant,
 ) -> Result<Pulled, String> {
     let _turn = turns.acquire().await.map_err(|error| error.to_string())?;
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut attempts: Vec<_> =
         credentials::matching(secrets, name).into_iter().map(|one| (Some(one.auth), Some(one.source))).collect();
     if attempts.is_empty() {
         attempts.push((None, None));
     }
-    let mut refusals = Vec::new();
+    let mut failures = Vec::new();
     for (auth, secret) in attempts {
         match context.runtime.pull_image(name, auth, sandbox.clone()).await {
             Ok(reference) => {
                 let image = context.runtime.image_status(&reference).await.map_err(|error| error.rpc_message())?;
                 let image = image.ok_or_else(|| format!("the pulled image {reference} is not there"))?;
-                return Ok(Pulled { image, secret, pulling: begun.elapsed(), whole: asked.elapsed() });
+                return Ok(Pulled { image, secret, pulling: started.elapsed(), whole: queued_at.elapsed() });
             }
-            Err(error) => refusals.push(error.pull_message()),
+            Err(error) => failures.push(error.pull_message()),
         }
     }
-    Err(together(refusals))
+    Err(together(failures))
 }
 
-/// Several reasons in brackets, each once.
-fn together(mut refusals: Vec<String>) -> String {
+/// Joins several distinct errors in brackets.
+fn together(mut failures: Vec<String>) -> String {
     let mut seen = std::collections::HashSet::new();
-    refusals.retain(|refusal| seen.insert(refusal.clone()));
-    match refusals.as_slice() {
+    failures.retain(|failure| seen.insert(failure.clone()));
+    match failures.as_slice() {
         [one] => one.clone(),
         several => format!("[{}]", several.join(", ")),
     }
 }
 
-/// Runtimes begin what they say with a word for what kind of failure it is.
-pub fn judge(image: &str, why: String) -> Refusal {
-    for (reason, words) in [
+/// Derives the reason from the prefix of the runtime's error message.
+pub fn classify(image: &str, why: String) -> PullFailure {
+    for (reason, text) in [
         ("RegistryUnavailable", "the registry is unavailable"),
         ("SignatureValidationFailed", "the signature validation failed"),
     ] {
         if let Some(rest) = why.strip_prefix(reason) {
-            return Refusal { reason, message: format!("image pull failed for {image} because {words}{rest}") };
+            return PullFailure { reason, message: format!("image pull failed for {image} because {text}{rest}") };
         }
     }
-    Refusal { reason: "ErrImagePull", message: why }
+    PullFailure { reason: "ErrImagePull", message: why }
 }
 
 #[cfg(test)]
@@ -124,7 +124,7 @@ mod tests {
                 "image pull failed for x because the registry is unavailable: down",
             ),
         ] {
-            assert_eq!(judge("x", why.to_owned()), Refusal { reason, message: message.to_owned() });
+            assert_eq!(classify("x", why.to_owned()), PullFailure { reason, message: message.to_owned() });
         }
     }
 }

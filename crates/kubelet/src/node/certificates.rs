@@ -1,4 +1,4 @@
-//! Certificates the node asks the API for: one to be known by, one to serve with. Both are renewed before they run out.
+//! Client and serving certificates that the node requests from the API and renews before they expire.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
@@ -18,26 +18,29 @@ use crate::settings::CertificateFiles;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    #[error("{path} can't be used")]
+    #[error("cannot use {path}")]
     File { path: PathBuf, source: io::Error },
-    #[error("a key or request can't be made")]
+    #[error("cannot create a key or signing request")]
     Make(#[from] rcgen::Error),
-    #[error("the signing request was refused by the API")]
+    #[error("the API server rejected the signing request")]
     Api(#[source] Box<kube::Error>),
     #[error("the signing request {name} was {verdict}: {message}")]
     Refused { name: String, verdict: String, message: String },
-    #[error("the certificate in {0} can't be read")]
+    #[error("cannot read the certificate in {0}")]
     Unreadable(PathBuf),
 }
 
-/// What a certificate is for.
+/// How long to wait for the approval of a signing request.
+const APPROVAL_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
+/// The purpose of a certificate.
 #[derive(Clone, Debug)]
 pub enum Purpose {
-    /// To be known to the API as this node.
+    /// Authenticates this node to the API server.
     Client,
-    /// To be known to the API as this node's network components.
+    /// Authenticates this node's network components to the API server.
     Network,
-    /// To serve the node's endpoints under these names and addresses.
+    /// Serves the node's endpoints under these names and addresses.
     Serving { names: Vec<String>, addresses: Vec<IpAddr> },
 }
 
@@ -65,7 +68,7 @@ impl Purpose {
         }
     }
 
-    /// The group and the name that the certificate is for.
+    /// The group and the name in the certificate's subject.
     fn subject(&self, node: &str) -> (&'static str, String) {
         match self {
             Self::Client | Self::Serving { .. } => ("system:nodes", format!("system:node:{node}")),
@@ -74,27 +77,28 @@ impl Purpose {
     }
 }
 
-pub fn files(folder: &Path, purpose: &Purpose) -> CertificateFiles {
+/// The paths of a certificate and its key.
+pub fn files(directory: &Path, purpose: &Purpose) -> CertificateFiles {
     let name = purpose.file_name();
-    CertificateFiles { certificate: folder.join(format!("{name}.crt")), key: folder.join(format!("{name}.key")) }
+    CertificateFiles { certificate: directory.join(format!("{name}.crt")), key: directory.join(format!("{name}.key")) }
 }
 
-/// The pair on disk if it is good for a while, else a new one, asked of the API and waited for until someone approves.
+/// The pair on disk if it is not due for renewal. Otherwise requests a new one and waits for its approval.
 pub async fn ensure(
     client: &Client,
     node: &str,
-    folder: &Path,
+    directory: &Path,
     purpose: &Purpose,
 ) -> Result<CertificateFiles, CertificateError> {
-    let files = files(folder, purpose);
+    let files = files(directory, purpose);
     if files.key.exists() && renew_at(&files.certificate).is_ok_and(|at| at > Timestamp::now()) {
         return Ok(files);
     }
-    request(client, node, folder, purpose).await?;
+    request(client, node, directory, purpose).await?;
     Ok(files)
 }
 
-/// When a certificate should be replaced: at once if the node has moved since, else when it is to be renewed.
+/// When a certificate must be replaced: at once if the node's addresses changed, otherwise when it is due for renewal.
 fn due(certificate: &Path, purpose: &Purpose) -> Result<Timestamp, CertificateError> {
     match covers(certificate, purpose)? {
         true => renew_at(certificate),
@@ -102,22 +106,25 @@ fn due(certificate: &Path, purpose: &Purpose) -> Result<Timestamp, CertificateEr
     }
 }
 
-/// Whether a certificate is good for all names and addresses that are wanted.
+/// Whether a certificate has all requested names and addresses.
 fn covers(certificate: &Path, purpose: &Purpose) -> Result<bool, CertificateError> {
     use x509_parser::extensions::GeneralName;
     let Purpose::Serving { names, addresses } = purpose else { return Ok(true) };
     let unreadable = || CertificateError::Unreadable(certificate.to_path_buf());
     let pem = read(certificate)?;
     let parsed = pem.parse_x509().map_err(|_| unreadable())?;
-    let Some(shown) = parsed.subject_alternative_name().map_err(|_| unreadable())? else { return Ok(false) };
-    let shown = &shown.value.general_names;
-    let has_name = |name: &String| shown.iter().any(|own| matches!(own, GeneralName::DNSName(own) if own == name));
+    let Some(alternative_names) = parsed.subject_alternative_name().map_err(|_| unreadable())? else {
+        return Ok(false);
+    };
+    let alternative_names = &alternative_names.value.general_names;
+    let has_name =
+        |name: &String| alternative_names.iter().any(|own| matches!(own, GeneralName::DNSName(own) if own == name));
     let has_address = |address: &IpAddr| {
         let octets = match address {
             IpAddr::V4(address) => address.octets().to_vec(),
             IpAddr::V6(address) => address.octets().to_vec(),
         };
-        shown.iter().any(|own| matches!(own, GeneralName::IPAddress(own) if *own == octets))
+        alternative_names.iter().any(|own| matches!(own, GeneralName::IPAddress(own) if *own == octets))
     };
     Ok(names.iter().all(has_name) && addresses.iter().all(has_address))
 }
@@ -137,7 +144,7 @@ pub fn good_until(certificate: &Path) -> Result<Timestamp, CertificateError> {
     Timestamp::from_second(parsed.validity().not_after.timestamp()).map_err(|_| unreadable())
 }
 
-/// When a certificate should be renewed: at four fifths of its life.
+/// When a certificate should be renewed: after four fifths of its lifetime.
 pub fn renew_at(certificate: &Path) -> Result<Timestamp, CertificateError> {
     let unreadable = || CertificateError::Unreadable(certificate.to_path_buf());
     let pem = read(certificate)?;
@@ -145,30 +152,30 @@ pub fn renew_at(certificate: &Path) -> Result<Timestamp, CertificateError> {
     let validity = parsed.validity();
     let from = Timestamp::from_second(validity.not_before.timestamp()).map_err(|_| unreadable())?;
     let until = Timestamp::from_second(validity.not_after.timestamp()).map_err(|_| unreadable())?;
-    let life = until.duration_since(from);
-    from.checked_add(life * 4 / 5).map_err(|_| unreadable())
+    let lifetime = until.duration_since(from);
+    from.checked_add(lifetime * 4 / 5).map_err(|_| unreadable())
 }
 
-/// Renews a certificate for as long as the node lives, and tells `renewed` of each new one and of each try that failed.
+/// Renews a certificate forever. Calls `renewed` with each new one and after each failed attempt.
 pub async fn keep(
     client: Client,
     node: String,
-    folder: PathBuf,
+    directory: PathBuf,
     purpose: Purpose,
     renewed: impl Fn(Result<&CertificateFiles, ()>) + Send,
 ) {
-    let files = files(&folder, &purpose);
+    let files = files(&directory, &purpose);
     loop {
         let due = due(&files.certificate, &purpose).unwrap_or_else(|_| Timestamp::now());
         tokio::time::sleep(knarr_client::time::until(Timestamp::now(), due)).await;
-        match request(&client, &node, &folder, &purpose).await {
+        match request(&client, &node, &directory, &purpose).await {
             Ok(()) => {
-                tracing::info!(certificate = %files.certificate.display(), "a certificate was renewed");
+                tracing::info!(certificate = %files.certificate.display(), "renewed a certificate");
                 renewed(Ok(&files));
             }
             Err(error) => {
                 tracing::warn!(%error, source = ?std::error::Error::source(&error).map(ToString::to_string),
-                    "a certificate can't be renewed yet");
+                    "cannot renew a certificate yet");
                 renewed(Err(()));
                 tokio::time::sleep(Duration::from_secs(30)).await;
             }
@@ -176,7 +183,7 @@ pub async fn keep(
     }
 }
 
-async fn request(client: &Client, node: &str, folder: &Path, purpose: &Purpose) -> Result<(), CertificateError> {
+async fn request(client: &Client, node: &str, directory: &Path, purpose: &Purpose) -> Result<(), CertificateError> {
     let key = KeyPair::generate()?;
     let mut parameters = CertificateParams::new(Vec::<String>::new())?;
     parameters.distinguished_name = rcgen::DistinguishedName::new();
@@ -191,20 +198,20 @@ async fn request(client: &Client, node: &str, folder: &Path, purpose: &Purpose) 
     }
     let pem = parameters.serialize_request(&key)?.pem()?;
     let certificate = sign(client, pem, purpose).await?;
-    let files = files(folder, purpose);
-    std::fs::create_dir_all(folder).map_err(|source| CertificateError::File { path: folder.into(), source })?;
-    write_beside(&files.key, key.serialize_pem().as_bytes())?;
-    write_beside(&files.certificate, &certificate)?;
-    put_in_place(&files.key)?;
-    put_in_place(&files.certificate)
+    let files = files(directory, purpose);
+    std::fs::create_dir_all(directory).map_err(|source| CertificateError::File { path: directory.into(), source })?;
+    write_temporary(&files.key, key.serialize_pem().as_bytes())?;
+    write_temporary(&files.certificate, &certificate)?;
+    install(&files.key)?;
+    install(&files.certificate)
 }
 
-/// Ends what an earlier life was killed in: a new certificate whose key is in place already follows it. To be called
-/// before a pair is used for the first time.
-pub fn settle(folder: &Path, purpose: &Purpose) -> Result<(), CertificateError> {
-    let files = files(folder, purpose);
-    match beside(&files.certificate).exists() && !beside(&files.key).exists() {
-        true => put_in_place(&files.certificate),
+/// Finishes a replacement that a previous process was killed in: if the new key is in place, installs its certificate.
+/// Call this before a pair is used for the first time.
+pub fn finish_replacement(directory: &Path, purpose: &Purpose) -> Result<(), CertificateError> {
+    let files = files(directory, purpose);
+    match temporary_path(&files.certificate).exists() && !temporary_path(&files.key).exists() {
+        true => install(&files.certificate),
         false => Ok(()),
     }
 }
@@ -212,7 +219,7 @@ pub fn settle(folder: &Path, purpose: &Purpose) -> Result<(), CertificateError> 
 async fn sign(client: &Client, pem: String, purpose: &Purpose) -> Result<Vec<u8>, CertificateError> {
     let requests: Api<CertificateSigningRequest> = Api::all(client.clone());
     let api = |error: kube::Error| CertificateError::Api(Box::new(error));
-    let wanted = CertificateSigningRequest {
+    let request = CertificateSigningRequest {
         metadata: ObjectMeta { generate_name: Some("csr-".into()), ..Default::default() },
         spec: CertificateSigningRequestSpec {
             request: ByteString(pem.into_bytes()),
@@ -222,10 +229,10 @@ async fn sign(client: &Client, pem: String, purpose: &Purpose) -> Result<Vec<u8>
         },
         status: None,
     };
-    let created = requests.create(&PostParams::default(), &wanted).await.map_err(api)?;
+    let created = requests.create(&PostParams::default(), &request).await.map_err(api)?;
     let name = created.metadata.name.unwrap_or_default();
-    let begun = Timestamp::now();
-    let mut pause = Duration::from_millis(50);
+    let deadline = tokio::time::Instant::now() + APPROVAL_TIMEOUT;
+    let mut backoff = Duration::from_millis(50);
     loop {
         let current = requests.get(&name).await.map_err(api)?;
         let status = current.status.unwrap_or_default();
@@ -241,27 +248,27 @@ async fn sign(client: &Client, pem: String, purpose: &Purpose) -> Result<Vec<u8>
         if let Some(certificate) = status.certificate {
             return Ok(certificate.0);
         }
-        // Requests are forgotten by the API after a while; then a new one must be made.
-        if Timestamp::now().duration_since(begun) > SignedDuration::from_mins(15) {
+        // The API server deletes old requests; then a new one must be created.
+        if tokio::time::Instant::now() > deadline {
             return Err(CertificateError::Refused {
                 name,
-                verdict: "left unanswered".into(),
-                message: "nobody approved it in time".into(),
+                verdict: "not handled".into(),
+                message: "it was not approved in time".into(),
             });
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(5));
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(Duration::from_secs(5));
     }
 }
 
-fn beside(path: &Path) -> PathBuf {
+fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
 }
 
-/// No reader may see half a file, nor a certificate without its key.
-fn write_beside(path: &Path, content: &[u8]) -> Result<(), CertificateError> {
+/// Writes to a temporary file: readers must not see half a file, nor a certificate without its key.
+fn write_temporary(path: &Path, content: &[u8]) -> Result<(), CertificateError> {
     use std::io::Write;
     let failed = |source| CertificateError::File { path: path.to_path_buf(), source };
     let mut file = std::fs::OpenOptions::new()
@@ -269,14 +276,15 @@ fn write_beside(path: &Path, content: &[u8]) -> Result<(), CertificateError> {
         .truncate(true)
         .write(true)
         .mode(0o600)
-        .open(beside(path))
+        .open(temporary_path(path))
         .map_err(failed)?;
     file.write_all(content).map_err(failed)?;
     file.sync_all().map_err(failed)
 }
 
-fn put_in_place(path: &Path) -> Result<(), CertificateError> {
-    std::fs::rename(beside(path), path).map_err(|source| CertificateError::File { path: path.to_path_buf(), source })
+fn install(path: &Path) -> Result<(), CertificateError> {
+    std::fs::rename(temporary_path(path), path)
+        .map_err(|source| CertificateError::File { path: path.to_path_buf(), source })
 }
 
 #[cfg(test)]
@@ -285,12 +293,12 @@ mod tests {
 
     #[test]
     fn renewal_comes_before_the_end() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let mut parameters = CertificateParams::new(vec!["a".to_string()]).expect("parameters");
         parameters.not_before = rcgen::date_time_ymd(2026, 1, 1);
         parameters.not_after = rcgen::date_time_ymd(2026, 1, 11);
         let key = KeyPair::generate().expect("a key");
-        let path = folder.path().join("c.crt");
+        let path = directory.path().join("c.crt");
         std::fs::write(&path, parameters.self_signed(&key).expect("signed").pem()).expect("written");
         let expected: Timestamp = "2026-01-09T00:00:00Z".parse().expect("a moment");
         assert_eq!(renew_at(&path).expect("a moment"), expected);
@@ -313,15 +321,16 @@ mod tests {
             (vec!["crt"], ("new", "new")),
             (vec![], ("old", "old")),
         ] {
-            let folder = tempfile::tempdir().expect("a folder");
-            let files = files(folder.path(), &Purpose::Client);
+            let directory = tempfile::tempdir().expect("a directory");
+            let files = files(directory.path(), &Purpose::Client);
             let is_moved = left_beside == ["crt"];
             std::fs::write(&files.key, if is_moved { "new" } else { "old" }).expect("written");
             std::fs::write(&files.certificate, "old").expect("written");
             for extension in &left_beside {
-                std::fs::write(folder.path().join(format!("kubelet-client.{extension}.new")), "new").expect("written");
+                std::fs::write(directory.path().join(format!("kubelet-client.{extension}.new")), "new")
+                    .expect("written");
             }
-            settle(folder.path(), &Purpose::Client).expect("settled");
+            finish_replacement(directory.path(), &Purpose::Client).expect("settled");
             let text = |path: &Path| std::fs::read_to_string(path).expect("read");
             let found = (text(&files.key), text(&files.certificate));
             assert_eq!((found.0.as_str(), found.1.as_str()), expected, "{left_beside:?}");

@@ -1,14 +1,14 @@
-//! Devices a container gets.
+//! Block volumes as devices of a container.
 
 use k8s_openapi::api::core::v1::Container;
 use knarr_cri::messages::Device;
 
 use crate::volumes::MountedVolumes;
 
-/// Block volumes as devices..
+/// The devices for the container's `volumeDevices`.
 pub fn devices_for(volumes: &MountedVolumes, container: &Container) -> Vec<Device> {
-    let wanted = container.volume_devices.iter().flatten();
-    wanted
+    let requested = container.volume_devices.iter().flatten();
+    requested
         .filter_map(|device| {
             let volume = volumes.volumes.get(&device.name)?;
             Some(Device {

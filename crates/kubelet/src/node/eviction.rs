@@ -1,6 +1,4 @@
-//! Ending pods before the node itself runs out of memory, disk or processes.
-
-
+//! Evicts pods before the node runs out of memory, disk or processes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,29 +6,28 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
 
-
-use crate::filesystem::usage_of;
 use crate::context::Context;
 use crate::eviction::{Level, Limit, Monitor, Signal, Signals, is_below};
+use crate::filesystem::usage_of;
 use crate::pods::evict;
 
-/// How often the node looks at itself.
+/// How often the signals are measured.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Watches over the node for as long as it lives and ends pods where it must.
+/// Measures the eviction signals forever and evicts pods when needed.
 pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
     let mut monitor = Monitor::default();
     let mut ticks = tokio::time::interval(INTERVAL);
-    let mut image_folder = None;
+    let mut image_directory = None;
     let limits = context.settings.eviction.all();
     loop {
         ticks.tick().await;
-        if image_folder.is_none() {
-            image_folder = find_image_folder(&context).await;
+        if image_directory.is_none() {
+            image_directory = find_image_directory(&context).await;
         }
-        let image_folder = image_folder.as_deref().unwrap_or(&context.settings.root);
-        let has_image_disk = are_apart(&context.settings.root, image_folder);
-        let (signals, measured) = (measure(&context, image_folder), Instant::now());
+        let image_directory = image_directory.as_deref().unwrap_or(&context.settings.root);
+        let has_image_disk = on_different_filesystems(&context.settings.root, image_directory);
+        let (signals, measured) = (measure(&context, image_directory), Instant::now());
         let evaluation = monitor.evaluate(&limits, &signals, Timestamp::now(), context.settings.eviction.transition);
         pods.set_pressure(evaluation.pressure);
         if evict::enforce_storage_limits(&context, &pods).await {
@@ -39,7 +36,7 @@ pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
         let Some(short) = evaluation.shortage else { continue };
         let resource = short.signal.resource();
         context.node_event(true, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
-        if short.signal.is_disk() && images_were_enough(&context, &limits, image_folder).await {
+        if short.signal.is_disk() && images_were_enough(&context, &limits, image_directory).await {
             continue;
         }
         let age = measured.elapsed();
@@ -48,22 +45,22 @@ pub async fn watch(context: Arc<Context>, pods: Arc<crate::pods::Pods>) {
     }
 }
 
-/// Removes images nobody uses; pods only have to go if that is not enough.
-async fn images_were_enough(context: &Context, limits: &[Limit], image_folder: &Path) -> bool {
+/// Removes unused images. Pods are evicted only if that is not enough.
+async fn images_were_enough(context: &Context, limits: &[Limit], image_directory: &Path) -> bool {
     match crate::images::collect_garbage(context, true).await {
         Ok(0) => return false,
-        Ok(freed) => tracing::info!(freed, "unused images were removed"),
+        Ok(freed) => tracing::info!(freed, "removed unused images"),
         Err(error) => {
-            tracing::warn!(error, "unused images can't be removed");
+            tracing::warn!(error, "cannot remove unused images");
             return false;
         }
     }
-    let signals = measure(context, image_folder);
+    let signals = measure(context, image_directory);
     let disk = limits.iter().filter(|limit| limit.signal.is_disk());
     disk.filter_map(|limit| is_below(limit, &signals, true)).next().is_none()
 }
 
-fn measure(context: &Context, image_folder: &Path) -> Signals {
+fn measure(context: &Context, image_directory: &Path) -> Signals {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let mut signals = Signals::from([(
         Signal::Memory,
@@ -73,11 +70,11 @@ fn measure(context: &Context, image_folder: &Path) -> Signals {
         let whole = super::object::memory_for_pods(&context.settings, &context.host);
         signals.insert(Signal::AllocatableMemory, Level { available: whole.saturating_sub(used), whole });
     }
-    for (folder, disk, inodes) in [
+    for (directory, disk, inodes) in [
         (context.settings.root.as_path(), Signal::NodeDisk, Signal::NodeInodes),
-        (image_folder, Signal::ImageDisk, Signal::ImageInodes),
+        (image_directory, Signal::ImageDisk, Signal::ImageInodes),
     ] {
-        let Some(usage) = usage_of(folder) else { continue };
+        let Some(usage) = usage_of(directory) else { continue };
         signals.insert(disk, Level { available: usage.available, whole: usage.capacity });
         signals.insert(inodes, Level { available: usage.inodes_free, whole: usage.inodes });
     }
@@ -90,25 +87,23 @@ fn measure(context: &Context, image_folder: &Path) -> Signals {
     signals
 }
 
-/// Where the runtime keeps images; none while it does not answer.
-async fn find_image_folder(context: &Context) -> Option<PathBuf> {
+/// The runtime's image directory; none while the runtime does not respond.
+async fn find_image_directory(context: &Context) -> Option<PathBuf> {
     match context.runtime.image_fs_info().await {
         Ok(info) => {
             let point = info.image_filesystems.into_iter().next().and_then(|usage| usage.fs_id).map(|id| id.mountpoint);
             Some(point.map_or_else(|| context.settings.root.clone(), Into::into))
         }
         Err(error) => {
-            tracing::warn!(%error, "where images lie is not known yet");
+            tracing::warn!(%error, "cannot locate the runtime's images yet");
             None
         }
     }
 }
 
-/// Whether two folders lie on different file systems.
-fn are_apart(one: &Path, other: &Path) -> bool {
+/// Whether two directories are on different file systems.
+fn on_different_filesystems(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
     device(one).zip(device(other)).is_some_and(|(one, other)| one != other)
 }
-
-

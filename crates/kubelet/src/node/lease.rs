@@ -1,4 +1,4 @@
-//! The sign of life: a lease renewed every ten seconds.
+//! Renews the node's lease every ten seconds, which shows that the node is alive.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,36 +14,36 @@ use crate::context::Context;
 
 const NAMESPACE: &str = "kube-node-lease";
 const DURATION_SECONDS: i32 = 40;
-const RENEWAL: Duration = Duration::from_secs(10);
-/// A renewal that has not been answered by then is given up: the connection may be dead.
+const RENEW_INTERVAL: Duration = Duration::from_secs(10);
+/// A renewal without a response by then is abandoned: the connection may be dead.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// A failed renewal is tried again soon: three lost ones and the node counts as dead.
-const RETRY: Duration = Duration::from_secs(2);
+/// A failed renewal is retried soon: after three lost ones the node counts as dead.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Runs for as long as the node does.
 pub async fn keep_lease(context: Arc<Context>) {
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), NAMESPACE);
     let mut known: Option<Lease> = None;
     loop {
-        let renewed = answered_within(TIMEOUT, renew(&context, &leases, known.take())).await;
+        let renewed = with_timeout(TIMEOUT, renew(&context, &leases, known.take())).await;
         let pause = match renewed {
             Ok(lease) => {
                 known = Some(lease);
-                RENEWAL
+                RENEW_INTERVAL
             }
-            // A server that is away is told of already, once.
-            Err(error) if is_unreachable(&error) => RETRY,
+            // An unreachable server is already logged elsewhere, once.
+            Err(error) if is_unreachable(&error) => RETRY_INTERVAL,
             Err(error) => {
-                tracing::warn!(%error, "the node's lease can't be renewed");
-                RETRY
+                tracing::warn!(%error, "cannot renew the node's lease");
+                RETRY_INTERVAL
             }
         };
         tokio::time::sleep(pause).await;
     }
 }
 
-/// The answer to a call of the API, or an error once the time is over.
-pub(super) async fn answered_within<T>(
+/// The result of an API call, or an error after the timeout.
+pub(super) async fn with_timeout<T>(
     timeout: Duration,
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, kube::Error> {
@@ -89,7 +89,7 @@ fn fresh(context: &Context, name: &str) -> Lease {
     }
 }
 
-/// The lease goes with its node.
+/// Deletes the lease together with its node.
 fn owner(node: Option<&Node>) -> Option<Vec<OwnerReference>> {
     let node = node?;
     Some(vec![OwnerReference {
@@ -107,8 +107,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_hangs_ends() {
-        let answered = answered_within(TIMEOUT, std::future::pending::<Result<(), kube::Error>>()).await;
+        let answered = with_timeout(TIMEOUT, std::future::pending::<Result<(), kube::Error>>()).await;
         assert!(answered.is_err_and(|error| is_unreachable(&error)));
-        assert!(answered_within(TIMEOUT, async { Ok(1) }).await.is_ok_and(|answer| answer == 1));
+        assert!(with_timeout(TIMEOUT, async { Ok(1) }).await.is_ok_and(|value| value == 1));
     }
 }

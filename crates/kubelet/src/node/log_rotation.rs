@@ -1,4 +1,4 @@
-//! Keeping container logs from filling the disk: a log that grew too large is set aside and a new one begun.
+//! Rotates container logs: a log that is too large is renamed, and the runtime opens a new one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use k8s_openapi::jiff::Timestamp;
 use crate::context::Context;
 use crate::pods::Pods;
 
-const LOOK: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs for as long as the node does.
 pub async fn rotate_logs(context: Arc<Context>, pods: Arc<Pods>) {
-    let mut ticks = tokio::time::interval(LOOK);
+    let mut ticks = tokio::time::interval(POLL_INTERVAL);
     loop {
         ticks.tick().await;
         for worker in pods.all() {
@@ -26,7 +26,7 @@ pub async fn rotate_logs(context: Arc<Context>, pods: Arc<Pods>) {
                 .collect();
             for (id, path) in running {
                 if let Err(error) = rotate(&context, &id, &path).await {
-                    tracing::warn!(error, log = %path.display(), "a container log can't be rotated");
+                    tracing::warn!(error, log = %path.display(), "cannot rotate a container log");
                 }
             }
         }
@@ -42,43 +42,43 @@ async fn rotate(context: &Context, id: &str, path: &Path) -> Result<(), String> 
     if size < context.settings.log_max_size {
         return Ok(());
     }
-    let aside = PathBuf::from(format!("{}.{}", path.display(), Timestamp::now().strftime("%Y%m%d-%H%M%S")));
-    tokio::fs::rename(path, &aside).await.map_err(|error| error.to_string())?;
+    let rotated = PathBuf::from(format!("{}.{}", path.display(), Timestamp::now().strftime("%Y%m%d-%H%M%S")));
+    tokio::fs::rename(path, &rotated).await.map_err(|error| error.to_string())?;
     if let Err(error) = context.runtime.reopen_container_log(id).await {
-        // The runtime still writes to the old file: under its old name it is found again.
-        tokio::fs::rename(&aside, path).await.map_err(|error| error.to_string())?;
+        // The runtime still writes to the old file, so it gets its name back.
+        tokio::fs::rename(&rotated, path).await.map_err(|error| error.to_string())?;
         return Err(error.to_string());
     }
-    let (path, most) = (path.to_path_buf(), context.settings.log_max_files);
-    let tidied = tokio::task::spawn_blocking(move || tidy(&path, most)).await;
+    let (path, max_files) = (path.to_path_buf(), context.settings.log_max_files);
+    let tidied = tokio::task::spawn_blocking(move || tidy(&path, max_files)).await;
     tidied.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 
-/// Compresses all set aside but the newest, which a reader may still have open, and removes the oldest beyond the limit,
-/// the current one counted. What an earlier life did not finish goes.
-fn tidy(path: &Path, most: u32) -> io::Result<()> {
-    let (unfinished, mut aside): (Vec<_>, Vec<_>) =
-        set_aside(path)?.into_iter().partition(|file| file.extension().is_some_and(|extension| extension == "tmp"));
+/// Compresses all rotated logs but the newest, which a reader may still have open. Removes the oldest beyond the limit,
+/// which includes the current log, and unfinished files of a previous process.
+fn tidy(path: &Path, max_files: u32) -> io::Result<()> {
+    let (unfinished, mut rotated): (Vec<_>, Vec<_>) =
+        rotated_logs(path)?.into_iter().partition(|file| file.extension().is_some_and(|extension| extension == "tmp"));
     for file in unfinished {
         std::fs::remove_file(file)?;
     }
-    let keep = usize::try_from(most.saturating_sub(1)).unwrap_or(1).max(1);
-    while aside.len() > keep {
-        std::fs::remove_file(aside.remove(0))?;
+    let keep = usize::try_from(max_files.saturating_sub(1)).unwrap_or(1).max(1);
+    while rotated.len() > keep {
+        std::fs::remove_file(rotated.remove(0))?;
     }
-    aside.pop();
-    for file in aside.into_iter().filter(|file| file.extension().is_none_or(|extension| extension != "gz")) {
+    rotated.pop();
+    for file in rotated.into_iter().filter(|file| file.extension().is_none_or(|extension| extension != "gz")) {
         compress(&file)?;
     }
     Ok(())
 }
 
 /// The oldest first.
-fn set_aside(path: &Path) -> io::Result<Vec<PathBuf>> {
+fn rotated_logs(path: &Path) -> io::Result<Vec<PathBuf>> {
     let prefix = format!("{}.", path.file_name().unwrap_or_default().to_string_lossy());
-    let folder = path.parent().unwrap_or(Path::new("/"));
+    let directory = path.parent().unwrap_or(Path::new("/"));
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
+    for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(&prefix) {
             found.push(entry.path());
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn old_logs_are_compressed_and_the_oldest_removed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let log = folder.path().join("0.log");
+        let directory = tempfile::tempdir().expect("a directory");
+        let log = directory.path().join("0.log");
         for name in [
             "0.log",
             "0.log.20260101-000000",
@@ -115,11 +115,11 @@ mod tests {
             "1.log",
             "0.log.20260102-000000.gz.tmp",
         ] {
-            std::fs::write(folder.path().join(name), name).expect("written");
+            std::fs::write(directory.path().join(name), name).expect("written");
         }
         tidy(&log, 3).expect("tidied");
-        let mut names: Vec<String> = std::fs::read_dir(folder.path())
-            .expect("a folder")
+        let mut names: Vec<String> = std::fs::read_dir(directory.path())
+            .expect("a directory")
             .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
             .collect();
         names.sort();

@@ -1,4 +1,4 @@
-//! The node itself: who it is, what it has, how it is, and that it lives.
+//! The Node object and node-level tasks: registration, status, lease, eviction, log rotation and shutdown.
 
 pub mod certificates;
 pub mod devices;

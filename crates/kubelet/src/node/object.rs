@@ -1,4 +1,4 @@
-//! The node as the API shows it.
+//! Builds the status of the Node object.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use knarr_client::quantity::{Format, Quantity as Amount};
 use knarr_client::time::truncated;
 use knarr_cri::messages::{Image, StatusResponse};
 
+use crate::context::Context;
 use crate::eviction::{Pressure, Signal};
 use crate::filesystem::usage_of;
 use crate::host::Host;
-use crate::context::Context;
 use crate::settings::Settings;
 
-/// More would make the object large without telling the scheduler more.
-const MOST_IMAGES: usize = 50;
-const MOST_NAMES: usize = 5;
+/// Limits that keep the object small; the scheduler needs no more.
+const MAX_IMAGES: usize = 50;
+const MAX_IMAGE_NAMES: usize = 5;
 
-/// What a control plane may count on where it depends on the node.
+/// The features that the node declares to the control plane.
 const DECLARED_FEATURES: [&str; 4] = [
     "ExtendWebSocketsToKubelet",
     "InPlacePodLevelResourcesVerticalScaling",
@@ -36,7 +36,7 @@ fn binary(bytes: u64) -> Quantity {
     Amount::new(i64::try_from(bytes).unwrap_or(i64::MAX), Format::BinarySi).to_api()
 }
 
-/// Takes the devices that plugins have by now into what pods may have.
+/// Updates the allocatable resources with the plugins' current devices.
 pub fn apply_devices(context: &Context) {
     let mut amounts = allocatable(&context.settings, &context.host);
     let devices = context.resources.devices.amounts(Timestamp::now());
@@ -59,15 +59,15 @@ pub fn capacity(settings: &Settings, host: &Host) -> Amounts {
     amounts
 }
 
-/// The memory that pods may use together, in bytes: all but what is reserved. What eviction keeps free of it is theirs to
-/// overstep for a moment.
+/// The memory limit of all pods together, in bytes: all but what is reserved. Pods may briefly exceed the eviction
+/// threshold within it.
 pub fn memory_for_pods(settings: &Settings, host: &Host) -> u64 {
     let reserved = settings.reserved.get("memory").and_then(|text| Amount::parse(text).ok());
     let reserved = reserved.and_then(|amount| u64::try_from(amount.value()).ok()).unwrap_or(0);
     host.memory.saturating_sub(reserved)
 }
 
-/// What pods may have: the capacity without what is reserved and without what eviction keeps free.
+/// The allocatable resources: the capacity minus reservations and hard eviction limits.
 pub fn allocatable(settings: &Settings, host: &Host) -> Amounts {
     let mut amounts = capacity(settings, host);
     for (name, amount) in &mut amounts {
@@ -76,16 +76,16 @@ pub fn allocatable(settings: &Settings, host: &Host) -> Amounts {
         if let Some(reserved) = settings.reserved.get(name).and_then(|text| Amount::parse(text).ok()) {
             rest = rest - reserved;
         }
-        let kept = match name.as_str() {
-            "memory" => settings.eviction.kept(Signal::Memory, whole.value()),
-            "ephemeral-storage" => settings.eviction.kept(Signal::NodeDisk, whole.value()),
+        let threshold = match name.as_str() {
+            "memory" => settings.eviction.reserved(Signal::Memory, whole.value()),
+            "ephemeral-storage" => settings.eviction.reserved(Signal::NodeDisk, whole.value()),
             _ => 0,
         };
-        if kept > 0 {
-            rest = rest - Amount::new(kept, whole.format());
+        if threshold > 0 {
+            rest = rest - Amount::new(threshold, whole.format());
         }
         if name == "memory" {
-            // Pages of fixed size are taken out of the memory there is.
+            // Huge pages are part of the total memory.
             let huge: u64 = host.hugepages.values().sum();
             rest = rest - Amount::new(i64::try_from(huge).unwrap_or(i64::MAX), whole.format());
         }
@@ -100,17 +100,17 @@ pub fn allocatable(settings: &Settings, host: &Host) -> Amounts {
     amounts
 }
 
-pub struct Observed {
+pub struct ObservedNode {
     pub runtime: Option<StatusResponse>,
     pub images: Vec<Image>,
     pub pressure: Pressure,
     pub serving_port: u16,
     pub previous: Vec<NodeCondition>,
-    /// Why the node is not ready although the runtime is.
+    /// The node is not ready while it shuts down, even if the runtime is.
     pub shutting_down: bool,
 }
 
-pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeStatus {
+pub fn status(context: &Context, observed: &ObservedNode, now: Timestamp) -> NodeStatus {
     let (settings, host) = (&context.settings, &context.host);
     let address = |kind: &str, address: &str| NodeAddress { type_: kind.to_string(), address: address.to_string() };
     let mut addresses: Vec<NodeAddress> = context.addresses.iter().map(|ip| address("InternalIP", ip)).collect();
@@ -119,7 +119,7 @@ pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeSta
     let devices = context.resources.devices.amounts(now);
     capacity.extend(devices.into_iter().map(|(name, (all, _))| (name, Quantity(all.to_string()))));
     let mut allocatable = context.allocatable.read().clone();
-    // What others added to the node's capacity, pods may have as a whole.
+    // Capacity that others added to the node is fully allocatable.
     let known = context.node.get("", &settings.node_name);
     let foreign = known.iter().filter_map(|node| node.status.as_ref()?.capacity.as_ref()).flatten();
     for (name, amount) in foreign.filter(|(name, _)| name.contains('/') && !capacity.contains_key(*name)) {
@@ -162,7 +162,7 @@ pub fn status(context: &Context, observed: &Observed, now: Timestamp) -> NodeSta
     }
 }
 
-/// A version as the API shows it: whole where it is a semantic version, else only its numbers.
+/// The runtime's version for the API: complete if it is a semantic version, otherwise its numbers only.
 fn plain_version(version: &str) -> &str {
     let version = version.strip_prefix('v').unwrap_or(version);
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
@@ -184,36 +184,36 @@ fn handlers(runtime: &StatusResponse) -> Vec<NodeRuntimeHandler> {
     runtime.runtime_handlers.iter().map(one).collect()
 }
 
-/// The largest first, each by a few of its names.
+/// The largest images first, each with a few of its names.
 fn images(images: &[Image]) -> Vec<ContainerImage> {
     let mut sorted: Vec<&Image> = images.iter().collect();
     sorted.sort_by_key(|image| (std::cmp::Reverse(image.size), image.id.clone()));
     sorted
         .into_iter()
-        .take(MOST_IMAGES)
+        .take(MAX_IMAGES)
         .map(|image| ContainerImage {
-            names: Some(image.repo_digests.iter().chain(&image.repo_tags).take(MOST_NAMES).cloned().collect()),
+            names: Some(image.repo_digests.iter().chain(&image.repo_tags).take(MAX_IMAGE_NAMES).cloned().collect()),
             size_bytes: i64::try_from(image.size).ok(),
         })
         .collect()
 }
 
-fn conditions(observed: &Observed, now: Timestamp) -> Vec<NodeCondition> {
+fn conditions(observed: &ObservedNode, now: Timestamp) -> Vec<NodeCondition> {
     let pressure = &observed.pressure;
     let mut list = vec![
-        verdict(
+        condition_of(
             "MemoryPressure",
             pressure.memory,
             ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
             ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
         ),
-        verdict(
+        condition_of(
             "DiskPressure",
             pressure.disk,
             ("KubeletHasDiskPressure", "kubelet has disk pressure"),
             ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
         ),
-        verdict(
+        condition_of(
             "PIDPressure",
             pressure.processes,
             ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
@@ -222,7 +222,7 @@ fn conditions(observed: &Observed, now: Timestamp) -> Vec<NodeCondition> {
     ];
     let problems = problems(observed);
     let text = problems.join(", ");
-    list.push(verdict(
+    list.push(condition_of(
         "Ready",
         problems.is_empty(),
         ("KubeletReady", "kubelet is posting ready status"),
@@ -238,7 +238,7 @@ fn conditions(observed: &Observed, now: Timestamp) -> Vec<NodeCondition> {
     list
 }
 
-fn verdict(kind: &str, holds: bool, yes: (&str, &str), no: (&str, &str)) -> NodeCondition {
+fn condition_of(kind: &str, holds: bool, yes: (&str, &str), no: (&str, &str)) -> NodeCondition {
     let (reason, message) = if holds { yes } else { no };
     NodeCondition {
         type_: kind.to_string(),
@@ -249,16 +249,16 @@ fn verdict(kind: &str, holds: bool, yes: (&str, &str), no: (&str, &str)) -> Node
     }
 }
 
-/// Why the node can't take pods.
-fn problems(observed: &Observed) -> Vec<String> {
+/// Why the node is not ready.
+fn problems(observed: &ObservedNode) -> Vec<String> {
     let mut problems = Vec::new();
     if observed.shutting_down {
         problems.push("node is shutting down".to_string());
     }
     match &observed.runtime {
         None => problems.push("container runtime is down".to_string()),
-        Some(answer) => {
-            let conditions = answer.status.iter().flat_map(|status| &status.conditions);
+        Some(response) => {
+            let conditions = response.status.iter().flat_map(|status| &status.conditions);
             for condition in conditions.filter(|condition| !condition.status) {
                 let title = if condition.kind == "NetworkReady" {
                     "container runtime network not ready"

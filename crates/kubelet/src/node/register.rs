@@ -1,4 +1,4 @@
-//! Making the node known and keeping what is known of it true.
+//! Registers the node with the API server and keeps its status up to date.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,19 +12,20 @@ use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::lease::answered_within;
-use super::object::{Observed, status};
-use crate::context::{Abilities, Context};
+use super::lease::with_timeout;
+use super::object::{ObservedNode, status};
+use crate::context::{Context, RuntimeFeatures};
 use crate::pods::Pods;
 
-/// How often the node looks at itself, and how long an unchanged status may stay unwritten: the lease tells that it lives.
-const LOOK: Duration = Duration::from_secs(10);
-const IMPATIENT_LOOK: Duration = Duration::from_millis(200);
-const LONGEST_SILENCE: Duration = Duration::from_secs(300);
-/// A write that has not been answered by then is given up: the connection may be dead.
+/// How often the status is computed, and how long an unchanged status may stay unwritten: the lease shows that the node
+/// is alive.
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
+const NOT_READY_POLL_INTERVAL: Duration = Duration::from_millis(200);
+const MAX_REPORT_INTERVAL: Duration = Duration::from_secs(300);
+/// A write without a response by then is abandoned: the connection may be dead.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Creates the node, or brings labels and endpoints of an earlier life up to date.
+/// Creates the node, or updates the labels of an existing one.
 pub async fn register(context: &Context) -> Result<(), kube::Error> {
     let nodes: Api<Node> = Api::all(context.client.clone());
     let name = &context.settings.node_name;
@@ -50,7 +51,7 @@ pub async fn register(context: &Context) -> Result<(), kube::Error> {
         status: None,
     };
     match nodes.create(&PostParams::default(), &node).await {
-        Err(kube::Error::Api(answer)) if answer.code == 409 => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
         other => other.map(drop),
     }
 }
@@ -77,12 +78,12 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
     let changed = pods.node_changed();
     let mut changes = context.node.subscribe();
     loop {
-        let held = held_by_api(&context);
+        let current = api_status(&context);
         let previous = match &written {
-            Some((status, _)) if !overwritten(held.as_ref(), status) => status.conditions.clone(),
-            _ => held.as_ref().and_then(|status| status.conditions.clone()),
+            Some((status, _)) if !overwritten(current.as_ref(), status) => status.conditions.clone(),
+            _ => current.as_ref().and_then(|status| status.conditions.clone()),
         };
-        let observed = Observed {
+        let observed = ObservedNode {
             runtime: context.runtime.status(false).await.ok(),
             images: context.runtime.list_images().await.unwrap_or_default(),
             pressure: pods.pressure(),
@@ -91,78 +92,78 @@ pub async fn keep_status(context: Arc<Context>, pods: Arc<Pods>, serving_port: u
             shutting_down: pods.is_shutting_down(),
         };
         if let Some(runtime) = &observed.runtime {
-            *context.abilities.write() = Abilities::of(runtime);
+            *context.runtime_features.write() = RuntimeFeatures::of(runtime);
         }
         let now = Timestamp::now();
         let new = status(&context, &observed, now);
         let stale = written.as_ref().is_none_or(|(old, at)| {
-            at.elapsed() >= LONGEST_SILENCE
+            at.elapsed() >= MAX_REPORT_INTERVAL
                 || without_heartbeat(old) != without_heartbeat(&new)
-                || overwritten(held.as_ref(), &new)
+                || overwritten(current.as_ref(), &new)
         });
         if stale {
             let old = written.as_ref().map(|(status, _)| status);
-            match answered_within(TIMEOUT, write(&nodes, &context.settings.node_name, old, &new)).await {
+            match with_timeout(TIMEOUT, write(&nodes, &context.settings.node_name, old, &new)).await {
                 Ok(()) => {
-                    tell_changes(&context, &observed.previous, &new);
+                    record_condition_changes(&context, &observed.previous, &new);
                     if is_ready(&new) {
                         super::startup::ready(&context.metrics, context.host.booted_at);
                     }
                     written = Some((new, Instant::now()));
                 }
-                Err(kube::Error::Api(answer)) if answer.code == 404 && context.settings.register => {
-                    if let Err(error) = answered_within(TIMEOUT, register(&context)).await
+                Err(kube::Error::Api(status)) if status.code == 404 && context.settings.register => {
+                    if let Err(error) = with_timeout(TIMEOUT, register(&context)).await
                         && !is_unreachable(&error)
                     {
-                        tracing::warn!(%error, "the node can't be registered again");
+                        tracing::warn!(%error, "cannot register the node again");
                     }
                     written = None;
                 }
                 Err(error) if is_unreachable(&error) => {}
-                Err(error) => tracing::warn!(%error, "the node's status can't be written"),
+                Err(error) => tracing::warn!(%error, "cannot write the node's status"),
             }
         }
         let pause = match &written {
-            Some((status, _)) if is_ready(status) => LOOK,
+            Some((status, _)) if is_ready(status) => POLL_INTERVAL,
             // Pods wait for the node to be ready.
-            Some(_) => IMPATIENT_LOOK,
+            Some(_) => NOT_READY_POLL_INTERVAL,
             None => Duration::from_millis(500),
         };
         let ours = written.as_ref().map(|(status, _)| status);
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = changed.notified() => {}
-            // Whoever changes what the node says of itself, again and again, is answered no faster than that.
-            () = other_writes(&context, &mut changes, ours) => tokio::time::sleep(IMPATIENT_LOOK).await,
+            // Limits the rate of corrections if another writer keeps overwriting the status.
+            () = other_writes(&context, &mut changes, ours) => tokio::time::sleep(NOT_READY_POLL_INTERVAL).await,
         }
     }
 }
 
-/// Waits until somebody else, such as the node lifecycle controller, writes conditions that are the node's to write.
+/// Waits until another writer, such as the node lifecycle controller, changes the kubelet's own conditions.
 async fn other_writes(
     context: &Context,
     changes: &mut tokio::sync::mpsc::UnboundedReceiver<knarr_client::Change<Node>>,
     ours: Option<&NodeStatus>,
 ) {
     while changes.recv().await.is_some() {
-        if ours.is_some_and(|ours| overwritten(held_by_api(context).as_ref(), ours)) {
+        if ours.is_some_and(|ours| overwritten(api_status(context).as_ref(), ours)) {
             return;
         }
     }
     std::future::pending().await
 }
 
-/// The node's status as the API holds it, as far as that is known here.
-fn held_by_api(context: &Context) -> Option<NodeStatus> {
+/// The node's status in the API, as last observed.
+fn api_status(context: &Context) -> Option<NodeStatus> {
     context.node.get("", &context.settings.node_name)?.status.clone()
 }
 
-/// Whether the API holds other verdicts than ours. A node that was silent for a while is told to be unknown, which only
-/// the node itself can set right.
-fn overwritten(held: Option<&NodeStatus>, ours: &NodeStatus) -> bool {
-    let Some(held) = held else { return false };
+/// Whether the API has other condition values than ours. The control plane sets a silent node's conditions to unknown,
+/// which only the kubelet can correct.
+fn overwritten(current: Option<&NodeStatus>, ours: &NodeStatus) -> bool {
+    let Some(current) = current else { return false };
     ours.conditions.iter().flatten().any(|condition| {
-        let known = held.conditions.iter().flatten().find(|known| known.type_ == condition.type_);
+        let known = current.conditions.iter().flatten().find(|known| known.type_ == condition.type_);
         known.is_some_and(|known| known.status != condition.status)
     })
 }
@@ -171,8 +172,8 @@ fn is_ready(status: &NodeStatus) -> bool {
     status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Changes of the node's conditions are worth an event.
-fn tell_changes(context: &Context, old: &[NodeCondition], new: &NodeStatus) {
+/// Records an event for each changed condition.
+fn record_condition_changes(context: &Context, old: &[NodeCondition], new: &NodeStatus) {
     for condition in new.conditions.iter().flatten() {
         let known = old.iter().find(|known| known.type_ == condition.type_);
         if known.is_some_and(|known| known.status == condition.status) {
@@ -208,13 +209,13 @@ async fn write(
     status: &NodeStatus,
 ) -> Result<(), kube::Error> {
     let mut value = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
-    // Amounts are merged by name: what the node no longer has must be named to go.
+    // Amounts are merged by name: resources that are gone must be set to null.
     let before = old.and_then(|old| old.capacity.as_ref()).into_iter().flatten();
     for (gone, _) in before.filter(|(name, _)| !status.capacity.as_ref().is_some_and(|own| own.contains_key(*name))) {
         value["capacity"][gone] = Value::Null;
         value["allocatable"][gone] = Value::Null;
     }
-    // Addresses are merged by type where they are not replaced, which would keep an old one for ever.
+    // Addresses would be merged by type and keep old ones forever, so the list is replaced.
     if let Some(addresses) = value.get_mut("addresses").and_then(Value::as_array_mut) {
         addresses.insert(0, json!({ "$patch": "replace" }));
     }
@@ -234,13 +235,13 @@ mod tests {
             .expect("a status")
         };
         let ours = of("True");
-        for (held, expected) in [
+        for (current, expected) in [
             (Some(of("Unknown")), true),
             (Some(of("True")), false),
             (Some(NodeStatus::default()), false),
             (None, false),
         ] {
-            assert_eq!(overwritten(held.as_ref(), &ours), expected, "{held:?}");
+            assert_eq!(overwritten(current.as_ref(), &ours), expected, "{current:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which of the runtime's handlers a pod wants.
+//! The runtime handler of a pod's RuntimeClass.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::node::v1::RuntimeClass;

@@ -1,4 +1,4 @@
-//! How long a node takes from the host's start until it is ready, step by step.
+//! Metrics of how long the node takes from the host's boot until it is ready, step by step.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ const REGISTERING: &str = "kubelet_node_startup_registration_duration_seconds";
 const AFTER: &str = "kubelet_node_startup_post_registration_duration_seconds";
 const WHOLE: &str = "kubelet_node_startup_duration_seconds";
 
-/// To be called when the node begins to register. `booted` is in seconds since 1970.
-pub fn begun(metrics: &Counters, booted: i64) {
+/// To be called when the registration starts. `booted` is in seconds since 1970.
+pub fn registering(metrics: &Counters, booted: i64) {
     let started = crate::server::metrics::own_process().map_or_else(now, |process| process.started);
     metrics.set_once(BEFORE, (started - booted as f64).max(0.0));
     metrics.set_once(PREPARING, (now() - started).max(0.0));
@@ -23,7 +23,7 @@ pub fn registered(metrics: &Counters, took: Duration) {
     metrics.set_once(REGISTERING, took.as_secs_f64());
 }
 
-/// To be called whenever the API knows the node to be ready; the first time counts.
+/// To be called whenever the node is reported ready; only the first call counts.
 pub fn ready(metrics: &Counters, booted: i64) {
     let whole = now() - booted as f64;
     let before: f64 = [BEFORE, PREPARING, REGISTERING].iter().map(|name| value(metrics, name)).sum();
@@ -51,7 +51,7 @@ mod tests {
     fn the_steps_add_up_to_the_whole() {
         let metrics = Counters::default();
         let booted = Timestamp::now().as_second() - 1000;
-        begun(&metrics, booted);
+        registering(&metrics, booted);
         registered(&metrics, Duration::ZERO);
         ready(&metrics, booted);
         ready(&metrics, booted - 500);

@@ -1,7 +1,6 @@
-//! Config maps and secrets the pods of this node name, each followed for as long as a pod needs it.
-//!
-//! A node may only see what its pods refer to, so every object has a watch of its own by name. A change is told to the
-//! workers of the pods concerned, which is how mounted files follow within moments.
+//! Cache of the config maps and secrets that this node's pods refer to, each watched for as long as a pod needs it. A
+//! node may only read objects that its pods refer to, so each object has its own watch by name. A change notifies the
+//! workers of the affected pods, so that mounted files are updated promptly.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -44,7 +43,7 @@ impl Kind {
 /// The content of a config map or secret. It has no `Debug`, so that no log can show it.
 pub struct Content {
     pub data: BTreeMap<String, Vec<u8>>,
-    /// What of a config map is no text: it is for files alone.
+    /// The binary data of a config map, which is used for files only.
     pub binary: BTreeMap<String, Vec<u8>>,
     /// The type of a secret.
     pub kind: Option<String>,
@@ -54,7 +53,7 @@ pub struct Content {
 type Key = (Kind, String, String);
 
 #[derive(Clone)]
-enum Known {
+enum ObjectState {
     NotYet,
     Missing,
     Present(Arc<Content>),
@@ -62,13 +61,13 @@ enum Known {
 }
 
 struct Entry {
-    state: watch::Sender<Known>,
+    state: watch::Sender<ObjectState>,
     task: tokio::task::AbortHandle,
-    interested: HashMap<u64, UnboundedSender<Message>>,
+    subscribers: HashMap<u64, UnboundedSender<Message>>,
 }
 
 #[derive(Clone)]
-pub struct Objects(Arc<Inner>);
+pub struct ObjectCache(Arc<Inner>);
 
 struct Inner {
     client: Client,
@@ -76,81 +75,84 @@ struct Inner {
     next: std::sync::atomic::AtomicU64,
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Objects {
+impl ObjectCache {
     pub fn new(client: Client) -> Self {
         Self(Arc::new(Inner { client, entries: Mutex::default(), next: Default::default() }))
     }
 
-    /// One pod's access: what it reads is followed until the interest is dropped.
-    pub fn interest(&self, worker: UnboundedSender<Message>) -> Interest {
+    /// One pod's access: objects that it reads are watched until the subscription is dropped.
+    pub fn subscribe(&self, worker: UnboundedSender<Message>) -> Subscription {
         let id = self.0.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Interest { objects: self.clone(), id, worker }
+        Subscription { objects: self.clone(), id, worker }
     }
 
-    fn follow(&self, key: &Key, interest: &Interest) -> watch::Receiver<Known> {
+    fn state_of(&self, key: &Key, subscription: &Subscription) -> watch::Receiver<ObjectState> {
         let mut entries = self.0.entries.lock();
         let entry = entries.entry(key.clone()).or_insert_with(|| {
-            let (sender, _) = watch::channel(Known::NotYet);
-            let task = tokio::spawn(follow(self.clone(), key.clone(), sender.clone())).abort_handle();
-            Entry { state: sender, task, interested: HashMap::new() }
+            let (sender, _) = watch::channel(ObjectState::NotYet);
+            let task = tokio::spawn(watch_object(self.clone(), key.clone(), sender.clone())).abort_handle();
+            Entry { state: sender, task, subscribers: HashMap::new() }
         });
-        entry.interested.insert(interest.id, interest.worker.clone());
+        entry.subscribers.insert(subscription.id, subscription.worker.clone());
         entry.state.subscribe()
     }
 
     fn changed(&self, key: &Key) {
         if let Some(entry) = self.0.entries.lock().get(key) {
-            for worker in entry.interested.values() {
-                // A worker that has ended needs no news.
+            for worker in entry.subscribers.values() {
+                // The worker may already have stopped.
                 let _ = worker.send(Message::ObjectsChanged);
             }
         }
     }
 }
 
-pub struct Interest {
-    objects: Objects,
+pub struct Subscription {
+    objects: ObjectCache,
     id: u64,
     worker: UnboundedSender<Message>,
 }
 
-impl Interest {
+impl Subscription {
     /// The object as it is now, or none if there is none.
     pub async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Arc<Content>>, ObjectError> {
         let key = (kind, namespace.to_string(), name.to_string());
-        let mut state = self.objects.follow(&key, self);
-        let known = tokio::time::timeout(PATIENCE, state.wait_for(|known| !matches!(known, Known::NotYet))).await;
+        let mut state = self.objects.state_of(&key, self);
+        let known =
+            tokio::time::timeout(SYNC_TIMEOUT, state.wait_for(|known| !matches!(known, ObjectState::NotYet))).await;
         match known {
             Ok(Ok(known)) => match &*known {
-                Known::Present(content) => Ok(Some(content.clone())),
-                Known::Failed(message) => Err(ObjectError::Refused { kind: kind.lower(), message: message.clone() }),
-                Known::Missing | Known::NotYet => Ok(None),
+                ObjectState::Present(content) => Ok(Some(content.clone())),
+                ObjectState::Failed(message) => {
+                    Err(ObjectError::Refused { kind: kind.lower(), message: message.clone() })
+                }
+                ObjectState::Missing | ObjectState::NotYet => Ok(None),
             },
             _ => Err(ObjectError::Late { kind: kind.lower() }),
         }
     }
 }
 
-impl Drop for Interest {
+impl Drop for Subscription {
     fn drop(&mut self) {
         self.objects.0.entries.lock().retain(|_, entry| {
-            entry.interested.remove(&self.id);
-            if entry.interested.is_empty() {
+            entry.subscribers.remove(&self.id);
+            if entry.subscribers.is_empty() {
                 entry.task.abort();
             }
-            !entry.interested.is_empty()
+            !entry.subscribers.is_empty()
         });
     }
 }
 
-async fn follow(objects: Objects, key: Key, state: watch::Sender<Known>) {
+async fn watch_object(objects: ObjectCache, key: Key, state: watch::Sender<ObjectState>) {
     let client = objects.0.client.clone();
     let (kind, namespace, _) = &key;
     match kind {
         Kind::ConfigMap => {
-            follow_kind(Api::<ConfigMap>::namespaced(client, namespace), &objects, &key, &state, |map| Content {
+            watch_kind(Api::<ConfigMap>::namespaced(client, namespace), &objects, &key, &state, |map| Content {
                 data: map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes())).collect(),
                 binary: map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect(),
                 kind: None,
@@ -159,7 +161,7 @@ async fn follow(objects: Objects, key: Key, state: watch::Sender<Known>) {
             .await;
         }
         Kind::Secret => {
-            follow_kind(Api::<Secret>::namespaced(client, namespace), &objects, &key, &state, |secret| Content {
+            watch_kind(Api::<Secret>::namespaced(client, namespace), &objects, &key, &state, |secret| Content {
                 data: secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect(),
                 binary: BTreeMap::new(),
                 kind: secret.type_,
@@ -170,11 +172,11 @@ async fn follow(objects: Objects, key: Key, state: watch::Sender<Known>) {
     }
 }
 
-async fn follow_kind<K>(
+async fn watch_kind<K>(
     api: Api<K>,
-    objects: &Objects,
+    objects: &ObjectCache,
     key: &Key,
-    state: &watch::Sender<Known>,
+    state: &watch::Sender<ObjectState>,
     content: impl Fn(K) -> Content,
 ) where
     K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
@@ -182,7 +184,7 @@ async fn follow_kind<K>(
     let config = watcher::Config::default().fields(&format!("metadata.name={}", key.2));
     let mut events = std::pin::pin!(watcher(api, config));
     let mut listed = None;
-    let mut pause = Duration::from_millis(200);
+    let mut backoff = Duration::from_millis(200);
     while let Some(event) = events.next().await {
         let known = match event {
             Ok(Event::Init) => {
@@ -194,23 +196,23 @@ async fn follow_kind<K>(
                 continue;
             }
             Ok(Event::InitDone) => match listed.take() {
-                Some(object) => Known::Present(Arc::new(content(object))),
-                None => Known::Missing,
+                Some(object) => ObjectState::Present(Arc::new(content(object))),
+                None => ObjectState::Missing,
             },
-            Ok(Event::Apply(object)) => Known::Present(Arc::new(content(object))),
-            Ok(Event::Delete(_)) => Known::Missing,
+            Ok(Event::Apply(object)) => ObjectState::Present(Arc::new(content(object))),
+            Ok(Event::Delete(_)) => ObjectState::Missing,
             Err(error) => {
-                // What is known stays known while the API is away.
-                if matches!(*state.borrow(), Known::NotYet | Known::Failed(_)) {
-                    state.send_replace(Known::Failed(error.to_string()));
+                // The last known state is kept while the API server is unreachable.
+                if matches!(*state.borrow(), ObjectState::NotYet | ObjectState::Failed(_)) {
+                    state.send_replace(ObjectState::Failed(error.to_string()));
                 }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(10));
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(Duration::from_secs(10));
                 continue;
             }
         };
-        pause = Duration::from_millis(200);
-        let first = matches!(*state.borrow(), Known::NotYet);
+        backoff = Duration::from_millis(200);
+        let first = matches!(*state.borrow(), ObjectState::NotYet);
         state.send_replace(known);
         if !first {
             objects.changed(key);

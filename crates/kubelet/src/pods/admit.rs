@@ -1,4 +1,4 @@
-//! Whether a pod may run here: the scheduler decides by what it knows, the node by what is true.
+//! Admission of pods on the node, which checks again what the scheduler decided from its cache.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn refusal_of(reason: &str, message: impl Into<String>) -> Option<Refusal> {
     Some(Refusal { reason: reason.to_string(), message: message.into() })
 }
 
-/// Sysctls that touch nothing beyond the pod.
+/// Sysctls that only affect the pod.
 const SAFE_SYSCTLS: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -40,7 +40,7 @@ const SAFE_SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
-/// None if the pod may run.
+/// The reason to reject a pod; none if it may run.
 pub fn refusal(
     context: &Context,
     pod: &Pod,
@@ -68,11 +68,11 @@ pub fn refusal(
     if pod::spec(pod).os.as_ref().is_some_and(|os| os.name != "linux") {
         return refusal_of("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
     }
-    if wants_app_armor(pod) && !has_app_armor() {
+    if needs_app_armor(pod) && !has_app_armor() {
         return refusal_of("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host");
     }
     let groups = pod::spec(pod).security_context.as_ref().and_then(|own| own.supplemental_groups_policy.as_deref());
-    if groups == Some("Strict") && !context.abilities.read().strict_groups {
+    if groups == Some("Strict") && !context.runtime_features.read().strict_groups {
         let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
         return refusal_of("SupplementalGroupsPolicyNotSupported", message);
     }
@@ -82,7 +82,7 @@ pub fn refusal(
     if let Some(refusal) = wrong_node(context, pod) {
         return Some(refusal);
     }
-    if critical { None } else { no_room(context, pod, others) }.or_else(|| port_taken(pod, others))
+    if critical { None } else { insufficient_resources(context, pod, others) }.or_else(|| port_conflict(pod, others))
 }
 
 fn names(pressure: Pressure) -> String {
@@ -91,8 +91,8 @@ fn names(pressure: Pressure) -> String {
     all.iter().filter(|(_, holds)| *holds).map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
 }
 
-/// A profile that is not to confine needs nothing of the kernel.
-fn wants_app_armor(pod: &Pod) -> bool {
+/// An unconfined profile needs no kernel support.
+fn needs_app_armor(pod: &Pod) -> bool {
     let spec = pod::spec(pod);
     let whole = spec.security_context.iter().filter_map(|context| context.app_armor_profile.as_ref());
     let containers = pod::roles(pod).filter_map(|(_, name)| pod::find(pod, name));
@@ -106,7 +106,7 @@ fn has_app_armor() -> bool {
 }
 
 fn forbidden_sysctl(context: &Context, pod: &Pod) -> Option<String> {
-    let wanted = pod::spec(pod).security_context.iter().flat_map(|context| context.sysctls.iter().flatten());
+    let needed = pod::spec(pod).security_context.iter().flat_map(|context| context.sysctls.iter().flatten());
     let allowed = |name: &str| {
         let name = name.replace('/', ".");
         SAFE_SYSCTLS.contains(&name.as_str())
@@ -115,7 +115,7 @@ fn forbidden_sysctl(context: &Context, pod: &Pod) -> Option<String> {
                 None => *pattern == name,
             })
     };
-    wanted.map(|sysctl| &sysctl.name).find(|name| !allowed(name)).cloned()
+    needed.map(|sysctl| &sysctl.name).find(|name| !allowed(name)).cloned()
 }
 
 /// The node's labels may have changed since the pod was bound.
@@ -127,29 +127,29 @@ fn wrong_node(context: &Context, pod: &Pod) -> Option<Refusal> {
     refusal_of("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector")
 }
 
-fn no_room(context: &Context, pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {
+fn insufficient_resources(context: &Context, pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {
     let allocatable = context.allocatable.read();
-    let most = allocatable.get("pods").map_or(0, value);
+    let max_pods = allocatable.get("pods").map_or(0, value);
     let count = i64::try_from(others.len()).unwrap_or(i64::MAX);
-    if count + 1 > most {
+    if count + 1 > max_pods {
         return refusal_of(
             "OutOfpods",
-            format!("Node didn't have enough resource: pods, requested: 1, used: {count}, capacity: {most}"),
+            format!("Node didn't have enough resource: pods, requested: 1, used: {count}, capacity: {max_pods}"),
         );
     }
     for (name, amount) in allocatable.iter().filter(|(name, _)| *name != "pods") {
         let read = if name == "cpu" { milli_value } else { value };
-        let wanted = requested(pod, name, read);
-        if wanted == 0 {
+        let needed = requested(pod, name, read);
+        if needed == 0 {
             continue;
         }
         let used: i64 = others.iter().map(|(other, _)| requested(other, name, read)).sum();
         let whole = read(amount);
-        if wanted + used > whole {
+        if needed + used > whole {
             return refusal_of(
                 &format!("OutOf{name}"),
                 format!(
-                    "Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: {whole}"
+                    "Node didn't have enough resource: {name}, requested: {needed}, used: {used}, capacity: {whole}"
                 ),
             );
         }
@@ -157,32 +157,32 @@ fn no_room(context: &Context, pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Op
     None
 }
 
-/// Why a pod of this node can't have the resources it is described with here.
-pub fn no_room_to_grow(pods: &super::Pods, pod: &Pod) -> Option<Pending> {
+/// Why a running pod cannot be resized to these resources.
+pub fn resize_obstacle(pods: &super::Pods, pod: &Pod) -> Option<Pending> {
     let context = &pods.context;
-    if let Some(refusal) = no_room(context, pod, &[]) {
+    if let Some(refusal) = insufficient_resources(context, pod, &[]) {
         return Some(Pending { reason: "Infeasible", message: refusal.message });
     }
     let others: Vec<_> = pods.active().into_iter().filter(|(other, _)| pod::uid(other) != pod::uid(pod)).collect();
-    let refusal = no_room(context, pod, &others)?;
+    let refusal = insufficient_resources(context, pod, &others)?;
     Some(Pending { reason: "Deferred", message: refusal.message })
 }
 
-fn port_taken(pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {
-    let wanted: Vec<_> = host_ports(pod).collect();
-    if wanted.is_empty() {
+fn port_conflict(pod: &Pod, others: &[(Arc<Pod>, PodStatus)]) -> Option<Refusal> {
+    let needed: Vec<_> = host_ports(pod).collect();
+    if needed.is_empty() {
         return None;
     }
-    let taken: HashSet<_> = others.iter().flat_map(|(other, _)| host_ports(other)).collect();
+    let used_ports: HashSet<_> = others.iter().flat_map(|(other, _)| host_ports(other)).collect();
     let clash = |(port, protocol, address): &(i32, String, String)| {
-        taken.iter().any(|(other_port, other_protocol, other_address)| {
+        used_ports.iter().any(|(other_port, other_protocol, other_address)| {
             let any = |address: &str| address.is_empty() || address == "0.0.0.0" || address == "::";
             other_port == port
                 && other_protocol == protocol
                 && (any(address) || any(other_address) || address == other_address)
         })
     };
-    if wanted.iter().any(clash) {
+    if needed.iter().any(clash) {
         return refusal_of(
             "NodePorts",
             "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
@@ -216,7 +216,7 @@ mod tests {
         ] {
             let spec = json!({ "securityContext": pod, "containers": [{ "name": "a", "securityContext": container }] });
             let pod = serde_json::from_value(json!({ "spec": spec.clone() })).expect("a pod");
-            assert_eq!(wants_app_armor(&pod), expected, "{spec}");
+            assert_eq!(needs_app_armor(&pod), expected, "{spec}");
         }
     }
 }

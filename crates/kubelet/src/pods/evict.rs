@@ -1,4 +1,4 @@
-//! Choosing the pod that has to go, and ending those that took more disk than they said.
+//! Chooses pods to evict for a shortage, and evicts pods that exceed their storage limits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::Pods;
 use crate::cgroup::amounts::requested;
 use crate::context::Context;
 use crate::eviction::{Shortage, Signal, bytes};
-use crate::filesystem::folder_usage;
+use crate::filesystem::directory_usage;
 use crate::pod;
 use crate::runtime::label;
 use crate::worker::Message;
-use crate::worker::state::Ending;
+use crate::worker::state::Termination;
 
-/// The seconds of a pod that must go at once.
+/// The grace period in seconds of a pod that is evicted at once.
 const IMMEDIATE: i64 = 1;
 
 /// One pod under consideration.
@@ -27,11 +27,11 @@ struct Candidate {
     requested: i64,
 }
 
-/// What one container uses, as the runtime tells.
+/// The usage of one container, from the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ContainerUse {
     name: String,
-    /// Bytes and files of its own layer.
+    /// Bytes and files of its writable layer.
     layer: u64,
     layer_files: u64,
     working_set: u64,
@@ -40,14 +40,14 @@ struct ContainerUse {
 /// By pod uid.
 type Uses = HashMap<String, Vec<ContainerUse>>;
 
-/// Ends the pod whose end helps most and hurts least; one at a time, as the next look shows whether it was enough.
-/// `has_image_disk` says that images and containers' layers lie on a disk of their own.
+/// Evicts the best candidate; one at a time, as the next evaluation shows whether that was enough. `has_image_disk`
+/// says that images and writable layers are on a separate disk.
 pub async fn evict_one(context: &Context, pods: &Pods, short: &Shortage, has_image_disk: bool) {
     let resource = short.signal.resource();
     let uses = uses(context).await;
     let of_pod = |pod: &Pod| uses.get(pod::uid(pod)).map(Vec::as_slice).unwrap_or_default();
     let of_cgroup = |pod: &Pod| context.cgroups.as_ref().map(|cgroups| cgroups.pod_usage(pod)).unwrap_or_default();
-    let part = Part::of(short.signal, has_image_disk);
+    let scope = DiskScope::of(short.signal, has_image_disk);
     let active = pods.active().into_iter().map(|(pod, _)| pod);
     let candidates: Vec<Candidate> = active
         .filter(|pod| !pod::is_critical(pod) && pod.metadata.deletion_timestamp.is_none())
@@ -55,40 +55,41 @@ pub async fn evict_one(context: &Context, pods: &Pods, short: &Shortage, has_ima
             let used = match resource {
                 "memory" => of_cgroup(&pod).working_set.unwrap_or(0),
                 "pids" => of_cgroup(&pod).processes.unwrap_or(0),
-                "inodes" => disk_usage(context, &pod, of_pod(&pod), part).1,
-                _ => disk_usage(context, &pod, of_pod(&pod), part).0,
+                "inodes" => disk_usage(context, &pod, of_pod(&pod), scope).1,
+                _ => disk_usage(context, &pod, of_pod(&pod), scope).0,
             };
             let used = i64::try_from(used).unwrap_or(i64::MAX);
             Candidate { requested: requested(&pod, resource, value), pod, used }
         })
         .collect();
     let Some(chosen) = choose(candidates) else {
-        tracing::warn!(resource, "the node is under pressure and there is no pod to end");
+        tracing::warn!(resource, "the node is under pressure and no pod can be evicted");
         return;
     };
     let logs = |name: &str| log_usage(context, &chosen.pod, name);
-    let message = low_message(short, &chosen, of_pod(&chosen.pod), logs);
+    let message = shortage_message(short, &chosen, of_pod(&chosen.pod), logs);
     let condition = Some(("TerminationByKubelet".to_string(), message.clone()));
     context.metrics.count("kubelet_evictions", &[("eviction_signal", short.signal.name())]);
     let grace = grace(&chosen.pod, short.is_soft.then_some(context.settings.eviction.max_pod_grace));
     evict(context, pods, &chosen.pod, message, grace, condition);
 }
 
-/// The seconds a pod gets: hardly any, or at most so many where there is time.
-fn grace(pod: &Pod, most: Option<u64>) -> i64 {
-    let most = most.map_or(IMMEDIATE, |most| i64::try_from(most).unwrap_or(i64::MAX).min(pod::grace_seconds(pod)));
-    most.max(IMMEDIATE)
+/// The grace period in seconds: minimal for a hard limit, capped at `max_grace` for a soft one.
+fn grace(pod: &Pod, max_grace: Option<u64>) -> i64 {
+    let max_grace = max_grace
+        .map_or(IMMEDIATE, |max_grace| i64::try_from(max_grace).unwrap_or(i64::MAX).min(pod::grace_seconds(pod)));
+    max_grace.max(IMMEDIATE)
 }
 
-/// Which part of what a pod has on disk lies where room is short.
+/// The scope of a pod's disk usage that is on the disk that is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum DiskScope {
     All,
     Layers,
     VolumesAndLogs,
 }
 
-impl Part {
+impl DiskScope {
     fn of(signal: Signal, has_image_disk: bool) -> Self {
         match signal {
             _ if !has_image_disk => Self::All,
@@ -98,14 +99,14 @@ impl Part {
     }
 }
 
-/// What the pod's status says of an eviction for want of something on the node.
-fn low_message(short: &Shortage, chosen: &Candidate, uses: &[ContainerUse], logs: impl Fn(&str) -> u64) -> String {
+/// The status message of a pod that is evicted for a shortage of the node.
+fn shortage_message(short: &Shortage, chosen: &Candidate, uses: &[ContainerUse], logs: impl Fn(&str) -> u64) -> String {
     let (resource, pod) = (short.signal.resource(), &chosen.pod);
     let mut message = format!("The node was low on resource: {resource}. ");
-    let shown = |amount: i64| {
+    let rendered = |amount: i64| {
         if matches!(resource, "memory" | "ephemeral-storage") { bytes(amount) } else { amount.to_string() }
     };
-    let (threshold, available) = (shown(short.threshold), shown(short.available));
+    let (threshold, available) = (rendered(short.threshold), rendered(short.available));
     message.push_str(&format!("Threshold quantity: {threshold}, available: {available}. "));
     let whole = pod::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref()?.get(resource));
     if let Some(request) = whole.filter(|_| resource == "memory") {
@@ -136,7 +137,7 @@ fn low_message(short: &Shortage, chosen: &Candidate, uses: &[ContainerUse], logs
     message
 }
 
-/// First those that use more than they requested, among them the least important, then the greediest.
+/// Pods that exceed their requests first; among them by lowest priority, then by largest excess.
 fn choose(mut candidates: Vec<Candidate>) -> Option<Candidate> {
     candidates.sort_by_key(|candidate| {
         let excess = candidate.used - candidate.requested;
@@ -146,7 +147,7 @@ fn choose(mut candidates: Vec<Candidate>) -> Option<Candidate> {
     candidates.into_iter().next()
 }
 
-/// `condition` is told where the node, and not the pod itself, is the cause.
+/// `condition` is set if the node, and not the pod itself, is the cause.
 fn evict(
     context: &Context,
     pods: &Pods,
@@ -155,11 +156,11 @@ fn evict(
     grace: i64,
     condition: Option<(String, String)>,
 ) {
-    tracing::warn!(pod = pod::title(pod), message, "a pod is evicted");
+    tracing::warn!(pod = pod::title(pod), message, "evicting a pod");
     context.pod_event(pod, true, "Evicted", message.clone());
-    let ending = Ending::Stopped { reason: "Evicted".into(), message, grace: Some(grace), condition };
+    let termination = Termination::Stopped { reason: "Evicted".into(), message, grace: Some(grace), condition };
     if let Some(worker) = pods.workers.lock().get(pod::uid(pod)) {
-        let _ = worker.sender.send(Message::Stop(Box::new(ending)));
+        let _ = worker.sender.send(Message::Stop(Box::new(termination)));
     }
 }
 
@@ -167,7 +168,7 @@ async fn uses(context: &Context) -> Uses {
     let stats = match context.runtime.list_container_stats(ContainerStatsFilter::default()).await {
         Ok(stats) => stats,
         Err(error) => {
-            tracing::warn!(%error, "what containers use can't be read");
+            tracing::warn!(%error, "cannot read the usage of containers");
             return Uses::new();
         }
     };
@@ -186,26 +187,27 @@ async fn uses(context: &Context) -> Uses {
     found
 }
 
-/// Bytes and files of volumes on disk, of logs, and of what containers wrote into their own layers.
-fn disk_usage(context: &Context, pod: &Pod, uses: &[ContainerUse], part: Part) -> (u64, u64) {
+/// Bytes and files of volumes on disk, logs, and writable layers.
+fn disk_usage(context: &Context, pod: &Pod, uses: &[ContainerUse], scope: DiskScope) -> (u64, u64) {
     let settings = &context.settings;
     let logs = settings.log_directory(pod::namespace(pod), pod::name(pod), pod::uid(pod));
     let layers = || uses.iter().map(|container| (container.layer, container.layer_files));
-    let folders = || [settings.pod_directory(pod::uid(pod)), logs].map(|folder| folder_usage(&folder));
-    let parts: Vec<(u64, u64)> = match part {
-        Part::All => layers().chain(folders()).collect(),
-        Part::Layers => layers().collect(),
-        Part::VolumesAndLogs => folders().to_vec(),
+    let directories = || [settings.pod_directory(pod::uid(pod)), logs].map(|directory| directory_usage(&directory));
+    let usages: Vec<(u64, u64)> = match scope {
+        DiskScope::All => layers().chain(directories()).collect(),
+        DiskScope::Layers => layers().collect(),
+        DiskScope::VolumesAndLogs => directories().to_vec(),
     };
-    parts.into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    usages.into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
 }
 
 fn log_usage(context: &Context, pod: &Pod, container: &str) -> u64 {
-    let folder = context.settings.log_directory(pod::namespace(pod), pod::name(pod), pod::uid(pod));
-    folder_usage(&folder.join(container)).0
+    let directory = context.settings.log_directory(pod::namespace(pod), pod::name(pod), pod::uid(pod));
+    directory_usage(&directory.join(container)).0
 }
 
-/// Pods that grew beyond the limit of a volume, of a container, or of all their local storage, end. Tells whether one did.
+/// Evicts pods that exceed the limit of a volume, of a container, or of their local storage. Returns whether any was
+/// evicted.
 pub async fn enforce_storage_limits(context: &Context, pods: &Pods) -> bool {
     let running = |status: &PodStatus| status.phase.as_deref() == Some("Running");
     let limited: Vec<Arc<Pod>> = pods
@@ -214,7 +216,7 @@ pub async fn enforce_storage_limits(context: &Context, pods: &Pods) -> bool {
         .filter(|(pod, status)| running(status) && (has_limited_volume(pod) || storage_limit(pod).is_some()))
         .map(|(pod, _)| pod)
         .collect();
-    // The runtime is only asked where somebody has a limit for it.
+    // The runtime is only queried if a pod has such a limit.
     let uses = match limited.iter().any(|pod| storage_limit(pod).is_some()) {
         true => uses(context).await,
         false => Uses::new(),
@@ -243,20 +245,20 @@ fn storage_limit(pod: &Pod) -> Option<i64> {
     limits.reduce(|sum, limit| sum + limit).filter(|limit| *limit > 0)
 }
 
-/// What was exceeded, by the name metrics know it by, and the words for it.
+/// The exceeded limit as its metric label, and the status message.
 fn exceeded(context: &Context, pod: &Pod, uses: &[ContainerUse]) -> Option<(&'static str, String)> {
     let beyond = |used: u64, limit: i64| i64::try_from(used).unwrap_or(i64::MAX) > limit;
-    let folder = context.settings.pod_directory(pod::uid(pod)).join("volumes/kubernetes.io~empty-dir");
+    let directory = context.settings.pod_directory(pod::uid(pod)).join("volumes/kubernetes.io~empty-dir");
     for volume in pod::spec(pod).volumes.iter().flatten() {
         let Some(source) = &volume.empty_dir else { continue };
         let Some(limit) = source.size_limit.as_ref().filter(|limit| value(limit) > 0) else { continue };
-        if beyond(folder_usage(&folder.join(&volume.name)).0, value(limit)) {
+        if beyond(directory_usage(&directory.join(&volume.name)).0, value(limit)) {
             let message = format!("Usage of EmptyDir volume \"{}\" exceeds the limit \"{}\". ", volume.name, limit.0);
             return Some(("emptydirfs.limit", message));
         }
     }
     let limit = storage_limit(pod)?;
-    if beyond(disk_usage(context, pod, uses, Part::All).0, limit) {
+    if beyond(disk_usage(context, pod, uses, DiskScope::All).0, limit) {
         let limit = bytes(limit);
         let message = format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
         return Some(("ephemeralpodfs.limit", message));
@@ -308,7 +310,7 @@ mod tests {
         let uses = |name: &str, working_set| ContainerUse { name: name.into(), layer: 0, layer_files: 0, working_set };
         let short = Shortage { signal: Signal::Memory, threshold: 100 << 20, available: 90 << 20, is_soft: false };
         let chosen = Candidate { pod: Arc::new(pod), used: 0, requested: 0 };
-        let message = low_message(&short, &chosen, &[uses("a", 32 << 20), uses("b", 1 << 30)], |_| 0);
+        let message = shortage_message(&short, &chosen, &[uses("a", 32 << 20), uses("b", 1 << 30)], |_| 0);
         assert_eq!(
             message,
             "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. \
@@ -321,7 +323,7 @@ mod tests {
         let pod: Pod = serde_json::from_value(json!({ "metadata": {}, "spec": { "containers": [],
             "terminationGracePeriodSeconds": 20 } }))
         .expect("a pod");
-        let graces = [None, Some(0), Some(10), Some(60)].map(|most| grace(&pod, most));
+        let graces = [None, Some(0), Some(10), Some(60)].map(|max_grace| grace(&pod, max_grace));
         assert_eq!(graces, [1, 1, 10, 20]);
     }
 }

@@ -1,4 +1,4 @@
-//! All pods of the node: who is admitted, who works for whom, and what the node as a whole tells them.
+//! All pods of the node: admission, their workers, and node-wide events that concern them.
 
 mod admit;
 pub mod evict;
@@ -20,21 +20,22 @@ use tokio::sync::Notify;
 
 use crate::context::Context;
 use crate::eviction::Pressure;
+use crate::journey_events;
 use crate::pod;
 use crate::runtime::RuntimePod;
-use crate::journey_events;
-use crate::worker::state::Ending;
+use crate::worker::state::Termination;
 use crate::worker::{Handle, Message, Worker};
 
+/// The workers of all pods on this node.
 pub struct Pods {
     context: Arc<Context>,
     workers: Mutex<HashMap<String, Handle>>,
-    /// Pods that are no longer wanted while they have a worker, and how they came back meanwhile: a manifest may be taken
-    /// away and put back. Locked after the workers.
+    /// Removed pods whose worker still runs, and their new version if they came back: a manifest may be deleted and
+    /// restored. Locked after the workers.
     leaving: Mutex<HashMap<String, Option<Arc<Pod>>>>,
-    /// What an earlier life left in the runtime, until its pod is seen.
+    /// What a previous process left in the runtime, until its pod is seen.
     leftovers: Mutex<HashMap<String, RuntimePod>>,
-    /// The API's pictures of static pods, by namespace and name.
+    /// Mirror pods by namespace and name.
     mirrors: Mutex<HashMap<(String, String), Arc<Pod>>>,
     pressure: Mutex<Pressure>,
     node_changed: Arc<Notify>,
@@ -58,33 +59,33 @@ impl Pods {
         })
     }
 
-    /// A pod is wanted as it is here. One not seen before must be admitted first.
+    /// Passes a new or changed pod to its worker. A pod not seen before must be admitted first.
     pub fn desire(self: &Arc<Self>, pod: Arc<Pod>) {
         let uid = pod::uid(&pod).to_string();
         let workers = self.workers.lock();
         let known = workers.get(&uid).cloned();
         if let Some(returned) = self.leaving.lock().get_mut(&uid) {
-            // It must end first: only then it is begun anew.
+            // It must terminate first and is started again after that.
             *returned = Some(pod);
             return;
         }
         drop(workers);
         if let Some(worker) = known {
             *worker.pod.lock() = pod.clone();
-            // A worker that has just ended is on its way out of the map.
+            // The worker may have just stopped and is about to leave the map.
             let _ = worker.sender.send(Message::Desired(pod));
             return;
         }
         let runtime = self.leftovers.lock().remove(&uid);
-        let refused = match (&runtime, is_over(&pod)) {
-            // What runs already was admitted once.
+        let refused = match (&runtime, is_finished(&pod)) {
+            // A pod that already runs was admitted before.
             (None, false) => {
                 admit::refusal(&self.context, &pod, &self.active(), self.pressure(), self.is_shutting_down())
             }
             _ => None,
         };
         let refused = match refused {
-            None if runtime.is_none() && !is_over(&pod) && pod::is_critical(&pod) => self.make_room(&pod),
+            None if runtime.is_none() && !is_finished(&pod) && pod::is_critical(&pod) => self.make_room(&pod),
             refused => refused,
         };
         let node = self.context.settings.node_name.as_str();
@@ -95,17 +96,17 @@ impl Pods {
             journey_events::refused(&pod, &refusal.message);
             self.context.pod_event(&pod, true, &refusal.reason, refusal.message.clone());
             self.context.metrics.count("kubelet_admission_rejections_total", &[("reason", &refusal.reason)]);
-            Ending::Rejected { reason: refusal.reason, message: refusal.message }
+            Termination::Rejected { reason: refusal.reason, message: refusal.message }
         });
         let worker = self.start(&uid, pod.clone(), runtime.unwrap_or_default(), refused);
         if pod::is_static(&pod) {
             let mirror = self.mirrors.lock().get(&key(&pod)).cloned();
             let _ = worker.sender.send(Message::Mirror(mirror));
         }
-        self.weigh();
+        self.update_burstable_weight();
     }
 
-    /// Ends other pods where a critical one would find no room.
+    /// Preempts other pods if there is no room for a critical one.
     fn make_room(&self, pod: &Arc<Pod>) -> Option<admit::Refusal> {
         const MESSAGE: &str = "Preempted in order to admit critical pod";
         const CONDITION: &str = "Pod was preempted by Kubelet to accommodate a critical pod.";
@@ -115,40 +116,44 @@ impl Pods {
             let message = format!(
                 "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of \
                  pods to preempt: no set of running pods found to reclaim resources: {}",
-                preempt::shown(&missing)
+                preempt::rendered(&missing)
             );
             return Some(admit::Refusal { reason: "UnexpectedAdmissionError".into(), message });
         };
         for victim in victims {
-            tracing::warn!(pod = pod::title(&victim), critical = pod::title(pod), "a pod goes for a critical one");
+            tracing::warn!(
+                pod = pod::title(&victim),
+                critical = pod::title(pod),
+                "preempting a pod for a critical one"
+            );
             self.context.pod_event(&victim, true, "Preempting", MESSAGE);
             let signal = missing.keys().next().map_or("", String::as_str);
             self.context.metrics.count("kubelet_preemptions", &[("preemption_signal", signal)]);
-            let ending = Ending::Stopped {
+            let termination = Termination::Stopped {
                 reason: "Preempting".into(),
                 message: MESSAGE.into(),
                 grace: None,
                 condition: Some(("TerminationByKubelet".into(), CONDITION.into())),
             };
             if let Some(worker) = self.workers.lock().get(pod::uid(&victim)) {
-                let _ = worker.sender.send(Message::Stop(Box::new(ending)));
+                let _ = worker.sender.send(Message::Stop(Box::new(termination)));
             }
         }
         None
     }
 
-    fn start(self: &Arc<Self>, uid: &str, pod: Arc<Pod>, runtime: RuntimePod, refused: Option<Ending>) -> Handle {
-        let (pods, ended) = (self.clone(), uid.to_string());
-        let asked = Arc::downgrade(self);
-        let fits = Arc::new(move |pod: &Pod| asked.upgrade().and_then(|pods| admit::no_room_to_grow(&pods, pod)));
+    fn start(self: &Arc<Self>, uid: &str, pod: Arc<Pod>, runtime: RuntimePod, refused: Option<Termination>) -> Handle {
+        let (pods, finished) = (self.clone(), uid.to_string());
+        let pods_weak = Arc::downgrade(self);
+        let fits = Arc::new(move |pod: &Pod| pods_weak.upgrade().and_then(|pods| admit::resize_obstacle(&pods, pod)));
         let mut workers = self.workers.lock();
         let handle = Worker::spawn(self.context.clone(), pod, runtime, refused, fits, move || {
             let returned = {
                 let mut workers = pods.workers.lock();
-                workers.remove(&ended);
-                pods.leaving.lock().remove(&ended).flatten()
+                workers.remove(&finished);
+                pods.leaving.lock().remove(&finished).flatten()
             };
-            pods.weigh();
+            pods.update_burstable_weight();
             if let Some(pod) = returned {
                 let is_static = if pod::is_static(&pod) { "true" } else { "" };
                 pods.context.metrics.count("kubelet_restarted_pods_total", &[("static", is_static)]);
@@ -159,7 +164,7 @@ impl Pods {
         handle
     }
 
-    /// The API, or the manifest folder, no longer has the pod.
+    /// The pod was deleted from the API or the manifest directory.
     pub fn remove(&self, uid: &str) {
         if let Some(worker) = self.workers.lock().get(uid) {
             self.leaving.lock().insert(uid.to_string(), None);
@@ -167,7 +172,7 @@ impl Pods {
         }
     }
 
-    /// The API's picture of a static pod came, changed or went.
+    /// A mirror pod was added, changed or deleted.
     pub fn mirror(&self, pod: &Arc<Pod>, present: bool) {
         let mirror = present.then(|| pod.clone());
         match &mirror {
@@ -186,11 +191,11 @@ impl Pods {
         self.mirrors.lock().len()
     }
 
-    pub fn has_mirror(&self, pod: &Pod) -> Option<Arc<Pod>> {
+    pub fn mirror_of(&self, pod: &Pod) -> Option<Arc<Pod>> {
         self.mirrors.lock().get(&key(pod)).cloned()
     }
 
-    /// Mirrors whose static pod is neither wanted nor still ending.
+    /// Mirror pods whose static pod is neither desired nor still terminating.
     pub fn stray_mirrors(&self) -> Vec<Arc<Pod>> {
         let own: std::collections::HashSet<_> = self
             .all()
@@ -217,7 +222,7 @@ impl Pods {
             pod::namespace(&pod) == namespace && pod::name(&pod) == name
         });
         let first = found.next()?;
-        // Of two with one name, the one that is not being deleted.
+        // Of two pods with the same name, prefers the one that is not being deleted.
         let alive = |worker: &Handle| worker.pod.lock().metadata.deletion_timestamp.is_none();
         Some(found.find(|worker| alive(worker)).unwrap_or(first).clone())
     }
@@ -226,15 +231,15 @@ impl Pods {
         self.workers.lock().values().cloned().collect()
     }
 
-    /// Pods that take part of the node's room, with the status the node knows.
+    /// Pods that use resources of the node, with their latest status.
     pub fn active(&self) -> Vec<(Arc<Pod>, PodStatus)> {
         let all = self.all().into_iter().map(|worker| (worker.pod.lock().clone(), worker.status.lock().clone()));
         all.filter(|(_, status)| !matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"))).collect()
     }
 
-    /// What pods had for themselves that are no longer here is free.
-    pub fn forget_gone_grants(&self) {
-        self.context.resources.keep_only(|uid| self.knows(uid));
+    /// Releases the exclusive resources of pods that are gone.
+    pub fn release_stale_grants(&self) {
+        self.context.resources.release_unknown(|uid| self.knows(uid));
     }
 
     pub fn pressure(&self) -> Pressure {
@@ -248,17 +253,17 @@ impl Pods {
         }
     }
 
-    /// Has pods look at the devices they were given.
-    pub fn tell_of_devices(&self) {
+    /// Makes pods with devices report their devices' health again.
+    pub fn notify_device_change(&self) {
         for worker in self.all() {
             if !self.context.resources.health_of(pod::uid(&worker.pod.lock())).is_empty() {
-                // A worker that has ended needs no news.
+                // The worker may already have stopped.
                 let _ = worker.sender.send(Message::Relist(None));
             }
         }
     }
 
-    /// Told when the node's own status should be looked at before its time.
+    /// Notified when the node's status should be updated before its next interval.
     pub fn node_changed(&self) -> Arc<Notify> {
         self.node_changed.clone()
     }
@@ -272,14 +277,14 @@ impl Pods {
         self.node_changed.notify_one();
     }
 
-    /// Burstable pods as a class weigh what they request.
-    fn weigh(&self) {
+    /// Updates the CPU weight of the burstable class.
+    fn update_burstable_weight(&self) {
         use crate::cgroup::{amounts::pod_amounts, qos::QosClass, qos::qos_class};
         let Some(cgroups) = &self.context.cgroups else { return };
         let burstable = self.active().into_iter().filter(|(pod, _)| qos_class(pod) == QosClass::Burstable);
         let sum = burstable.map(|(pod, _)| pod_amounts(&pod).cpu_request).sum();
-        if let Err(error) = cgroups.weigh_burstable(sum) {
-            tracing::debug!(%error, "the cgroup of burstable pods can't be weighed");
+        if let Err(error) = cgroups.set_burstable_weight(sum) {
+            tracing::debug!(%error, "cannot set the CPU weight of burstable pods");
         }
     }
 }
@@ -288,6 +293,6 @@ fn key(pod: &Pod) -> (String, String) {
     (pod::namespace(pod).to_string(), pod::name(pod).to_string())
 }
 
-fn is_over(pod: &Pod) -> bool {
+fn is_finished(pod: &Pod) -> bool {
     knarr_client::pod::is_terminal(pod) || pod.metadata.deletion_timestamp.is_some()
 }

@@ -1,4 +1,4 @@
-//! Critical pods get the room they need: others have to go for them.
+//! Chooses which pods to preempt for a critical one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use crate::pod;
 /// How much of each resource is missing, by name; CPU in thousandths.
 pub type Missing = BTreeMap<String, i64>;
 
-/// What the node lacks for a pod beside the others.
+/// The resources that the node lacks to run a pod next to the others.
 pub fn missing(pod: &Pod, others: &[Arc<Pod>], allocatable: &BTreeMap<String, Quantity>) -> Missing {
     let lack = |(name, amount): (&String, &Quantity)| {
         let whole = read(name)(amount);
         let used: i64 = others.iter().map(|other| of(other, name)).sum();
-        let wanted = of(pod, name);
-        (wanted > 0 && wanted + used > whole).then(|| (name.clone(), wanted + used - whole))
+        let needed = of(pod, name);
+        (needed > 0 && needed + used > whole).then(|| (name.clone(), needed + used - whole))
     };
     allocatable.iter().filter_map(lack).collect()
 }
 
-/// The pods that have to go, as few and as unimportant as possible; none if all of them were not enough.
+/// The pods to preempt, as few and as unimportant as possible; none if even all of them were not enough.
 pub fn victims(pod: &Pod, others: &[Arc<Pod>], missing: &Missing) -> Option<Vec<Arc<Pod>>> {
-    let mut victims: Vec<Arc<Pod>> = others.iter().filter(|other| may_end(pod, other)).cloned().collect();
+    let mut victims: Vec<Arc<Pod>> = others.iter().filter(|other| may_preempt(pod, other)).cloned().collect();
     let is_enough = |victims: &[Arc<Pod>]| {
         missing.iter().all(|(name, amount)| victims.iter().map(|victim| of(victim, name)).sum::<i64>() >= *amount)
     };
     if !is_enough(&victims) {
         return None;
     }
-    // The most valuable first: who can be spared is.
+    // The most valuable first, as those are spared first.
     victims.sort_by_key(|victim| {
         let class = match qos_class(victim) {
             QosClass::Guaranteed => 0,
@@ -55,7 +55,7 @@ pub fn victims(pod: &Pod, others: &[Arc<Pod>], missing: &Missing) -> Option<Vec<
     Some(victims)
 }
 
-fn may_end(pod: &Pod, other: &Pod) -> bool {
+fn may_preempt(pod: &Pod, other: &Pod) -> bool {
     if pod::is_critical(pod) && !pod::is_critical(other) {
         return true;
     }
@@ -67,13 +67,13 @@ fn read(name: &str) -> fn(&Quantity) -> i64 {
     if name == "cpu" { milli_value } else { value }
 }
 
-/// A pod takes one of the places there are for pods.
+/// The request of a pod; each pod counts as one of `pods`.
 fn of(pod: &Pod, name: &str) -> i64 {
     if name == "pods" { 1 } else { requested(pod, name, read(name)) }
 }
 
-/// The amounts in words.
-pub fn shown(missing: &Missing) -> String {
+/// The amounts as the event shows them.
+pub fn rendered(missing: &Missing) -> String {
     let parts: String = missing.iter().map(|(name, amount)| format!("(res: {name}, q: {amount}), ")).collect();
     format!("[{parts}]")
 }
@@ -117,7 +117,7 @@ mod tests {
         let allocatable = BTreeMap::from([("pods".to_string(), Quantity("1".into()))]);
         let (critical, other) = (pod("critical", 2_000_000_000, ""), pod("a", 0, ""));
         let missing = missing(&critical, std::slice::from_ref(&other), &allocatable);
-        assert_eq!(shown(&missing), "[(res: pods, q: 1), ]");
+        assert_eq!(rendered(&missing), "[(res: pods, q: 1), ]");
         assert_eq!(victims(&critical, &[other], &missing).map(|victims| victims.len()), Some(1));
     }
 }

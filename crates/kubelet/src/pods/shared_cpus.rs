@@ -1,4 +1,4 @@
-//! Keeping containers without CPUs of their own off those that others have for themselves.
+//! Keeps containers without exclusive CPUs off the exclusive CPUs of others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use super::Pods;
 use crate::context::Context;
 use crate::pod;
 
-/// A change that failed is tried again after this time, and one that was missed found.
-const LOOK: Duration = Duration::from_secs(60);
+/// Failed and missed changes are retried after this time.
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Runs for as long as the node does.
 pub async fn keep_shared_cpus(context: Arc<Context>, pods: Arc<Pods>) {
     loop {
         tokio::select! {
             () = context.resources.shared_changed.notified() => {}
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(RETRY_INTERVAL) => {}
         }
         for worker in pods.all() {
             let uid = pod::uid(&worker.pod.lock()).to_string();
@@ -29,7 +29,7 @@ pub async fn keep_shared_cpus(context: Arc<Context>, pods: Arc<Pods>) {
                 if let Err(error) = context.runtime.update_container_resources(&id, resources).await
                     && !error.is_not_found()
                 {
-                    tracing::warn!(%error, container = name, "a container can't be moved to other CPUs");
+                    tracing::warn!(%error, container = name, "cannot move a container to other CPUs");
                 }
             }
         }

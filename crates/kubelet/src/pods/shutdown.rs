@@ -1,30 +1,30 @@
-//! Ending all pods because the machine goes down.
+//! Terminates all pods when the host shuts down.
 
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{Pods, is_over};
+use super::{Pods, is_finished};
 use crate::pod;
-use crate::worker::state::Ending;
+use crate::worker::state::Termination;
 use crate::worker::{Handle, Message};
 
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
-const PACE: Duration = Duration::from_millis(100);
-/// A server that does not answer is not waited for longer.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
-/// What a pod may take beyond its time, in which it is killed.
-const KILLED_WITHIN: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long to wait until the API server has the final status of all pods.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time beyond its grace period in which a pod is killed.
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Pods {
-    /// Returns when no pod runs any more and the API knows it: a pod of which it does not would be started again when the
-    /// machine is back. `critical` is what is kept of the grace for critical pods, which are ended last.
-    pub async fn end_for_shutdown(&self, grace: Duration, critical: Duration) {
-        end_in_order(|| self.all(), grace, critical).await;
+    /// Returns when no pod runs any more and the API server knows it: otherwise the pod would be started again after
+    /// the reboot. `critical` is the part of the grace period reserved for critical pods, which are terminated last.
+    pub async fn terminate_for_shutdown(&self, grace: Duration, critical: Duration) {
+        terminate_in_order(|| self.all(), grace, critical).await;
     }
 }
 
-async fn end_in_order(workers: impl Fn() -> Vec<Handle>, grace: Duration, critical: Duration) {
+async fn terminate_in_order(workers: impl Fn() -> Vec<Handle>, grace: Duration, critical: Duration) {
     let critical = critical.min(grace);
     for (is_critical, grace) in [(false, grace - critical), (true, critical)] {
         let of_class = || {
@@ -32,50 +32,50 @@ async fn end_in_order(workers: impl Fn() -> Vec<Handle>, grace: Duration, critic
             workers.retain(|worker| pod::is_critical(&worker.pod.lock()) == is_critical);
             workers
         };
-        of_class().iter().for_each(|worker| end(worker, grace));
-        if tokio::time::timeout(grace + KILLED_WITHIN, until_ended(of_class)).await.is_err() {
-            tracing::warn!(critical = is_critical, "some pods did not end in the time they had");
+        of_class().iter().for_each(|worker| terminate(worker, grace));
+        if tokio::time::timeout(grace + KILL_TIMEOUT, until_terminated(of_class)).await.is_err() {
+            tracing::warn!(critical = is_critical, "some pods did not terminate within their grace period");
         }
     }
 }
 
-fn end(worker: &Handle, grace: Duration) {
-    let most = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
+fn terminate(worker: &Handle, grace: Duration) {
+    let max = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
     let own = pod::grace_seconds(&worker.pod.lock());
-    let ending = Ending::Stopped {
+    let termination = Termination::Stopped {
         reason: "Terminated".into(),
         message: MESSAGE.into(),
-        grace: Some(own.min(most)),
+        grace: Some(own.min(max)),
         condition: Some(("TerminationByKubelet".into(), MESSAGE.into())),
     };
-    // A worker that has ended needs no news.
-    let _ = worker.sender.send(Message::Stop(Box::new(ending)));
+    // The worker may already have stopped.
+    let _ = worker.sender.send(Message::Stop(Box::new(termination)));
 }
 
-async fn until_ended(workers: impl Fn() -> Vec<Handle>) {
+async fn until_terminated(workers: impl Fn() -> Vec<Handle>) {
     let any = |is_so: fn(&Handle) -> bool| workers().iter().any(is_so);
-    while any(is_there) {
-        tokio::time::sleep(PACE).await;
+    while any(is_running) {
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    let told = async {
-        while any(|worker| !is_known_to_be_over(&worker.pod.lock())) {
-            tokio::time::sleep(PACE).await;
+    let reported = async {
+        while any(|worker| !is_reported_finished(&worker.pod.lock())) {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    if tokio::time::timeout(TOLD_WITHIN, told).await.is_err() {
-        tracing::warn!("the API server could not be told of all pods that were ended");
+    if tokio::time::timeout(REPORT_TIMEOUT, reported).await.is_err() {
+        tracing::warn!("cannot report all terminated pods to the API server");
     }
 }
 
-/// Whether anything of a pod runs, its sandbox included: until then it is not over, and the API is not told.
-fn is_there(worker: &Handle) -> bool {
+/// Whether anything of a pod runs, including its sandbox. Until then its final status is not reported.
+fn is_running(worker: &Handle) -> bool {
     let runtime = worker.runtime.lock();
     runtime.running().next().is_some() || runtime.sandboxes.iter().any(|sandbox| sandbox.ready)
 }
 
-/// Whether the API server has a pod as ended; a static one is not its own.
-fn is_known_to_be_over(pod: &Pod) -> bool {
-    pod::is_static(pod) || is_over(pod)
+/// Whether the API server has the final status of a pod. Static pods don't need it.
+fn is_reported_finished(pod: &Pod) -> bool {
+    pod::is_static(pod) || is_finished(pod)
 }
 
 #[cfg(test)]
@@ -117,8 +117,8 @@ mod tests {
         (handle, mut told): (Handle, UnboundedReceiver<Message>),
         [containers, sandbox, known_after]: [u64; 3],
     ) -> (Instant, i64) {
-        let Some(Message::Stop(ending)) = told.recv().await else { panic!("the pod is not told to end") };
-        let Ending::Stopped { grace: Some(grace), .. } = *ending else { panic!("the pod has no grace") };
+        let Some(Message::Stop(termination)) = told.recv().await else { panic!("the pod is not told to end") };
+        let Termination::Stopped { grace: Some(grace), .. } = *termination else { panic!("the pod has no grace") };
         let told_at = Instant::now();
         tokio::spawn(async move {
             sleep(Duration::from_millis(containers)).await;
@@ -152,7 +152,7 @@ mod tests {
             let pod = tokio::spawn(ends(one, pace));
             let grace = Duration::from_secs(20);
             let critical = if is_static { grace } else { Duration::ZERO };
-            end_in_order(|| vec![handle.clone()], grace, critical).await;
+            terminate_in_order(|| vec![handle.clone()], grace, critical).await;
             let passed = begun.elapsed().as_millis() as u64;
             assert!((expected..expected + 200).contains(&passed), "{pace:?}: {passed}");
             let (_, grace) = pod.await.expect("the pod was told");
@@ -168,7 +168,7 @@ mod tests {
         let begun = Instant::now();
         let ordinary = tokio::spawn(ends(ordinary, [2_000, 1_000, 1_000]));
         let critical = tokio::spawn(ends(critical, [1_000, 0, 100]));
-        end_in_order(|| handles.to_vec(), Duration::from_secs(30), Duration::from_secs(10)).await;
+        terminate_in_order(|| handles.to_vec(), Duration::from_secs(30), Duration::from_secs(10)).await;
         let whole = begun.elapsed().as_millis();
         assert!((5_100..5_400).contains(&whole), "{whole}");
         let (told, grace) = ordinary.await.expect("told");

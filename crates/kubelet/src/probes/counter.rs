@@ -1,11 +1,11 @@
-//! When a row of answers is long enough to change the verdict.
+//! Counts consecutive probe results until a threshold is reached.
 
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
     failure_threshold: u32,
     success_threshold: u32,
     last: Option<bool>,
-    row: u32,
+    streak: u32,
 }
 
 impl Counter {
@@ -15,21 +15,21 @@ impl Counter {
             failure_threshold: at_least_one(failure_threshold),
             success_threshold: at_least_one(success_threshold),
             last: None,
-            row: 0,
+            streak: 0,
         }
     }
 
-    /// The verdict once the same answer came often enough in a row, and none while it did not.
-    pub fn answer(&mut self, success: bool) -> Option<bool> {
-        self.row = if self.last == Some(success) { self.row.saturating_add(1) } else { 1 };
+    /// Records a result. Returns it once enough equal results came in a streak.
+    pub fn record(&mut self, success: bool) -> Option<bool> {
+        self.streak = if self.last == Some(success) { self.streak.saturating_add(1) } else { 1 };
         self.last = Some(success);
         let needed = if success { self.success_threshold } else { self.failure_threshold };
-        (self.row >= needed).then_some(success)
+        (self.streak >= needed).then_some(success)
     }
 
-    /// The results so far count no more.
-    pub fn restart_row(&mut self) {
-        self.row = 0;
+    /// Starts counting again.
+    pub fn reset(&mut self) {
+        self.streak = 0;
     }
 }
 
@@ -40,8 +40,8 @@ mod tests {
     #[test]
     fn rows_decide() {
         let mut counter = Counter::new(3, 2);
-        let answers = [false, false, true, false, false, false, true, true, false];
-        let verdicts: Vec<_> = answers.into_iter().map(|answer| counter.answer(answer)).collect();
-        assert_eq!(verdicts, [None, None, None, None, None, Some(false), None, Some(true), None]);
+        let results = [false, false, true, false, false, false, true, true, false];
+        let outcomes: Vec<_> = results.into_iter().map(|result| counter.record(result)).collect();
+        assert_eq!(outcomes, [None, None, None, None, None, Some(false), None, Some(true), None]);
     }
 }

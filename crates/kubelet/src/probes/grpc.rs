@@ -1,4 +1,4 @@
-//! The health service that gRPC programs offer (grpc.health.v1).
+//! A client of the gRPC health service (grpc.health.v1).
 
 use http::uri::PathAndQuery;
 use tonic::transport::Endpoint;
@@ -34,8 +34,8 @@ pub async fn check(address: &str, port: u16, service: &str) -> Result<(), String
     let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
     let codec = ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
     match client.unary(request, path, codec).await {
-        Ok(answer) if answer.get_ref().status == SERVING => Ok(()),
-        Ok(answer) => Err(format!("service unhealthy (responded with \"{}\")", name(answer.get_ref().status))),
+        Ok(response) if response.get_ref().status == SERVING => Ok(()),
+        Ok(response) => Err(format!("service unhealthy (responded with \"{}\")", name(response.get_ref().status))),
         Err(status) if status.code() == Code::Unimplemented => Err(format!(
             "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
             status.message()

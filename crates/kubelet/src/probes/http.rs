@@ -1,5 +1,5 @@
-//! A small HTTP client for probes and hooks: one connection a request, certificates not checked, redirects followed on
-//! the same host only.
+//! A small HTTP client for probes and hooks: one connection per request, no certificate verification, redirects on the
+//! same host only.
 
 use std::sync::{Arc, LazyLock};
 
@@ -20,29 +20,29 @@ pub struct HttpTarget {
     pub headers: Vec<(String, String)>,
 }
 
-pub struct Answer {
+pub struct HttpResponse {
     pub status: u16,
     pub body: String,
-    /// A redirect to another host, which is not followed.
+    /// The response is a redirect to another host, which is not requested.
     pub redirected_away: bool,
 }
 
-const MOST_REDIRECTS: usize = 10;
-const LONGEST_BODY: usize = 10 << 10;
+const MAX_REDIRECTS: usize = 10;
+const MAX_BODY_SIZE: usize = 10 << 10;
 
-pub async fn http_get(target: &HttpTarget, user_agent: &str) -> Result<Answer, String> {
+pub async fn http_get(target: &HttpTarget, user_agent: &str) -> Result<HttpResponse, String> {
     let mut tls = target.scheme.eq_ignore_ascii_case("https");
     let mut port = target.port;
     let mut path = if target.path.starts_with('/') { target.path.clone() } else { format!("/{}", target.path) };
-    for _ in 0..MOST_REDIRECTS {
-        let (status, body, location) = once(target, tls, port, &path, user_agent).await?;
-        let answer = |redirected_away| Answer { status: status.as_u16(), body: body.clone(), redirected_away };
-        let Some(location) = location.filter(|_| status.is_redirection()) else { return Ok(answer(false)) };
-        let next: Uri = location.parse().map_err(|_| format!("the redirect to {location} can't be followed"))?;
+    for _ in 0..MAX_REDIRECTS {
+        let (status, body, location) = request_once(target, tls, port, &path, user_agent).await?;
+        let response = |redirected_away| HttpResponse { status: status.as_u16(), body: body.clone(), redirected_away };
+        let Some(location) = location.filter(|_| status.is_redirection()) else { return Ok(response(false)) };
+        let next: Uri = location.parse().map_err(|_| format!("cannot parse the redirect to {location}"))?;
         if let Some(host) = next.host()
             && host.trim_matches(['[', ']']) != target.host
         {
-            return Ok(answer(true));
+            return Ok(response(true));
         }
         if let Some(scheme) = next.scheme_str() {
             tls = scheme == "https";
@@ -51,10 +51,10 @@ pub async fn http_get(target: &HttpTarget, user_agent: &str) -> Result<Answer, S
         let next_path = next.path_and_query().map_or("/", |path| path.as_str());
         path = if next_path.starts_with('/') { next_path.to_string() } else { format!("/{next_path}") };
     }
-    Err(format!("stopped after {MOST_REDIRECTS} redirects"))
+    Err(format!("stopped after {MAX_REDIRECTS} redirects"))
 }
 
-async fn once(
+async fn request_once(
     target: &HttpTarget,
     tls: bool,
     port: u16,
@@ -69,7 +69,7 @@ async fn once(
     let request = request(target, port, path, user_agent)?;
     if tls {
         let name = ServerName::try_from(target.host.clone()).map_err(|error| failed(&error))?;
-        let connector = tokio_rustls::TlsConnector::from(UNCHECKED.clone());
+        let connector = tokio_rustls::TlsConnector::from(TLS_WITHOUT_VERIFICATION.clone());
         let stream = connector.connect(name, stream).await.map_err(|error| failed(&tls_text(&error)))?;
         send(stream, request).await.map_err(|error| failed(&error))
     } else {
@@ -84,7 +84,7 @@ fn lower(error: &std::io::Error) -> String {
     }
 }
 
-/// A server that answers in clear is the mistake most often made.
+/// A server without TLS, the most frequent mistake, gets its own message.
 fn tls_text(error: &std::io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
@@ -95,7 +95,7 @@ fn tls_text(error: &std::io::Error) -> String {
     }
 }
 
-/// A connection that ends without an answer, or breaks.
+/// The message for a connection that closes without a response, or breaks.
 fn broken(error: &hyper::Error) -> String {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     match source.map(std::io::Error::kind) {
@@ -143,12 +143,12 @@ where
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     let driver = tokio::spawn(connection);
     let result = async {
-        let answer = sender.send_request(request).await.map_err(|error| broken(&error))?;
-        let status = answer.status();
-        let location = answer.headers().get(http::header::LOCATION).and_then(|value| value.to_str().ok());
+        let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
+        let status = response.status();
+        let location = response.headers().get(http::header::LOCATION).and_then(|value| value.to_str().ok());
         let location = location.map(ToString::to_string);
-        // A body longer than what is shown is of no interest.
-        let body = Limited::new(answer.into_body(), LONGEST_BODY).collect().await;
+        // Bodies beyond the limit are not needed.
+        let body = Limited::new(response.into_body(), MAX_BODY_SIZE).collect().await;
         let body = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()).unwrap_or_default();
         Ok((status, body, location))
     }
@@ -157,7 +157,7 @@ where
     result
 }
 
-static UNCHECKED: LazyLock<Arc<rustls::ClientConfig>> = LazyLock::new(|| {
+static TLS_WITHOUT_VERIFICATION: LazyLock<Arc<rustls::ClientConfig>> = LazyLock::new(|| {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -168,7 +168,7 @@ static UNCHECKED: LazyLock<Arc<rustls::ClientConfig>> = LazyLock::new(|| {
     Arc::new(config)
 });
 
-/// A probe asks whether a program answers, not who it is.
+/// A probe checks that a program responds, not its identity.
 #[derive(Debug)]
 struct NoVerification(Arc<rustls::crypto::CryptoProvider>);
 
@@ -212,15 +212,15 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    async fn serve(answers: Vec<&'static str>) -> u16 {
+    async fn serve(responses: Vec<&'static str>) -> u16 {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
         tokio::spawn(async move {
-            for answer in answers {
+            for response in responses {
                 let (mut stream, _) = listener.accept().await.expect("a connection");
                 let mut buffer = [0; 1024];
                 let _ = stream.read(&mut buffer).await;
-                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.write_all(response.as_bytes()).await;
             }
         });
         port
@@ -241,9 +241,9 @@ mod tests {
             path: "one".into(),
             headers: vec![("X-A".into(), "1".into())],
         };
-        let answer = http_get(&target, "test").await.expect("an answer");
-        assert_eq!((answer.status, answer.body.as_str(), answer.redirected_away), (200, "ok", false));
-        let answer = http_get(&target, "test").await.expect("an answer");
-        assert!(answer.redirected_away);
+        let response = http_get(&target, "test").await.expect("an response");
+        assert_eq!((response.status, response.body.as_str(), response.redirected_away), (200, "ok", false));
+        let response = http_get(&target, "test").await.expect("an response");
+        assert!(response.redirected_away);
     }
 }

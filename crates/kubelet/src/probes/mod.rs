@@ -1,4 +1,4 @@
-//! Asking containers how they are: startup, liveness and readiness, by command, HTTP, TCP or gRPC.
+//! Startup, liveness and readiness probes by command, HTTP, TCP or gRPC.
 
 mod counter;
 mod grpc;
@@ -7,7 +7,7 @@ mod schedule;
 mod task;
 
 pub use http::{HttpTarget, http_get};
-pub use task::{ProbeTasks, Surroundings};
+pub use task::{ProbeContext, ProbeTasks};
 
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

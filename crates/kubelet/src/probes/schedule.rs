@@ -1,8 +1,6 @@
-//! When a probe is run: one loop per probe of a container, for as long as its pod lives.
-//!
-//! The period is counted from when the pod's probes were added, not from a container's start, so a container that is
-//! started anew joins a rhythm that goes on. Readiness is also probed whenever the status of a pod that is not ready
-//! changes.
+//! Schedules probes: one loop per probe of a container, for as long as its pod exists. The period is counted from when
+//! the pod's probes were added, not from a container's start, so a restarted container joins the running schedule.
+//! Readiness is also probed whenever the status of a pod that is not ready changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +13,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::ProbeKind;
 use super::counter::Counter;
 
-/// Readiness is probed once more this long after a container's start. Many servers listen within their first second, and
-/// should not have to wait a whole period for having been asked too early.
-const SECOND_LOOK: Duration = Duration::from_secs(1);
+/// Readiness is probed an extra time this long after a container's start. Many servers listen within their first
+/// second, and should not have to wait a whole period because the first probe came too early.
+const EARLY_READINESS_DELAY: Duration = Duration::from_secs(1);
 
 /// The container that is probed, as the pod's worker knows it.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,16 +50,16 @@ impl Slot {
     }
 }
 
-/// Runs a probe, and hands on what came of it.
+/// Runs a probe and reports its result.
 pub trait Prober {
     /// Whether the probe succeeded; none when it could not be run.
     fn probe(&self, target: &Target) -> impl Future<Output = Option<bool>> + Send;
 
-    /// Takes a verdict that differs from the last one. False when nobody wants to know any more.
-    fn report(&self, id: &str, verdict: bool) -> bool;
+    /// Reports a result that differs from the last one. False when the worker has stopped.
+    fn report(&self, id: &str, outcome: bool) -> bool;
 }
 
-/// When a probe is run, and how many results in a row make a verdict.
+/// When a probe runs, and its thresholds.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     initial_delay: Duration,
@@ -86,38 +84,38 @@ impl Timing {
         }
     }
 
-    /// How long a probe of a container that ran before the kubelet did waits, so that not all are probed at once.
+    /// The initial delay of a probe of a container that started before the kubelet, so that not all are probed at once.
     pub fn offset(&self, since_kubelet_start: Duration, fraction: f64) -> Duration {
         if self.period > since_kubelet_start { self.period.mul_f64(fraction.clamp(0.0, 1.0)) } else { Duration::ZERO }
     }
 }
 
-/// What a loop remembers of the container it probes.
+/// The state of one probe loop.
 struct Progress {
     kind: ProbeKind,
     timing: Timing,
     counter: Counter,
     id: Option<String>,
-    /// Nothing is probed until there is another container.
+    /// No probes until the container is replaced.
     on_hold: bool,
     reported: Option<bool>,
-    second_look: Option<Instant>,
+    early_probe_at: Option<Instant>,
 }
 
 impl Progress {
     fn new(kind: ProbeKind, timing: Timing) -> Self {
         let counter = Counter::new(timing.failure_threshold, timing.success_threshold);
-        Self { kind, timing, counter, id: None, on_hold: false, reported: None, second_look: None }
+        Self { kind, timing, counter, id: None, on_hold: false, reported: None, early_probe_at: None }
     }
 
-    /// Whether the target is to be probed now.
-    fn wants(&mut self, target: &Target, now: Instant) -> bool {
+    /// Whether to probe the target now.
+    fn is_due(&mut self, target: &Target, now: Instant) -> bool {
         if self.id.as_ref() != Some(&target.id) {
             self.id = Some(target.id.clone());
             self.on_hold = false;
             self.reported = None;
-            let at = target.started_at + SECOND_LOOK;
-            self.second_look = Some(at).filter(|at| self.kind == ProbeKind::Readiness && *at > now);
+            let at = target.started_at + EARLY_READINESS_DELAY;
+            self.early_probe_at = Some(at).filter(|at| self.kind == ProbeKind::Readiness && *at > now);
         }
         if self.on_hold || !target.running {
             return false;
@@ -129,21 +127,21 @@ impl Progress {
         target.started == (self.kind != ProbeKind::Startup)
     }
 
-    /// The verdict that is to be reported after a result.
-    fn take(&mut self, success: bool) -> Option<bool> {
-        let verdict = self.counter.answer(success)?;
-        if verdict && self.kind == ProbeKind::Readiness {
-            self.second_look = None;
+    /// Records a result and returns what must be reported.
+    fn record(&mut self, success: bool) -> Option<bool> {
+        let outcome = self.counter.record(success)?;
+        if outcome && self.kind == ProbeKind::Readiness {
+            self.early_probe_at = None;
         }
-        if self.kind == ProbeKind::Startup || (self.kind == ProbeKind::Liveness && !verdict) {
+        if self.kind == ProbeKind::Startup || (self.kind == ProbeKind::Liveness && !outcome) {
             self.on_hold = true;
-            self.counter.restart_row();
+            self.counter.reset();
         }
-        (self.reported.replace(verdict) != Some(verdict)).then_some(verdict)
+        (self.reported.replace(outcome) != Some(outcome)).then_some(outcome)
     }
 }
 
-/// Probes what is in the slot until nobody wants to know any more.
+/// Probes the slot's target until the worker has stopped.
 pub async fn run(kind: ProbeKind, timing: Timing, offset: Duration, slot: Arc<Slot>, prober: impl Prober) {
     tokio::time::sleep(offset).await;
     let mut progress = Progress::new(kind, timing);
@@ -152,12 +150,12 @@ pub async fn run(kind: ProbeKind, timing: Timing, offset: Duration, slot: Arc<Sl
     // The first tick comes at once.
     ticks.tick().await;
     loop {
-        if !look(&mut progress, &slot, &prober).await {
+        if !probe_once(&mut progress, &slot, &prober).await {
             return;
         }
-        let second_look = progress.second_look;
+        let early_probe_at = progress.early_probe_at;
         let again = async {
-            match second_look {
+            match early_probe_at {
                 Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
@@ -166,21 +164,21 @@ pub async fn run(kind: ProbeKind, timing: Timing, offset: Duration, slot: Arc<Sl
             _ = ticks.tick() => {}
             () = slot.trigger.notified() => ticks.reset(),
             () = again => {
-                progress.second_look = None;
+                progress.early_probe_at = None;
                 ticks.reset();
             }
         }
     }
 }
 
-async fn look(progress: &mut Progress, slot: &Slot, prober: &impl Prober) -> bool {
+async fn probe_once(progress: &mut Progress, slot: &Slot, prober: &impl Prober) -> bool {
     let Some(target) = slot.get() else { return true };
-    if !progress.wants(&target, Instant::now()) {
+    if !progress.is_due(&target, Instant::now()) {
         return true;
     }
     let Some(success) = Box::pin(prober.probe(&target)).await else { return true };
-    match progress.take(success) {
-        Some(verdict) => prober.report(&target.id, verdict),
+    match progress.record(success) {
+        Some(outcome) => prober.report(&target.id, outcome),
         None => true,
     }
 }

@@ -1,4 +1,4 @@
-//! The probes of a pod's containers, and how each is asked.
+//! Starts, stops and runs the probes of a pod's containers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use tokio::time::Instant;
 use super::schedule::{self, Prober, Slot, Target, Timing};
 use super::{HttpTarget, ProbeKind, grpc, http_get, resolve_port};
 use crate::context::Context;
+use crate::journey_events;
 use crate::pod::{self, Role};
 use crate::runtime::{ContainerView, RuntimePod};
-use crate::journey_events;
 use crate::worker::Message;
 use crate::worker::state::WorkerState;
 
 /// The probes of one pod's containers, by the container's name.
 pub struct ProbeTasks {
     running: HashMap<(String, ProbeKind), Running>,
-    /// The containers ran before the kubelet did: their probes are spread over the first period.
+    /// The containers started before the kubelet: their probes are spread over the first period.
     adopted: bool,
 }
 
@@ -32,8 +32,8 @@ struct Running {
     task: AbortHandle,
 }
 
-/// What the probes of a pod are run with. Where the pod will be found as it is then, is `latest`.
-pub struct Surroundings<'a> {
+/// What the probes of a pod need. `latest` always holds the pod's current version.
+pub struct ProbeContext<'a> {
     pub context: &'a Arc<Context>,
     pub latest: &'a Arc<Mutex<Arc<Pod>>>,
     pub worker: &'a UnboundedSender<Message>,
@@ -44,17 +44,17 @@ impl ProbeTasks {
         Self { running: HashMap::new(), adopted }
     }
 
-    /// Starts and stops probes, and tells them of the containers as they are now. Probes begin with their pod, before its
-    /// containers do; those of a pod that ends are stopped, but for readiness.
-    pub fn sync(&mut self, surroundings: &Surroundings<'_>, pod: &Pod, runtime: &RuntimePod, state: &WorkerState) {
-        let ending = state.ending.is_some();
+    /// Starts and stops probes and passes them the current containers. Probe loops start with their pod, before its
+    /// containers. A terminating pod keeps its readiness probes only.
+    pub fn sync(&mut self, probe_context: &ProbeContext<'_>, pod: &Pod, runtime: &RuntimePod, state: &WorkerState) {
+        let termination = state.termination.is_some();
         self.running.retain(|(name, kind), probe| {
             let running = runtime.latest(name).is_some_and(ContainerView::is_running);
-            let wanted = !ending || (running && *kind == ProbeKind::Readiness);
-            if !wanted {
+            let keep = !termination || (running && *kind == ProbeKind::Readiness);
+            if !keep {
                 probe.task.abort();
             }
-            wanted && !probe.task.is_finished()
+            keep && !probe.task.is_finished()
         });
         if runtime.is_empty() && !state.volumes_ready {
             return;
@@ -62,15 +62,15 @@ impl ProbeTasks {
         let sidecars = pod::init_containers(pod).filter(|(role, _)| *role == Role::Sidecar);
         for container in sidecars.map(|(_, container)| container).chain(pod::main_containers(pod)) {
             let view = runtime.latest(&container.name);
-            let target = view.map(|view| target(surroundings.context, pod, runtime, state, container, view));
+            let target = view.map(|view| target(probe_context.context, pod, runtime, state, container, view));
             for (kind, probe) in probes_of(container) {
                 let running = target.as_ref().is_some_and(|target| target.running);
-                if ending && !(kind == ProbeKind::Readiness && running) {
+                if termination && !(kind == ProbeKind::Readiness && running) {
                     continue;
                 }
                 let adopted = self.adopted;
-                let begin = || start(surroundings, container, kind, probe, target.clone(), adopted);
-                let known = self.running.entry((container.name.clone(), kind)).or_insert_with(begin);
+                let start_probe = || start(probe_context, container, kind, probe, target.clone(), adopted);
+                let known = self.running.entry((container.name.clone(), kind)).or_insert_with(start_probe);
                 known.slot.put(target.clone());
             }
         }
@@ -107,7 +107,7 @@ fn probes_of(container: &Container) -> impl Iterator<Item = (ProbeKind, &Probe)>
 }
 
 fn is_started(pod: &Pod, name: &str, result: Option<bool>) -> bool {
-    Asked::of(pod, name, ProbeKind::Startup).is_none() || result == Some(true)
+    ProbeSpec::of(pod, name, ProbeKind::Startup).is_none() || result == Some(true)
 }
 
 fn target(
@@ -128,7 +128,7 @@ fn target(
     Target {
         id: view.id.clone(),
         running: view.is_running(),
-        // Of a container that ran before the machine's clock began, no more than that is known.
+        // The monotonic clock cannot represent a start before the host's boot.
         started_at: now.checked_sub(age).unwrap_or(now),
         started: is_started(pod, &container.name, results.started),
         address: addresses.first().cloned().unwrap_or_default(),
@@ -136,17 +136,17 @@ fn target(
 }
 
 fn start(
-    surroundings: &Surroundings<'_>,
+    probe_context: &ProbeContext<'_>,
     container: &Container,
     kind: ProbeKind,
     probe: &Probe,
     target: Option<Target>,
     adopted: bool,
 ) -> Running {
-    let Surroundings { context, latest, worker } = surroundings;
+    let ProbeContext { context, latest, worker } = probe_context;
     let timing = Timing::of(probe);
     let offset = match adopted {
-        true => timing.offset(context.begun.elapsed(), rand::random()),
+        true => timing.offset(context.started_at.elapsed(), rand::random()),
         false => Duration::ZERO,
     };
     let slot = Arc::new(Slot::default());
@@ -164,7 +164,7 @@ fn start(
     Running { slot, task }
 }
 
-/// It lives as long as its pod, so it holds neither the pod as it was once nor parts of it.
+/// Lives as long as its pod, so it must not keep an old version of the pod alive.
 struct Task {
     context: Arc<Context>,
     pod: Arc<Mutex<Arc<Pod>>>,
@@ -178,21 +178,21 @@ struct Task {
 
 enum Outcome {
     Success,
-    /// Success with a word of doubt, which an event tells.
+    /// Success with a warning, which becomes an event.
     Warning(String),
     Failure(String),
-    /// The container could not be asked.
+    /// The probe could not be run.
     Unknown(String),
 }
 
-/// What a probe is told, and of which container.
+/// A probe and its container.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct ProbeSpec<'a> {
     container: &'a Container,
     probe: &'a Probe,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ProbeSpec<'a> {
     fn of(pod: &'a Pod, name: &str, kind: ProbeKind) -> Option<Self> {
         let mut containers = pod::init_containers(pod).map(|(_, c)| c).chain(pod::main_containers(pod));
         let container = containers.find(|container| container.name == name)?;
@@ -208,7 +208,7 @@ impl<'a> Asked<'a> {
         self.probe.exec.as_ref().and_then(|exec| exec.command.as_deref()).unwrap_or_default()
     }
 
-    fn late(&self, limit: Duration) -> String {
+    fn timeout_message(&self, limit: Duration) -> String {
         if self.probe.exec.is_some() {
             return format!("command timed out: \"{}\" timed out after {}s", self.command().join(" "), limit.as_secs());
         }
@@ -218,14 +218,14 @@ impl<'a> Asked<'a> {
 
 impl Prober for Task {
     async fn probe(&self, target: &Target) -> Option<bool> {
-        let asked_at = Instant::now();
-        let outcome = self.ask(target).await;
+        let started = Instant::now();
+        let outcome = self.run_probe(target).await;
         let kind = self.kind.as_str();
         match outcome {
             Outcome::Unknown(message) => {
-                // Who could not ask knows nothing: neither a success nor a failure.
+                // A probe that could not run is neither a success nor a failure.
                 self.count("unknown");
-                self.measure(asked_at.elapsed());
+                self.measure(started.elapsed());
                 self.event("Unhealthy", format!("{kind} probe errored and resulted in unknown state: {message}"));
                 None
             }
@@ -236,21 +236,21 @@ impl Prober for Task {
                 Some(false)
             }
             Outcome::Success => {
-                self.succeeded(asked_at.elapsed());
+                self.succeeded(started.elapsed());
                 Some(true)
             }
             Outcome::Warning(message) => {
-                self.succeeded(asked_at.elapsed());
+                self.succeeded(started.elapsed());
                 self.event("ProbeWarning", format!("{kind} probe warning: {message}"));
                 Some(true)
             }
         }
     }
 
-    fn report(&self, id: &str, verdict: bool) -> bool {
-        let why = if verdict { String::new() } else { std::mem::take(&mut *self.failure.lock()) };
-        journey_events::probe(&self.pod(), &self.container, self.kind.as_str(), verdict, &why);
-        let message = Message::Probe { id: id.to_string(), kind: self.kind, success: verdict };
+    fn report(&self, id: &str, success: bool) -> bool {
+        let why = if success { String::new() } else { std::mem::take(&mut *self.failure.lock()) };
+        journey_events::probe(&self.pod(), &self.container, self.kind.as_str(), success, &why);
+        let message = Message::Probe { id: id.to_string(), kind: self.kind, success: success };
         self.worker.send(message).is_ok()
     }
 }
@@ -279,7 +279,7 @@ impl Task {
         self.context.metrics.count("prober_probe_total", &labels);
     }
 
-    /// How long it took until there was an answer; one that is late says nothing of that.
+    /// Records the duration of a completed probe. Timeouts are not measured.
     fn measure(&self, took: Duration) {
         let pod = self.pod();
         let labels = [
@@ -295,26 +295,26 @@ impl Task {
         self.context.container_event(&self.pod(), &self.container, true, reason, message);
     }
 
-    async fn ask(&self, target: &Target) -> Outcome {
+    async fn run_probe(&self, target: &Target) -> Outcome {
         let (pod, limit) = (self.pod(), self.timeout);
-        let Some(asked) = Asked::of(&pod, &self.container, self.kind) else {
-            return Outcome::Unknown("the container has no such probe any more".to_string());
+        let Some(spec) = ProbeSpec::of(&pod, &self.container, self.kind) else {
+            return Outcome::Unknown("the container no longer has this probe".to_string());
         };
-        if asked.probe.exec.is_some() {
-            // The runtime counts the time from when the command runs: a busy node may need longer until it does.
-            return self.ask_by_command(asked, &target.id, limit).await;
+        if spec.probe.exec.is_some() {
+            // The runtime applies the timeout itself, from when the command runs: a busy node may delay the start.
+            return self.probe_command(spec, &target.id, limit).await;
         }
-        let answer = tokio::time::timeout(limit, self.ask_as_told(asked, &target.address)).await;
-        answer.unwrap_or_else(|_| Outcome::Failure(asked.late(limit)))
+        let result = tokio::time::timeout(limit, self.probe_network(spec, &target.address)).await;
+        result.unwrap_or_else(|_| Outcome::Failure(spec.timeout_message(limit)))
     }
 
-    async fn ask_as_told(&self, asked: Asked<'_>, address: &str) -> Outcome {
-        let probe = asked.probe;
-        let answer = if let Some(http) = &probe.http_get {
-            return ask_by_http(http, asked.container, address).await;
+    async fn probe_network(&self, spec: ProbeSpec<'_>, address: &str) -> Outcome {
+        let probe = spec.probe;
+        let result = if let Some(http) = &probe.http_get {
+            return probe_http(http, spec.container, address).await;
         } else if let Some(tcp) = &probe.tcp_socket {
-            match resolve_port(&tcp.port, asked.container) {
-                Ok(port) => ask_by_tcp(tcp, port, address).await,
+            match resolve_port(&tcp.port, spec.container) {
+                Ok(port) => probe_tcp(tcp, port, address).await,
                 Err(message) => return Outcome::Unknown(message),
             }
         } else if let Some(probe) = &probe.grpc {
@@ -325,30 +325,30 @@ impl Task {
         } else {
             Ok(())
         };
-        answer.map_or_else(Outcome::Failure, |()| Outcome::Success)
+        result.map_or_else(Outcome::Failure, |()| Outcome::Success)
     }
 
-    async fn ask_by_command(&self, asked: Asked<'_>, id: &str, limit: Duration) -> Outcome {
+    async fn probe_command(&self, spec: ProbeSpec<'_>, id: &str, limit: Duration) -> Outcome {
         let mut environment = std::collections::BTreeMap::new();
-        for variable in asked.container.env.iter().flatten() {
+        for variable in spec.container.env.iter().flatten() {
             environment.insert(variable.name.clone(), variable.value.clone().unwrap_or_default());
         }
-        let command = asked.command().iter().map(|word| crate::container::env::expand(word, &environment)).collect();
+        let command = spec.command().iter().map(|word| crate::container::env::expand(word, &environment)).collect();
         match self.context.runtime.exec_sync(id, command, Some(limit)).await {
-            Ok(answer) if answer.exit_code == 0 => Outcome::Success,
-            Ok(answer) => {
-                let mut output = answer.stdout;
-                output.extend_from_slice(&answer.stderr);
+            Ok(output) if output.exit_code == 0 => Outcome::Success,
+            Ok(response) => {
+                let mut output = response.stdout;
+                output.extend_from_slice(&response.stderr);
                 output.truncate(10 << 10);
                 Outcome::Failure(String::from_utf8_lossy(&output).into_owned())
             }
-            Err(error) if error.is_timeout() => Outcome::Failure(asked.late(limit)),
+            Err(error) if error.is_timeout() => Outcome::Failure(spec.timeout_message(limit)),
             Err(error) => Outcome::Unknown(error.rpc_message()),
         }
     }
 }
 
-async fn ask_by_http(http: &HTTPGetAction, container: &Container, address: &str) -> Outcome {
+async fn probe_http(http: &HTTPGetAction, container: &Container, address: &str) -> Outcome {
     let port = match resolve_port(&http.port, container) {
         Ok(port) => port,
         Err(message) => return Outcome::Unknown(message),
@@ -361,16 +361,16 @@ async fn ask_by_http(http: &HTTPGetAction, container: &Container, address: &str)
         headers: http.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect(),
     };
     match http_get(&target, &format!("kube-probe/{}", knarr_version::RELEASE)).await {
-        Ok(answer) if answer.redirected_away => {
-            Outcome::Warning("Probe terminated redirects, Response body: ".to_string() + &answer.body)
+        Ok(response) if response.redirected_away => {
+            Outcome::Warning("Probe terminated redirects, Response body: ".to_string() + &response.body)
         }
-        Ok(answer) if (200..400).contains(&answer.status) => Outcome::Success,
-        Ok(answer) => Outcome::Failure(format!("HTTP probe failed with statuscode: {}", answer.status)),
+        Ok(response) if (200..400).contains(&response.status) => Outcome::Success,
+        Ok(response) => Outcome::Failure(format!("HTTP probe failed with statuscode: {}", response.status)),
         Err(message) => Outcome::Failure(message),
     }
 }
 
-async fn ask_by_tcp(tcp: &TCPSocketAction, port: u16, address: &str) -> Result<(), String> {
+async fn probe_tcp(tcp: &TCPSocketAction, port: u16, address: &str) -> Result<(), String> {
     let host = tcp.host.clone().filter(|host| !host.is_empty()).unwrap_or_else(|| address.to_string());
     match tokio::net::TcpStream::connect((host.as_str(), port)).await {
         Ok(_) => Ok(()),

@@ -1,5 +1,4 @@
-//! On which NUMA nodes a container's resources should lie together: what each kind of resource could offer, and what
-//! follows from all of them under a policy.
+//! NUMA affinity: merges the hints of all resources of a container under a topology policy.
 
 use super::cpu_set::NumberSet;
 
@@ -29,7 +28,7 @@ impl Policy {
     }
 }
 
-/// Whether containers, or the pod as a whole, lie together.
+/// Whether resources are aligned per container or for the whole pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
     #[default]
@@ -46,19 +45,19 @@ impl Scope {
     }
 }
 
-/// A place a resource could come from.
+/// NUMA nodes that could provide a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// None: anywhere.
+    /// None: any node.
     pub nodes: Option<NumberSet>,
-    /// No fewer nodes could ever do.
+    /// The resource fits on no smaller set of nodes.
     pub preferred: bool,
 }
 
-/// What one resource offers: none if it does not care, an empty list if it can't be had at all.
+/// The hints of one resource: none if it has no preference, an empty list if it is unavailable.
 pub type Offers = Option<Vec<Hint>>;
 
-/// The place all resources agree on best, and whether the policy lets the pod in with it.
+/// The best hint that all resources agree on, and whether the policy admits the pod with it.
 pub fn agree(policy: Policy, offers: &[Offers], all_nodes: &NumberSet) -> (Hint, bool) {
     let anywhere = |preferred| Hint { nodes: None, preferred };
     if policy == Policy::None {
@@ -75,7 +74,7 @@ pub fn agree(policy: Policy, offers: &[Offers], all_nodes: &NumberSet) -> (Hint,
         }
     });
     let mut best = best.unwrap_or_else(|| anywhere(false));
-    // Nobody cares: no place is better than another.
+    // Without any preference no node is better than another.
     if best.nodes.as_ref() == Some(all_nodes) && offers.iter().all(Option::is_none) {
         best.nodes = None;
     }
@@ -115,17 +114,17 @@ fn each_choice<'h>(lists: &'h [Vec<Hint>], chosen: &mut Vec<&'h Hint>, visit: &m
     }
 }
 
-/// Where all can be; preferred only if each prefers its own part, and all prefer the same.
+/// The common nodes of all hints; preferred only if all hints are preferred and equal.
 fn merge(choice: &[&Hint], all_nodes: &NumberSet) -> Hint {
     let mut nodes = all_nodes.clone();
     let mut preferred = true;
-    let mut cared: Option<&NumberSet> = None;
+    let mut preferred_nodes: Option<&NumberSet> = None;
     for hint in choice {
         preferred &= hint.preferred;
         if let Some(own) = &hint.nodes {
             nodes = nodes.common(own);
-            preferred &= cared.is_none_or(|other| other == own);
-            cared = Some(own);
+            preferred &= preferred_nodes.is_none_or(|other| other == own);
+            preferred_nodes = Some(own);
         }
     }
     Hint { nodes: Some(nodes), preferred }
@@ -139,7 +138,7 @@ fn is_better(new: &Hint, known: &Hint, smallest_possible: usize) -> bool {
     if new.preferred {
         return (size(new), &new.nodes) < (size(known), &known.nodes);
     }
-    // Among places that are not ideal, the one closest to what the neediest resource needs anyway.
+    // Among hints that are not preferred, the one closest in size to the resource that needs most nodes.
     let distance = |hint: &Hint| {
         let size = size(hint);
         (size < smallest_possible, size.abs_diff(smallest_possible))
@@ -147,7 +146,7 @@ fn is_better(new: &Hint, known: &Hint, smallest_possible: usize) -> bool {
     (distance(new), &new.nodes) < (distance(known), &known.nodes)
 }
 
-/// All ways to choose from the nodes, the smallest first.
+/// All subsets of the nodes, smallest first.
 pub fn subsets(nodes: &NumberSet) -> Vec<NumberSet> {
     let numbers: Vec<u32> = nodes.iter().collect();
     let count = 1u64.checked_shl(u32::try_from(numbers.len()).unwrap_or(64)).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Sets of small numbers, in the form the kernel writes them: `0-3,8`.
+//! Sets of small numbers in the kernel's notation, such as `0-3,8`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct NumberSet(BTreeSet<u32>);
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is no list of numbers")]
+#[error("{0:?} is not a list of numbers")]
 pub struct NotASet(String);
 
 impl NumberSet {

@@ -1,4 +1,4 @@
-//! Whole CPUs for containers that may have them to themselves.
+//! Exclusive CPUs for containers of guaranteed pods.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::topology::Layout;
 use crate::cgroup::qos::{QosClass, qos_class};
 use crate::pod;
 
-/// How many CPUs a container gets for itself: those of guaranteed pods that ask for whole ones.
+/// The number of exclusive CPUs of a container: whole CPUs requested in guaranteed pods.
 pub fn exclusive(pod: &Pod, container: &Container) -> usize {
     if qos_class(pod) != QosClass::Guaranteed {
         return 0;
@@ -22,48 +22,48 @@ pub fn exclusive(pod: &Pod, container: &Container) -> usize {
     if milli % 1000 == 0 { usize::try_from(milli / 1000).unwrap_or(0) } else { 0 }
 }
 
-/// CPUs that are never given away: as many as are reserved, chosen as any others would be.
+/// CPUs reserved for the system, chosen in the same way as for containers.
 pub fn reserved(layout: &Layout, milli: i64) -> NumberSet {
     let count = usize::try_from((milli + 999) / 1000).unwrap_or(0);
-    take(layout, &layout.all(), count).unwrap_or_default()
+    pick(layout, &layout.all(), count).unwrap_or_default()
 }
 
-/// Where so many CPUs could come from.
+/// The NUMA hints for this number of CPUs.
 pub fn offers(layout: &Layout, available: &NumberSet, count: usize) -> Offers {
     let of = |nodes: &NumberSet| -> NumberSet {
         layout.cpus.iter().filter(|(_, place)| nodes.contains(place.node)).map(|(cpu, _)| *cpu).collect()
     };
     let all = subsets(&layout.nodes());
-    // The fewest nodes that could ever have so many, whoever has them now.
+    // The fewest nodes with enough CPUs, free or not.
     let fewest = all.iter().filter(|nodes| of(nodes).len() >= count).map(NumberSet::len).min()?;
     let possible = all.into_iter().filter(|nodes| of(nodes).common(available).len() >= count);
     Some(possible.map(|nodes| Hint { preferred: nodes.len() == fewest, nodes: Some(nodes) }).collect())
 }
 
-/// So many of the available CPUs, from the wanted nodes first; none if there are too few.
-pub fn take_near(layout: &Layout, available: &NumberSet, count: usize, near: Option<&NumberSet>) -> Option<NumberSet> {
-    let Some(near) = near else { return take(layout, available, count) };
+/// Picks available CPUs, from the given nodes first; none if there are too few.
+pub fn pick_near(layout: &Layout, available: &NumberSet, count: usize, near: Option<&NumberSet>) -> Option<NumberSet> {
+    let Some(near) = near else { return pick(layout, available, count) };
     let local: NumberSet = available.iter().filter(|cpu| near.contains(layout.cpus[cpu].node)).collect();
-    let first = take(layout, &local, count.min(local.len()))?;
-    let rest = take(layout, &available.without(&first), count - first.len())?;
+    let first = pick(layout, &local, count.min(local.len()))?;
+    let rest = pick(layout, &available.without(&first), count - first.len())?;
     Some(first.union(&rest))
 }
 
-/// So many CPUs that share as much as possible with each other and as little as possible with others: whole NUMA nodes,
-/// then whole cores, then single threads, each from where the least is left.
-pub fn take(layout: &Layout, available: &NumberSet, count: usize) -> Option<NumberSet> {
+/// Picks CPUs that share as much as possible with each other and as little as possible with others: whole NUMA nodes,
+/// then whole cores, then single threads, each from where the fewest are left.
+pub fn pick(layout: &Layout, available: &NumberSet, count: usize) -> Option<NumberSet> {
     if available.len() < count {
         return None;
     }
-    let mut taken = NumberSet::default();
+    let mut picked = NumberSet::default();
     for level in [Level::Node, Level::Core, Level::Thread] {
-        for group in free_groups(layout, &available.without(&taken), level) {
-            if taken.len() + group.len() <= count {
-                taken = taken.union(&group);
+        for group in free_groups(layout, &available.without(&picked), level) {
+            if picked.len() + group.len() <= count {
+                picked = picked.union(&group);
             }
         }
     }
-    (taken.len() == count).then_some(taken)
+    (picked.len() == count).then_some(picked)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ enum Level {
     Thread,
 }
 
-/// The groups of a level of which nothing is in use, those in the fullest surroundings first.
+/// The fully free groups of a level, those in the fullest nodes and cores first.
 fn free_groups(layout: &Layout, free: &NumberSet, level: Level) -> Vec<NumberSet> {
     let key = |cpu: u32| {
         let place = layout.cpus[&cpu];
@@ -127,8 +127,8 @@ mod tests {
             ("0-7", 3, Some("0-1,4")),
             ("0-1", 3, None),
         ] {
-            let taken = take(&layout, &set(free), count).map(|set| set.to_string());
-            assert_eq!(taken.as_deref(), expected, "{count} of {free}");
+            let picked = pick(&layout, &set(free), count).map(|set| set.to_string());
+            assert_eq!(picked.as_deref(), expected, "{count} of {free}");
         }
     }
 
@@ -136,7 +136,7 @@ mod tests {
     fn near_comes_first_and_far_fills_up() {
         let layout = two_sockets();
         let near = |count, node: &str| {
-            take_near(&layout, &set("0-7"), count, Some(&set(node))).map(|set| set.to_string()).unwrap_or_default()
+            pick_near(&layout, &set("0-7"), count, Some(&set(node))).map(|set| set.to_string()).unwrap_or_default()
         };
         assert_eq!((near(2, "1"), near(6, "1")), ("2,6".to_string(), "0,2-4,6-7".to_string()));
     }

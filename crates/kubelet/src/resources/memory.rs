@@ -1,7 +1,6 @@
-//! Memory and huge pages of guaranteed pods, set aside on NUMA nodes.
-//!
-//! Nodes are used singly or in groups. A node that serves a group serves no one alone, as memory of a group may come from
-//! any of its nodes and nobody could tell how much of it is left on one.
+//! Memory and huge pages of guaranteed pods, reserved on NUMA nodes. Nodes are used singly or in groups. A node in a
+//! group serves no single-node grants, as a group's memory may come from any of its nodes, so the free amount of one
+//! node is unknown.
 
 use std::collections::BTreeMap;
 
@@ -18,15 +17,15 @@ use crate::pod;
 /// Bytes by resource name.
 pub type Bytes = BTreeMap<String, u64>;
 
-/// What a container has been given.
+/// The memory granted to a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     pub nodes: NumberSet,
     pub bytes: Bytes,
 }
 
-/// What a container wants to be set aside: nothing unless its pod is guaranteed.
-pub fn wanted(pod: &Pod, container: &Container) -> Bytes {
+/// The memory to reserve for a container: none unless its pod is guaranteed.
+pub fn requested(pod: &Pod, container: &Container) -> Bytes {
     if qos_class(pod) != QosClass::Guaranteed {
         return Bytes::new();
     }
@@ -38,52 +37,55 @@ pub fn wanted(pod: &Pod, container: &Container) -> Bytes {
         .collect()
 }
 
-/// The host's memory without what is reserved, and what of it is given away.
-pub struct Book<'a> {
+/// The host's memory minus reservations, and the grants from it.
+pub struct MemoryPool<'a> {
     pub layout: &'a Layout,
     pub reserved: &'a BTreeMap<u32, Bytes>,
-    pub given: Vec<&'a Share>,
+    pub grants: Vec<&'a Share>,
 }
 
-impl Book<'_> {
+impl MemoryPool<'_> {
     fn allocatable(&self, node: u32, name: &str) -> u64 {
         let of = |table: &BTreeMap<u32, Bytes>| table.get(&node).and_then(|own| own.get(name)).copied().unwrap_or(0);
         of(&self.layout.memory).saturating_sub(of(self.reserved))
     }
 
-    /// Whether all could be had from these nodes if nobody had anything.
-    fn could(&self, nodes: &NumberSet, wanted: &Bytes) -> bool {
-        wanted.iter().all(|(name, bytes)| nodes.iter().map(|node| self.allocatable(node, name)).sum::<u64>() >= *bytes)
+    /// Whether these nodes fits_empty satisfy the request if they were empty.
+    fn fits_empty(&self, nodes: &NumberSet, requested: &Bytes) -> bool {
+        requested
+            .iter()
+            .all(|(name, bytes)| nodes.iter().map(|node| self.allocatable(node, name)).sum::<u64>() >= *bytes)
     }
 
-    /// Whether all can be had from these nodes now.
-    fn can(&self, nodes: &NumberSet, wanted: &Bytes) -> bool {
-        let touching = || self.given.iter().filter(|share| !share.nodes.common(nodes).is_empty());
+    /// Whether these nodes fits satisfy the request now.
+    fn fits(&self, nodes: &NumberSet, requested: &Bytes) -> bool {
+        let touching = || self.grants.iter().filter(|share| !share.nodes.common(nodes).is_empty());
         if touching().any(|share| share.nodes != *nodes) {
             return false;
         }
-        wanted.iter().all(|(name, bytes)| {
+        requested.iter().all(|(name, bytes)| {
             let whole: u64 = nodes.iter().map(|node| self.allocatable(node, name)).sum();
             let used: u64 = touching().filter_map(|share| share.bytes.get(name)).sum();
             whole.saturating_sub(used) >= *bytes
         })
     }
 
-    pub fn offers(&self, wanted: &Bytes) -> Offers {
+    pub fn offers(&self, requested: &Bytes) -> Offers {
         let all = subsets(&self.layout.nodes());
-        let Some(fewest) = all.iter().filter(|nodes| self.could(nodes, wanted)).map(NumberSet::len).min() else {
+        let Some(fewest) = all.iter().filter(|nodes| self.fits_empty(nodes, requested)).map(NumberSet::len).min()
+        else {
             return Some(Vec::new());
         };
-        let possible = all.into_iter().filter(|nodes| self.can(nodes, wanted));
+        let possible = all.into_iter().filter(|nodes| self.fits(nodes, requested));
         Some(possible.map(|nodes| Hint { preferred: nodes.len() == fewest, nodes: Some(nodes) }).collect())
     }
 
-    /// Takes what is wanted from the agreed nodes, or from the fewest that have it and reach beyond them.
-    pub fn take(&self, wanted: &Bytes, near: Option<&NumberSet>) -> Option<Share> {
+    /// Reserves the request on the agreed nodes, or on the smallest larger set that fits satisfy it.
+    pub fn allocate(&self, requested: &Bytes, near: Option<&NumberSet>) -> Option<Share> {
         let all = subsets(&self.layout.nodes());
         let reaches = |nodes: &&NumberSet| near.is_none_or(|near| near.is_within(nodes));
-        let nodes = all.iter().filter(reaches).find(|nodes| self.can(nodes, wanted))?;
-        Some(Share { nodes: nodes.clone(), bytes: wanted.clone() })
+        let nodes = all.iter().filter(reaches).find(|nodes| self.fits(nodes, requested))?;
+        Some(Share { nodes: nodes.clone(), bytes: requested.clone() })
     }
 }
 
@@ -100,7 +102,7 @@ mod tests {
     fn nodes_serve_singles_or_a_group() {
         let layout = two_sockets();
         let reserved = BTreeMap::from([(0, Bytes::from([("memory".to_string(), 100)]))]);
-        for (given, bytes, near, expected) in [
+        for (grants, bytes, near, expected) in [
             (vec![], 900, None, Some("0")),
             (vec![], 950, None, Some("1")),
             (vec![], 1500, None, Some("0-1")),
@@ -110,10 +112,10 @@ mod tests {
             (vec![], 100, Some("1"), Some("1")),
             (vec![], 2000, None, None),
         ] {
-            let book = Book { layout: &layout, reserved: &reserved, given: given.iter().collect() };
+            let book = MemoryPool { layout: &layout, reserved: &reserved, grants: grants.iter().collect() };
             let near = near.map(|text| NumberSet::parse(text).expect("a set"));
-            let taken = book.take(&Bytes::from([("memory".to_string(), bytes)]), near.as_ref());
-            assert_eq!(taken.map(|share| share.nodes.to_string()).as_deref(), expected, "{bytes} beside {given:?}");
+            let taken = book.allocate(&Bytes::from([("memory".to_string(), bytes)]), near.as_ref());
+            assert_eq!(taken.map(|share| share.nodes.to_string()).as_deref(), expected, "{bytes} beside {grants:?}");
         }
     }
 }

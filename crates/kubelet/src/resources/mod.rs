@@ -1,16 +1,15 @@
-//! What containers are given for themselves: whole CPUs, memory on chosen NUMA nodes, and devices of plugins.
-//!
-//! A pod asks once, before anything of it starts; what it gets is noted on disk, so that a restarted node knows it again,
-//! and is free when the pod has ended. The policies are pure functions in the files beside this one.
+//! Exclusive resources of containers: whole CPUs, memory on chosen NUMA nodes, and plugin devices. Resources are
+//! allocated once, before anything of the pod starts, and released when it has terminated. Grants are stored on disk,
+//! so that a restarted kubelet knows them. The policies are pure functions in the files next to this one.
 
 mod affinity;
 mod choice;
 mod cpu_set;
 mod cpus;
 pub mod devices;
-mod topology;
 mod memory;
 pub mod pod_resources;
+mod topology;
 mod unary;
 
 pub use affinity::{Policy as TopologyPolicy, Scope as TopologyScope};
@@ -30,35 +29,35 @@ use tokio::sync::Notify;
 
 use crate::counters::Counters;
 use crate::pod::{self, Role};
-use choice::{Choice, Wish, wanted_devices};
+use choice::{Choice, ResourceRequest, requested_devices};
 use devices::Devices;
 use devices::plugin::Allocated;
-use topology::Layout;
 use memory::Share;
+use topology::Layout;
 
-/// How resources are given out; by default none is set aside for anyone.
+/// How resources are assigned; by default none are exclusive.
 #[derive(Clone, Debug, Default)]
 pub struct Policies {
     pub static_cpus: bool,
     pub static_memory: bool,
     pub topology: TopologyPolicy,
     pub scope: TopologyScope,
-    /// Thousandths of a CPU kept for the system; static CPUs need some.
+    /// Thousandths of a CPU reserved for the system; the static CPU policy needs some.
     pub reserved_cpu_milli: i64,
-    /// These CPUs instead of some.
+    /// Reserves exactly these CPUs instead.
     pub reserved_cpus: Option<NumberSet>,
-    /// Memory kept for the system, by NUMA node.
+    /// Memory reserved for the system, by NUMA node.
     pub reserved_memory: BTreeMap<u32, Bytes>,
 }
 
-/// Why a pod can't have what it asks for, as its status says it.
+/// Why a pod's resources cannot be allocated, for its status.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct AllocationRefusal {
     pub reason: &'static str,
     pub message: String,
 }
 
-impl Refused {
+impl AllocationRefusal {
     fn unexpected(why: impl std::fmt::Display) -> Self {
         let message = format!("Allocate failed due to {why}, which is unexpected");
         Self { reason: "UnexpectedAdmissionError", message }
@@ -81,7 +80,7 @@ pub struct DeviceGrant {
     pub use_with: Allocated,
 }
 
-type OfPod = BTreeMap<String, Grant>;
+type PodGrants = BTreeMap<String, Grant>;
 
 pub struct Resources {
     policies: Policies,
@@ -89,11 +88,11 @@ pub struct Resources {
     reserved_cpus: NumberSet,
     pub devices: Arc<Devices>,
     /// By the pod's uid.
-    grants: Mutex<BTreeMap<String, OfPod>>,
-    /// Plugins are asked while a pod's resources are chosen; one pod at a time, or two would choose the same.
+    grants: Mutex<BTreeMap<String, PodGrants>>,
+    /// Held while a pod's resources are chosen, which includes calls to plugins: two pods must not choose the same.
     choosing: tokio::sync::Mutex<()>,
     checkpoint: PathBuf,
-    /// Told when the CPUs that everyone shares are others than before.
+    /// Notified when the shared CPU pool changes.
     pub shared_changed: Notify,
     pub(crate) metrics: Arc<Counters>,
 }
@@ -112,12 +111,12 @@ impl Resources {
         };
         if policies.static_cpus && reserved_cpus.is_empty() {
             tracing::error!(
-                "the static CPU policy needs CPU reserved for the system; no container gets CPUs of its own"
+                "the static CPU policy needs CPU reserved for the system; no container gets exclusive CPUs"
             );
             policies.static_cpus = false;
         }
         let checkpoint = root.join("resource_grants.json");
-        let grants: BTreeMap<String, OfPod> = load(&checkpoint);
+        let grants: BTreeMap<String, PodGrants> = load(&checkpoint);
         let devices = Arc::new(Devices::default());
         for (resource, grant) in grants.values().flat_map(BTreeMap::values).flat_map(|grant| &grant.devices) {
             devices.expect(resource, grant.ids.iter().cloned(), Timestamp::now());
@@ -135,18 +134,18 @@ impl Resources {
         }
     }
 
-    /// Whether anything has to be set aside for this pod.
-    pub fn concern(&self, pod: &Pod) -> bool {
+    /// Whether this pod needs an allocation.
+    pub fn needs_allocation(&self, pod: &Pod) -> bool {
         self.policies.static_cpus
             || self.policies.static_memory
-            || containers(pod).any(|(_, container)| wanted_devices(container).next().is_some())
+            || containers(pod).any(|(_, container)| requested_devices(container).next().is_some())
     }
 
-    /// Sets aside what a pod's containers ask for, all of it or nothing.
-    pub async fn allocate(&self, pod: &Pod) -> Result<(), Refused> {
-        let begun = std::time::Instant::now();
+    /// Allocates the resources of all of a pod's containers, or none.
+    pub async fn allocate(&self, pod: &Pod) -> Result<(), AllocationRefusal> {
+        let started = std::time::Instant::now();
         let allocated = self.choose(pod).await;
-        let took = begun.elapsed().as_secs_f64() * 1e3;
+        let took = started.elapsed().as_secs_f64() * 1e3;
         self.metrics.observe_value("kubelet_topology_manager_admission_duration_ms", &[], took);
         self.metrics.count("kubelet_topology_manager_admission_requests_total", &[]);
         if allocated.is_err() {
@@ -155,25 +154,25 @@ impl Resources {
         allocated
     }
 
-    async fn choose(&self, pod: &Pod) -> Result<(), Refused> {
-        let _turn = self.choosing.lock().await;
+    async fn choose(&self, pod: &Pod) -> Result<(), AllocationRefusal> {
+        let _guard = self.choosing.lock().await;
         let uid = pod::uid(pod);
         if self.grants.lock().contains_key(uid) {
             return Ok(());
         }
         let mut choice = Choice::new(self);
         let whole = match self.policies.scope {
-            TopologyScope::Pod => Some(choice.place(&Wish::of_pod(pod))?),
+            TopologyScope::Pod => Some(choice.place(&ResourceRequest::of_pod(pod))?),
             TopologyScope::Container => None,
         };
         for (role, container) in containers(pod) {
-            let wish = Wish::of(pod, container);
+            let request = ResourceRequest::of(pod, container);
             let place = match &whole {
                 Some(place) => place.clone(),
-                None => choice.place(&wish)?,
+                None => choice.place(&request)?,
             };
-            let grant = choice.take(&wish, place.nodes.as_ref()).await?;
-            choice.note(role, &container.name, grant);
+            let grant = choice.allocate(&request, place.nodes.as_ref()).await?;
+            choice.record(role, &container.name, grant);
         }
         let own = choice.own;
         let exclusive = own.values().any(|grant| grant.cpus.is_some());
@@ -187,7 +186,7 @@ impl Resources {
         Ok(())
     }
 
-    /// What a pod had is free again.
+    /// Releases a pod's resources.
     pub fn release(&self, uid: &str) {
         let Some(gone) = self.grants.lock().remove(uid) else { return };
         self.store();
@@ -196,8 +195,8 @@ impl Resources {
         }
     }
 
-    /// Frees what pods had that are no more.
-    pub fn keep_only(&self, is_known: impl Fn(&str) -> bool) {
+    /// Releases the resources of pods that are gone.
+    pub fn release_unknown(&self, is_known: impl Fn(&str) -> bool) {
         let gone: Vec<String> = self.grants.lock().keys().filter(|uid| !is_known(uid)).cloned().collect();
         gone.iter().for_each(|uid| self.release(uid));
     }
@@ -206,22 +205,22 @@ impl Resources {
         self.grants.lock().get(uid).and_then(|own| own.get(container)).cloned().unwrap_or_default()
     }
 
-    /// How the devices are that containers of a pod were given, by container.
+    /// The health of a pod's devices, by container.
     pub fn health_of(&self, uid: &str) -> BTreeMap<String, Vec<ResourceStatus>> {
         let grants = self.grants.lock();
         let with_devices = grants.get(uid).into_iter().flatten().filter(|(_, grant)| !grant.devices.is_empty());
-        let shown = |(resource, grant): (&String, &DeviceGrant)| {
+        let status = |(resource, grant): (&String, &DeviceGrant)| {
             let health = |id: &String| ResourceHealth {
                 resource_id: id.clone(),
-                health: Some(if self.devices.is_unwell(resource, id) { "Unhealthy" } else { "Healthy" }.to_owned()),
+                health: Some(if self.devices.is_unhealthy(resource, id) { "Unhealthy" } else { "Healthy" }.to_owned()),
                 ..Default::default()
             };
             ResourceStatus { name: resource.clone(), resources: Some(grant.ids.iter().map(health).collect()) }
         };
-        with_devices.map(|(name, grant)| (name.clone(), grant.devices.iter().map(shown).collect())).collect()
+        with_devices.map(|(name, grant)| (name.clone(), grant.devices.iter().map(status).collect())).collect()
     }
 
-    /// The CPUs a container runs on, in the kernel's form; empty if any will do.
+    /// The CPUs of a container in the kernel's notation; empty if any.
     pub fn cpus_of(&self, uid: &str, container: &str) -> String {
         match (self.grant(uid, container).cpus, self.policies.static_cpus) {
             (Some(own), _) => own.to_string(),
@@ -230,16 +229,16 @@ impl Resources {
         }
     }
 
-    /// The CPUs that all containers without their own share.
+    /// The CPUs that containers without exclusive CPUs share.
     pub fn shared_cpus(&self) -> NumberSet {
-        self.layout.all().without(&self.given_cpus())
+        self.layout.all().without(&self.exclusive_cpus())
     }
 
     pub fn has_static_cpus(&self) -> bool {
         self.policies.static_cpus
     }
 
-    /// Tells the plugins of a container's devices that it is about to start.
+    /// Notifies the plugins of a container's devices that it is about to start.
     pub async fn before_start(&self, grant: &Grant) -> Result<(), String> {
         for (resource, own) in &grant.devices {
             if let Some(plugin) = self.devices.kind(resource).and_then(|kind| kind.plugin) {
@@ -249,13 +248,13 @@ impl Resources {
         Ok(())
     }
 
-    fn given_cpus(&self) -> NumberSet {
+    fn exclusive_cpus(&self) -> NumberSet {
         let grants = self.grants.lock();
         let given = grants.values().flat_map(BTreeMap::values).filter_map(|grant| grant.cpus.as_ref());
         given.fold(NumberSet::default(), |sum, own| sum.union(own))
     }
 
-    /// What was asked of one of those who give out, and whether it gave.
+    /// Counts an allocation request and its outcome.
     fn count(&self, manager: &str, succeeded: bool) {
         let (requests, errors) = match manager {
             "cpu_manager" => ("kubelet_cpu_manager_pinning_requests_total", "kubelet_cpu_manager_pinning_errors_total"),
@@ -267,15 +266,15 @@ impl Resources {
         }
     }
 
-    /// How many CPUs containers have for themselves, and how many all others share; none where none are set aside.
+    /// The number of exclusive and of shared CPUs; zero without the static policy.
     pub fn cpu_counts(&self) -> (usize, usize) {
         match self.policies.static_cpus {
-            true => (self.given_cpus().len(), self.shared_cpus().len()),
+            true => (self.exclusive_cpus().len(), self.shared_cpus().len()),
             false => (0, 0),
         }
     }
 
-    fn given_devices(&self, resource: &str) -> BTreeSet<String> {
+    fn assigned_devices(&self, resource: &str) -> BTreeSet<String> {
         let grants = self.grants.lock();
         let given = grants.values().flat_map(BTreeMap::values).filter_map(|grant| grant.devices.get(resource));
         given.flat_map(|grant| grant.ids.iter().cloned()).collect()
@@ -288,18 +287,18 @@ impl Resources {
             std::fs::rename(&fresh, &self.checkpoint)
         });
         if let Err(error) = written {
-            tracing::error!(%error, path = %self.checkpoint.display(), "what pods have can't be noted");
+            tracing::error!(%error, path = %self.checkpoint.display(), "cannot store the resource grants");
         }
     }
 }
 
-fn load(checkpoint: &Path) -> BTreeMap<String, OfPod> {
+fn load(checkpoint: &Path) -> BTreeMap<String, PodGrants> {
     let read = match std::fs::read(checkpoint) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return BTreeMap::new(),
         read => read.and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::from)),
     };
     read.unwrap_or_else(|error| {
-        tracing::error!(%error, path = %checkpoint.display(), "what pods had can't be read");
+        tracing::error!(%error, path = %checkpoint.display(), "cannot read the resource grants");
         BTreeMap::new()
     })
 }
@@ -309,7 +308,7 @@ fn containers(pod: &Pod) -> impl Iterator<Item = (Role, &Container)> {
     pod::init_containers(pod).chain(pod::main_containers(pod).map(|container| (Role::Main, container)))
 }
 
-/// The amounts of memory an operator reserves: `0:memory=1Gi,hugepages-1Gi=2Gi;1:memory=1Gi`.
+/// Parses the reserved memory setting: `0:memory=1Gi,hugepages-1Gi=2Gi;1:memory=1Gi`.
 pub fn parse_reserved_memory(text: &str) -> Option<BTreeMap<u32, Bytes>> {
     let node = |part: &str| {
         let (node, amounts) = part.split_once(':')?;
@@ -340,7 +339,7 @@ mod tests {
         .expect("a pod")
     }
 
-    fn resources(folder: &Path, topology: TopologyPolicy) -> Resources {
+    fn resources(directory: &Path, topology: TopologyPolicy) -> Resources {
         let policies = Policies {
             static_cpus: true,
             static_memory: true,
@@ -348,20 +347,20 @@ mod tests {
             reserved_cpu_milli: 1000,
             ..Policies::default()
         };
-        Resources::with_layout(folder, policies, two_sockets(), Arc::default())
+        Resources::with_layout(directory, policies, two_sockets(), Arc::default())
     }
 
     #[tokio::test]
     async fn cpus_are_given_reused_and_freed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let resources = resources(folder.path(), TopologyPolicy::None);
+        let directory = tempfile::tempdir().expect("a directory");
+        let resources = resources(directory.path(), TopologyPolicy::None);
         assert_eq!(resources.shared_cpus().to_string(), "0-7");
         resources.allocate(&pod("a", Some("2"), &["2", "1500m"])).await.expect("room");
         let own = |container: &str| resources.cpus_of("a", container);
         assert_eq!(own("init"), own("c0"), "what the init container had is used again");
         assert_eq!(resources.shared_cpus().len(), 6);
         assert_eq!(own("c1"), resources.shared_cpus().to_string());
-        let known = self::resources(folder.path(), TopologyPolicy::None);
+        let known = self::resources(directory.path(), TopologyPolicy::None);
         assert_eq!(known.cpus_of("a", "c0"), own("c0"), "a restarted node knows it");
         let refused = resources.allocate(&pod("b", None, &["6"])).await.expect_err("too many");
         assert_eq!(
@@ -374,8 +373,8 @@ mod tests {
 
     #[tokio::test]
     async fn resources_lie_together_or_the_pod_is_refused() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let resources = resources(folder.path(), TopologyPolicy::SingleNumaNode);
+        let directory = tempfile::tempdir().expect("a directory");
+        let resources = resources(directory.path(), TopologyPolicy::SingleNumaNode);
         resources.allocate(&pod("a", None, &["4"])).await.expect("room");
         assert_eq!(resources.cpus_of("a", "c0"), "2-3,6-7", "the reserved CPU is on the other node");
         assert_eq!(resources.grant("a", "c0").memory.expect("memory").nodes.to_string(), "1");

@@ -1,4 +1,5 @@
-//! Telling monitors on the node which pod has which CPUs, memory and devices (`v1.PodResourcesLister`).
+//! The PodResources API (`v1.PodResourcesLister`): tells monitoring agents which pod has which CPUs, memory and
+//! devices.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::pods::Pods;
 use k8s_openapi::api::core::v1::Pod;
 
 #[derive(Clone, PartialEq, Message)]
-struct ListAnswer {
+struct ListResponse {
     #[prost(message, repeated, tag = "1")]
     pods: Vec<PodResources>,
 }
@@ -28,7 +29,7 @@ struct GetRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct GetAnswer {
+struct GetResponse {
     #[prost(message, optional, tag = "1")]
     pod: Option<PodResources>,
 }
@@ -76,7 +77,7 @@ struct ContainerMemory {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct AllocatableAnswer {
+struct AllocatableResponse {
     #[prost(message, repeated, tag = "1")]
     devices: Vec<ContainerDevices>,
     #[prost(int64, repeated, tag = "2")]
@@ -86,13 +87,13 @@ struct AllocatableAnswer {
 }
 
 /// Serves for as long as the node does.
-pub async fn serve(folder: &Path, resources: Arc<Resources>, pods: Arc<Pods>) {
-    let socket = folder.join("kubelet.sock");
-    if let Err(error) = std::fs::create_dir_all(folder) {
-        tracing::warn!(%error, folder = %folder.display(), "what pods have can't be told to monitors");
+pub async fn serve(directory: &Path, resources: Arc<Resources>, pods: Arc<Pods>) {
+    let socket = directory.join("kubelet.sock");
+    if let Err(error) = std::fs::create_dir_all(directory) {
+        tracing::warn!(%error, directory = %directory.display(), "cannot serve the PodResources API");
         return;
     }
-    let answer = move |path: String, message: bytes::Bytes| {
+    let handler = move |path: String, message: bytes::Bytes| {
         let (resources, pods) = (resources.clone(), pods.clone());
         async move {
             let version = [("server_api_version", "v1")];
@@ -108,31 +109,33 @@ pub async fn serve(folder: &Path, resources: Arc<Resources>, pods: Arc<Pods>) {
             }
             match path.as_str() {
                 "/v1.PodResourcesLister/List" => Ok(list(&resources, &pods).encode_to_vec()),
-                "/v1.PodResourcesLister/Get" => get(&resources, &pods, &message).map(|answer| answer.encode_to_vec()),
+                "/v1.PodResourcesLister/Get" => {
+                    get(&resources, &pods, &message).map(|response| response.encode_to_vec())
+                }
                 "/v1.PodResourcesLister/GetAllocatableResources" => Ok(allocatable(&resources).encode_to_vec()),
                 _ => Err(Failure::unknown(&path)),
             }
         }
     };
-    if let Err(error) = unary::serve(&socket, answer).await {
-        tracing::warn!(%error, socket = %socket.display(), "what pods have can't be told to monitors");
+    if let Err(error) = unary::serve(&socket, handler).await {
+        tracing::warn!(%error, socket = %socket.display(), "cannot serve the PodResources API");
     }
 }
 
-fn list(resources: &Resources, pods: &Pods) -> ListAnswer {
-    ListAnswer { pods: pods.active().iter().map(|(pod, _)| of_pod(resources, pod)).collect() }
+fn list(resources: &Resources, pods: &Pods) -> ListResponse {
+    ListResponse { pods: pods.active().iter().map(|(pod, _)| of_pod(resources, pod)).collect() }
 }
 
-fn get(resources: &Resources, pods: &Pods, message: &[u8]) -> Result<GetAnswer, Failure> {
+fn get(resources: &Resources, pods: &Pods, message: &[u8]) -> Result<GetResponse, Failure> {
     let request = GetRequest::decode(message).map_err(|error| Failure::invalid(error.to_string()))?;
     let Some(worker) = pods.find(&request.namespace, &request.name) else {
         return Err(Failure::not_found(format!("pod {} in namespace {} not found", request.name, request.namespace)));
     };
     let pod = worker.pod.lock().clone();
-    Ok(GetAnswer { pod: Some(of_pod(resources, &pod)) })
+    Ok(GetResponse { pod: Some(of_pod(resources, &pod)) })
 }
 
-/// Init containers that are over hold nothing; those that keep running are listed with the others.
+/// Finished init containers hold no resources; sidecars are listed with the main containers.
 fn of_pod(resources: &Resources, pod: &Pod) -> PodResources {
     let sidecars = pod::init_containers(pod).filter(|(role, _)| *role == pod::Role::Sidecar).map(|(_, c)| c);
     let one = |container: &k8s_openapi::api::core::v1::Container| {
@@ -148,7 +151,7 @@ fn of_pod(resources: &Resources, pod: &Pod) -> PodResources {
 fn of_container(resources: &Resources, name: &str, grant: &Grant) -> ContainerResources {
     let devices = grant.devices.iter().flat_map(|(resource, own)| {
         let known = resources.devices.kind(resource).unwrap_or_default();
-        // One entry a device, as each has a place of its own.
+        // One entry per device, as each has its own topology.
         own.ids.iter().map(move |id| ContainerDevices {
             resource: resource.clone(),
             ids: vec![id.clone()],
@@ -170,7 +173,7 @@ fn of_container(resources: &Resources, name: &str, grant: &Grant) -> ContainerRe
     }
 }
 
-fn allocatable(resources: &Resources) -> AllocatableAnswer {
+fn allocatable(resources: &Resources) -> AllocatableResponse {
     let devices = resources.devices.all_healthy().into_iter().flat_map(|(resource, devices)| {
         devices.into_iter().map(move |(id, device)| ContainerDevices {
             resource: resource.clone(),
@@ -186,7 +189,7 @@ fn allocatable(resources: &Resources) -> AllocatableAnswer {
             topology: topology(&NumberSet::from_iter([*node])),
         })
     });
-    AllocatableAnswer {
+    AllocatableResponse {
         devices: devices.collect(),
         cpus: numbers(Some(&resources.layout.all().without(&resources.reserved_cpus))),
         memory: if resources.policies.static_memory { memory.collect() } else { Vec::new() },

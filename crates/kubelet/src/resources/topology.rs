@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::cpu_set::NumberSet;
 
-/// Where one CPU sits.
+/// The position of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     pub core: (u32, u32),
@@ -30,7 +30,7 @@ impl Layout {
     }
 }
 
-/// Reads `/sys/devices/system` or a picture of it. A kernel without NUMA has one node, with all there is.
+/// Reads `/sys/devices/system` or a copy of it. A kernel without NUMA counts as one node.
 pub fn read(system: &Path, all_memory: u64) -> Layout {
     let text = |path: &Path| std::fs::read_to_string(path).unwrap_or_default().trim().to_string();
     let number = |path: &Path| text(path).parse::<u32>().unwrap_or(0);
@@ -39,16 +39,16 @@ pub fn read(system: &Path, all_memory: u64) -> Layout {
     let mut node_of = BTreeMap::new();
     let nodes = NumberSet::parse(&text(&system.join("node/online"))).unwrap_or_default();
     for node in nodes.iter() {
-        let folder = system.join(format!("node/node{node}"));
-        for cpu in NumberSet::parse(&text(&folder.join("cpulist"))).unwrap_or_default().iter() {
+        let directory = system.join(format!("node/node{node}"));
+        for cpu in NumberSet::parse(&text(&directory.join("cpulist"))).unwrap_or_default().iter() {
             node_of.insert(cpu, node);
         }
-        layout.memory.insert(node, memory_of(&folder));
+        layout.memory.insert(node, memory_of(&directory));
     }
     for cpu in online.iter() {
-        let folder = system.join(format!("cpu/cpu{cpu}/topology"));
-        let socket = number(&folder.join("physical_package_id"));
-        let core = (socket, number(&folder.join("core_id")));
+        let directory = system.join(format!("cpu/cpu{cpu}/topology"));
+        let socket = number(&directory.join("physical_package_id"));
+        let core = (socket, number(&directory.join("core_id")));
         layout.cpus.insert(cpu, Place { core, socket, node: node_of.get(&cpu).copied().unwrap_or(0) });
     }
     if layout.memory.is_empty() {
@@ -90,7 +90,7 @@ pub mod tests {
 
     #[test]
     fn the_kernels_tables_are_read() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         for (path, content) in [
             ("cpu/online", "0-1\n"),
             ("cpu/cpu0/topology/core_id", "0\n"),
@@ -102,11 +102,11 @@ pub mod tests {
             ("node/node1/cpulist", "1\n"),
             ("node/node0/meminfo", "Node 0 MemTotal:       4 kB\n"),
         ] {
-            let path = folder.path().join(path);
-            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+            let path = directory.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
             std::fs::write(path, content).expect("a file");
         }
-        let layout = read(folder.path(), 0);
+        let layout = read(directory.path(), 0);
         assert_eq!(layout.cpus[&1], Place { core: (1, 3), socket: 1, node: 1 });
         assert_eq!(layout.memory[&0]["memory"], 4096);
         assert_eq!(layout.nodes().to_string(), "0-1");

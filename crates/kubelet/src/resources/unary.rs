@@ -1,4 +1,4 @@
-//! Answering simple gRPC calls on a unix socket: one message in, one message out.
+//! A minimal server of unary gRPC calls on a unix socket.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -12,9 +12,9 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::UnixListener;
 
-const LARGEST_MESSAGE: usize = 4 << 20;
+const MAX_MESSAGE_SIZE: usize = 4 << 20;
 
-/// Why a call was not answered, as gRPC numbers it.
+/// The gRPC status of a failed call.
 #[derive(Debug)]
 pub struct Failure {
     code: tonic::Code,
@@ -35,8 +35,8 @@ impl Failure {
     }
 }
 
-/// Serves until the task ends. `answer` gets the method's path and the message.
-pub async fn serve<A, F>(socket: &Path, answer: A) -> io::Result<()>
+/// Serves until the task is aborted. `handler` gets the method's path and the message.
+pub async fn serve<A, F>(socket: &Path, handler: A) -> io::Result<()>
 where
     A: Fn(String, Bytes) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Vec<u8>, Failure>> + Send + 'static,
@@ -48,16 +48,16 @@ where
     let listener = UnixListener::bind(socket)?;
     loop {
         let (stream, _) = listener.accept().await?;
-        let answer = answer.clone();
+        let handler = handler.clone();
         tokio::spawn(async move {
             let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                let answer = answer.clone();
-                async move { Ok::<_, Infallible>(respond(request, answer).await) }
+                let handler = handler.clone();
+                async move { Ok::<_, Infallible>(respond(request, handler).await) }
             });
             let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                 .serve_connection(TokioIo::new(stream), service);
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "a caller on a unix socket went away");
+                tracing::debug!(%error, "a connection on a unix socket broke");
             }
         });
     }
@@ -65,14 +65,14 @@ where
 
 type Frames = tokio_stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>;
 
-async fn respond<A, F>(request: Request<Incoming>, answer: A) -> Response<StreamBody<Frames>>
+async fn respond<A, F>(request: Request<Incoming>, handler: A) -> Response<StreamBody<Frames>>
 where
     A: Fn(String, Bytes) -> F,
     F: Future<Output = Result<Vec<u8>, Failure>>,
 {
     let path = request.uri().path().to_string();
     let result = match message_of(request.into_body()).await {
-        Ok(message) => answer(path, message).await,
+        Ok(message) => handler(path, message).await,
         Err(failure) => Err(failure),
     };
     let mut frames = Vec::new();
@@ -88,7 +88,7 @@ where
         }
         Err(failure) => {
             trailers.insert("grpc-status", HeaderValue::from(failure.code as i32));
-            // Only these characters may stand in a header as they are.
+            // Replaces characters that are not allowed in a header.
             let plain: String =
                 failure.text.chars().map(|c| if c.is_ascii() && c >= ' ' && c != '%' { c } else { ' ' }).collect();
             if let Ok(text) = HeaderValue::from_str(&plain) {
@@ -102,9 +102,9 @@ where
     response
 }
 
-/// The one message of a call: a byte that says it is not compressed, its length, and itself.
+/// Reads the message of a call: the compression flag, the length, and the bytes.
 async fn message_of(body: Incoming) -> Result<Bytes, Failure> {
-    let collected = Limited::new(body, LARGEST_MESSAGE).collect().await;
+    let collected = Limited::new(body, MAX_MESSAGE_SIZE).collect().await;
     let mut bytes = collected.map_err(|error| Failure::invalid(error.to_string()))?.to_bytes();
     if bytes.len() < 5 {
         return Err(Failure::invalid("the call has no message"));

@@ -1,4 +1,4 @@
-//! Leading what the runtime tells to the pod it concerns.
+//! Watches the runtime's events and passes them to the workers of the pods concerned.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::Heartbeat;
 use crate::counters::Counters;
 use crate::worker::Message;
 
-/// Which worker is to hear of which container or sandbox.
+/// The worker of each container and sandbox, by id.
 #[derive(Clone, Default)]
 pub struct Index(Arc<Mutex<HashMap<String, UnboundedSender<Message>>>>);
 
@@ -28,102 +28,107 @@ impl Index {
         self.0.lock().remove(id);
     }
 
-    fn tell(&self, id: &str, message: Message) {
+    fn send(&self, id: &str, message: Message) {
         let worker = self.0.lock().get(id).cloned();
-        // A worker that has ended needs no news.
+        // The worker may already have stopped.
         worker.map(|worker| worker.send(message));
     }
 
-    /// Each worker looks at all its containers.
-    fn tell_all(&self, round: &Arc<RelistRound>) {
-        let mut told: Vec<UnboundedSender<Message>> = Vec::new();
+    /// Makes each worker read all its containers from the runtime.
+    fn request_relist(&self, round: &Arc<RelistRound>) {
+        let mut notified: Vec<UnboundedSender<Message>> = Vec::new();
         for worker in self.0.lock().values() {
-            if !told.iter().any(|known| known.same_channel(worker)) {
+            if !notified.iter().any(|known| known.same_channel(worker)) {
                 let _ = worker.send(Message::Relist(Some(round.clone())));
-                told.push(worker.clone());
+                notified.push(worker.clone());
             }
         }
     }
 }
 
-/// One look at all that the runtime holds. It is over, and measured, when nobody looks any more.
+/// One relist of all containers. It is finished, and measured, when the last worker drops it.
 pub struct RelistRound {
     metrics: Arc<Counters>,
     heartbeat: Heartbeat,
-    begun: Instant,
-    is_answered: AtomicBool,
+    started: Instant,
+    runtime_responded: AtomicBool,
 }
 
 impl Drop for RelistRound {
     fn drop(&mut self) {
-        self.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], self.begun.elapsed());
-        if self.is_answered.load(Ordering::Acquire) {
-            heard(&self.metrics);
+        self.metrics.observe("kubelet_pleg_relist_duration_seconds", &[], self.started.elapsed());
+        if self.runtime_responded.load(Ordering::Acquire) {
+            record_runtime_seen(&self.metrics);
             self.heartbeat.beat(Instant::now());
         }
     }
 }
 
-/// The runtime lives: it answered, or told something.
-fn heard(metrics: &Counters) {
+/// Records that the runtime responded or sent an event.
+fn record_runtime_seen(metrics: &Counters) {
     let now = k8s_openapi::jiff::Timestamp::now();
     metrics.set("kubelet_pleg_last_seen_seconds", &[], now.as_second() as f64);
 }
 
-/// Without events, looking is all that is left.
+/// The interval for runtimes without events.
 const RELIST_WITHOUT_EVENTS: Duration = Duration::from_secs(1);
-const LOOK_AFTER_SUBSCRIBING: Duration = Duration::from_millis(300);
-/// With events, a rare look guards against one lost on the way.
+const RELIST_AFTER_SUBSCRIBING: Duration = Duration::from_millis(300);
+/// With events, a rare relist finds lost ones.
 const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
 
 /// Runs for as long as the node does.
-pub async fn follow(runtime: Runtime, index: Index, metrics: Arc<Counters>, heartbeat: Heartbeat) {
-    let mut pause = Duration::from_millis(100);
-    let mut looked = Instant::now();
-    let mut look = |index: &Index| {
-        metrics.observe("kubelet_pleg_relist_interval_seconds", &[], looked.elapsed());
-        looked = Instant::now();
+pub async fn watch_events(runtime: Runtime, index: Index, metrics: Arc<Counters>, heartbeat: Heartbeat) {
+    let mut backoff = Duration::from_millis(100);
+    let mut last_relist = Instant::now();
+    let mut relist = |index: &Index| {
+        metrics.observe("kubelet_pleg_relist_interval_seconds", &[], last_relist.elapsed());
+        last_relist = Instant::now();
         let (metrics, heartbeat) = (metrics.clone(), heartbeat.clone());
-        let round = Arc::new(RelistRound { metrics, heartbeat, begun: looked, is_answered: AtomicBool::new(false) });
-        index.tell_all(&round);
+        let round = Arc::new(RelistRound {
+            metrics,
+            heartbeat,
+            started: last_relist,
+            runtime_responded: AtomicBool::new(false),
+        });
+        index.request_relist(&round);
         let runtime = runtime.clone();
         tokio::spawn(async move {
-            let is_answered = runtime.status(false).await.is_ok();
-            round.is_answered.store(is_answered, Ordering::Release);
+            let runtime_responded = runtime.status(false).await.is_ok();
+            round.runtime_responded.store(runtime_responded, Ordering::Release);
         });
     };
     loop {
         metrics.count("kubelet_evented_pleg_connection_success_count", &[]);
         let mut stream = subscribe(&runtime);
-        // What happened while nobody listened is found by looking once the subscription stands.
-        let first = tokio::time::Instant::now() + LOOK_AFTER_SUBSCRIBING;
-        let mut looks = tokio::time::interval_at(first, RELIST_WITH_EVENTS);
-        let mut has_looked = false;
+        // A relist after subscribing finds what happened without a subscription.
+        let first = tokio::time::Instant::now() + RELIST_AFTER_SUBSCRIBING;
+        let mut relists = tokio::time::interval_at(first, RELIST_WITH_EVENTS);
+        let mut has_relisted = false;
         let error = loop {
             let item = tokio::select! {
                 item = stream.next() => item,
-                _ = looks.tick() => {
-                    // One that was started a moment ago takes events before it can be looked at.
-                    if !has_looked && runtime.status(false).await.is_err_and(|error| error.is_unavailable()) {
-                        looks.reset_after(LOOK_AFTER_SUBSCRIBING);
+                _ = relists.tick() => {
+                    // A runtime that just started accepts subscriptions before it can list containers.
+                    if !has_relisted && runtime.status(false).await.is_err_and(|error| error.is_unavailable()) {
+                        relists.reset_after(RELIST_AFTER_SUBSCRIBING);
                         continue;
                     }
-                    has_looked = true;
-                    look(&index);
+                    has_relisted = true;
+                    relist(&index);
                     continue;
                 }
             };
             match item {
                 Some(Ok(TimedEvent { event, at })) => {
-                    pause = Duration::from_millis(100);
-                    heard(&metrics);
+                    backoff = Duration::from_millis(100);
+                    record_runtime_seen(&metrics);
                     if let Some(at) = at {
                         let late = at.elapsed().unwrap_or_default();
                         metrics.observe("kubelet_evented_pleg_connection_latency_seconds", &[], late);
                     }
                     match event {
-                        ContainerEvent::Exited { id } => index.tell(&id, Message::Exited(id.clone())),
-                        ContainerEvent::Changed { id } => index.tell(&id, Message::Changed(id.clone())),
+                        ContainerEvent::Exited { id } => index.send(&id, Message::Exited(id.clone())),
+                        ContainerEvent::Changed { id } => index.send(&id, Message::Changed(id.clone())),
                     }
                 }
                 Some(Err(error)) => break Some(error),
@@ -132,17 +137,17 @@ pub async fn follow(runtime: Runtime, index: Index, metrics: Arc<Counters>, hear
         };
         match error {
             Some(EventError::Unsupported) => {
-                tracing::warn!("the runtime tells no events: its containers are listed every second");
+                tracing::warn!("the runtime has no events: listing its containers every second");
                 loop {
                     tokio::time::sleep(RELIST_WITHOUT_EVENTS).await;
-                    look(&index);
+                    relist(&index);
                 }
             }
             Some(error) => tracing::debug!(%error, "the runtime's events stopped"),
             None => {}
         }
         metrics.count("kubelet_evented_pleg_connection_error_count", &[]);
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_secs(2));
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(Duration::from_secs(2));
     }
 }

@@ -1,14 +1,14 @@
-//! Whether the node still gets anywhere: the runtime answers, and every pod's worker looks when it is told to.
+//! Detects a stuck kubelet: the runtime must respond, and every pod's worker must finish its relists.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A node that got nowhere for so long is stuck.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// The kubelet is stuck after this time without a finished relist.
+const STUCK_AFTER: Duration = Duration::from_secs(300);
 
-/// When the last round of looks was over in which the runtime answered. Clones share it.
+/// When the last relist finished in which the runtime responded. Clones share it.
 #[derive(Clone)]
 pub struct Heartbeat(Arc<Mutex<Instant>>);
 
@@ -22,7 +22,7 @@ impl Heartbeat {
     }
 
     pub fn is_stuck(&self, now: Instant) -> bool {
-        now.saturating_duration_since(*self.0.lock()) > LONGEST_PAUSE
+        now.saturating_duration_since(*self.0.lock()) > STUCK_AFTER
     }
 }
 
@@ -32,12 +32,12 @@ mod tests {
 
     #[test]
     fn a_node_without_a_round_for_minutes_is_stuck() {
-        let begun = Instant::now();
-        let heartbeat = Heartbeat::new(begun);
+        let started = Instant::now();
+        let heartbeat = Heartbeat::new(started);
         for (seconds, beats, expected) in
             [(60, true, false), (360, false, false), (361, false, true), (400, true, false), (699, false, false)]
         {
-            let now = begun + Duration::from_secs(seconds);
+            let now = started + Duration::from_secs(seconds);
             if beats {
                 heartbeat.beat(now);
             }

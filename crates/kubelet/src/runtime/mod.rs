@@ -1,20 +1,20 @@
-//! What the runtime holds of one pod, in the node's own words.
+//! The state of pods in the container runtime.
 
 mod events;
-mod observe;
 mod heartbeat;
+mod observe;
 
-pub use events::{Index, Round, follow};
-pub use observe::{PodName, held_of_pod, inventory, observe_container, observe_sandbox};
+pub use events::{Index, RelistRound, watch_events};
 pub use heartbeat::Heartbeat;
+pub use observe::{PodName, inventory, list_pod, observe_container, observe_sandbox};
 
 use std::collections::HashMap;
 
 use k8s_openapi::jiff::Timestamp;
 use knarr_cri::messages::LinuxContainerResources;
 
-/// Names under which the runtime keeps whom a sandbox or container belongs to. They are those of every kubelet, so that
-/// tools that look at the runtime find their way.
+/// Labels and annotations of sandboxes and containers. They are the ones of the upstream kubelet, so that runtime tools
+/// understand them.
 pub mod label {
     pub const POD_NAME: &str = "io.kubernetes.pod.name";
     pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -25,7 +25,7 @@ pub mod label {
     pub const TERMINATION_PATH: &str = "io.kubernetes.container.terminationMessagePath";
     pub const TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
     pub const GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
-    /// The image as the pod asked for it: a change of it means a new container.
+    /// The image in the pod's spec: a change means a new container.
     pub const IMAGE: &str = "knarr.io/image";
 }
 
@@ -71,7 +71,7 @@ pub struct ContainerView {
     pub image_id: String,
     pub restart_count: u32,
     pub log_path: String,
-    /// What an earlier life of the node noted about the container.
+    /// What the kubelet, possibly a previous process, recorded about the container.
     pub annotations: HashMap<String, String>,
     pub resources: Option<LinuxContainerResources>,
     pub user: Option<(i64, i64, Vec<i64>)>,
@@ -84,8 +84,8 @@ impl ContainerView {
         self.state == State::Running
     }
 
-    /// The whole id as the API shows it.
-    pub fn shown_id(&self, runtime_name: &str) -> String {
+    /// The container id in the API's form.
+    pub fn api_id(&self, runtime_name: &str) -> String {
         format!("{runtime_name}://{}", self.id)
     }
 }
@@ -119,7 +119,7 @@ impl RuntimePod {
     pub fn put_container(&mut self, container: ContainerView) {
         self.containers.retain(|known| known.id != container.id);
         let place = self.containers.partition_point(|known| known.created_at > container.created_at);
-        // Few pods get more than they begin with.
+        // Few pods ever get more containers.
         self.containers.reserve_exact(1);
         self.containers.insert(place, container);
     }
@@ -135,7 +135,7 @@ impl RuntimePod {
         self.sandboxes.retain(|known| known.id != id);
     }
 
-    /// Of all its containers and sandboxes.
+    /// The ids of all containers and sandboxes.
     pub fn ids(&self) -> impl Iterator<Item = &str> {
         let containers = self.containers.iter().map(|container| container.id.as_str());
         containers.chain(self.sandboxes.iter().map(|sandbox| sandbox.id.as_str()))
@@ -146,7 +146,7 @@ impl RuntimePod {
     }
 }
 
-/// The kernel's table of the pod's interfaces, by way of one of its processes; none where no container runs.
+/// The path of the kernel's interface table of the pod, through one of its processes; none if no container runs.
 pub fn network_table(worker: &crate::worker::Handle) -> Option<String> {
     let process = worker.runtime.lock().running().find_map(|container| container.process)?;
     Some(format!("/proc/{process}/net/dev"))

@@ -1,4 +1,4 @@
-//! Reading sandboxes and containers from the runtime.
+//! Reads sandboxes and containers from the runtime.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,30 +12,26 @@ use knarr_cri::{CallError, Runtime};
 use super::{ContainerView, RuntimePod, Sandbox, State, label};
 use crate::beneath;
 
-/// Everything the runtime holds, by pod uid: what a starting node adopts.
+/// All pods in the runtime, by uid, which a starting kubelet adopts.
 pub async fn inventory(runtime: &Runtime) -> Result<HashMap<String, (RuntimePod, PodName)>, CallError> {
-    held(runtime, &HashMap::new(), |_| true).await
+    list_by_labels(runtime, &HashMap::new(), |_| true).await
 }
 
-/// What the runtime holds of one pod, as far as its id is wanted.
-pub async fn held_of_pod(
-    runtime: &Runtime,
-    uid: &str,
-    is_wanted: impl Fn(&str) -> bool,
-) -> Result<RuntimePod, CallError> {
+/// The containers and sandboxes of one pod whose ids the filter accepts.
+pub async fn list_pod(runtime: &Runtime, uid: &str, include: impl Fn(&str) -> bool) -> Result<RuntimePod, CallError> {
     let labels = [(label::POD_UID.to_string(), uid.to_string())].into();
-    let mut found = held(runtime, &labels, is_wanted).await?;
+    let mut found = list_by_labels(runtime, &labels, include).await?;
     Ok(found.remove(uid).unwrap_or_default().0)
 }
 
-async fn held(
+async fn list_by_labels(
     runtime: &Runtime,
     labels: &HashMap<String, String>,
-    is_wanted: impl Fn(&str) -> bool,
+    include: impl Fn(&str) -> bool,
 ) -> Result<HashMap<String, (RuntimePod, PodName)>, CallError> {
     let mut pods: HashMap<String, (RuntimePod, PodName)> = HashMap::new();
     let filter = PodSandboxFilter { label_selector: labels.clone(), ..Default::default() };
-    for sandbox in runtime.list_pod_sandboxes(filter).await?.into_iter().filter(|sandbox| is_wanted(&sandbox.id)) {
+    for sandbox in runtime.list_pod_sandboxes(filter).await?.into_iter().filter(|sandbox| include(&sandbox.id)) {
         let Some(metadata) = sandbox.metadata else { continue };
         let entry = pods.entry(metadata.uid).or_default();
         entry.1 = PodName { namespace: metadata.namespace, name: metadata.name };
@@ -46,7 +42,7 @@ async fn held(
         }
     }
     let filter = ContainerFilter { label_selector: labels.clone(), ..Default::default() };
-    for container in runtime.list_containers(filter).await?.into_iter().filter(|container| is_wanted(&container.id)) {
+    for container in runtime.list_containers(filter).await?.into_iter().filter(|container| include(&container.id)) {
         let Some(uid) = container.labels.get(label::POD_UID) else { continue };
         match observe_container(runtime, &container.id, &container.pod_sandbox_id).await {
             Ok(view) => pods.entry(uid.clone()).or_default().0.put_container(view),
@@ -57,7 +53,7 @@ async fn held(
     Ok(pods)
 }
 
-/// Whom a pod in the runtime belonged to, for those the API no longer knows.
+/// The name of a pod in the runtime, for pods that the API no longer has.
 #[derive(Clone, Debug, Default)]
 pub struct PodName {
     pub namespace: String,
@@ -65,17 +61,17 @@ pub struct PodName {
 }
 
 pub async fn observe_sandbox(runtime: &Runtime, id: &str) -> Result<Sandbox, CallError> {
-    let answer = runtime.pod_sandbox_status(id, false).await?;
-    let status = answer.status.ok_or(CallError::Incomplete { method: "PodSandboxStatus", field: "the status" })?;
+    let response = runtime.pod_sandbox_status(id, false).await?;
+    let status = response.status.ok_or(CallError::Incomplete { method: "PodSandboxStatus", field: "the status" })?;
     Ok(sandbox_view(status))
 }
 
 /// `sandbox` is not part of the status the runtime gives, and so must be known.
 pub async fn observe_container(runtime: &Runtime, id: &str, sandbox: &str) -> Result<ContainerView, CallError> {
-    let answer = runtime.container_details(id).await?;
-    let status = answer.status.ok_or(CallError::Incomplete { method: "ContainerStatus", field: "the status" })?;
+    let response = runtime.container_details(id).await?;
+    let status = response.status.ok_or(CallError::Incomplete { method: "ContainerStatus", field: "the status" })?;
     let mut view = container_view(status, sandbox);
-    view.1.process = answer.info.get("info").and_then(|info| first_process(info));
+    view.1.process = response.info.get("info").and_then(|info| first_process(info));
     if view.1.state == State::Exited
         && let Some(message) = termination_message(&view.0, view.1.exit_code).await
     {
@@ -96,23 +92,23 @@ fn sandbox_view(status: PodSandboxStatus) -> Sandbox {
     }
 }
 
-/// What is needed to find the last words of a container.
-struct LastWords {
+/// Where the termination message of a container can be read.
+struct TerminationMessageSource {
     file: Option<String>,
     log: String,
     fall_back_to_log: bool,
 }
 
-fn container_view(status: ContainerStatus, sandbox: &str) -> (LastWords, ContainerView) {
+fn container_view(status: ContainerStatus, sandbox: &str) -> (TerminationMessageSource, ContainerView) {
     let annotation = |key: &str| status.annotations.get(key).cloned().unwrap_or_default();
     let path = annotation(label::TERMINATION_PATH);
     let mount = status.mounts.iter().find(|mount| !path.is_empty() && mount.container_path == path);
-    let words = LastWords {
+    let source = TerminationMessageSource {
         file: mount.map(|mount| mount.host_path.clone()),
         log: status.log_path.clone(),
         fall_back_to_log: annotation(label::TERMINATION_POLICY) == "FallbackToLogsOnError",
     };
-    let asked = annotation(label::IMAGE);
+    let annotated_image = annotation(label::IMAGE);
     let view = ContainerView {
         name: status.labels.get(label::CONTAINER_NAME).cloned().unwrap_or_default(),
         sandbox: sandbox.to_string(),
@@ -123,12 +119,16 @@ fn container_view(status: ContainerStatus, sandbox: &str) -> (LastWords, Contain
             _ => State::Unknown,
         },
         created_at: status.created_at,
-        started_at: moment(status.started_at),
-        finished_at: moment(status.finished_at),
+        started_at: timestamp(status.started_at),
+        finished_at: timestamp(status.finished_at),
         exit_code: status.exit_code,
         reason: status.reason,
         message: status.message,
-        image: if asked.is_empty() { status.image.map(|image| image.image).unwrap_or_default() } else { asked },
+        image: if annotated_image.is_empty() {
+            status.image.map(|image| image.image).unwrap_or_default()
+        } else {
+            annotated_image
+        },
         image_id: status.image_ref,
         restart_count: annotation(label::RESTART_COUNT).parse().unwrap_or(0),
         log_path: status.log_path,
@@ -138,10 +138,10 @@ fn container_view(status: ContainerStatus, sandbox: &str) -> (LastWords, Contain
         process: None,
         id: status.id,
     };
-    (words, view)
+    (source, view)
 }
 
-/// containerd tells more than the protocol asks for, as JSON.
+/// containerd's verbose information has the process id, as JSON.
 fn first_process(info: &str) -> Option<u32> {
     #[derive(serde::Deserialize)]
     struct Info {
@@ -150,36 +150,36 @@ fn first_process(info: &str) -> Option<u32> {
     serde_json::from_str::<Info>(info).ok().map(|info| info.pid).filter(|pid| *pid > 0)
 }
 
-fn moment(nanoseconds: i64) -> Option<Timestamp> {
+fn timestamp(nanoseconds: i64) -> Option<Timestamp> {
     if nanoseconds <= 0 { None } else { Timestamp::from_nanosecond(nanoseconds.into()).ok() }
 }
 
-const LONGEST_MESSAGE: u64 = 4096;
+const MAX_MESSAGE_LENGTH: u64 = 4096;
 const READ_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
-const LONGEST_LOG_MESSAGE: usize = 2048;
-const LONGEST_LOG_LINES: usize = 80;
+const MAX_LOG_MESSAGE_LENGTH: usize = 2048;
+const MAX_LOG_LINES: usize = 80;
 
-/// What the container left in its termination file, or the end of its log when it failed without a word.
-async fn termination_message(words: &LastWords, exit_code: i32) -> Option<String> {
-    if let Some(file) = &words.file {
+/// The content of the termination message file, or the end of the log if the container failed without one.
+async fn termination_message(source: &TerminationMessageSource, exit_code: i32) -> Option<String> {
+    if let Some(file) = &source.file {
         let content = read_message(file.clone()).await;
         if !content.is_empty() {
             return Some(String::from_utf8_lossy(&content).into_owned());
         }
     }
-    if words.fall_back_to_log && exit_code != 0 && !words.log.is_empty() {
-        return Some(crate::container_logs::last_lines(&words.log, LONGEST_LOG_LINES, LONGEST_LOG_MESSAGE).await);
+    if source.fall_back_to_log && exit_code != 0 && !source.log.is_empty() {
+        return Some(crate::container_logs::last_lines(&source.log, MAX_LOG_LINES, MAX_LOG_MESSAGE_LENGTH).await);
     }
     None
 }
 
-/// The end of what the container left. It may have left anything, or mounted anything there.
+/// The end of the termination message file, which is untrusted: the container may have put anything there.
 async fn read_message(file: String) -> Vec<u8> {
     let work = tokio::task::spawn_blocking(move || {
         let file = beneath::open_regular(Path::new(&file))?;
-        Ok::<_, beneath::ReadError>(beneath::read_tail(file, LONGEST_MESSAGE)?)
+        Ok::<_, beneath::ReadError>(beneath::read_tail(file, MAX_MESSAGE_LENGTH)?)
     });
-    // There is no better message to be had of a file that can't be read.
+    // An unreadable file has no message.
     match tokio::time::timeout(READ_TIMEOUT, work).await {
         Ok(Ok(Ok(content))) => content,
         _ => Vec::new(),
@@ -193,15 +193,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_termination_message_is_the_bounded_end_of_a_regular_file() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = |name: &str| folder.path().join(name).display().to_string();
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| directory.path().join(name).display().to_string();
         std::fs::write(path("long"), [vec![b'x'; 1 << 20], b"end".to_vec()].concat()).expect("written");
         std::os::unix::fs::symlink(path("long"), path("link")).expect("made");
         nix::unistd::mkfifo(path("fifo").as_str(), nix::sys::stat::Mode::S_IRWXU).expect("made");
         let read = async |name: &str| {
             let file = Some(path(name));
-            let words = LastWords { file, log: String::new(), fall_back_to_log: false };
-            tokio::time::timeout(Duration::from_secs(5), termination_message(&words, 1)).await.expect("no waiting")
+            let source = TerminationMessageSource { file, log: String::new(), fall_back_to_log: false };
+            tokio::time::timeout(Duration::from_secs(5), termination_message(&source, 1)).await.expect("no waiting")
         };
         let message = read("long").await.expect("a message");
         assert!(message.len() == 4096 && message.ends_with("xend"), "{} bytes", message.len());

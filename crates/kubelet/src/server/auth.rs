@@ -1,4 +1,4 @@
-//! Who asks, and whether the API server lets them.
+//! Authenticates and authorizes requests to the kubelet with the API server.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use sha2::{Digest, Sha256};
 
 use super::{Body, text};
 
-/// Answers of the API server are good for a while; a denial for a shorter one.
-const GOOD_FOR: Duration = Duration::from_secs(120);
-const DENIED_FOR: Duration = Duration::from_secs(30);
-const MOST_REMEMBERED: usize = 1000;
+/// How long the API server's decisions are cached; denials for a shorter time.
+const ALLOWED_TTL: Duration = Duration::from_secs(120);
+const DENIED_TTL: Duration = Duration::from_secs(30);
+const MAX_CACHE_ENTRIES: usize = 1000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct User {
@@ -31,15 +31,15 @@ pub struct Access {
     client: Client,
     node: String,
     users: Mutex<HashMap<[u8; 32], (Option<User>, Instant)>>,
-    verdicts: Mutex<HashMap<(User, &'static str, &'static str), (bool, Instant)>>,
+    decisions: Mutex<HashMap<(User, &'static str, &'static str), (bool, Instant)>>,
 }
 
 impl Access {
     pub fn new(client: Client, node: &str) -> Self {
-        Self { client, node: node.to_string(), users: Mutex::default(), verdicts: Mutex::default() }
+        Self { client, node: node.to_string(), users: Mutex::default(), decisions: Mutex::default() }
     }
 
-    /// The answer to give if the request is not let through.
+    /// Checks a request. The error is the response to send if it is not allowed.
     pub async fn check<B>(
         &self,
         request: &Request<B>,
@@ -68,25 +68,25 @@ impl Access {
         let token = header.and_then(|header| header.strip_prefix("Bearer ")).map(str::trim).ok_or_else(unauthorized)?;
         let key: [u8; 32] = Sha256::digest(token).into();
         if let Some((user, at)) = self.users.lock().get(&key)
-            && at.elapsed() < if user.is_some() { GOOD_FOR } else { DENIED_FOR }
+            && at.elapsed() < if user.is_some() { ALLOWED_TTL } else { DENIED_TTL }
         {
             return user.clone().ok_or_else(unauthorized);
         }
         let reviews: Api<TokenReview> = Api::all(self.client.clone());
         let review =
             TokenReview { spec: TokenReviewSpec { token: token.to_string(), audiences: None }, ..Default::default() };
-        let answer = reviews.create(&PostParams::default(), &review).await.map_err(|error| {
-            tracing::warn!(%error, "a token can't be reviewed");
+        let reviewed = reviews.create(&PostParams::default(), &review).await.map_err(|error| {
+            tracing::warn!(%error, "cannot review a token");
             unauthorized()
         })?;
-        let status = answer.status.unwrap_or_default();
+        let status = reviewed.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true)).map(|user| User {
             name: user.username.unwrap_or_default(),
             uid: user.uid,
             groups: user.groups.unwrap_or_default(),
             extra: user.extra.unwrap_or_default(),
         });
-        remember(&self.users, key, user.clone());
+        store(&self.users, key, user.clone());
         user.ok_or_else(unauthorized)
     }
 
@@ -97,8 +97,8 @@ impl Access {
         subresource: &'static str,
     ) -> Result<bool, Response<Body>> {
         let key = (user.clone(), verb, subresource);
-        if let Some((allowed, at)) = self.verdicts.lock().get(&key)
-            && at.elapsed() < if *allowed { GOOD_FOR } else { DENIED_FOR }
+        if let Some((allowed, at)) = self.decisions.lock().get(&key)
+            && at.elapsed() < if *allowed { ALLOWED_TTL } else { DENIED_TTL }
         {
             return Ok(*allowed);
         }
@@ -121,25 +121,25 @@ impl Access {
             },
             ..Default::default()
         };
-        let answer = reviews.create(&PostParams::default(), &review).await.map_err(|error| {
-            tracing::warn!(%error, "access can't be reviewed");
+        let reviewed = reviews.create(&PostParams::default(), &review).await.map_err(|error| {
+            tracing::warn!(%error, "cannot review access");
             text(StatusCode::INTERNAL_SERVER_ERROR, "Authorization error")
         })?;
-        let allowed = answer.status.is_some_and(|status| status.allowed);
-        remember(&self.verdicts, key, allowed);
+        let allowed = reviewed.status.is_some_and(|status| status.allowed);
+        store(&self.decisions, key, allowed);
         Ok(allowed)
     }
 }
 
-fn remember<K: std::hash::Hash + Eq, V>(memory: &Mutex<HashMap<K, (V, Instant)>>, key: K, value: V) {
-    let mut memory = memory.lock();
-    if memory.len() >= MOST_REMEMBERED {
-        memory.retain(|_, (_, at)| at.elapsed() < DENIED_FOR);
+fn store<K: std::hash::Hash + Eq, V>(cache: &Mutex<HashMap<K, (V, Instant)>>, key: K, value: V) {
+    let mut cache = cache.lock();
+    if cache.len() >= MAX_CACHE_ENTRIES {
+        cache.retain(|_, (_, at)| at.elapsed() < DENIED_TTL);
     }
-    memory.insert(key, (value, Instant::now()));
+    cache.insert(key, (value, Instant::now()));
 }
 
-/// The name and the organizations of the subject are user and groups. The chain itself was verified by TLS.
+/// The subject's common name is the user, its organizations are the groups. The chain was already verified.
 fn user_of(certificate: &CertificateDer<'_>) -> Option<User> {
     let identity = knarr_identity::of_certificate(certificate).ok()?;
     let mut groups = identity.groups;
@@ -158,7 +158,7 @@ fn verb(method: &Method) -> &'static str {
     }
 }
 
-/// Which parts of the node a path belongs to, the finest first: any of them allows the request.
+/// The node subresources of a path, most specific first: access to any of them allows the request.
 fn subresources(path: &str) -> &'static [&'static str] {
     let under = |prefix: &str| path == prefix || path.starts_with(&format!("{prefix}/"));
     if under("/stats") {

@@ -1,30 +1,30 @@
-//! What containers and pods use, under the names that dashboards know from cAdvisor.
+//! Usage of containers and pods under cAdvisor's metric names (`/metrics/cadvisor`).
 
 use std::sync::Arc;
 
 use http::Response;
 use k8s_openapi::jiff::Timestamp;
 
-use super::metrics::{Page, Sample, samples, seconds};
+use super::metrics::{Page, UsageSample, samples, seconds};
 use super::stats::node_usage;
 use super::{Body, Server};
-use crate::cgroup::pressure::{Stalls, Waits};
+use crate::cgroup::pressure::{PressureStats, Stalls};
 use crate::cgroup::{Details, Usage};
 use crate::filesystem::usage_of;
 
-/// One thing the kernel counts for: the whole node, a pod, or a container.
+/// One cgroup that is reported: the whole node, a pod, or a container.
 struct Subject {
     /// Container, id, image, name, namespace, pod.
     labels: [String; 6],
     usage: Usage,
     details: Details,
     started: Option<Timestamp>,
-    waits: Waits,
-    /// What the processes of a container have open.
+    waits: PressureStats,
+    /// Open files of a container's processes.
     open: Option<Open>,
-    /// Bytes and files of the container's own layer.
+    /// Bytes and files of the container's writable layer.
     layer: Option<(u64, u64)>,
-    /// The kernel's table of a pod's interfaces.
+    /// The path of the kernel's table of the pod's interfaces.
     interfaces: Option<String>,
 }
 
@@ -40,120 +40,118 @@ fn count(value: Option<u64>) -> Option<f64> {
 }
 
 const FAMILIES: &[Family] = &[
-    Family(
-        "container_cpu_usage_seconds_total",
-        "counter",
-        "Cumulative cpu time consumed in seconds.",
-        &[("cpu", "total")],
-        |s| s.usage.cpu_nanoseconds.map(seconds),
-    ),
-    Family("container_cpu_user_seconds_total", "counter", "Cumulative user cpu time consumed in seconds.", &[], |s| {
+    Family("container_cpu_usage_seconds_total", "counter", "CPU time used, in seconds.", &[("cpu", "total")], |s| {
+        s.usage.cpu_nanoseconds.map(seconds)
+    }),
+    Family("container_cpu_user_seconds_total", "counter", "CPU time used in user mode, in seconds.", &[], |s| {
         s.details.user_nanoseconds.map(seconds)
     }),
+    Family("container_cpu_system_seconds_total", "counter", "CPU time used in kernel mode, in seconds.", &[], |s| {
+        s.details.system_nanoseconds.map(seconds)
+    }),
     Family(
-        "container_cpu_system_seconds_total",
+        "container_cpu_cfs_periods_total",
         "counter",
-        "Cumulative system cpu time consumed in seconds.",
+        "CFS periods in which the CPU limit was enforced.",
         &[],
-        |s| s.details.system_nanoseconds.map(seconds),
+        |s| s.details.cpu_quota.and(count(s.details.periods)),
     ),
-    Family("container_cpu_cfs_periods_total", "counter", "Number of elapsed enforcement period intervals.", &[], |s| {
-        s.details.cpu_quota.and(count(s.details.periods))
-    }),
-    Family("container_cpu_cfs_throttled_periods_total", "counter", "Number of throttled period intervals.", &[], |s| {
-        s.details.cpu_quota.and(count(s.details.throttled_periods))
-    }),
+    Family(
+        "container_cpu_cfs_throttled_periods_total",
+        "counter",
+        "CFS periods in which processes were throttled.",
+        &[],
+        |s| s.details.cpu_quota.and(count(s.details.throttled_periods)),
+    ),
     Family(
         "container_cpu_cfs_throttled_seconds_total",
         "counter",
-        "Total time duration the container has been throttled.",
+        "Time for which processes were throttled, in seconds.",
         &[],
         |s| s.details.cpu_quota.and(s.details.throttled_nanoseconds.map(seconds)),
     ),
-    Family(
-        "container_memory_usage_bytes",
-        "gauge",
-        "Current memory usage in bytes, including all memory regardless of when it was accessed",
-        &[],
-        |s| count(s.usage.memory),
-    ),
-    Family("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", &[], |s| {
-        count(s.usage.working_set)
+    Family("container_memory_usage_bytes", "gauge", "Memory in use, in bytes, with all of the page cache.", &[], |s| {
+        count(s.usage.memory)
     }),
-    Family("container_memory_rss", "gauge", "Size of RSS in bytes.", &[], |s| count(s.usage.resident)),
-    Family("container_memory_cache", "gauge", "Number of bytes of page cache memory.", &[], |s| count(s.details.cache)),
-    Family("container_memory_mapped_file", "gauge", "Size of memory mapped files in bytes.", &[], |s| {
+    Family(
+        "container_memory_working_set_bytes",
+        "gauge",
+        "Memory that cannot be reclaimed easily, in bytes.",
+        &[],
+        |s| count(s.usage.working_set),
+    ),
+    Family("container_memory_rss", "gauge", "Anonymous memory, in bytes.", &[], |s| count(s.usage.resident)),
+    Family("container_memory_cache", "gauge", "Page cache, in bytes.", &[], |s| count(s.details.cache)),
+    Family("container_memory_mapped_file", "gauge", "Files mapped into memory, in bytes.", &[], |s| {
         count(s.details.mapped_file)
     }),
-    Family("container_memory_kernel_usage", "gauge", "Size of kernel memory allocated in bytes.", &[], |s| {
-        count(s.details.kernel)
-    }),
-    Family("container_memory_total_active_file_bytes", "gauge", "Current total active file in bytes.", &[], |s| {
+    Family(
+        "container_memory_kernel_usage",
+        "gauge",
+        "Memory that the kernel allocated for the cgroup, in bytes.",
+        &[],
+        |s| count(s.details.kernel),
+    ),
+    Family("container_memory_total_active_file_bytes", "gauge", "Recently used page cache, in bytes.", &[], |s| {
         count(s.details.active_file)
     }),
-    Family("container_memory_total_inactive_file_bytes", "gauge", "Current total inactive file in bytes.", &[], |s| {
-        count(s.details.inactive_file)
-    }),
-    Family("container_memory_swap", "gauge", "Container swap usage in bytes.", &[], |s| count(s.details.swap)),
-    Family("container_memory_max_usage_bytes", "gauge", "Maximum memory usage recorded in bytes", &[], |s| {
+    Family(
+        "container_memory_total_inactive_file_bytes",
+        "gauge",
+        "Page cache that has not been used recently, in bytes.",
+        &[],
+        |s| count(s.details.inactive_file),
+    ),
+    Family("container_memory_swap", "gauge", "Swap in use, in bytes.", &[], |s| count(s.details.swap)),
+    Family("container_memory_max_usage_bytes", "gauge", "Highest memory usage so far, in bytes.", &[], |s| {
         count(s.details.highest_memory)
     }),
-    Family("container_memory_failcnt", "counter", "Number of memory usage hits limits", &[], |s| {
+    Family("container_memory_failcnt", "counter", "Times that the memory usage reached its limit.", &[], |s| {
         count(s.details.limit_hits)
     }),
-    Family(
-        "container_oom_events_total",
-        "counter",
-        "Count of out of memory events observed for the container",
-        &[],
-        |s| count(s.details.killed),
-    ),
-    Family("container_processes", "gauge", "Number of processes running inside the container.", &[], |s| {
+    Family("container_oom_events_total", "counter", "Processes that the kernel killed for lack of memory.", &[], |s| {
+        count(s.details.killed)
+    }),
+    Family("container_processes", "gauge", "Processes in the container.", &[], |s| {
         count(s.open.map(|open| open.processes).or(s.usage.processes))
     }),
-    Family("container_threads", "gauge", "Number of threads running inside the container", &[], |s| {
-        count(s.usage.processes)
-    }),
-    Family("container_file_descriptors", "gauge", "Number of open file descriptors for the container.", &[], |s| {
-        count(s.open.map(|open| open.files))
-    }),
-    Family("container_sockets", "gauge", "Number of open sockets for the container.", &[], |s| {
+    Family("container_threads", "gauge", "Threads in the container.", &[], |s| count(s.usage.processes)),
+    Family(
+        "container_file_descriptors",
+        "gauge",
+        "File descriptors that the container's processes have open.",
+        &[],
+        |s| count(s.open.map(|open| open.files)),
+    ),
+    Family("container_sockets", "gauge", "Sockets that the container's processes have open.", &[], |s| {
         count(s.open.map(|open| open.sockets))
     }),
-    Family("container_threads_max", "gauge", "Maximum number of threads allowed inside the container.", &[], |s| {
+    Family("container_threads_max", "gauge", "The limit of threads in the container.", &[], |s| {
         count(s.details.processes_limit)
     }),
-    Family("container_spec_cpu_shares", "gauge", "CPU share of the container.", &[], |s| count(s.details.cpu_shares)),
-    Family("container_spec_cpu_period", "gauge", "CPU period of the container.", &[], |s| count(s.details.cpu_period)),
-    Family("container_spec_cpu_quota", "gauge", "CPU quota of the container.", &[], |s| count(s.details.cpu_quota)),
-    Family("container_spec_memory_limit_bytes", "gauge", "Memory limit for the container.", &[], |s| {
+    Family("container_spec_cpu_shares", "gauge", "CPU weight in shares.", &[], |s| count(s.details.cpu_shares)),
+    Family("container_spec_cpu_period", "gauge", "CFS period, in microseconds.", &[], |s| count(s.details.cpu_period)),
+    Family("container_spec_cpu_quota", "gauge", "CPU time allowed per CFS period, in microseconds.", &[], |s| {
+        count(s.details.cpu_quota)
+    }),
+    Family("container_spec_memory_limit_bytes", "gauge", "Memory limit in bytes; zero without a limit.", &[], |s| {
         Some(s.details.memory_limit.unwrap_or(0) as f64)
     }),
     Family(
         "container_spec_memory_reservation_limit_bytes",
         "gauge",
-        "Memory reservation limit for the container.",
+        "Soft memory limit in bytes; always zero.",
         &[],
         |_| Some(0.0),
     ),
-    Family("container_spec_memory_swap_limit_bytes", "gauge", "Memory swap limit for the container.", &[], |_| {
-        Some(0.0)
+    Family("container_spec_memory_swap_limit_bytes", "gauge", "Swap limit in bytes; always zero.", &[], |_| Some(0.0)),
+    Family("container_start_time_seconds", "gauge", "When the container started, in Unix time.", &[], |s| {
+        s.started.map(|at| at.as_millisecond() as f64 / 1e3)
     }),
-    Family(
-        "container_start_time_seconds",
-        "gauge",
-        "Start time of the container since unix epoch in seconds.",
-        &[],
-        |s| s.started.map(|at| at.as_millisecond() as f64 / 1e3),
-    ),
-    Family(
-        "container_fs_usage_bytes",
-        "gauge",
-        "Number of bytes that are consumed by the container on this filesystem.",
-        &[("device", "")],
-        |s| s.layer.map(|(bytes, _)| bytes as f64),
-    ),
-    Family("container_fs_inodes_total", "gauge", "Number of Inodes", &[("device", "")], |s| {
+    Family("container_fs_usage_bytes", "gauge", "Bytes in the container's writable layer.", &[("device", "")], |s| {
+        s.layer.map(|(bytes, _)| bytes as f64)
+    }),
+    Family("container_fs_inodes_total", "gauge", "Inodes in the container's writable layer.", &[("device", "")], |s| {
         s.layer.map(|(_, files)| files as f64)
     }),
 ];
@@ -207,8 +205,8 @@ async fn subjects(server: &Arc<Server>) -> Vec<Subject> {
         all.push(of(&id, plain(&id), cgroups.usage(&id)));
     }
     for sample in samples(server).await {
-        let Sample { namespace, pod, container, id, image, name, started, layer, interfaces, .. } = sample;
-        // The runtime tells less of a container than its cgroup, where that can be found.
+        let UsageSample { namespace, pod, container, id, image, name, started, layer, interfaces, .. } = sample;
+        // The container's cgroup, if found, has more details than the runtime.
         let usage = Some(cgroups.usage(&id)).filter(|usage| *usage != Usage::default()).unwrap_or(sample.usage);
         let open = container.as_ref().map(|_| open_in(&cgroups.processes(&id)));
         let labels = [container.unwrap_or_default(), id.clone(), image, name, namespace, pod];
@@ -218,21 +216,20 @@ async fn subjects(server: &Arc<Server>) -> Vec<Subject> {
 }
 
 fn last_seen(page: &mut Page, subjects: &[Subject], now: Timestamp) {
-    page.family("container_last_seen", "gauge", "Last time a container was seen by the exporter");
+    page.family("container_last_seen", "gauge", "When the container was last measured, in Unix time.");
     for subject in subjects {
         page.value("container_last_seen", &subject.with(&[]), now.as_second() as f64, Some(now));
     }
 }
 
-/// How long processes waited, in seconds; only told by kernels with the unified hierarchy.
+/// Pressure stall times in seconds, which only cgroup v2 has.
 fn pressure(page: &mut Page, subjects: &[Subject], now: Timestamp) {
-    let resources: [(&str, &str, fn(&Waits) -> Option<Stalls>); 3] =
+    let resources: [(&str, &str, fn(&PressureStats) -> Option<Stalls>); 3] =
         [("cpu", "CPU", |w| w.cpu), ("memory", "memory", |w| w.memory), ("io", "IO", |w| w.io)];
-    for (resource, shown, read) in resources {
+    for (resource, resource_title, read) in resources {
         let found: Vec<_> = subjects.iter().filter_map(|subject| Some((subject, read(&subject.waits)?))).collect();
-        let stalled =
-            format!("Total time duration no tasks in the container could make progress due to {shown} congestion.");
-        let waiting = format!("Total time duration tasks in the container have waited due to {shown} congestion.");
+        let stalled = format!("Seconds in which all tasks of the container waited for {resource_title}.");
+        let waiting = format!("Seconds in which some task of the container waited for {resource_title}.");
         let kinds: [(&str, &str, fn(&Stalls) -> u64); 2] =
             [("stalled", &stalled, |s| s.full.total), ("waiting", &waiting, |s| s.some.total)];
         for (kind, help, total) in kinds.iter().filter(|_| !found.is_empty()) {
@@ -245,7 +242,7 @@ fn pressure(page: &mut Page, subjects: &[Subject], now: Timestamp) {
     }
 }
 
-/// What processes have open, all together.
+/// The number of processes and of their open files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Open {
     processes: u64,
@@ -267,7 +264,7 @@ fn open_in(processes: &[i32]) -> Open {
 
 fn faults(page: &mut Page, subjects: &[Subject], now: Timestamp) {
     let name = "container_memory_failures_total";
-    page.family(name, "counter", "Cumulative count of memory allocation failures.");
+    page.family(name, "counter", "Page faults, by kind.");
     for subject in subjects {
         for (kind, value) in [("pgfault", subject.usage.page_faults), ("pgmajfault", subject.usage.major_page_faults)] {
             for scope in ["container", "hierarchy"] {
@@ -283,10 +280,10 @@ fn faults(page: &mut Page, subjects: &[Subject], now: Timestamp) {
 fn traffic(page: &mut Page, subjects: &[Subject], now: Timestamp) {
     use crate::cgroup::DeviceTraffic;
     let families: [(&str, &str, fn(&DeviceTraffic) -> u64); 4] = [
-        ("container_fs_reads_bytes_total", "Cumulative count of bytes read", |device| device.read_bytes),
-        ("container_fs_writes_bytes_total", "Cumulative count of bytes written", |device| device.written_bytes),
-        ("container_fs_reads_total", "Cumulative count of reads completed", |device| device.reads),
-        ("container_fs_writes_total", "Cumulative count of writes completed", |device| device.writes),
+        ("container_fs_reads_bytes_total", "Bytes read from the device.", |device| device.read_bytes),
+        ("container_fs_writes_bytes_total", "Bytes written to the device.", |device| device.written_bytes),
+        ("container_fs_reads_total", "Read operations on the device.", |device| device.reads),
+        ("container_fs_writes_total", "Write operations on the device.", |device| device.writes),
     ];
     for (name, help, read) in families {
         page.family(name, "counter", help);
@@ -308,18 +305,14 @@ fn device_name(numbers: &str) -> String {
 
 fn interfaces(page: &mut Page, subjects: &[Subject], now: Timestamp) {
     const COLUMNS: [(&str, &str, usize); 8] = [
-        ("container_network_receive_bytes_total", "Cumulative count of bytes received", 0),
-        ("container_network_receive_packets_total", "Cumulative count of packets received", 1),
-        ("container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", 2),
-        ("container_network_receive_packets_dropped_total", "Cumulative count of packets dropped while receiving", 3),
-        ("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", 8),
-        ("container_network_transmit_packets_total", "Cumulative count of packets transmitted", 9),
-        ("container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", 10),
-        (
-            "container_network_transmit_packets_dropped_total",
-            "Cumulative count of packets dropped while transmitting",
-            11,
-        ),
+        ("container_network_receive_bytes_total", "Bytes received on the interface.", 0),
+        ("container_network_receive_packets_total", "Packets received on the interface.", 1),
+        ("container_network_receive_errors_total", "Errors while receiving on the interface.", 2),
+        ("container_network_receive_packets_dropped_total", "Received packets that were dropped.", 3),
+        ("container_network_transmit_bytes_total", "Bytes sent on the interface.", 8),
+        ("container_network_transmit_packets_total", "Packets sent on the interface.", 9),
+        ("container_network_transmit_errors_total", "Errors while sending on the interface.", 10),
+        ("container_network_transmit_packets_dropped_total", "Packets dropped instead of sent.", 11),
     ];
     let tables: Vec<_> =
         subjects.iter().filter_map(|subject| Some((subject, table(subject.interfaces.as_deref()?)))).collect();
@@ -345,11 +338,11 @@ fn table(path: &str) -> Vec<(String, Vec<u64>)> {
     text.lines().filter_map(one).collect()
 }
 
-/// How many different cores or sockets the CPUs belong to. Cores are numbered anew in each socket.
+/// The number of distinct cores or sockets. Core ids are unique within a socket only.
 fn topology_count(file: &str) -> f64 {
     let entries = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
-    let read = |folder: &std::path::Path, name: &str| {
-        std::fs::read_to_string(folder.join("topology").join(name)).ok().map(|text| text.trim().to_string())
+    let read = |directory: &std::path::Path, name: &str| {
+        std::fs::read_to_string(directory.join("topology").join(name)).ok().map(|text| text.trim().to_string())
     };
     let found: std::collections::BTreeSet<(String, String)> = entries
         .filter_map(|entry| Some((read(&entry.path(), "physical_package_id")?, read(&entry.path(), file)?)))
@@ -364,31 +357,27 @@ fn host(page: &mut Page, server: &Server) {
         ("machine_id", host.machine_id.as_str()),
         ("system_uuid", host.system_uuid.as_str()),
     ];
-    page.family("machine_cpu_cores", "gauge", "Number of logical CPU cores.");
+    page.family("machine_cpu_cores", "gauge", "Logical CPUs of the host.");
     page.value("machine_cpu_cores", &id, f64::from(host.cpus), None);
     let topology = |file: &str| topology_count(file);
-    page.family("machine_cpu_physical_cores", "gauge", "Number of physical CPU cores.");
+    page.family("machine_cpu_physical_cores", "gauge", "Physical cores of the host.");
     page.value("machine_cpu_physical_cores", &id, topology("core_id"), None);
-    page.family("machine_cpu_sockets", "gauge", "Number of CPU sockets.");
+    page.family("machine_cpu_sockets", "gauge", "CPU sockets of the host.");
     page.value("machine_cpu_sockets", &id, topology("physical_package_id"), None);
-    page.family("machine_memory_bytes", "gauge", "Amount of memory installed on the host.");
+    page.family("machine_memory_bytes", "gauge", "Memory of the host, in bytes.");
     page.value("machine_memory_bytes", &id, host.memory as f64, None);
-    page.family("machine_swap_bytes", "gauge", "Amount of swap memory available on the host.");
+    page.family("machine_swap_bytes", "gauge", "Swap space of the host, in bytes.");
     page.value("machine_swap_bytes", &id, host.swap as f64, None);
     if let Some(usage) = usage_of(&server.context.settings.root) {
-        page.family(
-            "container_fs_limit_bytes",
-            "gauge",
-            "Number of bytes that can be consumed by the container on this filesystem.",
-        );
+        page.family("container_fs_limit_bytes", "gauge", "Capacity of the node's file system, in bytes.");
         page.value("container_fs_limit_bytes", &[("id", "/")], usage.capacity as f64, None);
-        page.family("container_fs_inodes_free", "gauge", "Number of available Inodes");
+        page.family("container_fs_inodes_free", "gauge", "Free inodes of the node's file system.");
         page.value("container_fs_inodes_free", &[("id", "/")], usage.inodes_free as f64, None);
     }
     page.family(
         "cadvisor_version_info",
         "gauge",
-        "A metric with a constant '1' value labeled by kernel version, OS version and kubelet version.",
+        "Always 1; the labels name the versions of kernel and operating system.",
     );
     let labels = [
         ("cadvisorVersion", ""),
@@ -397,10 +386,6 @@ fn host(page: &mut Page, server: &Server) {
         ("osVersion", host.operating_system.as_str()),
     ];
     page.value("cadvisor_version_info", &labels, 1.0, None);
-    page.family(
-        "container_scrape_error",
-        "gauge",
-        "1 if there was an error while getting container metrics, 0 otherwise",
-    );
+    page.family("container_scrape_error", "gauge", "1 if container metrics could not be collected, else 0.");
     page.value("container_scrape_error", &[], 0.0, None);
 }

@@ -1,4 +1,4 @@
-//! How the node is set up, in the form of Kubernetes' configuration of it.
+//! `/configz`: the kubelet's settings as a KubeletConfiguration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::{Body, Server};
 use crate::eviction::Limit;
 
-pub fn answer(server: &Server) -> Response<Body> {
+pub fn response(server: &Server) -> Response<Body> {
     let settings = &server.context.settings;
-    let limits = |told: &dyn Fn(&Limit) -> Option<String>| {
+    let limits = |render: &dyn Fn(&Limit) -> Option<String>| {
         let limits = settings.eviction.limits.iter();
-        limits.filter_map(|limit| Some((limit.signal.name(), told(limit)?))).collect::<BTreeMap<_, _>>()
+        limits.filter_map(|limit| Some((limit.signal.name(), render(limit)?))).collect::<BTreeMap<_, _>>()
     };
     let seconds = |time: Duration| format!("{}s", time.as_secs_f64());
     let mut config = json!({
@@ -74,7 +74,7 @@ pub fn answer(server: &Server) -> Response<Body> {
         "cpuCFSQuotaPeriod": "100ms",
         "enforceNodeAllocatable": ["pods"],
         "serializeImagePulls": false,
-        "maxParallelImagePulls": crate::images::PULLS_AT_ONCE,
+        "maxParallelImagePulls": crate::images::MAX_PARALLEL_PULLS,
         "nodeStatusUpdateFrequency": "10s",
         "nodeStatusReportFrequency": "5m0s",
         "configMapAndSecretChangeDetectionStrategy": "Watch",

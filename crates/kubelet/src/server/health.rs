@@ -1,4 +1,4 @@
-//! Whether the node is well, for whoever watches over it: in clear on this host, and among the HTTPS endpoints.
+//! Health checks: on a local address without TLS, and among the HTTPS endpoints.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use tokio::time::Instant;
 
 use super::{Body, text};
 
-/// What can be asked for by name, and what is wrong with it. Of a ping, that there is an answer at all is what it tells.
+/// A check by name and its error, if any. `ping` succeeds whenever there is a response.
 pub type Check = (&'static str, Option<&'static str>);
 
 const PROCESS: &[Check] = &[("ping", None)];
 
-/// `is_stuck` if the runtime does not answer or pods are not looked after; `is_mute` if the log can't be written.
-pub fn of_node(is_stuck: bool, is_mute: bool) -> [Check; 3] {
+/// `is_stuck` if the runtime does not respond or workers hang; `is_log_blocked` if the log cannot be written.
+pub fn of_node(is_stuck: bool, is_log_blocked: bool) -> [Check; 3] {
     [
         ("ping", None),
-        ("log", is_mute.then_some("logging blocked")),
+        ("log", is_log_blocked.then_some("logging blocked")),
         ("syncloop", is_stuck.then_some("sync Loop took longer than expected")),
     ]
 }
 
-/// Whether the log is written. Whoever reads it may stop reading, and then each line waits.
+/// Detects a blocked log: if its reader stops reading, every write blocks.
 pub struct LogCheck(Mutex<Instant>);
 
-/// How often the log is tried, and after which time without success it counts as blocked.
+/// How often the log is checked, and when it counts as blocked.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 const LOG_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -44,7 +44,7 @@ impl LogCheck {
         now.saturating_duration_since(*self.0.lock()) > LOG_TIMEOUT
     }
 
-    /// Runs `flush`, which waits while the log does, now and then.
+    /// Calls `flush`, which blocks while the log is blocked, periodically.
     pub async fn run(self: Arc<Self>, flush: impl Fn() + Clone + Send + 'static) {
         let mut ticks = tokio::time::interval(LOG_PERIOD);
         loop {
@@ -56,18 +56,18 @@ impl LogCheck {
     }
 }
 
-/// Waits for the lock that a blocked write to the log holds.
+/// Waits for the lock that a blocked write holds.
 pub fn flush_log() {
     use std::io::Write;
-    // What can't be flushed has been lost already, which blocks nobody.
+    // A failed flush loses output but does not block.
     let _ = std::io::stderr().lock().flush();
     let _ = std::io::stdout().lock().flush();
 }
 
-/// How long an address that is taken is left alone.
-const PAUSE: Duration = Duration::from_secs(5);
+/// How long to wait before binding a used address again.
+const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-pub fn answer(rest: &[&str], verbose: bool, checks: &[Check]) -> Response<Body> {
+pub fn response(rest: &[&str], verbose: bool, checks: &[Check]) -> Response<Body> {
     let (status, body) = match rest {
         [] => all(verbose, checks),
         [one] => match checks.iter().find(|(name, _)| name == one) {
@@ -80,7 +80,7 @@ pub fn answer(rest: &[&str], verbose: bool, checks: &[Check]) -> Response<Body> 
     text(status, body)
 }
 
-/// What is wrong is shown by name alone: not everybody who asks may know more.
+/// Lists failed checks by name only: not every client may see details.
 fn all(verbose: bool, checks: &[Check]) -> (StatusCode, String) {
     let lines = checks.iter().map(|(name, wrong)| match wrong {
         None => format!("[+]{name} ok\n"),
@@ -93,19 +93,19 @@ fn all(verbose: bool, checks: &[Check]) -> (StatusCode, String) {
     (StatusCode::OK, if verbose { format!("{lines}healthz check passed\n") } else { "ok".to_owned() })
 }
 
-/// Answers for as long as the node lives. An address that another node on this host has is waited for.
+/// Serves forever. Waits for an address that another node on this host uses.
 pub async fn serve(address: SocketAddr) {
-    let mut complained = false;
+    let mut warned = false;
     let listener = loop {
         match TcpListener::bind(address).await {
             Ok(listener) => break listener,
-            Err(error) if !complained => {
-                complained = true;
-                tracing::warn!(%address, %error, "the node's health can't be asked there yet");
+            Err(error) if !warned => {
+                warned = true;
+                tracing::warn!(%address, %error, "cannot serve the health endpoint yet");
             }
             Err(_) => {}
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(BIND_RETRY_INTERVAL).await;
     };
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -131,7 +131,7 @@ fn plain(method: &Method, uri: &http::Uri) -> Response<Body> {
     let verbose =
         uri.query().is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")));
     match path.as_slice() {
-        ["healthz", rest @ ..] if matches!(*method, Method::GET | Method::HEAD) => answer(rest, verbose, PROCESS),
+        ["healthz", rest @ ..] if matches!(*method, Method::GET | Method::HEAD) => response(rest, verbose, PROCESS),
         _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
 }
@@ -159,13 +159,13 @@ mod tests {
             (true, false, 500, lines("[+]log ok", loop_failed)),
             (false, true, 500, lines(log_failed, "[+]syncloop ok")),
         ];
-        for (is_stuck, is_mute, status, body) in cases {
-            let checks = of_node(is_stuck, is_mute);
+        for (is_stuck, is_log_blocked, status, body) in cases {
+            let checks = of_node(is_stuck, is_log_blocked);
             let (found, text) = all(false, &checks);
             assert_eq!((found.as_u16(), text), (status, body));
-            let of = |name: &str| answer(&[name], false, &checks).status().as_u16();
+            let of = |name: &str| response(&[name], false, &checks).status().as_u16();
             let expected = |failed: bool| if failed { 500 } else { 200 };
-            assert_eq!([of("ping"), of("log"), of("syncloop")], [200, expected(is_mute), expected(is_stuck)]);
+            assert_eq!([of("ping"), of("log"), of("syncloop")], [200, expected(is_log_blocked), expected(is_stuck)]);
         }
     }
 

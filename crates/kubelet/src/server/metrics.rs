@@ -1,4 +1,4 @@
-//! Metrics in the text form that Prometheus reads.
+//! Metrics pages in the Prometheus text format.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Page {
         let _ = writeln!(self.0, "{name}{labels} {value}{at}");
     }
 
-    /// What was counted or measured of one family.
+    /// Adds one family of the kubelet's own metrics.
     pub fn counted(&mut self, family: &Family, counters: &Counters) {
         let Some(values) = counters.values(family) else { return };
         let kind = match family.kind {
@@ -54,7 +54,7 @@ impl Page {
         }
     }
 
-    /// Buckets count what fell into them and all below.
+    /// Bucket counts are cumulative.
     fn histogram(&mut self, family: &Family, labels: &[(&str, &str)], histogram: &Histogram) {
         let Kind::Histogram(bounds) = family.kind else { return };
         let (bucket, mut below) = (format!("{}_bucket", family.name), 0);
@@ -81,7 +81,7 @@ pub fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }
 
-/// Counts the calls to the container runtime.
+/// Counts and measures the calls to the container runtime.
 pub fn runtime_observer(counters: Arc<Counters>) -> knarr_cri::Observer {
     Arc::new(move |method, duration, succeeded| {
         let labels = [("operation_type", operation(method))];
@@ -93,7 +93,7 @@ pub fn runtime_observer(counters: Arc<Counters>) -> knarr_cri::Observer {
     })
 }
 
-/// The names by which dashboards know the calls.
+/// The operation labels of CRI methods.
 fn operation(method: &'static str) -> &'static str {
     const NAMES: [(&str, &str); 21] = [
         ("Version", "version"),
@@ -127,7 +127,7 @@ pub fn probes(server: &Server) -> Response<Body> {
         page.counted(family, &server.context.metrics);
     }
     if let Some(own) = own_process() {
-        page.family("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.");
+        page.family("process_start_time_seconds", "gauge", "When the process started, in Unix time.");
         page.value("process_start_time_seconds", &[], own.started, None);
     }
     page.response()
@@ -136,12 +136,12 @@ pub fn probes(server: &Server) -> Response<Body> {
 /// The node's health as a service level indicator.
 pub fn indicators() -> Response<Body> {
     let mut page = Page::default();
-    page.family("kubernetes_healthcheck", "gauge", "This metric records the result of a single healthcheck.");
+    page.family("kubernetes_healthcheck", "gauge", "Result of a health check: 1 if it succeeded.");
     page.value("kubernetes_healthcheck", &[("name", "ping"), ("type", "healthz")], 1.0, None);
     page.response()
 }
 
-/// What autoscaling reads.
+/// `/metrics/resource`, which the metrics server reads for autoscaling.
 pub async fn resource(server: &Arc<Server>) -> Response<Body> {
     let now = Timestamp::now();
     let mut page = Page::default();
@@ -152,13 +152,13 @@ pub async fn resource(server: &Arc<Server>) -> Response<Body> {
             "cpu_usage_seconds_total",
             |usage| usage.cpu_nanoseconds.map(seconds),
             "counter",
-            "Cumulative cpu time consumed in core-seconds",
+            "CPU time used, in core-seconds.",
         ),
         (
             "memory_working_set_bytes",
             |usage| usage.working_set.map(|bytes| bytes as f64),
             "gauge",
-            "Current working set in bytes",
+            "Memory that cannot be reclaimed easily, in bytes.",
         ),
     ];
     for (suffix, read, kind, help) in kinds {
@@ -180,7 +180,7 @@ pub async fn resource(server: &Arc<Server>) -> Response<Body> {
             }
         }
     }
-    page.family("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds");
+    page.family("container_start_time_seconds", "gauge", "When the container started, in Unix time.");
     for sample in &samples {
         if let (Some(container), Some(at)) = (&sample.container, sample.started) {
             let labels = [("container", container.as_str()), ("namespace", &sample.namespace), ("pod", &sample.pod)];
@@ -188,23 +188,19 @@ pub async fn resource(server: &Arc<Server>) -> Response<Body> {
         }
     }
     swap(&mut page, server, &samples, now);
-    page.family(
-        "resource_scrape_error",
-        "gauge",
-        "1 if there was an error while getting container metrics, 0 otherwise",
-    );
+    page.family("resource_scrape_error", "gauge", "1 if container metrics could not be collected, else 0.");
     page.value("resource_scrape_error", &[], 0.0, None);
     page.response()
 }
 
-/// What of the swap is used, and may be.
-fn swap(page: &mut Page, server: &Server, samples: &[Sample], now: Timestamp) {
+/// Adds the swap usage and limits.
+fn swap(page: &mut Page, server: &Server, samples: &[UsageSample], now: Timestamp) {
     let Some(cgroups) = &server.context.cgroups else { return };
     let found: Vec<_> = samples.iter().map(|sample| (sample, cgroups.details(&sample.id))).collect();
     let families: [(&str, &str, &str, fn(&Details) -> Option<u64>); 3] = [
-        ("container", "swap_limit_bytes", "Current amount of the container swap limit in bytes.", |d| d.swap_limit),
-        ("container", "swap_usage_bytes", "Current amount of the container swap usage in bytes.", |d| d.swap),
-        ("pod", "swap_usage_bytes", "Current amount of the pod swap usage in bytes.", |d| d.swap),
+        ("container", "swap_limit_bytes", "Swap that the container may use, in bytes.", |d| d.swap_limit),
+        ("container", "swap_usage_bytes", "Swap that the container uses, in bytes.", |d| d.swap),
+        ("pod", "swap_usage_bytes", "Swap that the pod uses, in bytes.", |d| d.swap),
     ];
     for (scope, suffix, help, read) in families {
         let name = format!("{scope}_{suffix}");
@@ -218,12 +214,12 @@ fn swap(page: &mut Page, server: &Server, samples: &[Sample], now: Timestamp) {
         }
     }
     let (total, free) = crate::host::swap();
-    page.family("node_swap_usage_bytes", "gauge", "Current swap usage of the node in bytes.");
+    page.family("node_swap_usage_bytes", "gauge", "Swap in use on the node, in bytes.");
     page.value("node_swap_usage_bytes", &[], total.saturating_sub(free) as f64, Some(now));
 }
 
-/// What one container, or a pod as a whole, uses.
-pub struct Sample {
+/// The usage of one container or of a whole pod.
+pub struct UsageSample {
     pub namespace: String,
     pub pod: String,
     /// None for the pod as a whole.
@@ -234,13 +230,13 @@ pub struct Sample {
     pub name: String,
     pub usage: Usage,
     pub started: Option<Timestamp>,
-    /// Bytes and files of the container's own layer.
+    /// Bytes and files of the container's writable layer.
     pub layer: Option<(u64, u64)>,
-    /// The kernel's table of the pod's interfaces.
+    /// The path of the kernel's table of the pod's interfaces.
     pub interfaces: Option<String>,
 }
 
-pub async fn samples(server: &Server) -> Vec<Sample> {
+pub async fn samples(server: &Server) -> Vec<UsageSample> {
     let mut by_pod = containers(server).await;
     let mut samples = Vec::new();
     for worker in server.pods.all() {
@@ -249,7 +245,7 @@ pub async fn samples(server: &Server) -> Vec<Sample> {
         for stats in by_pod.remove(pod::uid(&pod)).unwrap_or_default() {
             let attributes = stats.attributes.clone().unwrap_or_default();
             let view = worker.runtime.lock().by_id(&attributes.id).cloned().unwrap_or_default();
-            samples.push(Sample {
+            samples.push(UsageSample {
                 namespace: namespace.clone(),
                 pod: name.clone(),
                 container: attributes.metadata.map(|metadata| metadata.name),
@@ -268,7 +264,7 @@ pub async fn samples(server: &Server) -> Vec<Sample> {
         if let Some(cgroups) = &server.context.cgroups
             && worker.runtime.lock().current_sandbox().is_some_and(|sandbox| sandbox.ready)
         {
-            samples.push(Sample {
+            samples.push(UsageSample {
                 namespace,
                 pod: name,
                 container: None,

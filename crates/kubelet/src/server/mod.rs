@@ -1,4 +1,4 @@
-//! The node's HTTPS endpoints: logs, streams into containers, statistics and metrics.
+//! The kubelet's HTTPS endpoints: logs, exec, attach, port-forward, statistics and metrics.
 //!
 //! Every request is authenticated by client certificate or token and authorized by the API server before anything else.
 
@@ -33,16 +33,16 @@ use tokio::net::TcpListener;
 
 use crate::context::Context;
 use crate::pods::Pods;
-use tls::Shown;
+use tls::ClientCertificate;
 
-/// The API servers and a few monitors connect. A client of a stream may close its side before the other has ended.
+/// Clients are the API servers and a few monitoring agents. A client of a stream may close its side first.
 const LIMITS: Limits = Limits { connections: 2048, half_close: true, ..Limits::DEFAULT };
 
 pub type Body = BoxBody<Bytes, std::io::Error>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("{address} can't be listened on")]
+    #[error("cannot listen on {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
@@ -53,7 +53,7 @@ pub struct Server {
     pub context: Arc<Context>,
     pub pods: Arc<Pods>,
     pub access: Access,
-    /// What was used at the last look, for rates.
+    /// Previous CPU samples, for rates.
     pub samples: stats::Samples,
     pub log: Arc<health::LogCheck>,
 }
@@ -70,70 +70,70 @@ pub async fn serve(
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let port = listener.local_addr().map(|address| address.port()).unwrap_or(address.port());
     let connected = move |peer: Peer<'_>| {
-        let shown = Arc::new(Shown::new(clients.clone(), peer.certificates, UnixTime::now()));
+        let client_certificate = Arc::new(ClientCertificate::new(clients.clone(), peer.certificates, UnixTime::now()));
         let server = server.clone();
         move |request: Request<Incoming>| {
-            let (server, shown) = (server.clone(), shown.clone());
-            async move { answer(&server, request, shown.certificate(UnixTime::now())).await }
+            let (server, client_certificate) = (server.clone(), client_certificate.clone());
+            async move { handle(&server, request, client_certificate.certificate(UnixTime::now())).await }
         }
     };
     Ok((port, async move {
-        // The endpoints last as long as the process.
+        // The endpoints are served until the process exits.
         let (_never, stop) = tokio::sync::watch::channel(false);
         knarr_listen::serve(listener, config, LIMITS, stop, connected).await;
     }))
 }
 
-async fn answer(
+async fn handle(
     server: &Arc<Server>,
     request: Request<Incoming>,
     certificate: Option<&rustls_pki_types::CertificateDer<'static>>,
 ) -> Response<Body> {
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let (method, path) = (method_label(request.method()), route::family(request.uri().path()));
-    let lasts = matches!(path, "exec" | "attach" | "portForward" | "containerLogs");
+    let is_long_running = matches!(path, "exec" | "attach" | "portForward" | "containerLogs");
     let labels = [
-        ("long_running", if lasts { "true" } else { "false" }),
+        ("long_running", if is_long_running { "true" } else { "false" }),
         ("method", method),
         ("path", path),
         ("server_type", "readwrite"),
     ];
-    let under_way = UnderWay::begin(&server.context.metrics, &labels);
+    let in_flight = InFlight::start(&server.context.metrics, &labels);
     if route::upgrades_to_websocket(&request) && matches!(path, "exec" | "attach" | "portForward") {
         let subresource = [("subresource", if path == "portForward" { "portforward" } else { path })];
         server.context.metrics.count("kubelet_websocket_streaming_requests_total", &subresource);
     }
-    let answer = match server.access.check(&request, certificate).await {
+    let response = match server.access.check(&request, certificate).await {
         Ok(()) => route::route(server, request).await,
         Err(denied) => denied,
     };
-    drop(under_way);
+    drop(in_flight);
     server.context.metrics.count("kubelet_http_requests_total", &labels);
-    server.context.metrics.observe("kubelet_http_requests_duration_seconds", &labels, begun.elapsed());
-    answer
+    server.context.metrics.observe("kubelet_http_requests_duration_seconds", &labels, started.elapsed());
+    response
 }
 
-/// Clients may make up methods before anybody knows who they are: only those that exist become labels.
+/// Unauthenticated clients may send any method: only standard ones become labels.
 fn method_label(method: &http::Method) -> &'static str {
     const KNOWN: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
     KNOWN.into_iter().find(|known| method == *known).unwrap_or("other")
 }
 
-/// Counts a request as being answered, also when its client goes before the answer comes.
-struct UnderWay<'a>(&'a crate::counters::Counters, &'a [(&'static str, &'a str)]);
+/// Counts a request as in flight until it is dropped, also if its client disconnects early.
+struct InFlight<'a>(&'a crate::counters::Counters, &'a [(&'static str, &'a str)]);
 
-const UNDER_WAY: &str = "kubelet_http_inflight_requests";
+const IN_FLIGHT_REQUESTS: &str = "kubelet_http_inflight_requests";
 
-impl<'a> UnderWay<'a> {
-    fn begin(metrics: &'a crate::counters::Counters, labels: &'a [(&'static str, &'a str)]) -> Self {
-        metrics.add(UNDER_WAY, labels, 1.0);
+impl<'a> InFlight<'a> {
+    fn start(metrics: &'a crate::counters::Counters, labels: &'a [(&'static str, &'a str)]) -> Self {
+        metrics.add(IN_FLIGHT_REQUESTS, labels, 1.0);
         Self(metrics, labels)
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.add(UNDER_WAY, self.1, -1.0);
+        self.0.add(IN_FLIGHT_REQUESTS, self.1, -1.0);
     }
 }
 

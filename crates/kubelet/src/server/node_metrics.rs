@@ -1,4 +1,4 @@
-//! What the node tells of itself: counted as it works, or looked at when somebody asks.
+//! `/metrics` of the kubelet: updated as it works, or computed on request.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use knarr_version::{KUBERNETES, MAJOR, MINOR};
 use super::metrics::Page;
 use super::{Body, Server};
 use crate::counters::FAMILIES;
-use crate::filesystem::{FilesystemUsage, folder_usage, usage_of};
+use crate::filesystem::{FilesystemUsage, directory_usage, usage_of};
 use crate::pod;
 use crate::runtime::State;
 use crate::worker::Handle;
 
-/// The node's own life.
+/// The `/metrics` page.
 pub fn own(server: &Server) -> Response<Body> {
     let mut page = Page::default();
-    page.family("kubelet_node_name", "gauge", "The node's name. The count is always 1.");
+    page.family("kubelet_node_name", "gauge", "Always 1; the label is the node's name.");
     page.value("kubelet_node_name", &[("node", &server.context.settings.node_name)], 1.0, None);
-    page.family("kubernetes_build_info", "gauge", "Which Kubernetes this node speaks.");
+    page.family("kubernetes_build_info", "gauge", "Always 1; the labels name the Kubernetes version of this node.");
     let labels = [("git_version", KUBERNETES), ("major", MAJOR), ("minor", MINOR), ("platform", PLATFORM)];
     page.value("kubernetes_build_info", &labels, 1.0, None);
-    page.family("kubelet_cgroup_version", "gauge", "cgroup version on the hosts.");
+    page.family("kubelet_cgroup_version", "gauge", "The host's cgroup version, 1 or 2.");
     let unified = server.context.cgroups.as_ref().is_some_and(crate::cgroup::Cgroups::is_unified);
     page.value("kubelet_cgroup_version", &[], if unified { 2.0 } else { 1.0 }, None);
     pods(server, &mut page);
     volumes(server, &mut page);
     certificates(server, &mut page);
-    given(server, &mut page);
+    assigned_resources(server, &mut page);
     logs(server, &mut page);
     for family in FAMILIES.iter().filter(|family| !family.name.starts_with("prober_")) {
         page.counted(family, &server.context.metrics);
@@ -39,13 +39,13 @@ pub fn own(server: &Server) -> Response<Body> {
 
 const PLATFORM: &str = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
 
-/// How many pods and containers there are, in which states.
+/// Numbers of pods and containers by state.
 fn pods(server: &Server, page: &mut Page) {
     let workers = server.pods.all();
-    page.family("kubelet_running_pods", "gauge", "Number of pods that have a running pod sandbox");
+    page.family("kubelet_running_pods", "gauge", "Pods whose sandbox is ready.");
     let sandboxes = workers.iter().filter(|w| w.runtime.lock().current_sandbox().is_some_and(|s| s.ready)).count();
     page.value("kubelet_running_pods", &[], sandboxes as f64, None);
-    page.family("kubelet_running_containers", "gauge", "Number of containers currently running");
+    page.family("kubelet_running_containers", "gauge", "Containers in the runtime, by state.");
     for (state, name) in [
         (State::Created, "created"),
         (State::Exited, "exited"),
@@ -56,40 +56,41 @@ fn pods(server: &Server, page: &mut Page) {
         let count: usize = workers.iter().map(count).sum();
         page.value("kubelet_running_containers", &[("container_state", name)], count as f64, None);
     }
-    let is_active = |worker: &Handle| !is_over(worker);
+    let is_active = |worker: &Handle| !is_finished(worker);
     let gauges: [(&str, &str, &dyn Fn(&Handle) -> bool); 2] = [
-        ("kubelet_desired_pods", "The number of pods the kubelet is being instructed to run.", &|_| true),
-        ("kubelet_active_pods", "The number of pods that take part of the node's room.", &is_active),
+        ("kubelet_desired_pods", "Pods that this node should run.", &|_| true),
+        ("kubelet_active_pods", "Pods that use resources of the node.", &is_active),
     ];
-    for (name, help, wanted) in gauges {
+    for (name, help, selected) in gauges {
         page.family(name, "gauge", help);
         for (is_static, label) in [(false, ""), (true, "true")] {
-            let found = |worker: &&Handle| pod::is_static(&worker.pod.lock()) == is_static && wanted(worker);
+            let found = |worker: &&Handle| pod::is_static(&worker.pod.lock()) == is_static && selected(worker);
             page.value(name, &[("static", label)], workers.iter().filter(found).count() as f64, None);
         }
     }
     states(server, &workers, page);
-    page.family("kubelet_managed_ephemeral_containers", "gauge", "Current number of ephemeral containers in pods.");
+    page.family("kubelet_managed_ephemeral_containers", "gauge", "Ephemeral containers in this node's pods.");
     let ephemeral = |worker: &Handle| pod::ephemeral_containers(&worker.pod.lock()).count();
     page.value("kubelet_managed_ephemeral_containers", &[], workers.iter().map(ephemeral).sum::<usize>() as f64, None);
 }
 
-/// What becomes of pods: those that end, those that change size, and those the API only has a picture of.
+/// Numbers of mirror pods, of pods by lifecycle phase, and of pod resizes.
 fn states(server: &Server, workers: &[Handle], page: &mut Page) {
-    page.family("kubelet_mirror_pods", "gauge", "The number of mirror pods the kubelet will try to create.");
+    page.family("kubelet_mirror_pods", "gauge", "Mirror pods in the API.");
     page.value("kubelet_mirror_pods", &[], server.pods.mirror_count() as f64, None);
-    let lifecycle = |worker: &Handle| match (worker.pod.lock().metadata.deletion_timestamp.is_some(), is_over(worker)) {
-        (_, true) => "terminated",
-        (true, false) => "terminating",
-        (false, false) => "sync",
-    };
+    let lifecycle =
+        |worker: &Handle| match (worker.pod.lock().metadata.deletion_timestamp.is_some(), is_finished(worker)) {
+            (_, true) => "terminated",
+            (true, false) => "terminating",
+            (false, false) => "sync",
+        };
     let name = "kubelet_working_pods";
-    page.family(name, "gauge", "Number of pods the kubelet is actually running, broken down by lifecycle phase.");
+    page.family(name, "gauge", "Pods with a worker, by phase of their lifecycle.");
     for (is_static, label) in [(false, ""), (true, "true")] {
-        for wanted in ["sync", "terminating", "terminated"] {
-            let fits = |w: &&Handle| lifecycle(w) == wanted && pod::is_static(&w.pod.lock()) == is_static;
+        for selected in ["sync", "terminating", "terminated"] {
+            let fits = |w: &&Handle| lifecycle(w) == selected && pod::is_static(&w.pod.lock()) == is_static;
             let count = workers.iter().filter(fits).count() as f64;
-            page.value(name, &[("config", "desired"), ("lifecycle", wanted), ("static", label)], count, None);
+            page.value(name, &[("config", "desired"), ("lifecycle", selected), ("static", label)], count, None);
         }
     }
     let conditions = |kind: &'static str| {
@@ -100,35 +101,35 @@ fn states(server: &Server, workers: &[Handle], page: &mut Page) {
         })
     };
     let name = "kubelet_pod_in_progress_resizes";
-    page.family(name, "gauge", "Number of in-progress resizes for pods.");
+    page.family(name, "gauge", "Pods whose resize is being applied.");
     page.value(name, &[], conditions("PodResizeInProgress").count() as f64, None);
     let mut pending: BTreeMap<String, usize> = BTreeMap::new();
     for reason in conditions("PodResizePending") {
         *pending.entry(reason.to_lowercase()).or_default() += 1;
     }
     if !pending.is_empty() {
-        page.family("kubelet_pod_pending_resizes", "gauge", "Number of pending resizes for pods.");
+        page.family("kubelet_pod_pending_resizes", "gauge", "Pods whose resize is not granted yet, by reason.");
     }
     for (reason, count) in pending {
         page.value("kubelet_pod_pending_resizes", &[("reason", &reason)], count as f64, None);
     }
 }
 
-fn is_over(worker: &Handle) -> bool {
+fn is_finished(worker: &Handle) -> bool {
     matches!(worker.status.lock().phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
-/// What containers have for themselves, and which volumes there are.
-fn given(server: &Server, page: &mut Page) {
+/// Exclusive CPUs and numbers of volumes.
+fn assigned_resources(server: &Server, page: &mut Page) {
     let (exclusive, shared) = server.context.resources.cpu_counts();
     let name = "kubelet_cpu_manager_exclusive_cpu_allocation_count";
-    page.family(name, "gauge", "The total number of CPUs exclusively allocated to containers running on this node");
+    page.family(name, "gauge", "CPUs that are assigned exclusively to containers.");
     page.value(name, &[], exclusive as f64, None);
     let name = "kubelet_cpu_manager_shared_pool_size_millicores";
-    page.family(name, "gauge", "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.");
+    page.family(name, "gauge", "CPUs shared by containers without exclusive ones, in thousandths.");
     page.value(name, &[], (shared * 1000) as f64, None);
     let mut volumes: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    for worker in server.pods.all().iter().filter(|worker| !is_over(worker)) {
+    for worker in server.pods.all().iter().filter(|worker| !is_finished(worker)) {
         let (pod, mounted) = (worker.pod.lock().clone(), worker.volumes.lock().clone());
         for volume in pod::spec(&pod).volumes.iter().flatten() {
             let plugin = crate::volumes::plugin_name(volume);
@@ -139,31 +140,35 @@ fn given(server: &Server, page: &mut Page) {
         }
     }
     if !volumes.is_empty() {
-        page.family("volume_manager_total_volumes", "gauge", "Number of volumes in Volume Manager");
+        page.family(
+            "volume_manager_total_volumes",
+            "gauge",
+            "Volumes of this node's pods, by plugin; desired and mounted.",
+        );
     }
     for ((plugin, state), count) in volumes {
         page.value("volume_manager_total_volumes", &[("plugin_name", plugin), ("state", state)], count as f64, None);
     }
 }
 
-/// What containers' logs take on the disk.
+/// Disk usage of containers' logs.
 fn logs(server: &Server, page: &mut Page) {
     let name = "kubelet_container_log_filesystem_used_bytes";
-    page.family(name, "gauge", "Bytes used by the container's logs on the filesystem.");
+    page.family(name, "gauge", "Bytes that the container's logs use on disk.");
     for worker in server.pods.all() {
         let pod = worker.pod.lock().clone();
         let (namespace, own, uid) = (pod::namespace(&pod), pod::name(&pod), pod::uid(&pod));
-        let folder = server.context.settings.log_directory(namespace, own, uid);
+        let directory = server.context.settings.log_directory(namespace, own, uid);
         let running: Vec<String> = worker.runtime.lock().running().map(|view| view.name.clone()).collect();
         for container in running {
-            let (used, _) = folder_usage(&folder.join(&container));
+            let (used, _) = directory_usage(&directory.join(&container));
             let labels = [("container", container.as_str()), ("namespace", namespace), ("pod", own), ("uid", uid)];
             page.value(name, &labels, used as f64, None);
         }
     }
 }
 
-/// How full the volumes are that pods claimed.
+/// Usage of persistent volume claims.
 fn volumes(server: &Server, page: &mut Page) {
     let mut found = BTreeMap::new();
     for worker in server.pods.all() {
@@ -181,12 +186,12 @@ fn volumes(server: &Server, page: &mut Page) {
         }
     }
     let families: [(&str, &str, fn(&FilesystemUsage) -> u64); 6] = [
-        ("capacity_bytes", "Capacity in bytes of the volume", |usage| usage.capacity),
-        ("available_bytes", "Number of available bytes in the volume", |usage| usage.available),
-        ("used_bytes", "Number of used bytes in the volume", |usage| usage.capacity.saturating_sub(usage.available)),
-        ("inodes", "Maximum number of inodes in the volume", |usage| usage.inodes),
-        ("inodes_free", "Number of free inodes in the volume", |usage| usage.inodes_free),
-        ("inodes_used", "Number of used inodes in the volume", |usage| usage.inodes.saturating_sub(usage.inodes_free)),
+        ("capacity_bytes", "Size of the volume, in bytes.", |usage| usage.capacity),
+        ("available_bytes", "Free space of the volume, in bytes.", |usage| usage.available),
+        ("used_bytes", "Used space of the volume, in bytes.", |usage| usage.capacity.saturating_sub(usage.available)),
+        ("inodes", "Total inodes of the volume.", |usage| usage.inodes),
+        ("inodes_free", "Free inodes of the volume.", |usage| usage.inodes_free),
+        ("inodes_used", "Used inodes of the volume.", |usage| usage.inodes.saturating_sub(usage.inodes_free)),
     ];
     for (suffix, help, read) in families.iter().filter(|_| !found.is_empty()) {
         let name = format!("kubelet_volume_stats_{suffix}");
@@ -198,14 +203,14 @@ fn volumes(server: &Server, page: &mut Page) {
     }
 }
 
-/// How long the node's certificates are still good.
+/// Remaining lifetimes of the node's certificates.
 fn certificates(server: &Server, page: &mut Page) {
     let settings = &server.context.settings;
-    let folder = settings.root.join("pki");
+    let directory = settings.root.join("pki");
     let serving = settings.serving_certificate.as_ref().map(|files| files.certificate.clone());
     for (kind, path) in [
-        ("client", folder.join("kubelet-client.crt")),
-        ("server", serving.unwrap_or_else(|| folder.join("kubelet-server.crt"))),
+        ("client", directory.join("kubelet-client.crt")),
+        ("server", serving.unwrap_or_else(|| directory.join("kubelet-server.crt"))),
     ] {
         let Ok(until) = crate::node::certificates::good_until(&path) else { continue };
         let name = format!("kubelet_certificate_manager_{kind}_ttl_seconds");
@@ -214,7 +219,7 @@ fn certificates(server: &Server, page: &mut Page) {
     }
 }
 
-/// This process.
+/// Metrics of this process.
 fn process(page: &mut Page) {
     let Some(own) = own_process() else { return };
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
@@ -222,22 +227,32 @@ fn process(page: &mut Page) {
     let (received, sent) = traffic(&std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default());
     let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count());
     for (name, kind, help, value) in [
-        ("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds.", own.cpu),
-        ("process_max_fds", "gauge", "Maximum number of open file descriptors.", limit("Max open files")),
-        ("process_network_receive_bytes_total", "counter", "Bytes received by the process' network.", received),
-        ("process_network_transmit_bytes_total", "counter", "Bytes sent by the process' network.", sent),
-        ("process_open_fds", "gauge", "Number of open file descriptors.", descriptors as f64),
-        ("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", own.resident),
-        ("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.", own.started),
-        ("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", own.virtual_memory),
-        ("process_virtual_memory_max_bytes", "gauge", "Most virtual memory in bytes.", limit("Max address space")),
+        ("process_cpu_seconds_total", "counter", "CPU time of the process, in seconds.", own.cpu),
+        ("process_max_fds", "gauge", "The limit of open file descriptors.", limit("Max open files")),
+        (
+            "process_network_receive_bytes_total",
+            "counter",
+            "Bytes received on the process' network interfaces.",
+            received,
+        ),
+        ("process_network_transmit_bytes_total", "counter", "Bytes sent on the process' network interfaces.", sent),
+        ("process_open_fds", "gauge", "Open file descriptors.", descriptors as f64),
+        ("process_resident_memory_bytes", "gauge", "Resident memory, in bytes.", own.resident),
+        ("process_start_time_seconds", "gauge", "When the process started, in Unix time.", own.started),
+        ("process_virtual_memory_bytes", "gauge", "Virtual memory, in bytes.", own.virtual_memory),
+        (
+            "process_virtual_memory_max_bytes",
+            "gauge",
+            "The limit of virtual memory, in bytes.",
+            limit("Max address space"),
+        ),
     ] {
         page.family(name, kind, help);
         page.value(name, &[], value, None);
     }
 }
 
-/// The soft limit of that name; the largest number there is where there is none.
+/// The soft limit of that name; the maximum number if it is unlimited.
 fn limit_of(limits: &str, name: &str) -> f64 {
     let soft = limits.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next());
     soft.and_then(|value| value.parse().ok()).unwrap_or(u64::MAX as f64)

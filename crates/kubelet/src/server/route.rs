@@ -1,4 +1,4 @@
-//! From a path to what serves it.
+//! Routes requests to their handlers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use knarr_cri::messages::{AttachRequest, ExecRequest};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::container_logs::{LogOptions, send};
 use super::{
     Body, Server, cadvisor, configuration, health, json, log_query, metrics, node_metrics, stats, streams, system_logs,
     text, zpages,
 };
+use crate::container_logs::{LogOptions, send};
 use crate::pod;
 use crate::runtime::{ContainerView, State};
 use crate::worker::Handle;
 
-/// Where the host keeps its own logs.
+/// The host's log directory.
 const SYSTEM_LOGS: &str = "/var/log";
 
 /// The parameters of a query; a name may come more than once.
@@ -79,8 +79,8 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
     match (request.method(), parts.as_slice()) {
         (&Method::GET, ["healthz", rest @ ..]) => {
             let is_stuck = server.context.heartbeat.is_stuck(std::time::Instant::now());
-            let is_mute = server.log.is_blocked(tokio::time::Instant::now());
-            health::answer(rest, query.get("verbose").is_some(), &health::of_node(is_stuck, is_mute))
+            let is_log_blocked = server.log.is_blocked(tokio::time::Instant::now());
+            health::response(rest, query.get("verbose").is_some(), &health::of_node(is_stuck, is_log_blocked))
         }
         (&Method::GET, ["pods"]) => pods(server),
         (&Method::GET, ["runningpods"]) => running_pods(server),
@@ -90,13 +90,13 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         (&Method::GET, ["metrics", "cadvisor"]) => cadvisor::page(server).await,
         (&Method::GET, ["metrics", "probes"]) => metrics::probes(server),
         (&Method::GET, ["metrics", "slis"]) => metrics::indicators(),
-        (&Method::GET, ["configz"]) => configuration::answer(server),
-        (&Method::GET, ["statusz"]) => zpages::statusz(accepted(&request), age(server)),
-        (&Method::GET, ["flagz"]) => zpages::flagz(accepted(&request), &server.context.settings),
+        (&Method::GET, ["configz"]) => configuration::response(server),
+        (&Method::GET, ["statusz"]) => zpages::statusz(accept_header(&request), uptime(server)),
+        (&Method::GET, ["flagz"]) => zpages::flagz(accept_header(&request), &server.context.settings),
         (&Method::GET, ["logs", rest @ ..]) if server.context.settings.system_log_query => {
-            log_query::answer(Path::new(SYSTEM_LOGS), rest, &query).await
+            log_query::respond(Path::new(SYSTEM_LOGS), rest, &query).await
         }
-        (&Method::GET, ["logs", rest @ ..]) => system_logs::answer(Path::new(SYSTEM_LOGS), rest).await,
+        (&Method::GET, ["logs", rest @ ..]) => system_logs::respond(Path::new(SYSTEM_LOGS), rest).await,
         (&Method::GET, ["containerLogs", namespace, pod, container]) => {
             logs(server, namespace, pod, container, &query).await
         }
@@ -116,21 +116,23 @@ pub async fn route(server: &Arc<Server>, request: Request<Incoming>) -> Response
         | (&Method::POST, ["run", namespace, pod, _, container]) => {
             run(server, namespace, pod, container, &query).await
         }
-        (&Method::POST, ["checkpoint", ..]) => {
-            text(StatusCode::NOT_FOUND, "this node does not make checkpoints of containers\n")
-        }
+        (&Method::POST, ["checkpoint", ..]) => text(
+            StatusCode::NOT_FOUND,
+            "this node does not support checkpoints of containers
+",
+        ),
         _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
 }
 
-fn accepted<B>(request: &Request<B>) -> &str {
+fn accept_header<B>(request: &Request<B>) -> &str {
     request.headers().get(http::header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-fn age(server: &Server) -> zpages::Age {
+fn uptime(server: &Server) -> zpages::Uptime {
     let seconds = i64::try_from(server.context.started_at.elapsed().as_secs()).unwrap_or(i64::MAX);
     let now = Timestamp::now();
-    zpages::Age { started: now.saturating_sub(SignedDuration::from_secs(seconds)).unwrap_or(now), seconds }
+    zpages::Uptime { started: now.saturating_sub(SignedDuration::from_secs(seconds)).unwrap_or(now), seconds }
 }
 
 fn pods(server: &Server) -> Response<Body> {
@@ -153,7 +155,7 @@ pub fn upgrades_to_websocket<B>(request: &Request<B>) -> bool {
     upgrade.is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
 }
 
-/// The part of a path by which requests are counted: its first words, without the names of anybody's objects.
+/// The `path` label of a request: its leading segments, without names of objects.
 pub fn family(path: &str) -> &'static str {
     const KNOWN: [&str; 17] = [
         "attach",
@@ -176,11 +178,11 @@ pub fn family(path: &str) -> &'static str {
     ];
     let path = path.trim_matches('/');
     let fits = |known: &&&str| path == **known || path.strip_prefix(**known).is_some_and(|rest| rest.starts_with('/'));
-    // The longer names come later.
+    // Longer names come later.
     KNOWN.iter().rev().find(fits).copied().unwrap_or("other")
 }
 
-/// What the runtime has, as far as a pod can be told from it.
+/// The pods with running containers, as the runtime reports them.
 fn running_pods(server: &Server) -> Response<Body> {
     let one = |worker: &Handle| {
         let (pod, runtime) = (worker.pod.lock().clone(), worker.runtime.lock().clone());
@@ -211,16 +213,16 @@ fn instance(worker: &Handle, container: &str, previous: bool) -> Option<Containe
     if !previous {
         return all.next().cloned();
     }
-    // Of a container that backs off, the last end is the newest instance.
+    // For a container in back-off, the newest instance is the previous one.
     let newest = all.next()?;
     match all.next() {
         Some(before) => Some(before.clone()),
-        None if newest.state == State::Exited && worker_waits(worker, container) => Some(newest.clone()),
+        None if newest.state == State::Exited && is_waiting(worker, container) => Some(newest.clone()),
         None => None,
     }
 }
 
-fn worker_waits(worker: &Handle, container: &str) -> bool {
+fn is_waiting(worker: &Handle, container: &str) -> bool {
     let status = worker.status.lock();
     let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     all.into_iter()
@@ -256,17 +258,17 @@ async fn logs(server: &Arc<Server>, namespace: &str, pod: &str, container: &str,
     let (sender, receiver) = tokio::sync::mpsc::channel(4);
     let (path, id) = (view.log_path.clone(), view.id.clone());
     tokio::spawn(async move {
-        let ended = || !worker.runtime.lock().by_id(&id).is_some_and(ContainerView::is_running);
-        send(path.into(), options, sender, ended).await;
+        let is_finished = || !worker.runtime.lock().by_id(&id).is_some_and(ContainerView::is_running);
+        send(path.into(), options, sender, is_finished).await;
     });
-    let stream = ReceiverStream::new(receiver).map(|piece| piece.map(Frame::data));
+    let stream = ReceiverStream::new(receiver).map(|chunk| chunk.map(Frame::data));
     let mut response = Response::new(BodyExt::boxed(StreamBody::new(stream)));
     let kind = http::HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
     response
 }
 
-/// StopReason there is no log to read.
+/// Why there is no log to read.
 fn no_logs(status: &PodStatus, pod: &str, container: &str) -> String {
     let all = status.container_statuses.iter().chain(&status.init_container_statuses);
     let mut all = all.chain(&status.ephemeral_container_statuses).flatten();
@@ -315,7 +317,7 @@ fn not_running(message: String) -> Response<Body> {
     text(StatusCode::INTERNAL_SERVER_ERROR, message + "\n")
 }
 
-/// Clients of old name the streams `input`, `output` and `error`.
+/// Old clients name the streams `input`, `output` and `error`.
 fn stream_flags(query: &Query) -> (bool, bool, bool, bool) {
     let either = |new: &str, old: &str| query.flag(new) || query.flag(old);
     (either("stdin", "input"), either("stdout", "output"), either("stderr", "error"), query.flag("tty"))
@@ -341,7 +343,8 @@ async fn exec(
     let call = ExecRequest { container_id: id, cmd: query.all("command"), tty, stdin, stdout, stderr: stderr && !tty };
     match server.context.runtime.exec(call).await {
         Ok(url) => {
-            streams::join(request, &url, streams::Kind::Command(streams::Wanted { stdin, stdout, stderr, tty })).await
+            streams::join(request, &url, streams::Kind::Command(streams::CommandStreams { stdin, stdout, stderr, tty }))
+                .await
         }
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_message()),
     }
@@ -368,7 +371,8 @@ async fn attach(
     let call = AttachRequest { container_id: id, stdin, tty, stdout, stderr: stderr && !tty };
     match server.context.runtime.attach(call).await {
         Ok(url) => {
-            streams::join(request, &url, streams::Kind::Command(streams::Wanted { stdin, stdout, stderr, tty })).await
+            streams::join(request, &url, streams::Kind::Command(streams::CommandStreams { stdin, stdout, stderr, tty }))
+                .await
         }
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_message()),
     }
@@ -394,7 +398,7 @@ async fn port_forward(
     }
 }
 
-/// Runs a command to its end and answers with its output.
+/// Runs a command to completion and responds with its output.
 async fn run(server: &Arc<Server>, namespace: &str, pod: &str, container: &str, query: &Query) -> Response<Body> {
     let id = match running_id(server, namespace, pod, container) {
         Ok(Some(id)) => id,
@@ -403,10 +407,10 @@ async fn run(server: &Arc<Server>, namespace: &str, pod: &str, container: &str, 
     };
     let command = query.get("cmd").unwrap_or_default().split(' ').map(ToString::to_string).collect();
     match server.context.runtime.exec_sync(&id, command, None).await {
-        Ok(answer) => {
-            let mut output = answer.stdout;
-            output.extend_from_slice(&answer.stderr);
-            let status = if answer.exit_code == 0 { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+        Ok(response) => {
+            let mut output = response.stdout;
+            output.extend_from_slice(&response.stderr);
+            let status = if response.exit_code == 0 { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
             text(status, String::from_utf8_lossy(&output).into_owned())
         }
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.rpc_message()),

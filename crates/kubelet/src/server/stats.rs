@@ -1,4 +1,4 @@
-//! What the node, its pods and its containers use, in the form of /stats/summary.
+//! `/stats/summary`: the usage of the node, its pods and their containers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use serde_json::{Map, Value, json};
 
 use super::Server;
 use crate::cgroup::Usage;
-use crate::cgroup::pressure::{self, Stall, Waits};
-use crate::filesystem::{folder_usage, usage_of};
+use crate::cgroup::pressure::{self, PressureStats, Stall};
+use crate::filesystem::{directory_usage, usage_of};
 use crate::host;
 use crate::pod;
 use crate::runtime::label;
 use crate::worker::Handle;
 
-/// CPU seconds at the last look, by what they belong to, from which the rate follows.
+/// The last CPU samples by key, for rates.
 #[derive(Default)]
 pub struct Samples(Mutex<HashMap<String, Sample>>);
 
@@ -29,7 +29,7 @@ struct Sample {
 }
 
 impl Samples {
-    /// Billionths of a CPU used since the look before this one. Two looks in quick succession share a rate.
+    /// Billionths of a CPU used since the previous sample. Samples in quick succession share a rate.
     pub fn rate(&self, key: &str, nanoseconds: u64, now: Timestamp) -> Option<u64> {
         let mut samples = self.0.lock();
         let last = samples.get(key).copied();
@@ -51,8 +51,8 @@ impl Samples {
         rate
     }
 
-    /// What was not looked at for long is gone.
-    pub fn forget_old(&self, now: Timestamp) {
+    /// Removes samples that are too old.
+    pub fn remove_old(&self, now: Timestamp) {
         self.0.lock().retain(|_, sample| now.duration_since(sample.at).as_secs() < 600);
     }
 }
@@ -71,7 +71,7 @@ pub async fn containers(server: &Server) -> HashMap<String, Vec<ContainerStats>>
 
 pub async fn summary(server: &Arc<Server>) -> Value {
     let now = Timestamp::now();
-    server.samples.forget_old(now);
+    server.samples.remove_old(now);
     let mut by_pod = containers(server).await;
     let workers = server.pods.all();
     let pods: Vec<Value> = workers
@@ -96,7 +96,7 @@ fn time(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
 }
 
-/// The node as a whole, from the root cgroup where the kernel keeps sums there, else from its own tables.
+/// The usage of the whole node, from the root cgroup if the kernel keeps totals there, otherwise from /proc.
 pub fn node_usage(server: &Server) -> Usage {
     let context = &server.context;
     let mut usage = context.cgroups.as_ref().map(|cgroups| cgroups.usage("/")).unwrap_or_default();
@@ -136,12 +136,12 @@ fn node(server: &Server, now: Timestamp) -> Value {
         value["fs"] = fs.clone();
         value["runtime"] = json!({ "imageFs": fs, "containerFs": fs });
     }
-    add_waits(&mut value, &pressure::host());
+    add_pressure(&mut value, &pressure::host());
     value["systemContainers"] = Value::Array(all_pods(server, now).into_iter().collect());
     value
 }
 
-/// What all pods together use, and may use.
+/// The usage and the available memory of all pods together.
 fn all_pods(server: &Server, now: Timestamp) -> Option<Value> {
     let context = &server.context;
     let cgroups = context.cgroups.as_ref()?;
@@ -156,12 +156,12 @@ fn all_pods(server: &Server, now: Timestamp) -> Option<Value> {
         "io": { "time": time(now) },
         "swap": { "time": time(now), "swapUsageBytes": cgroups.details(cgroups.pods_path()).swap.unwrap_or(0) },
     });
-    add_waits(&mut value, &cgroups.waits(cgroups.pods_path()));
+    add_pressure(&mut value, &cgroups.waits(cgroups.pods_path()));
     Some(value)
 }
 
-/// How long processes waited, where the kernel tells.
-fn add_waits(value: &mut Value, waits: &Waits) {
+/// Adds pressure stall information, if the kernel reports it.
+fn add_pressure(value: &mut Value, waits: &PressureStats) {
     let one = |stall: &Stall| json!({ "total": stall.total, "avg10": stall.average_10, "avg60": stall.average_60, "avg300": stall.average_300 });
     for (resource, stalls) in [("cpu", &waits.cpu), ("memory", &waits.memory), ("io", &waits.io)] {
         if let Some(stalls) = stalls {
@@ -224,7 +224,7 @@ fn memory(usage: &Usage, available: Option<u64>, now: Timestamp) -> Value {
     Value::Object(value)
 }
 
-/// Bytes and errors of each interface but the loopback; the first stands for all.
+/// Traffic and errors of each interface but the loopback. The first one is also shown at the top level.
 fn network(path: &str, now: Timestamp) -> Value {
     let table = std::fs::read_to_string(path).unwrap_or_default();
     let mut interfaces: Vec<Value> = table
@@ -255,8 +255,8 @@ fn one_pod(server: &Server, worker: &Handle, stats: Vec<ContainerStats>, now: Ti
     let usage = context.cgroups.as_ref().map(|cgroups| cgroups.pod_usage(&pod)).unwrap_or_default();
     let containers: Vec<Value> = stats.iter().map(|stats| one_container(server, worker, &pod, stats, now)).collect();
     let settings = &context.settings;
-    let folder = folder_usage(&settings.pod_directory(uid));
-    let logs = folder_usage(&settings.log_directory(pod::namespace(&pod), pod::name(&pod), uid));
+    let directory = directory_usage(&settings.pod_directory(uid));
+    let logs = directory_usage(&settings.log_directory(pod::namespace(&pod), pod::name(&pod), uid));
     let layers: u64 = stats.iter().filter_map(|stats| Some(stats.writable_layer.as_ref()?.used_bytes?.value)).sum();
     let started = worker.status.lock().start_time.as_ref().map(|at| time(at.0));
     let mut value = json!({
@@ -270,13 +270,13 @@ fn one_pod(server: &Server, worker: &Handle, stats: Vec<ContainerStats>, now: Ti
         "process_stats": { "process_count": usage.processes.unwrap_or(0) },
     });
     if let Some(mut fs) = filesystem(&settings.root, now) {
-        fs["usedBytes"] = json!(folder.0 + logs.0 + layers);
-        fs["inodesUsed"] = json!(folder.1 + logs.1);
+        fs["usedBytes"] = json!(directory.0 + logs.0 + layers);
+        fs["inodesUsed"] = json!(directory.1 + logs.1);
         value["ephemeral-storage"] = fs;
     }
     if let Some(cgroups) = &context.cgroups {
         let path = cgroups.pod_path(&pod);
-        add_waits(&mut value, &cgroups.waits(&path));
+        add_pressure(&mut value, &cgroups.waits(&path));
         value["swap"] = json!({ "time": time(now), "swapUsageBytes": cgroups.details(&path).swap.unwrap_or(0) });
     }
     if let Some(path) = crate::runtime::network_table(worker) {
@@ -294,10 +294,10 @@ fn volumes(server: &Server, pod: &k8s_openapi::api::core::v1::Pod, now: Timestam
         let kinds = ["empty-dir", "configmap", "downward-api"];
         let on_disk = kinds.iter().map(|kind| root.join(format!("kubernetes.io~{kind}")).join(&volume.name));
         let Some(path) = on_disk.chain([memory.join(&volume.name)]).find(|path| path.is_dir()) else { continue };
-        let begun = std::time::Instant::now();
-        let (used, inodes) = folder_usage(&path);
+        let started = std::time::Instant::now();
+        let (used, inodes) = directory_usage(&path);
         let (name, labels) = ("kubelet_volume_metric_collection_duration_seconds", [("metric_source", "du")]);
-        server.context.metrics.observe(name, &labels, begun.elapsed());
+        server.context.metrics.observe(name, &labels, started.elapsed());
         if let Some(mut fs) = filesystem(&path, now) {
             fs["usedBytes"] = json!(used);
             fs["inodesUsed"] = json!(inodes);
@@ -331,7 +331,7 @@ fn one_container(
     if let Some(cgroups) = &server.context.cgroups {
         let path = format!("{}/{}", cgroups.pod_path(pod), attributes.id);
         let details = cgroups.details(&path);
-        add_waits(&mut value, &cgroups.waits(&path));
+        add_pressure(&mut value, &cgroups.waits(&path));
         if let Some((limit, used)) = details.memory_limit.zip(usage.working_set) {
             value["memory"]["availableBytes"] = json!(limit.saturating_sub(used));
         }
@@ -345,7 +345,7 @@ fn one_container(
         fs["usedBytes"] = json!(layer.used_bytes.map_or(0, |bytes| bytes.value));
         fs["inodesUsed"] = json!(layer.inodes_used.map_or(0, |inodes| inodes.value));
         value["rootfs"] = fs.clone();
-        let (used, inodes) = folder_usage(&logs);
+        let (used, inodes) = directory_usage(&logs);
         fs["usedBytes"] = json!(used);
         fs["inodesUsed"] = json!(inodes);
         value["logs"] = fs;
@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_come_from_two_looks() {
+    fn rates_need_two_samples() {
         let samples = Samples::default();
         let at = |second| Timestamp::from_second(second).expect("a moment");
         assert_eq!(samples.rate("a", 1_000_000_000, at(0)), None);

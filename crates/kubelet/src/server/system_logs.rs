@@ -1,4 +1,4 @@
-//! The host's own log files, to be read by whoever may read the node's logs.
+//! Serves the host's log files (`/logs/`).
 
 use std::os::fd::AsRawFd;
 use std::path::{Component, Path, PathBuf};
@@ -8,16 +8,16 @@ use http::{HeaderValue, Response, StatusCode, header};
 use super::{Body, full, text};
 use crate::beneath::{self, Directory, Links};
 
-/// More of one file is not read into memory for anybody.
-const LARGEST_FILE: u64 = 64 << 20;
+/// Larger files are refused, as they are read into memory.
+const MAX_FILE_SIZE: u64 = 64 << 20;
 
-/// A file's content, or a folder's list, below `root`. Nothing outside of it is shown, whatever links lead there.
-pub async fn answer(root: &Path, parts: &[&str]) -> Response<Body> {
+/// Responds with a file's content or a directory's listing below `root`. Links that lead out of it are not found.
+pub async fn respond(root: &Path, parts: &[&str]) -> Response<Body> {
     let (root, relative): (PathBuf, PathBuf) = (root.to_path_buf(), parts.iter().collect());
     let read = tokio::task::spawn_blocking(move || read(&root, &relative)).await;
     match read {
-        Ok(Ok(Shown::File(content))) => plain(content),
-        Ok(Ok(Shown::Folder(page))) => html(page),
+        Ok(Ok(LogContent::File(content))) => plain(content),
+        Ok(Ok(LogContent::Directory(page))) => html(page),
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
             text(StatusCode::NOT_FOUND, "404 page not found\n")
         }
@@ -30,24 +30,24 @@ pub async fn answer(root: &Path, parts: &[&str]) -> Response<Body> {
 pub fn open(root: &Path, relative: &Path) -> std::io::Result<std::fs::File> {
     let found = Directory::open(root)?.resolve(relative, Links::Inside)?;
     if !beneath::metadata(&found)?.is_file() {
-        // A folder may hold the file that is looked for next.
+        // A directory may contain the file that is tried next.
         return Err(std::io::ErrorKind::NotFound.into());
     }
     std::fs::File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
-/// Whether there is a file or folder of that path below `root`.
+/// Checks that a file or directory exists at that path below `root`.
 pub fn exists(root: &Path, relative: &Path) -> std::io::Result<()> {
     Directory::open(root)?.resolve(relative, Links::Inside).map(drop)
 }
 
 #[derive(Debug, PartialEq)]
-enum Shown {
+enum LogContent {
     File(Vec<u8>),
-    Folder(String),
+    Directory(String),
 }
 
-fn read(root: &Path, relative: &Path) -> std::io::Result<Shown> {
+fn read(root: &Path, relative: &Path) -> std::io::Result<LogContent> {
     let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
     if !relative.components().all(|part| matches!(part, Component::Normal(_))) {
         return Err(missing());
@@ -58,20 +58,20 @@ fn read(root: &Path, relative: &Path) -> std::io::Result<Shown> {
     }
     let metadata = path.metadata()?;
     if metadata.is_dir() {
-        return Ok(Shown::Folder(list(&path)?));
+        return Ok(LogContent::Directory(list(&path)?));
     }
     if !metadata.is_file() {
         return Err(missing());
     }
-    if metadata.len() > LARGEST_FILE {
-        return Err(std::io::Error::other("the file is too large to be shown"));
+    if metadata.len() > MAX_FILE_SIZE {
+        return Err(std::io::Error::other("the file is too large"));
     }
-    std::fs::read(path).map(Shown::File)
+    std::fs::read(path).map(LogContent::File)
 }
 
-fn list(folder: &Path) -> std::io::Result<String> {
+fn list(directory: &Path) -> std::io::Result<String> {
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
+    for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let slash = if entry.path().is_dir() { "/" } else { "" };
         names.push(format!("{}{slash}", escaped(&entry.file_name().to_string_lossy())));
@@ -105,14 +105,16 @@ mod tests {
 
     #[test]
     fn only_what_lies_below_is_shown() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let root = folder.path().join("log");
-        std::fs::create_dir_all(root.join("apt")).expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = directory.path().join("log");
+        std::fs::create_dir_all(root.join("apt")).expect("a directory");
         std::fs::write(root.join("a<b"), "hello").expect("a file");
-        std::fs::write(folder.path().join("secret"), "no").expect("a file");
-        std::os::unix::fs::symlink(folder.path().join("secret"), root.join("link")).expect("a link");
-        assert_eq!(read(&root, Path::new("a<b")).expect("a file"), Shown::File(b"hello".to_vec()));
-        let Shown::Folder(page) = read(&root, Path::new("")).expect("a folder") else { panic!("a folder") };
+        std::fs::write(directory.path().join("secret"), "no").expect("a file");
+        std::os::unix::fs::symlink(directory.path().join("secret"), root.join("link")).expect("a link");
+        assert_eq!(read(&root, Path::new("a<b")).expect("a file"), LogContent::File(b"hello".to_vec()));
+        let LogContent::Directory(page) = read(&root, Path::new("")).expect("a directory") else {
+            panic!("a directory")
+        };
         assert!(page.contains("<a href=\"apt/\">apt/</a>\n") && page.contains("a&lt;b"), "{page}");
         for outside in ["../secret", "link", "none", "/etc/passwd"] {
             assert!(read(&root, Path::new(outside)).is_err(), "{outside}");

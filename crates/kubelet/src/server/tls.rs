@@ -1,4 +1,4 @@
-//! Certificates of the endpoints, and whose client certificates are accepted.
+//! The serving certificate, and verification of client certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 pub enum TlsError {
     #[error("{path}: {message}")]
     File { path: PathBuf, message: String },
-    #[error("a certificate can't be made")]
+    #[error("cannot create a certificate")]
     Generate(#[from] rcgen::Error),
-    #[error("the certificate can't be used")]
+    #[error("cannot use the certificate")]
     Unusable(#[from] rustls::Error),
 }
 
-/// The certificate in use; a renewed one takes its place without a restart.
+/// The certificate in use; a renewed one replaces it without a restart.
 #[derive(Clone, Debug)]
 pub struct ServingCertificate(Arc<RwLock<Arc<CertifiedKey>>>);
 
@@ -29,12 +29,12 @@ impl ServingCertificate {
         Ok(Self(Arc::new(RwLock::new(read_pair(certificate, key)?))))
     }
 
-    /// A certificate of our own for clients that know us by other means, until a signed one is there.
+    /// A self-signed certificate, used until a signed one is available.
     pub fn self_signed(names: Vec<String>) -> Result<Self, TlsError> {
-        let made = rcgen::generate_simple_self_signed(names)?;
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der())
+        let generated = rcgen::generate_simple_self_signed(names)?;
+        let key = PrivateKeyDer::try_from(generated.signing_key.serialize_der())
             .map_err(|message| TlsError::File { path: PathBuf::new(), message: message.to_string() })?;
-        let pair = CertifiedKey::from_der(vec![made.cert.der().clone()], key, &provider())?;
+        let pair = CertifiedKey::from_der(vec![generated.cert.der().clone()], key, &provider())?;
         Ok(Self(Arc::new(RwLock::new(Arc::new(pair)))))
     }
 
@@ -64,29 +64,29 @@ fn read_pair(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsErr
     Ok(Arc::new(CertifiedKey::from_der(chain.map_err(failed(certificate))?, key, &provider())?))
 }
 
-/// The authorities that a file names.
+/// Reads the authorities in a file.
 pub fn client_authorities(path: &Path) -> Result<Authorities, TlsError> {
     let failed = |message: String| TlsError::File { path: path.to_path_buf(), message };
     let pem = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
     Authorities::from_pem(&pem, &Arc::new(provider())).map_err(|error| failed(error.to_string()))
 }
 
-/// What the client of a connection showed.
-pub struct Shown {
+/// The certificate that a connection's client presented.
+pub struct ClientCertificate {
     authorities: Option<Authorities>,
     chain: Vec<CertificateDer<'static>>,
     is_good: bool,
-    /// Until then the verdict of the beginning holds.
+    /// Until then the result of the handshake is valid.
     good_until: Option<UnixTime>,
 }
 
-impl Shown {
+impl ClientCertificate {
     pub fn new(authorities: Option<Authorities>, chain: &[CertificateDer<'static>], now: UnixTime) -> Self {
         let is_good = authorities.as_ref().is_some_and(|authorities| authorities.verify(chain, now).is_ok());
         Self { authorities, chain: chain.to_vec(), is_good, good_until: knarr_identity::valid_until(chain) }
     }
 
-    /// The client's certificate, as long as it is good. A connection may outlive it, and so may a session that is resumed.
+    /// The client's certificate while it is valid. A connection or a resumed session may outlive it.
     pub fn certificate(&self, now: UnixTime) -> Option<&CertificateDer<'static>> {
         let still_holds = self.good_until.is_some_and(|end| now <= end);
         let again =
@@ -96,7 +96,7 @@ impl Shown {
     }
 }
 
-/// Certificates of clients are looked at when requests come; see [`Shown`].
+/// Client certificates are verified per request; see [`ClientCertificate`].
 pub fn server_config(
     certificate: ServingCertificate,
     clients: Option<&Authorities>,
@@ -130,17 +130,17 @@ mod tests {
         let own = rcgen::KeyPair::generate().expect("a key");
         let chain = [client.signed_by(&own, &issuer).expect("a certificate").der().clone()];
         let strange = [client.self_signed(&own).expect("a certificate").der().clone()];
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("ca.crt");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("ca.crt");
         std::fs::write(&path, pem).expect("written");
         let authorities = client_authorities(&path).expect("authorities");
         // The second and the twelfth of January 2026.
         let at = |day: u64| UnixTime::since_unix_epoch(std::time::Duration::from_secs((20_453 + day) * 24 * 3600));
-        let shown = Shown::new(Some(authorities.clone()), &chain, at(2));
+        let shown = ClientCertificate::new(Some(authorities.clone()), &chain, at(2));
         assert!(shown.certificate(at(2)).is_some());
         assert!(shown.certificate(at(12)).is_none());
-        assert!(Shown::new(Some(authorities.clone()), &strange, at(2)).certificate(at(2)).is_none());
-        assert!(Shown::new(None, &chain, at(2)).certificate(at(2)).is_none());
-        assert!(Shown::new(Some(authorities), &[], at(2)).certificate(at(2)).is_none());
+        assert!(ClientCertificate::new(Some(authorities.clone()), &strange, at(2)).certificate(at(2)).is_none());
+        assert!(ClientCertificate::new(None, &chain, at(2)).certificate(at(2)).is_none());
+        assert!(ClientCertificate::new(Some(authorities), &[], at(2)).certificate(at(2)).is_none());
     }
 }

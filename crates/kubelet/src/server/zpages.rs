@@ -1,6 +1,5 @@
-//! `/statusz` and `/flagz`: since when the kubelet runs, in which version, and with which settings.
-//!
-//! People get text. Programs name the kind they understand in their Accept header and get that.
+//! `/statusz` and `/flagz`: the kubelet's uptime, version and settings. The default is text. Programs request JSON with
+//! the Accept header.
 
 use std::collections::BTreeMap;
 
@@ -33,14 +32,15 @@ const PATHS: [&str; 15] = [
     "/statusz",
 ];
 
-/// The form a client asks for.
+/// The response format.
 #[derive(Debug, PartialEq, Eq)]
 enum Form {
     Text,
     Json(&'static str),
 }
 
-/// By the Accept header; none if nothing that is accepted can be given. Parameters of JSON must name the kind.
+/// Chooses the format from the Accept header; none if no accepted format is available. Parameters of JSON must name the
+/// kind.
 fn negotiate(accept: &str, kind: &str) -> Option<Form> {
     if accept.trim().is_empty() {
         return Some(Form::Text);
@@ -62,15 +62,15 @@ fn negotiate(accept: &str, kind: &str) -> Option<Form> {
     })
 }
 
-/// Since when the process runs, and for how long.
+/// Start time and uptime of the process.
 #[derive(Clone, Copy)]
-pub struct Age {
+pub struct Uptime {
     pub started: Timestamp,
     pub seconds: i64,
 }
 
-pub fn statusz(accept: &str, age: Age) -> Response<Body> {
-    let Age { started, seconds } = age;
+pub fn statusz(accept: &str, uptime: Uptime) -> Response<Body> {
+    let Uptime { started, seconds } = uptime;
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
     let lines = format!(
         "\nStarted: {}\nUp: {hours} hr {minutes:02} min {:02} sec\nGo version: \nBinary version: 1.36.4\n\
@@ -87,16 +87,16 @@ pub fn statusz(accept: &str, age: Age) -> Response<Body> {
         "emulationVersion": "1.36",
         "paths": PATHS,
     });
-    answer(accept, "Statusz", &lines, fields)
+    respond(accept, "Statusz", &lines, fields)
 }
 
 pub fn flagz(accept: &str, settings: &Settings) -> Response<Body> {
     let flags = flags(settings);
     let lines: String = flags.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
-    answer(accept, "Flagz", &lines, json!({ "flags": flags }))
+    respond(accept, "Flagz", &lines, json!({ "flags": flags }))
 }
 
-fn answer(accept: &str, kind: &str, lines: &str, fields: Value) -> Response<Body> {
+fn respond(accept: &str, kind: &str, lines: &str, fields: Value) -> Response<Body> {
     match negotiate(accept, kind) {
         Some(Form::Text) => text(StatusCode::OK, format!("\n{COMPONENT} {}\n{WARNING}\n{lines}", kind.to_lowercase())),
         Some(Form::Json(version)) => structured(kind, version, fields),
@@ -134,7 +134,7 @@ fn with_json(status: StatusCode, value: &Value) -> Response<Body> {
     response
 }
 
-/// What is in effect, by the names of the flags that set it. None of it is secret: keys are named by their files.
+/// The effective settings by flag name. None is secret: keys are named by their files.
 fn flags(settings: &Settings) -> BTreeMap<&'static str, String> {
     let path = |path: &Option<std::path::PathBuf>| path.as_ref().map_or_else(String::new, |p| p.display().to_string());
     let labels: Vec<String> = settings.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -198,12 +198,12 @@ mod tests {
 
     #[tokio::test]
     async fn status_and_flags_are_shown() {
-        let age = Age { started: "2026-01-02T03:04:05Z".parse().expect("a moment"), seconds: 3661 };
-        let (status, body) = shown(statusz("", age)).await;
+        let uptime = Uptime { started: "2026-01-02T03:04:05Z".parse().expect("a moment"), seconds: 3661 };
+        let (status, body) = shown(statusz("", uptime)).await;
         assert_eq!(status, 200);
         assert!(body.starts_with("\nkubelet statusz\nWarning: This endpoint is not meant"), "{body}");
         assert!(body.contains("\nUp: 1 hr 01 min 01 sec\n") && body.contains("\nPaths: /attach "), "{body}");
-        let (status, body) = shown(statusz("application/json;as=Statusz;v=v1beta1;g=config.k8s.io", age)).await;
+        let (status, body) = shown(statusz("application/json;as=Statusz;v=v1beta1;g=config.k8s.io", uptime)).await;
         let value: Value = serde_json::from_str(&body).expect("JSON");
         assert_eq!((status, &value["apiVersion"]), (200, &json!("config.k8s.io/v1beta1")));
         assert_eq!((&value["startTime"], &value["uptimeSeconds"]), (&json!("2026-01-02T03:04:05Z"), &json!(3661)));

@@ -8,8 +8,8 @@ use knarr_client::{Change, Informer};
 use crate::pod;
 use crate::pods::Pods;
 
-/// Hands every pod of the node to its worker, from the informer's own task.
-pub fn follow_api(informer: &Informer<Pod>, pods: &Arc<Pods>) {
+/// Passes every change of this node's pods to their workers, from the informer's task.
+pub fn watch_api(informer: &Informer<Pod>, pods: &Arc<Pods>) {
     let pods = pods.clone();
     informer.on_change(move |change| {
         let latest = change.latest();

@@ -1,4 +1,4 @@
-//! Static pods: manifests in a folder, run whether the API is there or not, and shown in it by mirror pods.
+//! Static pods: manifests in a directory. They run without the API server, and mirror pods show them in it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -18,33 +18,33 @@ use crate::pod;
 use crate::pods::Pods;
 use crate::settings::PodRules;
 
-/// Where the kernel can't tell of changes, looking now and then finds them.
-const LOOK: Duration = Duration::from_secs(20);
-const LARGEST_MANIFEST: u64 = 10 << 20;
+/// The interval for finding changes where inotify does not work.
+const POLL_INTERVAL: Duration = Duration::from_secs(20);
+const MAX_MANIFEST_SIZE: u64 = 10 << 20;
 
 /// Runs for as long as the node does.
-pub async fn follow_manifests(context: Arc<Context>, pods: Arc<Pods>, folder: std::path::PathBuf) {
-    let watcher = crate::inotify::Watcher::new(&folder);
+pub async fn watch_manifests(context: Arc<Context>, pods: Arc<Pods>, directory: std::path::PathBuf) {
+    let watcher = crate::inotify::Watcher::new(&directory);
     if let Err(error) = &watcher {
-        tracing::warn!(%error, folder = %folder.display(), "changes of manifests are found by looking, not at once");
+        tracing::warn!(%error, directory = %directory.display(), "cannot watch the manifest directory: polling it instead");
     }
     let mut known: HashMap<String, Arc<Pod>> = HashMap::new();
     loop {
-        let wanted = read_folder(&folder, &context.settings.node_name, context.settings.pod_rules);
-        for uid in known.keys().filter(|uid| !wanted.contains_key(*uid)) {
+        let desired = read_directory(&directory, &context.settings.node_name, context.settings.pod_rules);
+        for uid in known.keys().filter(|uid| !desired.contains_key(*uid)) {
             pods.remove(uid);
         }
-        for (uid, pod) in &wanted {
+        for (uid, pod) in &desired {
             if !known.contains_key(uid) {
                 pods.desire(pod.clone());
             }
         }
-        known = wanted;
-        let shown = show(&context, &pods, &known).await;
-        let pause = if shown { LOOK } else { Duration::from_secs(1) };
+        known = desired;
+        let complete = sync_mirrors(&context, &pods, &known).await;
+        let pause = if complete { POLL_INTERVAL } else { Duration::from_secs(1) };
         match &watcher {
             Ok(watcher) => {
-                // Either way the folder is read again.
+                // The directory is read again in both cases.
                 let _ = tokio::time::timeout(pause, watcher.changed()).await;
             }
             Err(_) => tokio::time::sleep(pause).await,
@@ -52,11 +52,11 @@ pub async fn follow_manifests(context: Arc<Context>, pods: Arc<Pods>, folder: st
     }
 }
 
-/// A file that can't be read or understood is reported and leaves the others alone.
-fn read_folder(folder: &Path, node: &str, rules: Option<PodRules>) -> HashMap<String, Arc<Pod>> {
+/// Reads all manifests. Logs and skips invalid ones.
+fn read_directory(directory: &Path, node: &str, rules: Option<PodRules>) -> HashMap<String, Arc<Pod>> {
     let mut found = HashMap::new();
     let mut paths: Vec<_> =
-        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     paths.sort();
     for path in paths {
         let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
@@ -67,19 +67,19 @@ fn read_folder(folder: &Path, node: &str, rules: Option<PodRules>) -> HashMap<St
             Ok(pod) => {
                 found.insert(pod::uid(&pod).to_string(), Arc::new(pod));
             }
-            Err(error) => tracing::warn!(error, file = %path.display(), "a manifest can't be used"),
+            Err(error) => tracing::warn!(error, file = %path.display(), "cannot use a manifest"),
         }
     }
     found
 }
 
 fn read(path: &Path) -> Result<String, String> {
-    let content = beneath::open_linked(path).and_then(|file| beneath::read_whole(file, LARGEST_MANIFEST));
+    let content = beneath::open_linked(path).and_then(|file| beneath::read_whole(file, MAX_MANIFEST_SIZE));
     String::from_utf8(content.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
 }
 
-/// The manifest with what every static pod has: a name that holds the node's, a uid made of its content, and marks of
-/// where it came from. It is judged as a pod of the API is, and may refer to nothing of it.
+/// Parses a manifest and adds what every static pod has: the node's name as suffix, a uid derived from the content, and
+/// source annotations. It is validated like a pod of the API, and must not refer to API objects.
 pub(super) fn parse(text: &str, node: &str, rules: Option<PodRules>) -> Result<Pod, String> {
     let pod: Pod = serde_yaml_ng::from_str(text).map_err(|error| error.to_string())?;
     let pod = complete(pod, text, node)?;
@@ -98,7 +98,7 @@ fn complete(mut pod: Pod, text: &str, node: &str) -> Result<Pod, String> {
     pod.metadata.namespace.get_or_insert_with(|| "default".to_string());
     let hash: String = Sha256::digest(format!("{node}\0{text}")).iter().take(16).map(|b| format!("{b:02x}")).collect();
     let uid = pod.metadata.uid.get_or_insert_with(|| hash.clone());
-    // Directories of the node are named after it.
+    // The uid is used in directory names.
     if !uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') || uid.is_empty() {
         return Err(format!("invalid pod: uid {uid:?} may hold letters, digits and '-' only"));
     }
@@ -120,32 +120,32 @@ fn complete(mut pod: Pod, text: &str, node: &str) -> Result<Pod, String> {
     Ok(pod)
 }
 
-/// Makes the API show exactly these pods. Whether all of it could be done.
-async fn show(context: &Context, pods: &Pods, wanted: &HashMap<String, Arc<Pod>>) -> bool {
+/// Creates and deletes mirror pods for exactly these pods. Returns whether all are in sync.
+async fn sync_mirrors(context: &Context, pods: &Pods, desired: &HashMap<String, Arc<Pod>>) -> bool {
     let mut complete = true;
-    // One that still ends keeps its mirror until then.
-    complete &= pods.static_count() <= wanted.len();
+    // A terminating pod keeps its mirror until it is gone.
+    complete &= pods.static_count() <= desired.len();
     for mirror in pods.stray_mirrors() {
-        hide(context, &mirror).await;
+        delete_mirror(context, &mirror).await;
         complete = false;
     }
-    for pod in wanted.values() {
+    for pod in desired.values() {
         let hash = pod::annotation(pod, pod::CONFIG_HASH);
         let api: Api<Pod> = Api::namespaced(context.client.clone(), pod::namespace(pod));
-        if let Some(mirror) = pods.has_mirror(pod) {
+        if let Some(mirror) = pods.mirror_of(pod) {
             let current =
                 pod::annotation(&mirror, pod::CONFIG_MIRROR) == hash && mirror.metadata.deletion_timestamp.is_none();
             if current {
                 continue;
             }
-            // Of an older manifest, or deleted by someone: it gives way to the new one.
-            complete &= hide(context, &mirror).await;
+            // It is outdated or being deleted: replace it.
+            complete &= delete_mirror(context, &mirror).await;
         }
-        match api.create(&PostParams::default(), &mirror_of(context, pod)).await {
+        match api.create(&PostParams::default(), &mirror_pod(context, pod)).await {
             Ok(_) => {}
-            Err(kube::Error::Api(answer)) if answer.code == 409 => complete = false,
+            Err(kube::Error::Api(status)) if status.code == 409 => complete = false,
             Err(error) => {
-                tracing::debug!(%error, pod = pod::title(pod), "a mirror pod can't be created");
+                tracing::debug!(%error, pod = pod::title(pod), "cannot create a mirror pod");
                 complete = false;
             }
         }
@@ -153,8 +153,8 @@ async fn show(context: &Context, pods: &Pods, wanted: &HashMap<String, Arc<Pod>>
     complete
 }
 
-/// Whether the mirror is gone from the API.
-async fn hide(context: &Context, mirror: &Pod) -> bool {
+/// Deletes a mirror pod. Returns whether it is gone from the API.
+async fn delete_mirror(context: &Context, mirror: &Pod) -> bool {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), pod::namespace(mirror));
     let parameters = DeleteParams {
         grace_period_seconds: Some(0),
@@ -163,15 +163,15 @@ async fn hide(context: &Context, mirror: &Pod) -> bool {
     };
     match api.delete(pod::name(mirror), &parameters).await {
         Ok(_) => true,
-        Err(kube::Error::Api(answer)) if answer.code == 404 || answer.code == 409 => true,
+        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => true,
         Err(error) => {
-            tracing::debug!(%error, pod = pod::title(mirror), "an old mirror pod can't be deleted");
+            tracing::debug!(%error, pod = pod::title(mirror), "cannot delete an old mirror pod");
             false
         }
     }
 }
 
-fn mirror_of(context: &Context, pod: &Pod) -> Pod {
+fn mirror_pod(context: &Context, pod: &Pod) -> Pod {
     let mut mirror = pod.clone();
     mirror.metadata.uid = None;
     mirror.metadata.resource_version = None;
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_is_judged_as_a_pod_of_the_api() {
+    fn a_manifest_is_validated_as_a_pod_of_the_api() {
         let text = "kind: Pod\nmetadata:\n  name: a\nspec:\n  containers:\n  - name: c\n    image: i\n";
         let with = |line: &str| parse(&format!("{text}{line}\n"), "n", None).map(drop);
         assert_eq!(with("  nodeSelector: {}"), Ok(()));
@@ -233,12 +233,12 @@ mod tests {
 
     #[test]
     fn manifests_of_any_size_are_not_read() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("a.yaml");
-        std::fs::File::create(&path).and_then(|file| file.set_len(LARGEST_MANIFEST + 1)).expect("made");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a.yaml");
+        std::fs::File::create(&path).and_then(|file| file.set_len(MAX_MANIFEST_SIZE + 1)).expect("made");
         assert!(read(&path).is_err());
         std::fs::write(&path, "kind: Pod").expect("written");
-        std::os::unix::fs::symlink(&path, folder.path().join("link")).expect("made");
-        assert_eq!(read(&folder.path().join("link")), Ok("kind: Pod".to_string()));
+        std::os::unix::fs::symlink(&path, directory.path().join("link")).expect("made");
+        assert_eq!(read(&directory.path().join("link")), Ok("kind: Pod".to_string()));
     }
 }

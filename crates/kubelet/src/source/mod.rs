@@ -1,16 +1,16 @@
-//! Where pods come from: the API, and a folder of manifests.
+//! Where pods come from: the API, and a directory of manifests.
 
 mod api;
 mod manifests;
 mod references;
 
-pub use api::follow_api;
-pub use manifests::follow_manifests;
+pub use api::watch_api;
+pub use manifests::watch_manifests;
 
-/// The reader of manifests, for fuzzing.
+/// The manifest parser, for fuzzing.
 #[doc(hidden)]
 pub mod fuzzing {
-    /// Reads a manifest as one of a node's folder.
+    /// Parses a manifest as if it were in a node's manifest directory.
     pub fn manifest(text: &str) {
         drop(super::manifests::parse(text, "node", None));
     }

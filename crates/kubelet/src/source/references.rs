@@ -1,10 +1,9 @@
-//! What a static pod may not do: refer to objects of the API.
-//!
-//! A static pod runs whether the API is there or not, and nobody has checked that the node may read what the pod names.
+//! Rejects static pods that refer to objects of the API. A static pod runs without the API server, and no authorizer
+//! has checked that the node may read the objects.
 
 use serde_json::Value;
 
-/// Volumes that need nothing of the API.
+/// Volumes that do not refer to API objects.
 const INDEPENDENT: [&str; 22] = [
     "awsElasticBlockStore",
     "azureDisk",
@@ -30,7 +29,7 @@ const INDEPENDENT: [&str; 22] = [
     "vsphereVolume",
 ];
 
-/// Other kinds of volumes, and what they refer to.
+/// Other kinds of volumes, and the resources they refer to.
 const DEPENDENT: [(&str, &str); 7] = [
     ("configMap", "configmaps (via configmap volumes)"),
     ("secret", "secrets (via secret volumes)"),
@@ -49,7 +48,7 @@ const PROJECTED: [(&str, &str); 5] = [
     ("podCertificate", "podcertificates"),
 ];
 
-/// Where the sources of volumes and variables name secrets and config maps.
+/// JSON pointers to names of secrets and config maps in the sources of volumes and variables.
 const SECRET_NAMES: [&str; 11] = [
     "/azureFile/secretName",
     "/cephfs/secretRef/name",
@@ -65,7 +64,7 @@ const SECRET_NAMES: [&str; 11] = [
 ];
 const CONFIG_MAP_NAMES: [&str; 1] = ["/configMap/name"];
 
-/// Refuses a pod that refers to an object of the API.
+/// Rejects a pod that refers to an object of the API.
 pub fn check(pod: &Value) -> Result<(), String> {
     let spec = &pod["spec"];
     let refused = |resource: &str| Err(format!("static pods may not reference {resource}"));

@@ -6,11 +6,11 @@ use knarr_client::time::truncated;
 use super::Input;
 use crate::pod::{self, Role};
 use crate::runtime::RuntimePod;
-use crate::worker::state::Ending;
 use crate::worker::resize as worker_resize;
 use crate::worker::restart::{Phase, may_restart_all};
+use crate::worker::state::Termination;
 
-/// What the node itself says; conditions of others are left alone.
+/// The conditions that the kubelet owns; others are left unchanged.
 pub(super) const OWN: [&str; 9] = [
     "PodReadyToStartContainers",
     "Initialized",
@@ -25,7 +25,7 @@ pub(super) const OWN: [&str; 9] = [
 
 pub(super) const ALL_RESTARTING: &str = "AllContainersRestarting";
 
-struct Verdict {
+struct ConditionValue {
     kind: &'static str,
     holds: bool,
     reason: &'static str,
@@ -35,59 +35,65 @@ struct Verdict {
 pub fn conditions(input: &Input<'_>, status: &PodStatus, phase: Phase, runtime: &RuntimePod) -> Vec<PodCondition> {
     let containers_ready = containers_ready(input, status, phase);
     let ready = ready(input, &containers_ready);
-    let mut verdicts = vec![sandbox_ready(input, runtime), initialized(input, status, phase), ready, containers_ready];
-    verdicts.push(Verdict { kind: "PodScheduled", holds: true, reason: "", message: String::new() });
-    verdicts.extend(all_restarting(input, phase));
-    let mut result: Vec<PodCondition> = verdicts.into_iter().map(|verdict| dated(input, verdict)).collect();
-    if let Some(Ending::Stopped { condition: Some((reason, message)), .. }) = &input.state.ending {
-        let mut target =
-            dated(input, Verdict { kind: "DisruptionTarget", holds: true, reason: "", message: message.clone() });
+    let mut values = vec![sandbox_ready(input, runtime), initialized(input, status, phase), ready, containers_ready];
+    values.push(ConditionValue { kind: "PodScheduled", holds: true, reason: "", message: String::new() });
+    values.extend(all_restarting(input, phase));
+    let mut result: Vec<PodCondition> = values.into_iter().map(|value| dated(input, value)).collect();
+    if let Some(Termination::Stopped { condition: Some((reason, message)), .. }) = &input.state.termination {
+        let mut target = dated(
+            input,
+            ConditionValue { kind: "DisruptionTarget", holds: true, reason: "", message: message.clone() },
+        );
         target.reason = Some(reason.clone());
         result.push(target);
     } else {
-        let kept = input.previous.conditions.iter().flatten().filter(|known| known.type_ == "DisruptionTarget");
-        result.extend(kept.cloned());
+        let previous_targets =
+            input.previous.conditions.iter().flatten().filter(|known| known.type_ == "DisruptionTarget");
+        result.extend(previous_targets.cloned());
     }
     result.extend(resize(input));
     result.extend(foreign(input));
     result
 }
 
-/// The conditions that are not ours to judge.
+/// The conditions that other components own.
 pub fn foreign(input: &Input<'_>) -> Vec<PodCondition> {
     let known = input.previous.conditions.iter().flatten();
     known.filter(|known| !OWN.contains(&known.type_.as_str())).cloned().collect()
 }
 
-/// The moment of the last change stays as long as nothing changes.
-fn dated(input: &Input<'_>, verdict: Verdict) -> PodCondition {
-    let status = if verdict.holds { "True" } else { "False" };
-    let known = input.previous.conditions.iter().flatten().find(|known| known.type_ == verdict.kind);
+/// Keeps the transition time while the status is unchanged.
+fn dated(input: &Input<'_>, value: ConditionValue) -> PodCondition {
+    let status = if value.holds { "True" } else { "False" };
+    let known = input.previous.conditions.iter().flatten().find(|known| known.type_ == value.kind);
     let since = known.filter(|known| known.status == status).and_then(|known| known.last_transition_time.clone());
     PodCondition {
-        type_: verdict.kind.to_string(),
+        type_: value.kind.to_string(),
         status: status.to_string(),
-        reason: Some(verdict.reason.to_string()).filter(|reason| !reason.is_empty()),
-        message: Some(verdict.message).filter(|message| !message.is_empty()),
+        reason: Some(value.reason.to_string()).filter(|reason| !reason.is_empty()),
+        message: Some(value.message).filter(|message| !message.is_empty()),
         last_transition_time: since.or_else(|| Some(truncated(input.now))),
         last_probe_time: None,
-        // It follows what containers do, not what is asked of the pod.
-        observed_generation: input.pod.metadata.generation.filter(|_| verdict.kind != ALL_RESTARTING),
+        // It depends on the containers, not on the pod's generation.
+        observed_generation: input.pod.metadata.generation.filter(|_| value.kind != ALL_RESTARTING),
     }
 }
 
-fn sandbox_ready(input: &Input<'_>, runtime: &RuntimePod) -> Verdict {
+fn sandbox_ready(input: &Input<'_>, runtime: &RuntimePod) -> ConditionValue {
     let sandbox = runtime.current_sandbox().filter(|sandbox| sandbox.ready);
     let holds = sandbox.is_some_and(|sandbox| pod::host_network(input.pod) || !sandbox.addresses.is_empty());
-    Verdict { kind: "PodReadyToStartContainers", holds, reason: "", message: String::new() }
+    ConditionValue { kind: "PodReadyToStartContainers", holds, reason: "", message: String::new() }
 }
 
-/// There only while a change of resources waits or is under way.
+/// Present only while a resize is pending or in progress.
 fn resize(input: &Input<'_>) -> Vec<PodCondition> {
     let mut found = Vec::new();
     if let Some(pending) = &input.state.resize_pending {
         let message = pending.message.clone();
-        found.push(dated(input, Verdict { kind: "PodResizePending", holds: true, reason: pending.reason, message }));
+        found.push(dated(
+            input,
+            ConditionValue { kind: "PodResizePending", holds: true, reason: pending.reason, message },
+        ));
     }
     let running = |name: &str| input.runtime.latest(name).is_some_and(|view| view.is_running());
     let (pod, applied) = (input.pod, &input.state.applied);
@@ -98,7 +104,7 @@ fn resize(input: &Input<'_>) -> Vec<PodCondition> {
             Some((message, _)) => ("Error", message.clone()),
             None => ("", String::new()),
         };
-        found.push(dated(input, Verdict { kind: "PodResizeInProgress", holds: true, reason, message }));
+        found.push(dated(input, ConditionValue { kind: "PodResizeInProgress", holds: true, reason, message }));
     }
     found
 }
@@ -107,8 +113,8 @@ fn names(list: &[&str]) -> String {
     format!("[{}]", list.join(" "))
 }
 
-/// Told of every pod that may begin anew as a whole.
-fn all_restarting(input: &Input<'_>, phase: Phase) -> Option<Verdict> {
+/// Present on every pod that has a rule to restart all containers.
+fn all_restarting(input: &Input<'_>, phase: Phase) -> Option<ConditionValue> {
     if !may_restart_all(input.pod) {
         return None;
     }
@@ -121,15 +127,19 @@ fn all_restarting(input: &Input<'_>, phase: Phase) -> Option<Verdict> {
         Phase::Failed => ("PodFailed", ""),
         _ => ("", ""),
     };
-    Some(Verdict { kind: ALL_RESTARTING, holds, reason, message: message.to_string() })
+    Some(ConditionValue { kind: ALL_RESTARTING, holds, reason, message: message.to_string() })
 }
 
-fn initialized(input: &Input<'_>, status: &PodStatus, phase: Phase) -> Verdict {
+fn initialized(input: &Input<'_>, status: &PodStatus, phase: Phase) -> ConditionValue {
     let kind = "Initialized";
     let succeeded = phase == Phase::Succeeded;
-    let none =
-        Verdict { kind, holds: true, reason: if succeeded { "PodCompleted" } else { "" }, message: String::new() };
-    if succeeded || super::was_initialized(input.previous) && main_began(status) {
+    let none = ConditionValue {
+        kind,
+        holds: true,
+        reason: if succeeded { "PodCompleted" } else { "" },
+        message: String::new(),
+    };
+    if succeeded || super::was_initialized(input.previous) && main_started(status) {
         return none;
     }
     let statuses = status.init_container_statuses.as_deref().unwrap_or_default();
@@ -148,18 +158,20 @@ fn initialized(input: &Input<'_>, status: &PodStatus, phase: Phase) -> Verdict {
         return none;
     }
     let message = format!("containers with incomplete status: {}", names(&missing));
-    Verdict { kind, holds: false, reason: "ContainersNotInitialized", message }
+    ConditionValue { kind, holds: false, reason: "ContainersNotInitialized", message }
 }
 
-fn main_began(status: &PodStatus) -> bool {
+fn main_started(status: &PodStatus) -> bool {
     status.container_statuses.iter().flatten().any(|container| container.container_id.is_some())
 }
 
-fn containers_ready(input: &Input<'_>, status: &PodStatus, phase: Phase) -> Verdict {
+fn containers_ready(input: &Input<'_>, status: &PodStatus, phase: Phase) -> ConditionValue {
     let kind = "ContainersReady";
     match phase {
-        Phase::Succeeded => return Verdict { kind, holds: false, reason: "PodCompleted", message: String::new() },
-        Phase::Failed => return Verdict { kind, holds: false, reason: "PodFailed", message: String::new() },
+        Phase::Succeeded => {
+            return ConditionValue { kind, holds: false, reason: "PodCompleted", message: String::new() };
+        }
+        Phase::Failed => return ConditionValue { kind, holds: false, reason: "PodFailed", message: String::new() },
         _ => {}
     }
     let is_ready = |list: &Option<Vec<ContainerStatus>>, name: &str| {
@@ -177,19 +189,19 @@ fn containers_ready(input: &Input<'_>, status: &PodStatus, phase: Phase) -> Verd
         }
     }
     if unready.is_empty() {
-        return Verdict { kind, holds: true, reason: "", message: String::new() };
+        return ConditionValue { kind, holds: true, reason: "", message: String::new() };
     }
     let message = format!("containers with unready status: {}", names(&unready));
-    Verdict { kind, holds: false, reason: "ContainersNotReady", message }
+    ConditionValue { kind, holds: false, reason: "ContainersNotReady", message }
 }
 
-fn ready(input: &Input<'_>, containers: &Verdict) -> Verdict {
+fn ready(input: &Input<'_>, containers: &ConditionValue) -> ConditionValue {
     let kind = "Ready";
     if !containers.holds {
-        return Verdict { kind, holds: false, reason: containers.reason, message: containers.message.clone() };
+        return ConditionValue { kind, holds: false, reason: containers.reason, message: containers.message.clone() };
     }
     let mut unmet = Vec::new();
-    // Gates are set by others in the API, so the API's own status is asked and not the one last reported.
+    // Other components set the gates in the API, so the API's status is read and not the one last reported.
     let reported = input.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     for gate in pod::spec(input.pod).readiness_gates.iter().flatten() {
         let found = reported.into_iter().flatten().find(|condition| condition.type_ == gate.condition_type);
@@ -206,7 +218,7 @@ fn ready(input: &Input<'_>, containers: &Verdict) -> Verdict {
         }
     }
     if unmet.is_empty() {
-        return Verdict { kind, holds: true, reason: "", message: String::new() };
+        return ConditionValue { kind, holds: true, reason: "", message: String::new() };
     }
-    Verdict { kind, holds: false, reason: "ReadinessGatesNotReady", message: unmet.join(", ") }
+    ConditionValue { kind, holds: false, reason: "ReadinessGatesNotReady", message: unmet.join(", ") }
 }

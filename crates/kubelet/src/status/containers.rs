@@ -1,4 +1,4 @@
-//! The status of each container.
+//! Computes the status of each container.
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -14,26 +14,26 @@ use crate::runtime::{ContainerView, State};
 use crate::worker::resize::same;
 use crate::worker::restart::{Phase, will_restart};
 
-/// Why a container waits or ended while all containers of its pod begin anew.
+/// The reason of containers that wait or terminated because all containers of the pod restart.
 const RESTARTING_ALL: &str = "RestartingAllContainers";
 
 pub fn init(input: &Input<'_>, phase: Phase) -> Vec<ContainerStatus> {
     let containers = pod::init_containers(input.pod);
     let mut statuses: Vec<_> = containers.map(|(role, container)| one(input, role, container, phase)).collect();
-    if phase.is_final() && input.plan.ended {
-        settle_init(&mut statuses);
+    if phase.is_final() && input.plan.terminated {
+        finalize_init(&mut statuses);
     }
     statuses
 }
 
-/// Of a pod that has ended, the first init container and all up to the last one that ever began must have ended too.
-fn settle_init(statuses: &mut [ContainerStatus]) {
-    let began = |status: &ContainerStatus| {
-        let ended_before = status.last_state.as_ref().is_some_and(|last| last.terminated.is_some());
-        ended_before || status.state.as_ref().is_none_or(|state| state.waiting.is_none())
+/// In a terminated pod, the first init container and all up to the last one that ever started must be terminated too.
+fn finalize_init(statuses: &mut [ContainerStatus]) {
+    let started = |status: &ContainerStatus| {
+        let terminated_before = status.last_state.as_ref().is_some_and(|last| last.terminated.is_some());
+        terminated_before || status.state.as_ref().is_none_or(|state| state.waiting.is_none())
     };
-    let last = statuses.iter().rposition(began).unwrap_or(0);
-    statuses.iter_mut().take(last + 1).for_each(settle);
+    let last = statuses.iter().rposition(started).unwrap_or(0);
+    statuses.iter_mut().take(last + 1).for_each(finalize);
 }
 
 pub fn main(input: &Input<'_>, phase: Phase) -> Vec<ContainerStatus> {
@@ -57,26 +57,26 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
     match latest {
         Some(view) => {
             status.image_id = view.image_id.clone();
-            status.container_id = Some(view.shown_id(input.runtime_name));
+            status.container_id = Some(view.api_id(input.runtime_name));
             status.restart_count = i32::try_from(view.restart_count).unwrap_or(i32::MAX);
             let (state, last) = states(input, role, container, view);
             status.state = Some(state);
-            status.last_state = last.or_else(|| carried_end(previous, view, input.runtime_name));
+            status.last_state = last.or_else(|| carried_termination(previous, view, input.runtime_name));
             status.user = view.user.clone().map(|(uid, gid, groups)| ContainerUser {
                 linux: Some(LinuxContainerUser { uid, gid, supplemental_groups: Some(groups) }),
             });
         }
         None => lost_or_waiting(input, role, container, previous, phase, &mut status),
     }
-    // What never had its turn stays waiting.
+    // A container that never had its turn stays waiting.
     let had_turn = status.container_id.is_some() || super::was_initialized(input.previous);
-    if phase.is_final() && input.plan.ended && had_turn {
-        settle(&mut status);
+    if phase.is_final() && input.plan.terminated && had_turn {
+        finalize(&mut status);
     }
     let running = status.state.as_ref().is_some_and(|state| state.running.is_some());
     let probes = latest.and_then(|view| input.state.probes.get(&view.id)).copied().unwrap_or_default();
     let started = running && (container.startup_probe.is_none() || probes.started == Some(true));
-    // Nobody waits for an ephemeral container to be up.
+    // Ephemeral containers have no `started`.
     status.started = Some(started).filter(|_| role != Role::Ephemeral);
     status.ready = match role {
         Role::Init => {
@@ -87,9 +87,9 @@ fn one(input: &Input<'_>, role: Role, container: &Container, phase: Phase) -> Co
         _ => started && (container.readiness_probe.is_none() || probes.ready == Some(true)),
     };
     if latest.is_some() {
-        let wanted = container.resources.clone().unwrap_or_default();
-        let applied = input.state.applied.get(&container.name).filter(|applied| !same(applied, &wanted));
-        status.resources = Some(applied.cloned().unwrap_or(wanted));
+        let desired = container.resources.clone().unwrap_or_default();
+        let applied = input.state.applied.get(&container.name).filter(|applied| !same(applied, &desired));
+        status.resources = Some(applied.cloned().unwrap_or(desired));
         status.allocated_resources = pod::requests(container).clone();
     }
     if role == Role::Main {
@@ -108,7 +108,7 @@ fn reported<'a>(input: &'a Input<'_>, role: Role, name: &str) -> Option<&'a Cont
     list.iter().flatten().find(|status| status.name == name)
 }
 
-/// What it is now, and how the instance before ended.
+/// The current state, and the termination of the previous instance.
 fn states(
     input: &Input<'_>,
     role: Role,
@@ -116,11 +116,11 @@ fn states(
     view: &ContainerView,
 ) -> (ContainerState, Option<ContainerState>) {
     let before = input.runtime.all_of(&container.name).nth(1).filter(|before| before.state == State::Exited);
-    let before = before.map(|before| ended(before, input.runtime_name));
+    let before = before.map(|before| terminated_state(before, input.runtime_name));
     match view.state {
         State::Running => (running(view), before),
         State::Exited => {
-            let restarts = will_restart(input.pod, role, container, view) && input.state.ending.is_none();
+            let restarts = will_restart(input.pod, role, container, view) && input.state.termination.is_none();
             let waiting = input
                 .plan
                 .backing_off
@@ -128,23 +128,28 @@ fn states(
                 .or_else(|| input.state.waiting.get(&container.name))
                 .filter(|_| restarts);
             match waiting {
-                Some(why) => {
-                    (waiting_state(&why.reason, Some(why.message.clone())), Some(ended(view, input.runtime_name)))
-                }
-                None => (ended(view, input.runtime_name), before),
+                Some(why) => (
+                    waiting_state(&why.reason, Some(why.message.clone())),
+                    Some(terminated_state(view, input.runtime_name)),
+                ),
+                None => (terminated_state(view, input.runtime_name), before),
             }
         }
         State::Created | State::Unknown => (waiting_for(input, role, container), before),
     }
 }
 
-/// How the instance before ended, as it was told while the runtime still had it.
-fn carried_end(previous: Option<&ContainerStatus>, view: &ContainerView, runtime_name: &str) -> Option<ContainerState> {
+/// The termination of the previous instance, as reported while the runtime still had it.
+fn carried_termination(
+    previous: Option<&ContainerStatus>,
+    view: &ContainerView,
+    runtime_name: &str,
+) -> Option<ContainerState> {
     let previous = previous?;
-    let ended = |state: &Option<ContainerState>| state.clone().filter(|state| state.terminated.is_some());
-    let replaced = previous.container_id.as_ref().is_some_and(|known| *known != view.shown_id(runtime_name));
-    let state = if replaced { ended(&previous.state) } else { None };
-    state.or_else(|| ended(&previous.last_state))
+    let terminated = |state: &Option<ContainerState>| state.clone().filter(|state| state.terminated.is_some());
+    let replaced = previous.container_id.as_ref().is_some_and(|known| *known != view.api_id(runtime_name));
+    let state = if replaced { terminated(&previous.state) } else { None };
+    state.or_else(|| terminated(&previous.last_state))
 }
 
 fn running(view: &ContainerView) -> ContainerState {
@@ -152,18 +157,18 @@ fn running(view: &ContainerView) -> ContainerState {
     ContainerState { running: Some(ContainerStateRunning { started_at }), ..Default::default() }
 }
 
-fn ended(view: &ContainerView, runtime_name: &str) -> ContainerState {
+fn terminated_state(view: &ContainerView, runtime_name: &str) -> ContainerState {
     let reason = match (view.reason.as_str(), view.exit_code) {
         ("", 0) => "Completed",
         ("", _) => "Error",
         (reason, _) => reason,
     };
     let terminated = ContainerStateTerminated {
-        container_id: Some(view.shown_id(runtime_name)),
+        container_id: Some(view.api_id(runtime_name)),
         exit_code: view.exit_code,
         reason: Some(reason.to_string()),
         message: Some(view.message.clone()).filter(|message| !message.is_empty()),
-        // What could not be started has no such moment, but clients rely on one.
+        // A container that failed to start has no start time, but clients expect one.
         started_at: Some(view.started_at.map_or(Time(Timestamp::UNIX_EPOCH), truncated)),
         finished_at: view.finished_at.map(truncated),
         signal: None,
@@ -180,7 +185,7 @@ fn waiting_state(reason: &str, message: Option<String>) -> ContainerState {
 }
 
 fn waiting_for(input: &Input<'_>, role: Role, container: &Container) -> ContainerState {
-    // While a failed start is tried again its last failure stays visible, so that the status does not flicker.
+    // During a retry the last failure stays visible, so that the status does not flap.
     if let Some(why) = input.state.waiting.get(&container.name) {
         return waiting_state(&why.reason, Some(why.message.clone()));
     }
@@ -189,7 +194,7 @@ fn waiting_for(input: &Input<'_>, role: Role, container: &Container) -> Containe
     waiting_state(reason, None)
 }
 
-/// The runtime knows nothing of it: it has not been made yet, or its remains are gone.
+/// The status of a container that the runtime does not have: not created yet, or already removed.
 fn lost_or_waiting(
     input: &Input<'_>,
     role: Role,
@@ -204,7 +209,7 @@ fn lost_or_waiting(
         let message = "The container is removed because RestartAllContainers in place";
         status.restart_count = removed.restart_count + 1;
         status.state = Some(waiting_state(RESTARTING_ALL, Some(message.to_string())));
-        status.last_state = Some(lost_end(RESTARTING_ALL, message));
+        status.last_state = Some(lost_termination(RESTARTING_ALL, message));
         return;
     }
     let was_removed = |status: &&ContainerStatus| {
@@ -224,9 +229,9 @@ fn lost_or_waiting(
     status.image_id = known.image_id.clone();
     status.restart_count = known.restart_count;
     let was_terminated = known.state.as_ref().and_then(|state| state.terminated.clone());
-    let settled = phase.is_final() || role == Role::Init || input.state.ending.is_some();
+    let is_final = phase.is_final() || role == Role::Init || input.state.termination.is_some();
     match was_terminated {
-        Some(terminated) if settled => {
+        Some(terminated) if is_final => {
             status.container_id = known.container_id.clone();
             status.state = Some(ContainerState { terminated: Some(terminated), ..Default::default() });
             status.last_state = known.last_state.clone();
@@ -238,7 +243,7 @@ fn lost_or_waiting(
         None if known.state.as_ref().is_some_and(|state| state.running.is_some()) => {
             status.container_id = known.container_id.clone();
             status.state = Some(waiting_for(input, role, container));
-            status.last_state = Some(unknown_end(
+            status.last_state = Some(unknown_termination(
                 "The container could not be located when the pod was deleted.  \
                 The container used to be Running",
             ));
@@ -250,11 +255,11 @@ fn lost_or_waiting(
     }
 }
 
-fn unknown_end(message: &str) -> ContainerState {
-    lost_end("ContainerStatusUnknown", message)
+fn unknown_termination(message: &str) -> ContainerState {
+    lost_termination("ContainerStatusUnknown", message)
 }
 
-fn lost_end(reason: &str, message: &str) -> ContainerState {
+fn lost_termination(reason: &str, message: &str) -> ContainerState {
     let terminated = ContainerStateTerminated {
         exit_code: 137,
         reason: Some(reason.to_string()),
@@ -264,15 +269,15 @@ fn lost_end(reason: &str, message: &str) -> ContainerState {
     ContainerState { terminated: Some(terminated), ..Default::default() }
 }
 
-/// In a pod that has ended no container may look as if it could still run.
-fn settle(status: &mut ContainerStatus) {
+/// In a terminated pod no container may look as if it could still run.
+fn finalize(status: &mut ContainerStatus) {
     if status.state.as_ref().is_some_and(|state| state.terminated.is_some()) {
         return;
     }
     match status.last_state.take() {
         Some(last) if last.terminated.is_some() => status.state = Some(last),
         _ => {
-            status.state = Some(unknown_end("The container could not be located when the pod was terminated"));
+            status.state = Some(unknown_termination("The container could not be located when the pod was terminated"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The status of a pod, computed afresh from what the runtime holds and what the worker knows.
+//! Computes the status of a pod from the runtime's state and the worker's state.
 
 mod conditions;
 mod containers;
@@ -17,10 +17,10 @@ use knarr_client::time::truncated;
 use crate::cgroup::qos::qos_class;
 use crate::pod;
 use crate::runtime::{RuntimePod, State};
-use crate::worker::state::{Ending, WorkerState};
 use crate::worker::plan::Plan;
 use crate::worker::resize::with_resources;
 use crate::worker::restart::{Phase, may_restart_all, phase, restarts_all};
+use crate::worker::state::{Termination, WorkerState};
 
 pub struct Input<'a> {
     pub pod: &'a Pod,
@@ -31,7 +31,7 @@ pub struct Input<'a> {
     pub plan: &'a Plan,
     pub node_addresses: &'a [String],
     pub runtime_name: &'a str,
-    /// Of containers that were given devices, which and how they are.
+    /// The health of assigned devices, by container.
     pub devices: &'a BTreeMap<String, Vec<ResourceStatus>>,
     pub now: Timestamp,
 }
@@ -40,15 +40,15 @@ pub fn compute(input: &Input<'_>) -> PodStatus {
     let Input { pod, previous, runtime, state, .. } = input;
     let phase = reported_phase(input);
     let addresses = addresses(input);
-    let (reason, message) = match &state.ending {
-        Some(Ending::Rejected { reason, message }) => return rejected(input, reason, message),
-        Some(Ending::Stopped { reason, message, .. }) => (Some(reason.clone()), Some(message.clone())),
+    let (reason, message) = match &state.termination {
+        Some(Termination::Rejected { reason, message }) => return rejected(input, reason, message),
+        Some(Termination::Stopped { reason, message, .. }) => (Some(reason.clone()), Some(message.clone())),
         _ => (
             previous.reason.clone().filter(|_| phase.is_final()),
             previous.message.clone().filter(|_| phase.is_final()),
         ),
     };
-    // Fields of others are carried along as the API has them.
+    // Fields that other components own are copied from the API.
     fn field<T>(pod: &Pod, read: impl FnOnce(&PodStatus) -> Option<T>) -> Option<T> {
         pod.status.as_ref().and_then(read)
     }
@@ -70,40 +70,40 @@ pub fn compute(input: &Input<'_>) -> PodStatus {
         container_statuses: none_if_empty(containers::main(input, phase)),
         ephemeral_container_statuses: none_if_empty(containers::ephemeral(input)),
         allocated_resources: resources::allocated(pod),
-        // What the kernel was told, not what it could not be told yet.
-        resources: Some(resources::told(&with_resources(pod, &state.applied), previous, phase)),
+        // The applied resources, not those that are only desired.
+        resources: Some(resources::reported(&with_resources(pod, &state.applied), previous, phase)),
         ..PodStatus::default()
     };
-    status.conditions = Some(conditions::conditions(input, &status, judged_phase(input, phase), runtime));
+    status.conditions = Some(conditions::conditions(input, &status, condition_phase(input, phase), runtime));
     status
 }
 
-/// The phase by which conditions are judged. It is told a little later that containers are done than it is known, and a pod
-/// that is deleted before all its containers ever ran has failed without any of them having done so.
-fn judged_phase(input: &Input<'_>, reported: Phase) -> Phase {
+/// The phase for computing conditions. The reported phase becomes final later than the containers, and a pod that is
+/// deleted before all its containers ran fails without any of them failing.
+fn condition_phase(input: &Input<'_>, reported: Phase) -> Phase {
     let Input { pod, previous, runtime, state, .. } = input;
-    match &state.ending {
-        None | Some(Ending::Finished) if !reported.is_final() => phase(pod, runtime, was_initialized(previous)),
-        Some(Ending::Deleted) if reported.is_final() => {
+    match &state.termination {
+        None | Some(Termination::Finished) if !reported.is_final() => phase(pod, runtime, was_initialized(previous)),
+        Some(Termination::Deleted) if reported.is_final() => {
             let known = previous.conditions.iter().flatten().find(|known| known.type_ == "ContainersReady");
-            let said = known.and_then(|known| known.reason.as_deref());
+            let reason = known.and_then(|known| known.reason.as_deref());
             let was_final = matches!(previous.phase.as_deref(), Some("Succeeded" | "Failed"));
-            let began = |name: &str| runtime.latest(name).is_some_and(|view| view.state == State::Exited);
-            // What was said once stays, as the containers may be gone by now.
-            let all_ended = match was_final {
-                true => said != Some("ContainersNotReady"),
-                false => pod::main_containers(pod).all(|container| began(&container.name)),
+            let exited = |name: &str| runtime.latest(name).is_some_and(|view| view.state == State::Exited);
+            // The reported reason is kept, as the containers may be gone by now.
+            let all_exited = match was_final {
+                true => reason != Some("ContainersNotReady"),
+                false => pod::main_containers(pod).all(|container| exited(&container.name)),
             };
-            if all_ended { reported } else { Phase::Pending }
+            if all_exited { reported } else { Phase::Pending }
         }
         _ => reported,
     }
 }
 
-/// All containers of the pod are stopped and removed, to begin anew in the same sandbox.
+/// All containers of the pod are being stopped and removed, to restart in the same sandbox.
 pub fn is_restarting_all(input: &Input<'_>) -> bool {
     may_restart_all(input.pod)
-        && input.state.ending.is_none()
+        && input.state.termination.is_none()
         && (restarts_all(input.pod, input.runtime)
             || input
                 .previous
@@ -113,7 +113,7 @@ pub fn is_restarting_all(input: &Input<'_>) -> bool {
                 .any(|known| known.type_ == conditions::ALL_RESTARTING && known.status == "True"))
 }
 
-/// Of a pod that was never let in only that is told; what others say of it stays.
+/// The status of a rejected pod: only the rejection, and what other components own.
 fn rejected(input: &Input<'_>, reason: &str, message: &str) -> PodStatus {
     let api = input.pod.status.clone().unwrap_or_default();
     PodStatus {
@@ -145,7 +145,7 @@ fn none_if_empty<T>(list: Vec<T>) -> Option<Vec<T>> {
     if list.is_empty() { None } else { Some(list) }
 }
 
-/// A phase once final stays; and it is final only when nothing runs any more.
+/// A final phase stays, and a phase is final only when nothing runs any more.
 fn reported_phase(input: &Input<'_>) -> Phase {
     let Input { pod, previous, runtime, state, plan, .. } = input;
     match previous.phase.as_deref() {
@@ -154,24 +154,24 @@ fn reported_phase(input: &Input<'_>) -> Phase {
         _ => {}
     }
     let by_containers = phase(pod, runtime, was_initialized(previous));
-    match &state.ending {
+    match &state.termination {
         None if by_containers.is_final() => running_or_pending(previous),
         None if by_containers == Phase::Pending && may_restart_all(pod) => running_or_pending(previous),
         None => by_containers,
-        Some(_) if !plan.ended => {
+        Some(_) if !plan.terminated => {
             if by_containers.is_final() {
                 running_or_pending(previous)
             } else {
                 by_containers
             }
         }
-        Some(Ending::Stopped { .. } | Ending::Rejected { .. }) => Phase::Failed,
-        Some(Ending::Finished) => by_containers,
-        Some(Ending::Deleted | Ending::Removed) => {
-            let all_well = pod::main_containers(pod).all(|container| {
+        Some(Termination::Stopped { .. } | Termination::Rejected { .. }) => Phase::Failed,
+        Some(Termination::Finished) => by_containers,
+        Some(Termination::Deleted | Termination::Removed) => {
+            let all_succeeded = pod::main_containers(pod).all(|container| {
                 runtime.latest(&container.name).is_some_and(|view| view.state == State::Exited && view.exit_code == 0)
             });
-            if all_well { Phase::Succeeded } else { Phase::Failed }
+            if all_succeeded { Phase::Succeeded } else { Phase::Failed }
         }
     }
 }
@@ -185,7 +185,7 @@ pub fn was_initialized(status: &PodStatus) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Initialized" && condition.status == "True")
 }
 
-/// The addresses of the sandbox, kept in the status after it has gone.
+/// The addresses of the sandbox, kept in the status after it is gone.
 fn addresses(input: &Input<'_>) -> Vec<String> {
     if pod::host_network(input.pod) {
         let known = input.runtime.current_sandbox().is_some() || input.previous.pod_ip.is_some();

@@ -1,4 +1,4 @@
-//! The difference between two statuses as a patch that leaves the words of others alone.
+//! Builds a status patch that leaves fields of other components unchanged.
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ pub fn differs(old: &PodStatus, new: &PodStatus) -> bool {
     old != new
 }
 
-/// A strategic merge patch: conditions are merged by type, addresses replaced as a whole, and what is gone is nulled. The
+/// A strategic merge patch: conditions are merged by type, address lists replaced, and removed fields set to null. The
 /// uid makes it fail on another pod of the same name.
 pub fn patch(pod: &Pod, old: &PodStatus, new: &PodStatus) -> Result<Value, serde_json::Error> {
     let (old, new) = (object(old)?, object(new)?);
@@ -38,7 +38,7 @@ fn object(status: &PodStatus) -> Result<Map<String, Value>, serde_json::Error> {
     }
 }
 
-/// Only those that changed, so that a condition another component has just written is not written back.
+/// Only changed conditions, so that a concurrent write of another component is not overwritten.
 fn changed_conditions(old: Option<&Value>, new: &Value) -> Value {
     let known: &[Value] = old.and_then(Value::as_array).map_or(&[], Vec::as_slice);
     let own =

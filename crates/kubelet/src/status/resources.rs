@@ -1,4 +1,4 @@
-//! The resources of a pod as a whole: what it was granted, and what holds for its containers together.
+//! The pod-level resources in the status: allocated and in effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +12,13 @@ use crate::worker::restart::Phase;
 
 type Amounts = BTreeMap<String, Quantity>;
 
-/// What the pod requests in all; none where it requests nothing.
+/// The pod's total requests; none if there are none.
 pub fn allocated(pod: &Pod) -> Option<Amounts> {
     Some(sum(pod, |resources| resources.requests.as_ref())).filter(|amounts| !amounts.is_empty())
 }
 
-/// When a pod ends, what held while it ran stays.
-pub fn told(pod: &Pod, previous: &PodStatus, phase: Phase) -> ResourceRequirements {
+/// The resources to report. A terminated pod keeps those it had while it ran.
+pub fn reported(pod: &Pod, previous: &PodStatus, phase: Phase) -> ResourceRequirements {
     let was = previous.phase.as_deref();
     match previous.resources.as_ref().filter(|_| matches!(was, Some("Succeeded" | "Failed"))) {
         Some(known) => known.clone(),
@@ -26,7 +26,7 @@ pub fn told(pod: &Pod, previous: &PodStatus, phase: Phase) -> ResourceRequiremen
     }
 }
 
-/// While the pod runs, what the kernel was told for all of its containers together; before and after, what they add up to.
+/// While the pod runs, the resources of its cgroup; before and after, the sum over its containers.
 fn of_pod(pod: &Pod, runs: bool) -> ResourceRequirements {
     let mut requests = sum(pod, |resources| resources.requests.as_ref());
     let mut limits = sum(pod, |resources| resources.limits.as_ref());
@@ -60,16 +60,16 @@ fn sum(pod: &Pod, list: fn(&ResourceRequirements) -> Option<&Amounts>) -> Amount
         let read = |amount: Amount| if is_cpu { amount.milli_value() } else { amount.value() };
         let overhead = spec.overhead.as_ref().and_then(|amounts| amounts.get(&name)).map(Amount::of).map_or(0, read);
         let total = match whole.and_then(|amounts| amounts.get(&name)) {
-            // As it was given: it may be smaller than what can be counted.
+            // Returned unchanged: it may be smaller than the unit of the sum.
             Some(amount) if overhead == 0 => return Some((name, amount.clone())),
             Some(amount) => read(Amount::of(amount)),
             None => combined(pod, |container| Some(own(container).map_or(0, read))).unwrap_or(0),
         };
-        let shown = match is_cpu {
+        let sum = match is_cpu {
             true => Amount::from_milli(total + overhead, format.format()),
             false => Amount::new(total + overhead, format.format()),
         };
-        Some((name, shown.to_api()))
+        Some((name, sum.to_api()))
     };
     names.into_iter().filter_map(amount).collect()
 }
@@ -104,10 +104,10 @@ mod tests {
         let granted = serde_json::to_value(allocated(&small)).expect("JSON");
         assert_eq!(granted, json!({ "cpu": "4m", "memory": "10m" }), "as it was given");
         let mut previous = PodStatus { phase: Some("Running".into()), ..Default::default() };
-        assert_eq!(told(&pod, &previous, Phase::Failed), of_pod(&pod, true));
+        assert_eq!(reported(&pod, &previous, Phase::Failed), of_pod(&pod, true));
         previous.phase = Some("Failed".into());
         previous.resources = Some(ResourceRequirements::default());
-        assert_eq!(told(&pod, &previous, Phase::Failed), ResourceRequirements::default());
+        assert_eq!(reported(&pod, &previous, Phase::Failed), ResourceRequirements::default());
         let empty: Pod = serde_json::from_value(json!({ "spec": { "containers": [{ "name": "a" }] } })).expect("a pod");
         assert_eq!(allocated(&empty), None);
         assert_eq!(serde_json::to_value(of_pod(&empty, true)).expect("JSON"), json!({}));

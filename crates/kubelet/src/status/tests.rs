@@ -92,13 +92,13 @@ fn a_container_that_backs_off_shows_its_last_end() {
 fn a_phase_is_final_only_when_all_is_over() {
     let pod = pod(json!({ "restartPolicy": "Never", "containers": [{ "name": "a" }] }));
     let done = runtime(vec![view("a", State::Exited, 0)]);
-    let mut state = WorkerState { ending: Some(Ending::Finished), ..Default::default() };
+    let mut state = WorkerState { termination: Some(Termination::Finished), ..Default::default() };
     assert_eq!(status(&pod, &done, &state, &Plan::default()).phase.as_deref(), Some("Pending"));
-    let over = Plan { ended: true, ..Default::default() };
+    let over = Plan { terminated: true, ..Default::default() };
     let finished = status(&pod, &done, &state, &over);
     assert_eq!(finished.phase.as_deref(), Some("Succeeded"));
     assert_eq!(condition(&finished, "Ready"), "False");
-    state.ending = Some(Ending::Stopped {
+    state.termination = Some(Termination::Stopped {
         reason: "Evicted".into(),
         message: "full".into(),
         grace: None,
@@ -112,9 +112,9 @@ fn a_phase_is_final_only_when_all_is_over() {
 #[test]
 fn of_a_pod_that_was_not_let_in_only_that_is_told() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
-    let ending = Ending::Rejected { reason: "NodeAffinity".into(), message: "no match".into() };
-    let state = WorkerState { ending: Some(ending), first_seen: Some(at(90)), ..Default::default() };
-    let told = status(&pod, &RuntimePod::default(), &state, &Plan { ended: true, ..Default::default() });
+    let termination = Termination::Rejected { reason: "NodeAffinity".into(), message: "no match".into() };
+    let state = WorkerState { termination: Some(termination), first_seen: Some(at(90)), ..Default::default() };
+    let told = status(&pod, &RuntimePod::default(), &state, &Plan { terminated: true, ..Default::default() });
     assert_eq!(
         serde_json::to_value(told).expect("JSON"),
         json!({ "phase": "Failed", "reason": "NodeAffinity", "message": "Pod was rejected: no match",
@@ -126,8 +126,8 @@ fn of_a_pod_that_was_not_let_in_only_that_is_told() {
 fn a_pod_that_is_deleted_before_it_ran_has_failed_without_its_containers() {
     let pod = pod(json!({ "initContainers": [{ "name": "i" }, { "name": "j" }],
         "containers": [{ "name": "a" }, { "name": "b" }] }));
-    let state = WorkerState { ending: Some(Ending::Deleted), ..Default::default() };
-    let plan = Plan { ended: true, ..Default::default() };
+    let state = WorkerState { termination: Some(Termination::Deleted), ..Default::default() };
+    let plan = Plan { terminated: true, ..Default::default() };
     let reason = |status: &PodStatus| {
         let found = status.conditions.iter().flatten().find(|known| known.type_ == "Ready").expect("a condition");
         found.reason.clone().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Writing the files of a volume so that whoever reads them sees either all old ones or all new ones.
+//! Writes the files of a volume atomically: readers see either all old files or all new ones.
 //!
 //! ```text
 //! volume/..2026_11_15_04_30_00.123456/name   the files themselves
@@ -24,8 +24,7 @@ pub struct File {
     pub owner: Option<u32>,
 }
 
-/// Names are paths within the volume and never lead out of it: the API allows no `..` in them, and a name that has one
-/// all the same is refused.
+/// Names are paths within the volume. The API allows no `..` in them, and a name that has one is rejected.
 pub fn write(
     volume: &Path,
     files: &BTreeMap<String, File>,
@@ -37,7 +36,7 @@ pub fn write(
     }
     let group = group.and_then(|group| u32::try_from(group).ok());
     private::create_all(volume).map_err(VolumeError::file(volume))?;
-    // In memory it looks like a file system of its own.
+    // In memory it has the mode of a separate tmpfs.
     let mode = 0o777 | if group.is_some() { 0o2000 } else { 0 } | if in_memory { 0o1000 } else { 0 };
     if let Some(group) = group {
         lchown(volume, None, Some(group)).map_err(VolumeError::file(volume))?;
@@ -50,10 +49,10 @@ pub fn write(
         return link_names(volume, files);
     }
     let new = format!("..{}", k8s_openapi::jiff::Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S.%f"));
-    let folder = volume.join(&new);
-    make_folder(&folder, group)?;
+    let directory = volume.join(&new);
+    create_directory(&directory, group)?;
     for (name, file) in files {
-        write_file(&folder, name, file, group)?;
+        write_file(&directory, name, file, group)?;
     }
     let next = volume.join("..data_tmp");
     remove_if_there(&next)?;
@@ -68,65 +67,65 @@ pub fn write(
     Ok(())
 }
 
-/// The folder that holds the present files. A link to anything but such a folder is not ours, and nothing behind it is
-/// compared or removed.
+/// The directory with the current files. A link to anything else is not ours, and its target is neither compared nor
+/// removed.
 fn current(volume: &Path) -> Option<PathBuf> {
     let target = std::fs::read_link(volume.join(DATA)).ok()?;
     let name = target.to_str().filter(|name| name.starts_with("..") && name.len() > 2 && !name.contains('/'))?;
-    let is_folder = std::fs::symlink_metadata(volume.join(name)).is_ok_and(|metadata| metadata.is_dir());
-    is_folder.then(|| PathBuf::from(name))
+    let is_directory = std::fs::symlink_metadata(volume.join(name)).is_ok_and(|metadata| metadata.is_dir());
+    is_directory.then(|| PathBuf::from(name))
 }
 
 fn is_unsafe(part: std::path::Component<'_>) -> bool {
     !matches!(part, std::path::Component::Normal(_) | std::path::Component::CurDir)
 }
 
-fn make_folder(folder: &Path, group: Option<u32>) -> Result<(), VolumeError> {
-    std::fs::create_dir_all(folder).map_err(VolumeError::file(folder))?;
+fn create_directory(directory: &Path, group: Option<u32>) -> Result<(), VolumeError> {
+    std::fs::create_dir_all(directory).map_err(VolumeError::file(directory))?;
     let mode = if group.is_some() { 0o2755 } else { 0o755 };
     if let Some(group) = group {
-        lchown(folder, None, Some(group)).map_err(VolumeError::file(folder))?;
+        lchown(directory, None, Some(group)).map_err(VolumeError::file(directory))?;
     }
-    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).map_err(VolumeError::file(folder))
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode)).map_err(VolumeError::file(directory))
 }
 
-fn write_file(folder: &Path, name: &str, file: &File, group: Option<u32>) -> Result<(), VolumeError> {
-    let path = folder.join(name);
-    let mut parent = folder.to_path_buf();
+fn write_file(directory: &Path, name: &str, file: &File, group: Option<u32>) -> Result<(), VolumeError> {
+    let path = directory.join(name);
+    let mut parent = directory.to_path_buf();
     for part in Path::new(name).parent().into_iter().flat_map(Path::iter) {
         parent.push(part);
         if !parent.is_dir() {
-            make_folder(&parent, group)?;
+            create_directory(&parent, group)?;
         }
     }
     std::fs::write(&path, &file.content).map_err(VolumeError::file(&path))?;
     if file.owner.is_some() || group.is_some() {
         lchown(&path, file.owner, group).map_err(VolumeError::file(&path))?;
     }
-    // The group must be able to read what was made for it.
+    // The group must be able to read the file.
     let mode = if group.is_some() { file.mode | 0o440 } else { file.mode };
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).map_err(VolumeError::file(&path))
 }
 
-/// The volume shows exactly these files already.
-fn holds(folder: &Path, files: &BTreeMap<String, File>) -> bool {
+/// Whether the volume already has exactly these files.
+fn holds(directory: &Path, files: &BTreeMap<String, File>) -> bool {
     let mut found = Vec::new();
-    if list(folder, Path::new(""), &mut found).is_err() || found.len() != files.len() {
+    if list(directory, Path::new(""), &mut found).is_err() || found.len() != files.len() {
         return false;
     }
     files.iter().all(|(name, file)| {
-        let path = folder.join(name);
+        let path = directory.join(name);
         let same_owner = |owner: u32| std::fs::metadata(&path).is_ok_and(|metadata| metadata.uid() == owner);
         std::fs::read(&path).is_ok_and(|content| content == file.content) && file.owner.is_none_or(same_owner)
     })
 }
 
-fn list(folder: &Path, below: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
-    for entry in std::fs::read_dir(folder.join(below))? {
+fn list(directory: &Path, below: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in std::fs::read_dir(directory.join(below))? {
         let entry = entry?;
         let name = below.join(entry.file_name());
         if entry.file_type()?.is_dir() {
-            list(folder, &name, found)?;
+            list(directory, &name, found)?;
         } else {
             found.push(name);
         }
@@ -134,7 +133,7 @@ fn list(folder: &Path, below: &Path, found: &mut Vec<PathBuf>) -> io::Result<()>
     Ok(())
 }
 
-fn first_part(name: &str) -> Option<PathBuf> {
+fn first_component(name: &str) -> Option<PathBuf> {
     let part = Path::new(name).components().find(|part| matches!(part, std::path::Component::Normal(_)))?;
     Some(PathBuf::from(part.as_os_str()))
 }
@@ -142,7 +141,7 @@ fn first_part(name: &str) -> Option<PathBuf> {
 fn link_names(volume: &Path, files: &BTreeMap<String, File>) -> Result<(), VolumeError> {
     for (name, file) in files {
         let owner = file.owner.filter(|_| !name.contains('/'));
-        let Some(name) = first_part(name) else { continue };
+        let Some(name) = first_component(name) else { continue };
         let link = volume.join(&name);
         let target = Path::new(DATA).join(&name);
         if std::fs::read_link(&link).is_ok_and(|known| known == target) {
@@ -158,10 +157,10 @@ fn link_names(volume: &Path, files: &BTreeMap<String, File>) -> Result<(), Volum
 }
 
 fn remove_other_names(volume: &Path, files: &BTreeMap<String, File>) -> Result<(), VolumeError> {
-    let wanted: std::collections::HashSet<PathBuf> = files.keys().filter_map(|name| first_part(name)).collect();
+    let desired: std::collections::HashSet<PathBuf> = files.keys().filter_map(|name| first_component(name)).collect();
     for entry in std::fs::read_dir(volume).map_err(VolumeError::file(volume))? {
         let name = PathBuf::from(entry.map_err(VolumeError::file(volume))?.file_name());
-        if !name.to_string_lossy().starts_with("..") && !wanted.contains(&name) {
+        if !name.to_string_lossy().starts_with("..") && !desired.contains(&name) {
             remove_if_there(&volume.join(name))?;
         }
     }
@@ -189,7 +188,7 @@ mod tests {
 
     fn shown(volume: &Path) -> Vec<String> {
         let mut names: Vec<String> = std::fs::read_dir(volume)
-            .expect("a folder")
+            .expect("a directory")
             .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
             .filter(|name| !name.starts_with("..2"))
             .collect();
@@ -199,8 +198,8 @@ mod tests {
 
     #[test]
     fn files_change_all_at_once() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let volume = folder.path().join("v");
+        let directory = tempfile::tempdir().expect("a directory");
+        let volume = directory.path().join("v");
         write(&volume, &files(&[("a", "1", 0o400), ("dir/b", "2", 0o644)]), None, false).expect("written");
         assert_eq!(shown(&volume), ["..data", "a", "dir"]);
         assert_eq!(std::fs::read_to_string(volume.join("dir/b")).expect("readable"), "2");
@@ -218,8 +217,8 @@ mod tests {
 
     #[test]
     fn an_update_removes_nothing_behind_a_planted_link() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (volume, host) = (folder.path().join("v"), folder.path().join("host"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (volume, host) = (directory.path().join("v"), directory.path().join("host"));
         std::fs::create_dir(&host).expect("made");
         for target in [host.clone(), PathBuf::from("../host"), PathBuf::from(".."), PathBuf::from("..planted")] {
             std::fs::write(host.join("a"), "host").expect("written");

@@ -1,4 +1,4 @@
-//! Claims, and the folders on this node that the volumes bound to them stand for.
+//! Resolves persistent volume claims to directories on this node.
 
 use std::path::PathBuf;
 
@@ -9,20 +9,20 @@ use super::{VolumeError, host_path};
 use crate::context::{Context, api_text};
 use crate::pod;
 
-pub struct Claimed {
+pub struct ResolvedClaim {
     pub path: PathBuf,
     pub read_only: bool,
-    /// The pod's group may take the volume over.
+    /// The pod's group may own the volume.
     pub owned_by_pod: bool,
 }
 
-pub async fn resolve(context: &Context, pod: &Pod, name: &str) -> Result<Claimed, VolumeError> {
+pub async fn resolve(context: &Context, pod: &Pod, name: &str) -> Result<ResolvedClaim, VolumeError> {
     let claim = read_claim(context, pod, name).await?;
-    folder_of(context, claim, name).await
+    directory_of(context, claim, name).await
 }
 
-/// A claim made for this pod alone must belong to it: another of the same name is not to be touched.
-pub async fn resolve_owned(context: &Context, pod: &Pod, name: &str) -> Result<Claimed, VolumeError> {
+/// Resolves the claim of an ephemeral volume, which this pod must own: another claim of the same name is not used.
+pub async fn resolve_owned(context: &Context, pod: &Pod, name: &str) -> Result<ResolvedClaim, VolumeError> {
     let claim = read_claim(context, pod, name).await?;
     let owners = claim.metadata.owner_references.iter().flatten();
     if !owners.into_iter().any(|owner| owner.controller == Some(true) && owner.uid == pod::uid(pod)) {
@@ -32,7 +32,7 @@ pub async fn resolve_owned(context: &Context, pod: &Pod, name: &str) -> Result<C
             pod::name(pod)
         )));
     }
-    folder_of(context, claim, name).await
+    directory_of(context, claim, name).await
 }
 
 async fn read_claim(context: &Context, pod: &Pod, name: &str) -> Result<PersistentVolumeClaim, VolumeError> {
@@ -45,7 +45,11 @@ async fn read_claim(context: &Context, pod: &Pod, name: &str) -> Result<Persiste
     Ok(claim)
 }
 
-async fn folder_of(context: &Context, claim: PersistentVolumeClaim, name: &str) -> Result<Claimed, VolumeError> {
+async fn directory_of(
+    context: &Context,
+    claim: PersistentVolumeClaim,
+    name: &str,
+) -> Result<ResolvedClaim, VolumeError> {
     let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
     let volume_name = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
     let Some(volume_name) = volume_name.filter(|_| bound) else {
@@ -61,14 +65,14 @@ async fn folder_of(context: &Context, claim: PersistentVolumeClaim, name: &str) 
     let read_only = !modes.is_empty() && modes.iter().all(|mode| *mode == "ReadOnlyMany");
     if let Some(source) = &spec.host_path {
         let path = host_path::check(&source.path, source.type_.as_deref().unwrap_or_default())?;
-        return Ok(Claimed { path, read_only, owned_by_pod: false });
+        return Ok(ResolvedClaim { path, read_only, owned_by_pod: false });
     }
     if let Some(source) = &spec.local {
         let path = PathBuf::from(&source.path);
         if !path.exists() {
             return Err(VolumeError::Path(format!("path \"{}\" does not exist", source.path)));
         }
-        return Ok(Claimed { path, read_only, owned_by_pod: true });
+        return Ok(ResolvedClaim { path, read_only, owned_by_pod: true });
     }
     Err(VolumeError::Unsupported { name: volume_name.to_string(), kind: "other than hostPath and local" })
 }

@@ -1,4 +1,4 @@
-//! What files a config map, secret, downward API or projected volume shows.
+//! Collects the files of config map, secret, downward API and projected volumes.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, VolumePr
 use k8s_openapi::jiff::Timestamp;
 
 use super::atomic::File;
-use super::{Mounting, VolumeError};
+use super::{VolumeError, VolumeMounter};
 use crate::container::env::{field_value, resource_value};
 use crate::objects::Kind;
 use crate::pod;
 
-pub struct Collected {
+pub struct VolumeFiles {
     pub kind: &'static str,
     pub files: BTreeMap<String, File>,
     pub renew_at: Option<Timestamp>,
@@ -20,26 +20,28 @@ pub struct Collected {
 const DEFAULT_MODE: i32 = 0o644;
 
 /// None when the volume is of another kind.
-pub async fn collect(mounting: &Mounting<'_>) -> Result<Option<Collected>, VolumeError> {
-    let volume = mounting.volume;
+pub async fn collect(mounter: &VolumeMounter<'_>) -> Result<Option<VolumeFiles>, VolumeError> {
+    let volume = mounter.volume;
     let mut files = BTreeMap::new();
     let mut renew_at = None;
     let kind = if let Some(source) = &volume.config_map {
-        let wanted = Wanted { items: source.items.as_deref(), optional: source.optional, mode: source.default_mode };
-        keys(mounting, Kind::ConfigMap, &source.name, &wanted, &mut files).await?;
+        let selection =
+            KeySelection { items: source.items.as_deref(), optional: source.optional, mode: source.default_mode };
+        keys(mounter, Kind::ConfigMap, &source.name, &selection, &mut files).await?;
         "configmap"
     } else if let Some(source) = &volume.secret {
         let name = source.secret_name.as_deref().unwrap_or_default();
-        let wanted = Wanted { items: source.items.as_deref(), optional: source.optional, mode: source.default_mode };
-        keys(mounting, Kind::Secret, name, &wanted, &mut files).await?;
+        let selection =
+            KeySelection { items: source.items.as_deref(), optional: source.optional, mode: source.default_mode };
+        keys(mounter, Kind::Secret, name, &selection, &mut files).await?;
         "secret"
     } else if let Some(source) = &volume.downward_api {
-        fields(mounting, source.items.as_deref(), source.default_mode, &mut files)?;
+        fields(mounter, source.items.as_deref(), source.default_mode, &mut files)?;
         "downward-api"
     } else if let Some(source) = &volume.projected {
         let mut failures = Vec::new();
-        for part in source.sources.iter().flatten() {
-            match project(mounting, part, source.default_mode, &mut files).await {
+        for projection in source.sources.iter().flatten() {
+            match project(mounter, projection, source.default_mode, &mut files).await {
                 Ok(renew) => renew_at = [renew_at, renew].into_iter().flatten().min(),
                 Err(error) => failures.push(error),
             }
@@ -56,52 +58,52 @@ pub async fn collect(mounting: &Mounting<'_>) -> Result<Option<Collected>, Volum
     } else {
         return Ok(None);
     };
-    Ok(Some(Collected { kind, files, renew_at }))
+    Ok(Some(VolumeFiles { kind, files, renew_at }))
 }
 
-struct Wanted<'a> {
+struct KeySelection<'a> {
     items: Option<&'a [KeyToPath]>,
     optional: Option<bool>,
     mode: Option<i32>,
 }
 
 async fn project(
-    mounting: &Mounting<'_>,
-    part: &VolumeProjection,
+    mounter: &VolumeMounter<'_>,
+    projection: &VolumeProjection,
     mode: Option<i32>,
     files: &mut BTreeMap<String, File>,
 ) -> Result<Option<Timestamp>, VolumeError> {
-    if let Some(source) = &part.config_map {
-        let wanted = Wanted { items: source.items.as_deref(), optional: source.optional, mode };
-        keys(mounting, Kind::ConfigMap, &source.name, &wanted, files).await?;
+    if let Some(source) = &projection.config_map {
+        let selection = KeySelection { items: source.items.as_deref(), optional: source.optional, mode };
+        keys(mounter, Kind::ConfigMap, &source.name, &selection, files).await?;
     }
-    if let Some(source) = &part.secret {
-        let wanted = Wanted { items: source.items.as_deref(), optional: source.optional, mode };
-        keys(mounting, Kind::Secret, &source.name, &wanted, files).await?;
+    if let Some(source) = &projection.secret {
+        let selection = KeySelection { items: source.items.as_deref(), optional: source.optional, mode };
+        keys(mounter, Kind::Secret, &source.name, &selection, files).await?;
     }
-    if let Some(source) = &part.downward_api {
-        fields(mounting, source.items.as_deref(), mode, files)?;
+    if let Some(source) = &projection.downward_api {
+        fields(mounter, source.items.as_deref(), mode, files)?;
     }
-    if let Some(source) = &part.cluster_trust_bundle {
-        let content = super::tokens::trust_bundle(mounting.context, source).await?;
-        files.insert(source.path.clone(), for_the_user(mounting, file(content.into_bytes(), None, mode)));
+    if let Some(source) = &projection.cluster_trust_bundle {
+        let content = super::tokens::trust_bundle(mounter.context, source).await?;
+        files.insert(source.path.clone(), for_the_user(mounter, file(content.into_bytes(), None, mode)));
     }
-    if let Some(source) = &part.service_account_token {
+    if let Some(source) = &projection.service_account_token {
         let audience = source.audience.as_deref().unwrap_or_default();
-        let tokens = &mounting.context.tokens;
-        let token = tokens.get(mounting.pod, audience, source.expiration_seconds.unwrap_or(3600)).await?;
+        let tokens = &mounter.context.tokens;
+        let token = tokens.get(mounter.pod, audience, source.expiration_seconds.unwrap_or(3600)).await?;
         let content = file(token.value.clone().into_bytes(), None, mode);
-        files.insert(source.path.clone(), for_the_user(mounting, content));
+        files.insert(source.path.clone(), for_the_user(mounter, content));
         return Ok(Some(token.renew_at));
     }
     Ok(None)
 }
 
-/// A token is for the pod's user alone: if all containers run as one user, that user owns the file; with a group for
-/// volumes the group may read it; otherwise, nobody being known, everyone inside may.
-fn for_the_user(mounting: &Mounting<'_>, file: File) -> File {
-    let owner = only_user(mounting.pod);
-    let mode = if owner.is_some() || mounting.group().is_some() { 0o600 } else { file.mode };
+/// Restricts a token to the pod's user: if all containers run as one user, that user owns the file; with an `fsGroup`
+/// the group may read it; otherwise every user in the pod may.
+fn for_the_user(mounter: &VolumeMounter<'_>, file: File) -> File {
+    let owner = only_user(mounter.pod);
+    let mode = if owner.is_some() || mounter.group().is_some() { 0o600 } else { file.mode };
     File { mode, owner, ..file }
 }
 
@@ -122,30 +124,30 @@ fn file(content: Vec<u8>, own: Option<i32>, default: Option<i32>) -> File {
 }
 
 async fn keys(
-    mounting: &Mounting<'_>,
+    mounter: &VolumeMounter<'_>,
     kind: Kind,
     name: &str,
-    wanted: &Wanted<'_>,
+    selection: &KeySelection<'_>,
     files: &mut BTreeMap<String, File>,
 ) -> Result<(), VolumeError> {
-    let optional = wanted.optional == Some(true);
-    let Some(object) = mounting.objects.get(kind, pod::namespace(mounting.pod), name).await? else {
+    let optional = selection.optional == Some(true);
+    let Some(object) = mounter.objects.get(kind, pod::namespace(mounter.pod), name).await? else {
         if optional {
             return Ok(());
         }
         return Err(VolumeError::Missing { kind: kind.lower(), name: name.to_string() });
     };
-    match wanted.items.filter(|items| !items.is_empty()) {
+    match selection.items.filter(|items| !items.is_empty()) {
         None => {
             for (key, content) in object.data.iter().chain(&object.binary) {
-                files.insert(key.clone(), file(content.clone(), None, wanted.mode));
+                files.insert(key.clone(), file(content.clone(), None, selection.mode));
             }
         }
         Some(items) => {
             for item in items {
                 match object.data.get(&item.key).or_else(|| object.binary.get(&item.key)) {
                     Some(content) => {
-                        files.insert(item.path.clone(), file(content.clone(), item.mode, wanted.mode));
+                        files.insert(item.path.clone(), file(content.clone(), item.mode, selection.mode));
                     }
                     None if optional => {}
                     None if kind == Kind::ConfigMap => return Err(VolumeError::MissingConfig(item.key.clone())),
@@ -158,16 +160,16 @@ async fn keys(
 }
 
 fn fields(
-    mounting: &Mounting<'_>,
+    mounter: &VolumeMounter<'_>,
     items: Option<&[DownwardAPIVolumeFile]>,
     mode: Option<i32>,
     files: &mut BTreeMap<String, File>,
 ) -> Result<(), VolumeError> {
     for item in items.into_iter().flatten() {
         let text = if let Some(field) = &item.field_ref {
-            field_value(mounting.pod, &field.field_path, mounting.surroundings)?
+            field_value(mounter.pod, &field.field_path, mounter.downward)?
         } else if let Some(resource) = &item.resource_field_ref {
-            resource_value(mounting.pod, None, resource, mounting.surroundings)?
+            resource_value(mounter.pod, None, resource, mounter.downward)?
         } else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! Space that lives as long as its pod, on disk or in memory.
+//! `emptyDir` volumes, on disk or in memory, which exist as long as their pod.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,8 +10,8 @@ use nix::mount::MsFlags;
 use super::{VolumeError, mount, ownership};
 use crate::private;
 
-/// `memory_limit` bounds what a volume in memory may take.
-pub fn make(
+/// Creates the volume. `memory_limit` limits the size of a volume in memory.
+pub fn create(
     path: &Path,
     source: &EmptyDirVolumeSource,
     group: Option<i64>,
@@ -34,11 +34,11 @@ pub fn make(
         }
         _ => {}
     }
-    // A file system in memory begins as shared ones do: everyone may write, and remove what is theirs.
+    // A tmpfs has the mode of /tmp: everyone may write, and remove their own files.
     let mode = if source.medium.as_deref() == Some("Memory") { 0o1777 } else { 0o777 };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(VolumeError::file(path))?;
     if let Some(group) = group {
-        ownership::give_to_group(path, group, true)?;
+        ownership::apply_group(path, group, true)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A path of the node, checked to be what the pod says it is.
+//! `hostPath` volumes: checks that the path has the type that the pod specifies.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -46,9 +46,9 @@ mod tests {
 
     #[test]
     fn types_are_checked_and_made() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("file");
-        let directory = folder.path().join("a/b");
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("file");
+        let directory = directory.path().join("a/b");
         let cases = [
             (&file, "File", false),
             (&file, "FileOrCreate", true),

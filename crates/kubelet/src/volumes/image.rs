@@ -1,4 +1,4 @@
-//! Images as volumes.
+//! Image volumes.
 
 use std::path::{Path, PathBuf};
 
@@ -6,57 +6,58 @@ use k8s_openapi::api::core::v1::{Container, ImageVolumeSource, Pod};
 
 use super::{Mounted, VolumeError, mount};
 use crate::context::Context;
-use crate::objects::Interest;
+use crate::objects::Subscription;
 use crate::private;
 use crate::settings::Settings;
 
-/// The kind under which such a volume lies in the pod's folder.
+/// The volume kind in the path below the pod's directory.
 pub const KIND: &str = "image";
 
-/// Makes the image present. A runtime that can mount images into containers does so itself; for an older containerd the
-/// image is mounted on the node, and containers get that folder.
+/// Pulls the image. A newer runtime mounts it into containers itself; for an older containerd it is mounted on the
+/// node, and containers get that directory.
 pub async fn mount(
     context: &Context,
     pod: &Pod,
-    objects: &Interest,
+    objects: &Subscription,
     name: &str,
     source: &ImageVolumeSource,
     target: PathBuf,
 ) -> Result<Mounted, VolumeError> {
     let reference = source.reference.clone().unwrap_or_default();
-    let stand_in = Container {
+    let container = Container {
         name: name.to_string(),
         image: Some(reference.clone()),
         image_pull_policy: source.pull_policy.clone(),
         ..Default::default()
     };
-    let image = context.images.ensure_for_volume(context, pod, &stand_in, objects).await.map_err(VolumeError::Image)?;
+    let image =
+        context.images.ensure_for_volume(context, pod, &container, objects).await.map_err(VolumeError::Image)?;
     if context.runtime_name != "containerd" || mounts_images(&context.runtime_version) {
         return Ok(Mounted { path: PathBuf::new(), read_only: true, relabel: false, image: Some(reference) });
     }
     if !mount::is_mount_point(&target) {
         private::create_all(&target).map_err(VolumeError::file(&target))?;
         let name = image.repo_tags.first().or(image.repo_digests.first()).cloned().unwrap_or(reference);
-        let (socket, folder) = (context.runtime.socket().to_path_buf(), target.clone());
-        let work = tokio::task::spawn_blocking(move || knarr_cri::containerd::mount_image(&socket, &name, &folder));
+        let (socket, directory) = (context.runtime.socket().to_path_buf(), target.clone());
+        let work = tokio::task::spawn_blocking(move || knarr_cri::containerd::mount_image(&socket, &name, &directory));
         let mounted = work.await.map_err(|error| VolumeError::Image(error.to_string()))?;
         mounted.map_err(|error| VolumeError::Image(error.to_string()))?;
     }
     Ok(Mounted { path: target, read_only: true, relabel: false, image: None })
 }
 
-/// Gives back what mounted images hold in the runtime.
+/// Unmounts the images of a pod and releases their snapshots in the runtime.
 pub fn unmount_all(settings: &Settings, pod_directory: &Path) {
     let socket = settings.runtime_endpoint.strip_prefix("unix://").unwrap_or(&settings.runtime_endpoint).to_string();
-    let folder = pod_directory.join("volumes").join(format!("kubernetes.io~{KIND}"));
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+    let directory = pod_directory.join("volumes").join(format!("kubernetes.io~{KIND}"));
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         if let Err(error) = knarr_cri::containerd::unmount_image(Path::new(&socket), &entry.path()) {
-            tracing::warn!(%error, volume = %entry.path().display(), "a mounted image can't be given back");
+            tracing::warn!(%error, volume = %entry.path().display(), "cannot unmount an image");
         }
     }
 }
 
-/// containerd does from 2.1 on.
+/// Whether this version of containerd mounts images: since 2.1.
 fn mounts_images(version: &str) -> bool {
     let mut numbers = version.trim_start_matches('v').split(['.', '~', '-', '+']).map(|part| part.parse::<u32>());
     matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (2, 1))

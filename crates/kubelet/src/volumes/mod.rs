@@ -1,7 +1,6 @@
-//! The volumes of a pod: made before its containers start, kept up to date while they run, and taken away after them.
-//!
-//! Everything of a pod lies under its own folder. What holds secrets lies on a file system in memory that all pods share,
-//! so that no secret reaches the disk and a node with a hundred pods needs one mount for it instead of a hundred.
+//! The volumes of a pod: created before its containers start, updated while they run, and removed after them. Each pod
+//! has its own directory. Secrets are on a tmpfs that all pods share, so that no secret reaches the disk and a node
+//! with a hundred pods needs one mount for it instead of a hundred.
 
 mod atomic;
 mod claim;
@@ -25,13 +24,13 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use k8s_openapi::jiff::Timestamp;
 use nix::mount::MsFlags;
 
-use crate::container::env::{EnvError, Surroundings};
+use crate::container::env::{DownwardContext, EnvError};
 use crate::context::Context;
-use crate::objects::{Interest, ObjectError};
+use crate::journey_events;
+use crate::objects::{ObjectError, Subscription};
 use crate::pod;
 use crate::private;
 use crate::settings::Settings;
-use crate::journey_events;
 use crate::tree;
 
 #[derive(Debug, thiserror::Error)]
@@ -78,8 +77,8 @@ impl VolumeError {
 }
 
 impl VolumeError {
-    /// What the event says of a volume that is not there yet.
-    pub fn told_of(&self, pod: &Pod, name: &str) -> String {
+    /// The event message for a volume that cannot be mounted.
+    pub fn event_message(&self, pod: &Pod, name: &str) -> String {
         match self {
             Self::NoClaim(claim) => format!(
                 "Unable to attach or mount volumes: unmounted volumes=[{name}], unattached volumes=[], failed to process \
@@ -96,31 +95,31 @@ impl VolumeError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
     pub path: PathBuf,
-    /// Holds whatever the container asks for.
+    /// Read-only whatever the container requests.
     pub read_only: bool,
-    /// Relabelled for the pod where SELinux is on.
+    /// Relabelled for the pod if SELinux is enabled.
     pub relabel: bool,
-    /// An image to be mounted by the runtime itself.
+    /// An image that the runtime mounts itself.
     pub image: Option<String>,
 }
 
-/// All volumes of a pod, and the moment the first of its tokens should be renewed.
+/// All volumes of a pod, and when the first of its tokens must be renewed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountedVolumes {
     pub volumes: HashMap<String, Mounted>,
     pub renew_at: Option<Timestamp>,
 }
 
-/// The folder on the file system in memory.
+/// The mount point of the shared tmpfs.
 pub fn memory_directory(settings: &Settings) -> PathBuf {
     settings.root.join("memory")
 }
 
-/// To be called once before any pod.
+/// Prepares the directories. Call this once before any pod is mounted.
 pub fn prepare(settings: &Settings) -> Result<(), VolumeError> {
     let memory = memory_directory(settings);
-    for folder in [&settings.root, &settings.root.join("pods"), &memory] {
-        private::close(folder).map_err(VolumeError::file(folder))?;
+    for directory in [&settings.root, &settings.root.join("pods"), &memory] {
+        private::close(directory).map_err(VolumeError::file(directory))?;
     }
     private::create_all(&settings.log_root).map_err(VolumeError::file(&settings.log_root))?;
     share(settings)?;
@@ -130,24 +129,24 @@ pub fn prepare(settings: &Settings) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// Lets mounts go to and from containers below the folders in which volume plugins mount. What an earlier life mounted
-/// there stays as it is: it would be there twice.
+/// Enables mount propagation to and from containers below the volume directories. Skips directories with mounts of a
+/// previous process, which would be duplicated.
 fn share(settings: &Settings) -> Result<(), VolumeError> {
-    for folder in [&settings.root, &settings.plugin_root] {
-        private::create_all(folder).map_err(VolumeError::file(folder))?;
-        if mounts_below(folder).iter().all(|point| point == folder) {
-            mount::share(folder)?;
+    for directory in [&settings.root, &settings.plugin_root] {
+        private::create_all(directory).map_err(VolumeError::file(directory))?;
+        if mounts_below(directory).iter().all(|point| point == directory) {
+            mount::share(directory)?;
         }
     }
     Ok(())
 }
 
-/// Makes all volumes, or brings them up to date: what is right already stays untouched. All that fail are told of.
+/// Creates or updates all volumes; correct ones stay unchanged. Returns all failures.
 pub async fn mount_all(
     context: &Context,
     pod: &Pod,
-    surroundings: &Surroundings,
-    objects: &Interest,
+    downward: &DownwardContext,
+    objects: &Subscription,
 ) -> Result<MountedVolumes, Vec<(String, VolumeError)>> {
     let mut mounted = MountedVolumes::default();
     let mut failed = Vec::new();
@@ -156,12 +155,12 @@ pub async fn mount_all(
         if !used.contains(volume.name.as_str()) {
             continue;
         }
-        let one = Mounting { context, pod, surroundings, objects, volume };
+        let mounter = VolumeMounter { context, pod, downward, objects, volume };
         let step = journey_events::volume(pod, volume);
-        let begun = std::time::Instant::now();
-        let mount = one.mount().await;
+        let started = std::time::Instant::now();
+        let mount = mounter.mount().await;
         journey_events::outcome(&step, &mount);
-        one.measure(begun.elapsed(), mount.is_ok());
+        mounter.measure(started.elapsed(), mount.is_ok());
         drop(step);
         match mount {
             Ok((result, renew_at)) => {
@@ -174,7 +173,7 @@ pub async fn mount_all(
     if failed.is_empty() { Ok(mounted) } else { Err(failed) }
 }
 
-/// Volumes no container mounts are not made.
+/// The names of volumes that a container uses. Others are not created.
 fn used_names(pod: &Pod) -> std::collections::HashSet<&str> {
     let spec = pod::spec(pod);
     let plain = spec.init_containers.iter().flatten().chain(&spec.containers);
@@ -193,21 +192,21 @@ fn used_names(pod: &Pod) -> std::collections::HashSet<&str> {
         .collect()
 }
 
-struct Mounting<'a> {
+struct VolumeMounter<'a> {
     context: &'a Context,
     pod: &'a Pod,
-    surroundings: &'a Surroundings,
-    objects: &'a Interest,
+    downward: &'a DownwardContext,
+    objects: &'a Subscription,
     volume: &'a Volume,
 }
 
-impl Mounting<'_> {
+impl VolumeMounter<'_> {
     async fn mount(&self) -> Result<(Mounted, Option<Timestamp>), VolumeError> {
         let volume = self.volume;
         let writable = |path: PathBuf| Mounted { path, read_only: false, relabel: true, image: None };
         if let Some(source) = &volume.empty_dir {
             let path = self.directory("empty-dir");
-            empty_dir::make(&path, source, self.group(), self.context.memory_for(self.pod))?;
+            empty_dir::create(&path, source, self.group(), self.context.memory_for(self.pod))?;
             return Ok((writable(path), None));
         }
         if let Some(source) = &volume.host_path {
@@ -239,7 +238,7 @@ impl Mounting<'_> {
         Err(unsupported(volume))
     }
 
-    /// How long a volume took, and what became of it.
+    /// Records the duration and outcome of a mount.
     fn measure(&self, took: std::time::Duration, succeeded: bool) {
         let metrics = &self.context.metrics;
         let plugin = plugin_name(self.volume);
@@ -266,7 +265,7 @@ impl Mounting<'_> {
 
     fn mount_claimed(
         &self,
-        claimed: claim::Claimed,
+        claimed: claim::ResolvedClaim,
         read_only: bool,
     ) -> Result<(Mounted, Option<Timestamp>), VolumeError> {
         if claimed.owned_by_pod
@@ -274,7 +273,7 @@ impl Mounting<'_> {
             && let Some(group) = self.group()
         {
             let always = self.change_policy() != Some("OnRootMismatch");
-            ownership::give_to_group(&claimed.path, group, always)?;
+            ownership::apply_group(&claimed.path, group, always)?;
         }
         let read_only = read_only || claimed.read_only;
         Ok((Mounted { path: claimed.path, read_only, relabel: true, image: None }, None))
@@ -294,7 +293,7 @@ impl Mounting<'_> {
     }
 
     fn content_directory(&self, kind: &str) -> PathBuf {
-        // A container that was started by an older version has the folder on disk mounted.
+        // A container that an older version started has the directory on disk mounted.
         let on_disk = kind == "downward-api" && self.directory(kind).exists();
         if matches!(kind, "secret" | "projected" | "downward-api") && !on_disk {
             return memory_directory(&self.context.settings).join(pod::uid(self.pod)).join(&self.volume.name);
@@ -303,7 +302,7 @@ impl Mounting<'_> {
     }
 }
 
-/// What metrics call the kind of a volume.
+/// The plugin label of a volume in metrics.
 pub fn plugin_name(volume: &Volume) -> &'static str {
     [
         (volume.config_map.is_some(), "kubernetes.io/configmap"),
@@ -320,7 +319,7 @@ pub fn plugin_name(volume: &Volume) -> &'static str {
     .map_or("unknown", |(_, name)| name)
 }
 
-/// Repositories are never cloned: what a pod's author names could be any of the node, or run its hooks here.
+/// Git repositories are never cloned: a URL could name a local path of the node, or run hooks here.
 fn unsupported(volume: &Volume) -> VolumeError {
     match volume.git_repo {
         Some(_) => VolumeError::GitRepo,
@@ -340,7 +339,7 @@ fn kind_of(volume: &Volume) -> &'static str {
     }
 }
 
-/// Takes away everything of a pod: mounts first, and files only where no mount is left that could lead elsewhere.
+/// Removes everything of a pod: mounts first, and files only when no mount is left below.
 pub fn remove_all(settings: &Settings, uid: &str) -> Result<(), VolumeError> {
     let directory = settings.pod_directory(uid);
     let memory = memory_directory(settings).join(uid);
@@ -350,17 +349,17 @@ pub fn remove_all(settings: &Settings, uid: &str) -> Result<(), VolumeError> {
             unmount(&point)?;
         }
     }
-    for folder in [directory, memory] {
-        tree::remove(&folder).map_err(VolumeError::file(&folder))?;
+    for directory in [directory, memory] {
+        tree::remove(&directory).map_err(VolumeError::file(&directory))?;
     }
     Ok(())
 }
 
-/// The uids of pods that left folders behind.
-pub fn pods_with_folders(settings: &Settings) -> Vec<String> {
+/// The uids of pods that have directories.
+pub fn pods_with_directories(settings: &Settings) -> Vec<String> {
     let mut found = std::collections::BTreeSet::new();
-    for folder in [settings.root.join("pods"), memory_directory(settings)] {
-        let Ok(entries) = std::fs::read_dir(folder) else { continue };
+    for directory in [settings.root.join("pods"), memory_directory(settings)] {
+        let Ok(entries) = std::fs::read_dir(directory) else { continue };
         found.extend(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()));
     }
     found.into_iter().collect()
@@ -385,20 +384,20 @@ mod tests {
 
     #[test]
     fn other_users_of_the_host_do_not_reach_volumes() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let root = folder.path().join("kubelet");
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = directory.path().join("kubelet");
         let pods = root.join("pods");
         std::fs::create_dir_all(&pods).expect("made");
         for open in [&root, &pods] {
             std::fs::set_permissions(open, PermissionsExt::from_mode(0o755)).expect("set");
         }
         let mut settings = Settings::new("n", &root, "/run/x.sock".into());
-        settings.log_root = folder.path().join("logs");
-        settings.plugin_root = folder.path().join("plugins");
+        settings.log_root = directory.path().join("logs");
+        settings.plugin_root = directory.path().join("plugins");
         let prepared = prepare(&settings);
         let modes = [&root, &pods, &settings.log_root]
             .map(|path| std::fs::metadata(path).map(|found| found.permissions().mode() & 0o7777));
-        for point in mounts_below(folder.path()) {
+        for point in mounts_below(directory.path()) {
             unmount(&point).expect("unmounted");
         }
         prepared.expect("prepared");

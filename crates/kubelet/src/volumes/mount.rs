@@ -1,4 +1,4 @@
-//! Mounts and what the kernel says about them.
+//! Mount operations and the kernel's mount table.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,16 +7,16 @@ use nix::mount::{MntFlags, MsFlags, umount2};
 
 use super::VolumeError;
 
-/// A file system in memory, which is kept out of swap where the kernel can do that.
+/// Mounts a tmpfs, without swap if the kernel supports that.
 pub fn tmpfs(path: &Path, options: &str, flags: MsFlags) -> Result<(), VolumeError> {
-    // A kernel that can't complains in its log, so it is asked once.
-    static CAN_KEEP: AtomicBool = AtomicBool::new(true);
+    // A kernel without `noswap` logs an error, so it is tried once.
+    static SUPPORTS_NOSWAP: AtomicBool = AtomicBool::new(true);
     let mount = |options: &str| nix::mount::mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
-    let kept = if options.is_empty() { "noswap".to_string() } else { format!("{options},noswap") };
-    let mounted = match CAN_KEEP.load(Ordering::Relaxed) {
-        true => match mount(&kept) {
+    let with_noswap = if options.is_empty() { "noswap".to_string() } else { format!("{options},noswap") };
+    let mounted = match SUPPORTS_NOSWAP.load(Ordering::Relaxed) {
+        true => match mount(&with_noswap) {
             Err(nix::Error::EINVAL | nix::Error::EPERM) => {
-                mount(options).inspect(|()| CAN_KEEP.store(false, Ordering::Relaxed))
+                mount(options).inspect(|()| SUPPORTS_NOSWAP.store(false, Ordering::Relaxed))
             }
             other => other,
         },
@@ -35,7 +35,7 @@ pub fn bind(from: &Path, to: &Path) -> Result<(), VolumeError> {
         .map_err(|source| VolumeError::Mount { path: to.to_path_buf(), source })
 }
 
-/// Gone even if a process still has it open: the mount disappears now, its resources when the last user lets go.
+/// Detaches a mount even if a process still uses it: its resources are freed with the last user.
 pub fn unmount(path: &Path) -> Result<(), VolumeError> {
     match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
         Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT) => Ok(()),
@@ -43,8 +43,8 @@ pub fn unmount(path: &Path) -> Result<(), VolumeError> {
     }
 }
 
-/// Makes what is mounted below a folder seen by containers, and what they mount there seen by the node, where they ask for
-/// that. Hosts whose mounts are private need it; on others nothing changes.
+/// Makes a directory's mount shared, so that containers can propagate mounts to and from it. Needed on hosts with
+/// private mounts only.
 pub fn share(path: &Path) -> Result<(), VolumeError> {
     let real = path.canonicalize().map_err(VolumeError::file(path))?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -59,7 +59,7 @@ pub fn share(path: &Path) -> Result<(), VolumeError> {
     nix::mount::mount(None::<&str>, &real, None::<&str>, flags, None::<&str>).map_err(failed)
 }
 
-/// Whether the mount that holds a path passes on what is mounted in it. The optional fields come before the dash.
+/// Whether the mount that contains a path is shared. The optional fields come before the dash.
 fn is_shared(mounts: &str, path: &Path) -> bool {
     let holding = mounts.lines().filter_map(|line| {
         let (fields, _) = line.split_once(" - ")?;
@@ -67,7 +67,7 @@ fn is_shared(mounts: &str, path: &Path) -> bool {
         let is_shared = fields.split(' ').skip(6).any(|field| field.starts_with("shared:"));
         path.starts_with(&point).then(|| (point.components().count(), is_shared))
     });
-    // Of several at one place the last one is on top.
+    // Of several mounts at one point the last one is on top.
     holding.max_by_key(|(depth, _)| *depth).is_some_and(|(_, is_shared)| is_shared)
 }
 
@@ -76,8 +76,8 @@ pub fn is_mount_point(path: &Path) -> bool {
 }
 
 /// Deepest first, so that they can be unmounted in this order.
-pub fn mounts_below(folder: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = mount_points().into_iter().filter(|point| point.starts_with(folder)).collect();
+pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = mount_points().into_iter().filter(|point| point.starts_with(directory)).collect();
     found.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
     found
 }
@@ -87,7 +87,7 @@ fn mount_points() -> Vec<PathBuf> {
     text.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point))).collect()
 }
 
-/// Blanks and the like are written as octal numbers.
+/// Decodes octal escapes of blanks and other special characters.
 fn unescape(text: &str) -> String {
     let mut result = Vec::with_capacity(text.len());
     let bytes = text.as_bytes();
@@ -126,8 +126,8 @@ mod tests {
 
     #[test]
     fn a_folder_is_shared_once() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().canonicalize().expect("a path");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().canonicalize().expect("a path");
         let points = || mount_points().into_iter().filter(|point| *point == path).count();
         share(&path).expect("shared");
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");

@@ -1,7 +1,5 @@
-//! Giving a volume to the pod's group.
-//!
-//! Other pods may use the volume at the same time: what is changed is changed through its descriptor, so that nobody can
-//! put a link to a file of the host in its place.
+//! Sets the group ownership of a volume (`fsGroup`). Other pods may use the volume at the same time: files are changed
+//! through their descriptors, so that no link to a file of the host can be put in their place.
 
 use std::fs::{DirEntry, Metadata, Permissions};
 use std::io;
@@ -16,46 +14,46 @@ use nix::unistd::Gid;
 use super::VolumeError;
 use crate::{beneath, tree};
 
-/// The group may read and write all, may enter folders, and new files inherit it. Unless `always`, a root that is right
-/// already says that the rest is.
-pub fn give_to_group(root: &Path, group: i64, always: bool) -> Result<(), VolumeError> {
+/// The group may read and write everything, and new files inherit it. Unless `always`, a correct root means that the
+/// rest is correct.
+pub fn apply_group(root: &Path, group: i64, always: bool) -> Result<(), VolumeError> {
     let Ok(group) = u32::try_from(group) else { return Ok(()) };
     let metadata = std::fs::symlink_metadata(root).map_err(VolumeError::file(root))?;
-    if !always && metadata.gid() == group && has_mode(&metadata, wanted_mode(&metadata)) {
+    if !always && metadata.gid() == group && has_mode(&metadata, group_mode(&metadata)) {
         return Ok(());
     }
     if metadata.is_dir() {
-        tree::walk(root, &mut Give(group)).map_err(VolumeError::file(root))?;
+        tree::walk(root, &mut GroupOwnership(group)).map_err(VolumeError::file(root))?;
     }
-    // The root comes last, as it tells that the rest is done.
+    // The root comes last, as it marks that the rest is done.
     let opened = nix::fcntl::open(root, REFERENCE, Mode::empty()).map_err(io::Error::from);
-    opened.and_then(|opened| give(&opened, group)).map_err(VolumeError::file(root))
+    opened.and_then(|opened| set_group(&opened, group)).map_err(VolumeError::file(root))
 }
 
 const REFERENCE: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-struct Give(u32);
+struct GroupOwnership(u32);
 
-impl tree::Visitor for Give {
+impl tree::Visitor for GroupOwnership {
     fn enter(&mut self, directory: &OwnedFd, entry: &DirEntry, _metadata: &Metadata) -> io::Result<()> {
         match nix::fcntl::openat(directory, entry.file_name().as_os_str(), REFERENCE, Mode::empty()) {
-            Ok(opened) => give(&opened, self.0),
+            Ok(opened) => set_group(&opened, self.0),
             Err(nix::Error::ENOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-fn give(opened: &OwnedFd, group: u32) -> io::Result<()> {
+fn set_group(opened: &OwnedFd, group: u32) -> io::Result<()> {
     let metadata = beneath::metadata(opened)?;
     nix::unistd::fchownat(opened, "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH)?;
     if metadata.is_symlink() {
         return Ok(());
     }
-    std::fs::set_permissions(beneath::link_to(opened), Permissions::from_mode(wanted_mode(&metadata)))
+    std::fs::set_permissions(beneath::link_to(opened), Permissions::from_mode(group_mode(&metadata)))
 }
 
-fn wanted_mode(metadata: &Metadata) -> u32 {
+fn group_mode(metadata: &Metadata) -> u32 {
     let mode = metadata.permissions().mode() & 0o7777;
     if metadata.is_dir() { mode | 0o2770 } else { mode | 0o660 }
 }
@@ -71,8 +69,8 @@ mod tests {
 
     #[test]
     fn the_group_gets_all_but_what_links_lead_to() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (volume, host) = (folder.path().join("v"), folder.path().join("host"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (volume, host) = (directory.path().join("v"), directory.path().join("host"));
         std::fs::create_dir_all(volume.join("d")).expect("made");
         std::fs::write(volume.join("d/f"), "").expect("written");
         std::fs::write(&host, "").expect("written");
@@ -80,7 +78,7 @@ mod tests {
         set(&volume.join("d/f"), 0o600);
         set(&host, 0o600);
         std::os::unix::fs::symlink(&host, volume.join("d/link")).expect("made");
-        give_to_group(&volume, 4242, true).expect("given");
+        apply_group(&volume, 4242, true).expect("given");
         let shown = |path: &Path| {
             let metadata = std::fs::symlink_metadata(path).expect("there");
             (metadata.gid(), metadata.permissions().mode() & 0o7777)
@@ -94,8 +92,8 @@ mod tests {
 
     #[test]
     fn a_file_swapped_for_a_link_changes_nothing_outside() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (volume, host) = (folder.path().join("v"), folder.path().join("host"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (volume, host) = (directory.path().join("v"), directory.path().join("host"));
         std::fs::create_dir(&volume).expect("made");
         std::fs::write(&host, "").expect("written");
         std::fs::set_permissions(&host, Permissions::from_mode(0o600)).expect("set");
@@ -111,7 +109,7 @@ mod tests {
             });
             let harmed = (0..20_000).find(|_| {
                 // Whether it fails does not matter here.
-                let _ = give_to_group(&volume, 4242, true);
+                let _ = apply_group(&volume, 4242, true);
                 let metadata = std::fs::metadata(&host).expect("there");
                 metadata.permissions().mode() & 0o7777 != 0o600 || metadata.gid() == 4242
             });

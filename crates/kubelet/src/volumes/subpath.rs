@@ -1,7 +1,6 @@
-//! Mounting a part of a volume, without letting links inside the volume lead out of it.
-//!
-//! The path is opened and created below the open volume, and what was opened is bound, by its descriptor, to a place
-//! outside the volume. What the pod changes meanwhile or afterwards has no effect on what the container gets.
+//! Mounts a sub-path of a volume, without letting links inside the volume lead out of it. The path is opened and
+//! created below the open volume, and its descriptor is bind-mounted to a path outside the volume. Concurrent or later
+//! changes by the pod do not affect the mount.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,20 +10,20 @@ use super::{VolumeError, mount};
 use crate::beneath::{self, Directory, Links};
 use crate::private;
 
-/// Binds `sub_path` of `volume` to `target` and returns where the container finds it. A path that is not there is made
-/// as a folder.
+/// Bind-mounts `sub_path` of `volume` to `target` and returns the path for the container. A missing path is created as
+/// a directory.
 pub fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathBuf, VolumeError> {
     check(sub_path)?;
-    let shown = beneath::shown(volume, sub_path);
-    let opened = open_or_create(volume, sub_path).map_err(VolumeError::file(&shown))?;
+    let rendered = beneath::rendered(volume, sub_path);
+    let opened = open_or_create(volume, sub_path).map_err(VolumeError::file(&rendered))?;
     let link = beneath::link_to(&opened);
-    let is_folder = beneath::metadata(&opened).map_err(VolumeError::file(&shown))?.is_dir();
+    let is_directory = beneath::metadata(&opened).map_err(VolumeError::file(&rendered))?.is_dir();
     let parent = target.parent().unwrap_or(target);
     private::create_all(parent).map_err(VolumeError::file(parent))?;
     if mount::is_mount_point(target) {
         mount::unmount(target)?;
     }
-    if is_folder {
+    if is_directory {
         if target.is_file() {
             std::fs::remove_file(target).map_err(VolumeError::file(target))?;
         }
@@ -39,7 +38,7 @@ pub fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathBuf, Vol
     Ok(target.to_path_buf())
 }
 
-/// What holds for every kind of volume, after variables have been replaced.
+/// Checks a sub-path of any kind of volume, after variables have been expanded.
 pub fn check(sub_path: &str) -> Result<(), VolumeError> {
     if Path::new(sub_path).is_absolute() {
         return Err(VolumeError::Path(format!("error SubPath `{sub_path}` must not be an absolute path")));
@@ -50,7 +49,7 @@ pub fn check(sub_path: &str) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// A reference to that part of the volume.
+/// A reference to the sub-path of the volume.
 fn open_or_create(volume: &Path, sub_path: &str) -> io::Result<OwnedFd> {
     let root = Directory::open(volume)?;
     match root.resolve(Path::new(sub_path), Links::Inside) {
@@ -67,15 +66,15 @@ mod tests {
 
     #[test]
     fn links_out_of_the_volume_are_refused() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let volume = folder.path().join("v");
+        let directory = tempfile::tempdir().expect("a directory");
+        let volume = directory.path().join("v");
         std::fs::create_dir_all(volume.join("inside")).expect("made");
         std::os::unix::fs::symlink("/etc", volume.join("out")).expect("made");
         std::os::unix::fs::symlink("inside", volume.join("in")).expect("made");
         for (path, allowed) in [("inside", true), ("in", true), ("out", false), ("out/passwd", false), ("", true)] {
             assert_eq!(open_or_create(&volume, path).is_ok(), allowed, "{path}");
         }
-        let target = folder.path().join("target");
+        let target = directory.path().join("target");
         assert!(bind(&volume, "../x", &target).is_err());
         assert!(bind(&volume, "out/new", &target).is_err());
         assert!(!Path::new("/etc/new").exists());
@@ -87,25 +86,25 @@ mod tests {
         assert!(open_or_create(&volume, "dangling/new").is_err());
     }
 
-    /// Swaps the folder of the current round for a link and back, as a container could, until the round is zero.
+    /// Swaps the directory of the current round for a link and back, as a container could, until the round is zero.
     fn swap(volume: &Path, round: &AtomicUsize) {
         loop {
             let now = round.load(Ordering::Relaxed);
             if now == 0 {
                 return;
             }
-            let (folder, link) = (volume.join(format!("{now}")), volume.join(format!("link-{now}")));
+            let (directory, link) = (volume.join(format!("{now}")), volume.join(format!("link-{now}")));
             let (here, exchange) = (nix::fcntl::AT_FDCWD, nix::fcntl::RenameFlags::RENAME_EXCHANGE);
             while round.load(Ordering::Relaxed) == now {
-                let _ = nix::fcntl::renameat2(here, &folder, here, &link, exchange);
+                let _ = nix::fcntl::renameat2(here, &directory, here, &link, exchange);
             }
         }
     }
 
     #[test]
     fn a_folder_swapped_for_a_link_changes_nothing_outside() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (volume, outside) = (folder.path().join("v"), folder.path().join("outside"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (volume, outside) = (directory.path().join("v"), directory.path().join("outside"));
         std::fs::create_dir(&volume).expect("made");
         std::fs::create_dir(&outside).expect("made");
         std::fs::set_permissions(&volume, PermissionsExt::from_mode(0o777)).expect("set");

@@ -1,4 +1,4 @@
-//! Tokens by which pods prove who they are, renewed well before they run out.
+//! Service account tokens of pods, renewed well before they expire.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,40 +28,40 @@ type Key = (String, String, i64);
 #[derive(Clone)]
 pub struct Tokens {
     client: Client,
-    known: Arc<Mutex<HashMap<Key, Token>>>,
+    cached: Arc<Mutex<HashMap<Key, Token>>>,
 }
 
-const FIRST_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
-const LONGEST_PAUSE: std::time::Duration = std::time::Duration::from_millis(1000);
-/// However long a token lives, it is renewed once a day.
-const LONGEST_USE: SignedDuration = SignedDuration::from_hours(24);
+const INITIAL_BACKOFF: std::time::Duration = std::time::Duration::from_millis(10);
+const MAX_BACKOFF: std::time::Duration = std::time::Duration::from_millis(1000);
+/// A token is renewed at least once a day, whatever its lifetime.
+const MAX_TOKEN_AGE: SignedDuration = SignedDuration::from_hours(24);
 
 impl Tokens {
     pub fn new(client: Client) -> Self {
-        Self { client, known: Arc::default() }
+        Self { client, cached: Arc::default() }
     }
 
-    /// A token bound to the pod: a known one while it is fresh, else a new one. An old one still valid is better than
-    /// none when the API can't be reached.
+    /// A token bound to the pod: the cached one while it is fresh, otherwise a new one. If the API server is
+    /// unreachable, an old token is used while it is valid.
     pub async fn get(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, VolumeError> {
         let key = (pod::uid(pod).to_string(), audience.to_string(), seconds);
-        let known = self.known.lock().get(&key).cloned();
+        let cached = self.cached.lock().get(&key).cloned();
         let now = Timestamp::now();
-        if let Some(known) = &known
-            && known.renew_at > now
+        if let Some(cached) = &cached
+            && cached.renew_at > now
         {
-            return Ok(known.clone());
+            return Ok(cached.clone());
         }
         match self.request(pod, audience, seconds).await {
             Ok(token) => {
-                self.known.lock().insert(key, token.clone());
+                self.cached.lock().insert(key, token.clone());
                 Ok(token)
             }
-            Err(error) => match known.filter(|known| known.expires_at > now) {
-                Some(known) => {
-                    tracing::warn!(%error, pod = pod::title(pod), "a token could not be renewed");
+            Err(error) => match cached.filter(|cached| cached.expires_at > now) {
+                Some(cached) => {
+                    tracing::warn!(%error, pod = pod::title(pod), "cannot renew a token");
                     let later = now.saturating_add(SignedDuration::from_mins(1)).unwrap_or(now);
-                    Ok(Token { renew_at: later, ..known })
+                    Ok(Token { renew_at: later, ..cached })
                 }
                 None => Err(error),
             },
@@ -69,7 +69,7 @@ impl Tokens {
     }
 
     pub fn forget(&self, uid: &str) {
-        self.known.lock().retain(|(owner, ..), _| owner != uid);
+        self.cached.lock().retain(|(owner, ..), _| owner != uid);
     }
 
     async fn request(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, VolumeError> {
@@ -89,35 +89,35 @@ impl Tokens {
             }),
             ..Default::default()
         };
-        let asked_at = Timestamp::now();
-        let mut pause = FIRST_PAUSE;
-        let answer = loop {
+        let requested_at = Timestamp::now();
+        let mut backoff = INITIAL_BACKOFF;
+        let response = loop {
             match accounts.create_token_request(account, &PostParams::default(), &request).await {
-                Ok(answer) => break answer,
-                // The API server may learn of the binding a moment after us, and until then refuses.
-                Err(kube::Error::Api(answer)) if answer.code == 403 && pause < LONGEST_PAUSE => {
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
+                Ok(response) => break response,
+                // The API server may see the pod's binding after us, and denies the request until then.
+                Err(kube::Error::Api(status)) if status.code == 403 && backoff < MAX_BACKOFF => {
+                    tokio::time::sleep(backoff).await;
+                    backoff *= 2;
                 }
                 Err(error) => return Err(VolumeError::Token(api_text(&error))),
             }
         };
-        let status = answer.status.unwrap_or_default();
+        let status = response.status.unwrap_or_default();
         let (Some(value), Some(expires)) = (status.token, status.expiration_timestamp) else {
-            return Err(VolumeError::Token("the answer holds no token".into()));
+            return Err(VolumeError::Token("the response has no token".into()));
         };
-        Ok(Token { value, renew_at: renew_at(asked_at, expires.0), expires_at: expires.0 })
+        Ok(Token { value, renew_at: renew_at(requested_at, expires.0), expires_at: expires.0 })
     }
 }
 
-/// At four fifths of its life, and once a day at the latest.
+/// After four fifths of its lifetime, and at least once a day.
 fn renew_at(from: Timestamp, expires: Timestamp) -> Timestamp {
-    let life = expires.duration_since(from);
-    let wait = (life * 4 / 5).min(LONGEST_USE);
+    let lifetime = expires.duration_since(from);
+    let wait = (lifetime * 4 / 5).min(MAX_TOKEN_AGE);
     from.saturating_add(wait).unwrap_or(expires)
 }
 
-/// The certificates of one bundle by name, or of all of a signer.
+/// The certificates of one bundle by name, or of all bundles of a signer.
 pub async fn trust_bundle(context: &Context, source: &ClusterTrustBundleProjection) -> Result<String, VolumeError> {
     let bundles: Api<ClusterTrustBundle> = Api::all(context.client.clone());
     let failed = |error: kube::Error| VolumeError::Path(format!("cluster trust bundle: {}", api_text(&error)));

@@ -1,4 +1,4 @@
-//! Clearing away what a pod leaves behind.
+//! Removes what a terminated pod leaves behind.
 
 use std::sync::Arc;
 
@@ -9,19 +9,20 @@ use crate::pod;
 use crate::tree;
 use crate::volumes;
 
-/// Volumes and cgroups go as soon as nothing of the pod runs; its containers stay, so that their logs can be read.
+/// Removes volumes, cgroups and exclusive resources once nothing of the pod runs. Its containers stay, so that their
+/// logs can be read.
 pub async fn release(context: &Arc<Context>, uid: &str) -> Result<(), String> {
     let (context, uid) = (context.clone(), uid.to_string());
     context.resources.release(&uid);
     let work = tokio::task::spawn_blocking(move || {
         if let Some(cgroups) = &context.cgroups {
-            let begun = std::time::Instant::now();
+            let started = std::time::Instant::now();
             let removed = cgroups.remove(&uid).map_err(|error| match std::error::Error::source(&error) {
                 Some(source) => format!("{error}: {source}"),
                 None => error.to_string(),
             });
             let operation = [("operation_type", "destroy")];
-            context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, begun.elapsed());
+            context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, started.elapsed());
             removed?;
         }
         volumes::remove_all(&context.settings, &uid).map_err(|error| error.to_string())
@@ -42,8 +43,8 @@ pub async fn remove_from_runtime(context: &Context, id: &str, is_sandbox: bool) 
 }
 
 pub fn remove_logs(context: &Context, pod: &Pod) {
-    let folder = context.settings.log_directory(pod::namespace(pod), pod::name(pod), pod::uid(pod));
-    if let Err(error) = tree::remove(&folder) {
-        tracing::warn!(%error, folder = %folder.display(), "the logs of a pod can't be removed");
+    let directory = context.settings.log_directory(pod::namespace(pod), pod::name(pod), pod::uid(pod));
+    if let Err(error) = tree::remove(&directory) {
+        tracing::warn!(%error, directory = %directory.display(), "cannot remove the logs of a pod");
     }
 }

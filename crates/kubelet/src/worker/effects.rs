@@ -1,4 +1,4 @@
-//! Carrying out what was planned: each action runs in a task of its own and comes back as a message.
+//! Executes the plan's actions: each runs in its own task and returns its outcome as a message.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -10,10 +10,10 @@ use knarr_client::is_unreachable;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 
-use super::state::{Ending, Operation, Waiting};
 use super::plan::Action;
 use super::resize::{self, ByContainer, Granted, MemoryDecrease};
 use super::start::{Start, StartFailure};
+use super::state::{Operation, Termination, Waiting};
 use super::stop::Stop;
 use super::{Message, Worker, cleanup};
 use crate::cgroup::Cgroups;
@@ -23,37 +23,37 @@ use crate::container::resources::linux_resources;
 use crate::container::sandbox::sandbox_config;
 use crate::container::user_namespace;
 use crate::context::{Context, api_text};
+use crate::journey_events::{self, pod_step};
 use crate::pod;
 use crate::private;
-use crate::runtime::{ContainerView, RuntimePod, Sandbox, State, held_of_pod, label, observe_sandbox};
+use crate::runtime::{ContainerView, RuntimePod, Sandbox, State, label, list_pod, observe_sandbox};
 use crate::status;
-use crate::journey_events::{self, pod_step};
 use crate::volumes::{self, MountedVolumes};
 use knarr_cri::messages::{PodSandbox, PodSandboxFilter};
 
-/// What came of an operation.
+/// The result of an operation.
 pub enum Outcome {
-    Allocated(Result<(), crate::resources::Refused>),
+    Allocated(Result<(), crate::resources::AllocationRefusal>),
     Volumes(Result<MountedVolumes, String>),
     Sandbox(Result<Sandbox, String>),
     Started(Result<ContainerView, StartFailure>),
     Stopped(Result<(), String>),
     SandboxStopped(Result<(), String>),
     Removed(Result<(), String>),
-    /// The status the API holds now, with the version of the object.
+    /// The status in the API after the write, with the object's resource version.
     Status(Result<(Box<PodStatus>, Option<String>), StatusError>),
     Deleted(Result<(), StatusError>),
-    /// What the runtime holds of the pod and was not known.
+    /// Containers and sandboxes of the pod in the runtime that were not known.
     Found(Result<RuntimePod, String>),
     Cleaned(Result<(), String>),
-    /// What the runtime has been told by now.
+    /// The resources that are applied now, and the error of a failed resize.
     Resized(ByContainer, Option<String>),
 }
 
 pub enum StatusError {
-    /// The pod, or this one of its name, is gone: there is nothing to write to.
+    /// The pod is gone, or replaced by another of the same name.
     Gone,
-    /// The API server is away, which is told once for all pods.
+    /// The API server is unreachable, which is logged once for all pods.
     Unreachable,
     Refused(String),
 }
@@ -61,15 +61,15 @@ pub enum StatusError {
 impl From<kube::Error> for StatusError {
     fn from(error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(answer) if answer.code == 404 || answer.code == 409 => StatusError::Gone,
+            kube::Error::Api(status) if status.code == 404 || status.code == 409 => StatusError::Gone,
             error if is_unreachable(&error) => StatusError::Unreachable,
             error => StatusError::Refused(api_text(&error)),
         }
     }
 }
 
-const FIRST_VOLUME_RETRY: SignedDuration = SignedDuration::from_millis(100);
-const LONGEST_VOLUME_RETRY: SignedDuration = SignedDuration::from_mins(1);
+const INITIAL_VOLUME_RETRY: SignedDuration = SignedDuration::from_millis(100);
+const MAX_VOLUME_RETRY: SignedDuration = SignedDuration::from_mins(1);
 const SANDBOX_RETRY: SignedDuration = SignedDuration::from_secs(2);
 const RESIZE_RETRY: SignedDuration = SignedDuration::from_secs(3);
 const CLEAN_RETRY: SignedDuration = SignedDuration::from_secs(2);
@@ -81,11 +81,11 @@ impl Worker {
     {
         self.state.operations.insert(operation.clone());
         let sender = self.sender.clone();
-        // What a task is made of it holds twice, once before and once while it waits for it: only a pointer here.
+        // Boxed, as a task would hold a large future twice: before and while it awaits it.
         let work = Box::pin(work);
         tokio::spawn(async move {
             let outcome = work.await;
-            // A worker that has ended needs no answer.
+            // The worker may already have stopped.
             let _ = sender.send(Message::Done(operation, Box::new(outcome)));
         });
     }
@@ -103,9 +103,9 @@ impl Worker {
             Action::MountVolumes => {
                 let objects = self.objects.clone();
                 let addresses = self.runtime.current_sandbox().map(|s| s.addresses.clone()).unwrap_or_default();
-                let surroundings = context.surroundings(&pod, addresses);
+                let downward = context.downward_context(&pod, addresses);
                 self.launch(Operation::Volumes, async move {
-                    Outcome::Volumes(mount(&context, &pod, &surroundings, &objects).await)
+                    Outcome::Volumes(mount(&context, &pod, &downward, &objects).await)
                 });
             }
             Action::CreateSandbox { attempt } => {
@@ -135,7 +135,7 @@ impl Worker {
             Action::Start { container, sandbox, attempt, restart } => {
                 let Some(sandbox) = self.runtime.sandboxes.iter().find(|s| s.id == sandbox).cloned() else { return };
                 if restart {
-                    self.state.note_restart(&container, now);
+                    self.state.record_restart(&container, now);
                 }
                 if !self.is_resized() {
                     self.size_cgroup(Some(&pod));
@@ -153,7 +153,7 @@ impl Worker {
                     objects: self.objects.clone(),
                     target,
                     worker: self.sender.clone(),
-                    ends: self.ends.clone(),
+                    terminating: self.terminating.clone(),
                 };
                 self.launch(Operation::Start(container), async move { Outcome::Started(start.run().await) });
             }
@@ -172,11 +172,11 @@ impl Worker {
                     self.runtime.running().map(|view| (view.name.clone(), view.id.clone())).collect();
                 let applied = self.state.applied.clone();
                 self.launch(Operation::Resize, async move {
-                    let begun = std::time::Instant::now();
+                    let started = std::time::Instant::now();
                     let (applied, failure) = apply_resize(&context, &pod, running, applied).await;
                     let (name, success) = ("kubelet_pod_resize_duration_milliseconds", failure.is_none());
                     let labels = [("success", if success { "true" } else { "false" })];
-                    context.metrics.observe_value(name, &labels, begun.elapsed().as_secs_f64() * 1e3);
+                    context.metrics.observe_value(name, &labels, started.elapsed().as_secs_f64() * 1e3);
                     Outcome::Resized(applied, failure)
                 });
             }
@@ -189,7 +189,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn conclude(&mut self, operation: Operation, outcome: Outcome) {
+    pub(super) fn finish_operation(&mut self, operation: Operation, outcome: Outcome) {
         self.state.operations.remove(&operation);
         let now = Timestamp::now();
         let later = |wait: SignedDuration| Some(now.saturating_add(wait).unwrap_or(now));
@@ -197,8 +197,8 @@ impl Worker {
             (_, Outcome::Allocated(Ok(()))) => self.state.to_allocate = false,
             (_, Outcome::Allocated(Err(refused))) => {
                 self.context.pod_event(&self.pod, true, refused.reason, refused.message.clone());
-                let rejected = Ending::Rejected { reason: refused.reason.into(), message: refused.message };
-                self.state.ending.get_or_insert(rejected);
+                let rejected = Termination::Rejected { reason: refused.reason.into(), message: refused.message };
+                self.state.termination.get_or_insert(rejected);
             }
             (_, Outcome::Volumes(Ok(volumes))) => {
                 self.volumes = Arc::new(volumes);
@@ -207,11 +207,11 @@ impl Worker {
                 self.state.volumes_retry_at = None;
             }
             (_, Outcome::Volumes(Err(_))) => {
-                // Volumes that were whole stay in use while a refresh fails.
+                // Complete volumes stay in use while an update fails.
                 self.state.volumes_ready = !self.volumes.volumes.is_empty();
                 self.state.volume_failures += 1;
-                let wait = FIRST_VOLUME_RETRY * 2i32.saturating_pow(self.state.volume_failures.min(10));
-                self.state.volumes_retry_at = later(wait.min(LONGEST_VOLUME_RETRY));
+                let wait = INITIAL_VOLUME_RETRY * 2i32.saturating_pow(self.state.volume_failures.min(10));
+                self.state.volumes_retry_at = later(wait.min(MAX_VOLUME_RETRY));
             }
             (_, Outcome::Sandbox(Ok(sandbox))) => {
                 self.state.sandbox_retry_at = None;
@@ -221,14 +221,14 @@ impl Worker {
                 self.runtime.put_sandbox(sandbox);
             }
             (_, Outcome::Sandbox(Err(_))) => self.state.sandbox_retry_at = later(SANDBOX_RETRY),
-            (Operation::Start(name), Outcome::Started(result)) => self.conclude_start(name, result),
+            (Operation::Start(name), Outcome::Started(result)) => self.finish_start(name, result),
             (Operation::Stop(id), Outcome::Stopped(result)) => {
                 match result {
-                    // The exit itself is told by the runtime; asking makes sure of it.
+                    // The runtime reports the exit as an event; this message reads it in any case.
                     Ok(()) => drop(self.sender.send(Message::Exited(id))),
                     Err(error) => {
-                        tracing::warn!(error, pod = pod::title(&self.pod), "a container can't be stopped");
-                        self.hear_later(Message::NotStopped(id));
+                        tracing::warn!(error, pod = pod::title(&self.pod), "cannot stop a container");
+                        self.send_later(Message::NotStopped(id));
                     }
                 }
             }
@@ -241,8 +241,8 @@ impl Worker {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(error, pod = pod::title(&self.pod), "a sandbox can't be stopped");
-                    self.ask_later(Operation::StopSandbox(id));
+                    tracing::warn!(error, pod = pod::title(&self.pod), "cannot stop a sandbox");
+                    self.retry_later(Operation::StopSandbox(id));
                 }
             },
             (Operation::Remove(id), Outcome::Removed(result)) => match result {
@@ -253,53 +253,53 @@ impl Worker {
                     self.state.refused.remove(&Operation::Remove(id));
                 }
                 Err(error) => {
-                    tracing::warn!(error, pod = pod::title(&self.pod), "what is left of a container can't be removed");
-                    self.ask_later(Operation::Remove(id));
+                    tracing::warn!(error, pod = pod::title(&self.pod), "cannot remove a container");
+                    self.retry_later(Operation::Remove(id));
                     self.wake_later(CLEAN_RETRY);
                 }
             },
-            (_, Outcome::Status(result)) => self.conclude_status(result, now),
+            (_, Outcome::Status(result)) => self.finish_status(result, now),
             (_, Outcome::Deleted(Ok(()) | Err(StatusError::Gone))) => self.deleted = true,
             (_, Outcome::Deleted(Err(error))) => {
                 if let StatusError::Refused(error) = error {
-                    tracing::warn!(error, pod = pod::title(&self.pod), "the pod can't be deleted in the API");
+                    tracing::warn!(error, pod = pod::title(&self.pod), "cannot delete the pod in the API");
                 }
                 self.wake_later(CLEAN_RETRY);
             }
             (_, Outcome::Resized(applied, failure)) => {
                 self.state.applied = applied;
                 self.state.resize_failed = failure.zip(later(RESIZE_RETRY));
-                self.note_granted();
+                self.store_granted();
             }
-            (_, Outcome::Found(Ok(found))) => self.take_found(found),
+            (_, Outcome::Found(Ok(found))) => self.adopt_found(found),
             (_, Outcome::Found(Err(error))) => {
-                tracing::warn!(error, pod = pod::title(&self.pod), "what the runtime holds of a pod can't be read");
+                tracing::warn!(error, pod = pod::title(&self.pod), "cannot list a pod in the runtime");
                 self.wake_later(CLEAN_RETRY);
             }
             (_, Outcome::Cleaned(Ok(()))) => self.state.cleaned = true,
             (_, Outcome::Cleaned(Err(error))) => {
-                tracing::warn!(error, pod = pod::title(&self.pod), "what is left of a pod can't be cleared away");
+                tracing::warn!(error, pod = pod::title(&self.pod), "cannot clean up after a pod");
                 self.wake_later(CLEAN_RETRY);
             }
             _ => {}
         }
     }
 
-    /// What the runtime could not do it is asked for again, but not at once.
-    fn ask_later(&mut self, operation: Operation) {
+    /// Schedules a retry of an operation that the runtime failed.
+    fn retry_later(&mut self, operation: Operation) {
         let now = Timestamp::now();
         self.state.refused.insert(operation, now.saturating_add(CLEAN_RETRY).unwrap_or(now));
     }
 
-    /// What failed at the end of a pod is tried again, but not at once.
+    /// Schedules a retry of the pod's final cleanup.
     fn wake_later(&mut self, wait: SignedDuration) {
         let now = Timestamp::now();
         let at = now.saturating_add(wait).unwrap_or(now);
         self.retry_at = Some(self.retry_at.map_or(at, |known| known.max(at)));
     }
 
-    fn conclude_start(&mut self, name: String, result: Result<ContainerView, StartFailure>) {
-        self.state.tried.insert(name.clone());
+    fn finish_start(&mut self, name: String, result: Result<ContainerView, StartFailure>) {
+        self.state.attempted.insert(name.clone());
         match result {
             Ok(view) => {
                 self.state.waiting.remove(&name);
@@ -307,13 +307,13 @@ impl Worker {
                 self.state.started.insert(view.id.clone());
                 if let Some(resources) = resize::resources_of(&self.pod).remove(&name) {
                     let changed = self.state.applied.insert(name.clone(), resources.clone());
-                    resize::note_whole(&self.pod, &mut self.state.applied);
-                    self.note_granted();
+                    resize::record_pod_level(&self.pod, &mut self.state.applied);
+                    self.store_granted();
                     if changed.is_some_and(|before| !resize::same(&before, &resources)) {
                         self.size_cgroup(None);
                     }
                 }
-                // The exit may have been seen before the start was over.
+                // The exit may have been observed before the start finished.
                 let exited = self.runtime.by_id(&view.id).is_some_and(|known| known.state == State::Exited);
                 if !exited {
                     self.put_started(view);
@@ -325,7 +325,7 @@ impl Worker {
                     container = name,
                     reason = failure.reason,
                     message = failure.message,
-                    "a container did not start"
+                    "a container failed to start"
                 );
                 let waiting = Waiting { reason: failure.reason, message: failure.message };
                 self.state.waiting.insert(name.clone(), waiting);
@@ -337,20 +337,20 @@ impl Worker {
         }
     }
 
-    /// The pod's cgroup gets what its containers have by now, or also has room for what one gets that starts anew.
+    /// Sets the pod's cgroup to its containers' applied resources, or larger if a restarting container needs more.
     fn size_cgroup(&self, room_for: Option<&Pod>) {
         let Some(cgroups) = &self.context.cgroups else { return };
         let now = resize::with_resources(&self.pod, &self.state.applied);
         let sized = match room_for {
-            Some(wanted) => cgroups.widen(&now, wanted),
+            Some(desired) => cgroups.widen(&now, desired),
             None => cgroups.ensure(&now),
         };
         if let Err(error) = sized {
-            tracing::warn!(%error, pod = pod::title(&self.pod), "the pod's cgroup can't be resized");
+            tracing::warn!(%error, pod = pod::title(&self.pod), "cannot resize the pod's cgroup");
         }
     }
 
-    fn conclude_status(&mut self, result: Result<(Box<PodStatus>, Option<String>), StatusError>, now: Timestamp) {
+    fn finish_status(&mut self, result: Result<(Box<PodStatus>, Option<String>), StatusError>, now: Timestamp) {
         match result {
             Ok((status, version)) => {
                 self.reported = *status;
@@ -358,30 +358,30 @@ impl Worker {
                 self.status_retry_at = None;
             }
             Err(StatusError::Gone) => {
-                // Its removal is on its way to us.
+                // The removal will arrive from the informer.
                 self.reported = self.status.clone();
             }
             Err(error) => {
                 if let StatusError::Refused(error) = error {
-                    tracing::warn!(error, pod = pod::title(&self.pod), "the status of a pod can't be written");
+                    tracing::warn!(error, pod = pod::title(&self.pod), "cannot write the status of a pod");
                 }
                 self.status_retry_at = Some(now.saturating_add(SignedDuration::from_secs(1)).unwrap_or(now));
             }
         }
     }
 
-    /// Notes what was granted where it survives us. Pods without any resources have nothing to note.
-    pub(super) fn note_granted(&self) {
+    /// Stores the granted resources on disk. Pods without any resources need none.
+    pub(super) fn store_granted(&self) {
         let granted = resize::resources_of(&self.pod);
         let empty = |resources: &ByContainer| resources.values().all(|one| *one == Default::default());
         if empty(&granted) && empty(&self.state.applied) {
             return;
         }
-        let folder = self.context.settings.pod_directory(pod::uid(&self.pod));
-        Granted { granted, applied: self.state.applied.clone() }.store(&folder);
+        let directory = self.context.settings.pod_directory(pod::uid(&self.pod));
+        Granted { granted, applied: self.state.applied.clone() }.store(&directory);
     }
 
-    /// Writes the status if the API's differs and no write is under way.
+    /// Writes the status if it differs from the API's and no write is in progress.
     pub(super) fn send_status(&mut self, now: Timestamp) {
         let target = if pod::is_static(&self.pod) { self.mirror.clone() } else { Some(self.pod.clone()) };
         let Some(target) = target else { return };
@@ -389,20 +389,20 @@ impl Worker {
         if waits || self.state.is_busy(&Operation::Status) || !status::differs(&self.reported, &self.status) {
             return;
         }
-        if self.state.ending == Some(Ending::Removed) {
+        if self.state.termination == Some(Termination::Removed) {
             return;
         }
         let (client, old, new) = (self.context.client.clone(), self.reported.clone(), self.status.clone());
         let context = self.context.clone();
         self.launch(Operation::Status, async move {
-            let begun = std::time::Instant::now();
+            let started = std::time::Instant::now();
             let written = write_status(client, &target, &old, new).await;
-            context.metrics.observe("kubelet_pod_status_sync_duration_seconds", &[], begun.elapsed());
+            context.metrics.observe("kubelet_pod_status_sync_duration_seconds", &[], started.elapsed());
             Outcome::Status(written)
         });
     }
 
-    /// What remains to be done when nothing of the pod runs any more.
+    /// The remaining steps when nothing of the pod runs any more.
     pub(super) fn finish(&mut self) {
         if self.retry_at.is_some_and(|at| at > Timestamp::now()) {
             return;
@@ -425,33 +425,33 @@ impl Worker {
             }
             return;
         }
-        if self.state.ending == Some(Ending::Removed) {
+        if self.state.termination == Some(Termination::Removed) {
             self.remove_remains();
             return;
         }
         let deleting = self.pod.metadata.deletion_timestamp.is_some() && !pod::is_static(&self.pod);
-        let told = !status::differs(&self.reported, &self.status);
-        if deleting && told && !self.deleted && !self.state.is_busy(&Operation::Delete) {
+        let is_reported = !status::differs(&self.reported, &self.status);
+        if deleting && is_reported && !self.deleted && !self.state.is_busy(&Operation::Delete) {
             let (client, pod) = (self.context.client.clone(), self.pod.clone());
             self.launch(Operation::Delete, async move { Outcome::Deleted(delete(client, &pod).await) });
         }
     }
 
-    /// Asks the runtime for what it holds of the pod beyond what is known: a start whose answer was lost, as the runtime or an
-    /// earlier life of the node was killed, may have made something.
+    /// Searches the runtime for unknown containers of the pod: a start whose response was lost, because the runtime or
+    /// a previous process was killed, may have created some.
     fn search(&mut self) {
         let (context, uid) = (self.context.clone(), pod::uid(&self.pod).to_string());
         let known: HashSet<String> = self.runtime.ids().map(str::to_string).collect();
         self.launch(Operation::Search, async move {
-            let found = held_of_pod(&context.runtime, &uid, |id| !known.contains(id)).await;
+            let found = list_pod(&context.runtime, &uid, |id| !known.contains(id)).await;
             Outcome::Found(found.map_err(|error| error.message()))
         });
     }
 
-    fn take_found(&mut self, found: RuntimePod) {
+    fn adopt_found(&mut self, found: RuntimePod) {
         self.state.searched = found.is_empty();
         for id in found.ids() {
-            tracing::info!(pod = pod::title(&self.pod), id, "the runtime holds something of a pod that was not known");
+            tracing::info!(pod = pod::title(&self.pod), id, "found an unknown container or sandbox of a pod");
             self.context.index.insert(id, self.sender.clone());
         }
         found.containers.into_iter().for_each(|container| self.runtime.put_container(container));
@@ -472,10 +472,10 @@ impl Worker {
         }
     }
 
-    /// Nothing is left anywhere: the worker may end.
+    /// Nothing is left anywhere: the worker may stop.
     pub(super) fn is_gone(&self) -> bool {
-        self.state.ending == Some(Ending::Removed)
-            && self.plan.ended
+        self.state.termination == Some(Termination::Removed)
+            && self.plan.terminated
             && self.state.cleaned
             && self.runtime.is_empty()
             && self.state.operations.is_empty()
@@ -492,8 +492,8 @@ impl Worker {
     }
 }
 
-/// The pod's cgroup is made as large as both the old and the new need, then the containers are changed, and then the
-/// pod's cgroup gets its new size: no child may ever be allowed more than its parent.
+/// Enlarges the pod's cgroup to the maximum of old and new, updates the containers, and then sets the pod's cgroup to
+/// its new size: a child must never be allowed more than its parent.
 async fn apply_resize(
     context: &Context,
     pod: &Pod,
@@ -503,13 +503,13 @@ async fn apply_resize(
     let cgroups = context.cgroups.as_ref();
     let is_running = |name: &str| running.iter().any(|(known, _)| known == name);
     let before = applied.clone();
-    let to_tell: Vec<_> = resize::outstanding(pod, &before, is_running)
+    let to_update: Vec<_> = resize::outstanding(pod, &before, is_running)
         .into_iter()
         .filter(|container| !resize::needs_restart(pod, container, &before))
         .collect();
     let old = resize::with_resources(pod, &applied);
     if let Some(cgroups) = cgroups
-        && let Some(refusal) = memory_decrease(cgroups, pod, &old, &to_tell, &running, &before).refusal()
+        && let Some(refusal) = memory_decrease(cgroups, pod, &old, &to_update, &running, &before).refusal()
     {
         return (applied, Some(refusal));
     }
@@ -518,7 +518,7 @@ async fn apply_resize(
         return (applied, Some(error.to_string()));
     }
     let unified = cgroups.is_some_and(|cgroups| cgroups.is_unified());
-    for container in to_tell {
+    for container in to_update {
         let mut resources = linux_resources(pod, container, context.host.memory, unified);
         if resources.cpu_quota == 0 {
             resources.cpu_quota = -1;
@@ -529,26 +529,26 @@ async fn apply_resize(
         }
         applied.insert(container.name.clone(), container.resources.clone().unwrap_or_default());
     }
-    resize::note_whole(pod, &mut applied);
-    let begun = std::time::Instant::now();
+    resize::record_pod_level(pod, &mut applied);
+    let started = std::time::Instant::now();
     let narrowed = cgroups.map_or(Ok(()), |cgroups| cgroups.ensure(&resize::with_resources(pod, &applied)));
     let operation = [("operation_type", "update")];
-    context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, begun.elapsed());
+    context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, started.elapsed());
     (applied, narrowed.err().map(|error| error.to_string()))
 }
 
-/// Reads what is used of the memory whose limits a change lowers.
+/// Reads the usage of the memory whose limits are lowered.
 fn memory_decrease(
     cgroups: &Cgroups,
     pod: &Pod,
     old: &Pod,
-    to_tell: &[&Container],
+    to_update: &[&Container],
     running: &[(String, String)],
     applied: &ByContainer,
 ) -> MemoryDecrease {
     let limits = (pod_amounts(old).memory_limit, pod_amounts(pod).memory_limit);
     let pod_limit = limits.1.filter(|new| limits.0.is_none_or(|old| *new < old));
-    let containers = to_tell.iter().filter_map(|container| {
+    let containers = to_update.iter().filter_map(|container| {
         let limit = resize::lowered_memory_limit(pod, container, applied)?;
         let (_, id) = running.iter().find(|(name, _)| *name == container.name)?;
         let usage = cgroups.usage(&format!("{}/{id}", cgroups.pod_path(pod)));
@@ -560,21 +560,21 @@ fn memory_decrease(
 async fn mount(
     context: &Context,
     pod: &Pod,
-    surroundings: &crate::container::env::Surroundings,
-    objects: &crate::objects::Interest,
+    downward: &crate::container::env::DownwardContext,
+    objects: &crate::objects::Subscription,
 ) -> Result<MountedVolumes, String> {
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let ensured = context.cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.ensure(pod));
     let operation = [("operation_type", "create")];
-    context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, begun.elapsed());
+    context.metrics.observe("kubelet_cgroup_manager_duration_seconds", &operation, started.elapsed());
     if let Err(error) = ensured {
         let message = format!("Failed to create the pod's cgroup: {error}");
         context.pod_event(pod, true, "FailedCreatePodContainer", message.clone());
         return Err(message);
     }
-    let mounted = volumes::mount_all(context, pod, surroundings, objects).await;
+    let mounted = volumes::mount_all(context, pod, downward, objects).await;
     mounted.map_err(|failed| {
-        let messages: Vec<String> = failed.into_iter().map(|(name, error)| error.told_of(pod, &name)).collect();
+        let messages: Vec<String> = failed.into_iter().map(|(name, error)| error.event_message(pod, &name)).collect();
         for message in &messages {
             context.pod_event(pod, true, "FailedMount", message.clone());
         }
@@ -593,8 +593,8 @@ async fn create_sandbox(
         message
     };
     let handler = crate::node::runtime_class::handler(context, pod).await.map_err(failed)?;
-    if user_namespace::is_wanted(pod) {
-        if !context.abilities.read().of_handler(&handler).user_namespaces {
+    if user_namespace::is_requested(pod) {
+        if !context.runtime_features.read().of_handler(&handler).user_namespaces {
             let who = match handler.as_str() {
                 "" => "runtime".to_string(),
                 handler => format!("RuntimeClass handler \"{handler}\""),
@@ -611,14 +611,14 @@ async fn create_sandbox(
     let _turn = context.starts.turn().await;
     let step = journey_events::sandbox(pod);
     context.metrics.count("kubelet_started_pods_total", &[]);
-    let own_users = user_namespace::is_wanted(pod);
+    let own_users = user_namespace::is_requested(pod);
     if own_users {
         context.metrics.count("kubelet_started_user_namespaced_pods_total", &[]);
     }
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let id = match context.runtime.run_pod_sandbox(config, &handler).await {
         Ok(id) => id,
-        Err(error) => match found_sandbox(context, pod, attempt).await {
+        Err(error) => match find_sandbox(context, pod, attempt).await {
             Some(id) => id,
             None => {
                 context.metrics.count("kubelet_started_pods_errors_total", &[]);
@@ -632,16 +632,16 @@ async fn create_sandbox(
         },
     };
     let labels = [("runtime_handler", handler.as_str())];
-    context.metrics.observe("kubelet_run_podsandbox_duration_seconds", &labels, begun.elapsed());
+    context.metrics.observe("kubelet_run_podsandbox_duration_seconds", &labels, started.elapsed());
     context.index.insert(&id, worker);
     let sandbox = observe_sandbox(&context.runtime, &id).await.map_err(|error| failed(error.rpc_message()))?;
     step.record("address", sandbox.addresses.join(", "));
     Ok(sandbox)
 }
 
-/// A sandbox the runtime went on to make after an earlier life of the node had asked for it and ended. Its name is taken,
-/// so nothing can be made in its place; if it is whole it is the one we want.
-async fn found_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Option<String> {
+/// A sandbox that the runtime finished creating after a previous process requested it and stopped. Its name is in use,
+/// so no other can be created; if it exists it is adopted.
+async fn find_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Option<String> {
     let filter = PodSandboxFilter {
         label_selector: [(label::POD_UID.to_string(), pod::uid(pod).to_string())].into(),
         ..Default::default()
@@ -660,7 +660,7 @@ async fn write_status(
     let pods: Api<Pod> = Api::namespaced(client, pod::namespace(pod));
     let change = status::patch(pod, old, &new).map_err(|error| StatusError::Refused(error.to_string()))?;
     match pods.patch_status(pod::name(pod), &PatchParams::default(), &Patch::Strategic(change)).await {
-        Ok(answer) => Ok((Box::new(new), answer.metadata.resource_version)),
+        Ok(pod) => Ok((Box::new(new), pod.metadata.resource_version)),
         Err(error) => Err(error.into()),
     }
 }

@@ -1,4 +1,4 @@
-//! What a container wants done right after its start and right before its end.
+//! Runs the post-start and pre-stop hooks of a container.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct HookTarget<'a> {
     pub addresses: &'a [String],
 }
 
-/// Runs to its end, or to the limit. The error is what the event tells.
+/// Runs a hook to completion or to the limit. The error is the event's message.
 pub async fn run_hook(
     context: &Context,
     hook: &LifecycleHandler,
@@ -40,16 +40,16 @@ async fn perform(
 ) -> Result<(), String> {
     if let Some(exec) = &hook.exec {
         let command = exec.command.clone().unwrap_or_default();
-        let shown = command.join(" ");
-        let answer = context.runtime.exec_sync(target.id, command, limit).await.map_err(|error| error.message())?;
-        if answer.exit_code == 0 {
+        let rendered = command.join(" ");
+        let response = context.runtime.exec_sync(target.id, command, limit).await.map_err(|error| error.message())?;
+        if response.exit_code == 0 {
             return Ok(());
         }
         return Err(format!(
-            "command '{shown}' exited with {}: {}, message: \"{}\"",
-            answer.exit_code,
-            String::from_utf8_lossy(&answer.stderr),
-            String::from_utf8_lossy(&answer.stdout)
+            "command '{rendered}' exited with {}: {}, message: \"{}\"",
+            response.exit_code,
+            String::from_utf8_lossy(&response.stderr),
+            String::from_utf8_lossy(&response.stdout)
         ));
     }
     if let Some(http) = &hook.http_get {
@@ -61,8 +61,8 @@ async fn perform(
             path: http.path.clone().unwrap_or_default(),
             headers: http.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect(),
         };
-        let answer = http_get(&target, &format!("kube-lifecycle/{}", knarr_version::RELEASE)).await?;
-        return if answer.status < 400 { Ok(()) } else { Err(format!("HTTP status {}", answer.status)) };
+        let response = http_get(&target, &format!("kube-lifecycle/{}", knarr_version::RELEASE)).await?;
+        return if response.status < 400 { Ok(()) } else { Err(format!("HTTP status {}", response.status)) };
     }
     if let Some(sleep) = &hook.sleep {
         let seconds = u64::try_from(sleep.seconds).unwrap_or(0);

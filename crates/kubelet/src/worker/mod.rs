@@ -1,14 +1,15 @@
-//! One task a pod. It looks at what is wanted, what the runtime holds and what it remembers, lets [`plan`] say what to do,
-//! starts that beside itself, and reports the status. Nothing here waits for another pod, and nothing slow runs inline.
+//! The pod worker: one task per pod. It compares the desired pod with the runtime's state, computes a [`plan`], starts
+//! the planned operations in separate tasks, and reports the status. A worker never waits for another pod, and nothing
+//! slow runs inline.
 
 pub mod cleanup;
 mod effects;
 mod hooks;
-pub mod state;
 pub mod plan;
 pub mod resize;
 pub mod restart;
 mod start;
+pub mod state;
 mod stop;
 
 pub use effects::Outcome;
@@ -23,32 +24,32 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::objects::Interest;
+use crate::journey_events;
+use crate::objects::Subscription;
 use crate::pod;
 use crate::probes::{self, ProbeKind, ProbeTasks};
-use crate::runtime::{ContainerView, Round, RuntimePod, State, observe_container, observe_sandbox};
+use crate::runtime::{ContainerView, RelistRound, RuntimePod, State, observe_container, observe_sandbox};
 use crate::status;
-use crate::journey_events;
 use crate::volumes::MountedVolumes;
-use state::{Ending, WorkerState, Operation, ProbeResults};
 use plan::{Plan, Situation};
+use state::{Operation, ProbeResults, Termination, WorkerState};
 
-/// What a worker is told. Queues have room for many, so what is large lies elsewhere.
+/// A message to a worker. Large payloads are boxed, as queues hold many messages.
 pub enum Message {
-    /// The pod as it is wanted now.
+    /// The desired pod.
     Desired(Arc<Pod>),
-    /// The API no longer knows the pod.
+    /// The pod is gone from the API.
     Removed,
-    /// The API's picture of a static pod, to which its status is written.
+    /// The mirror pod of a static pod, which gets its status.
     Mirror(Option<Arc<Pod>>),
     Exited(String),
-    /// The same, told by ourselves because the runtime did not know of it yet.
+    /// The same, sent by the worker itself because the runtime had not recorded the exit yet.
     ExitedAgain(String),
     Changed(String),
-    /// The runtime was told to stop a container, and a moment ago said that it can't.
+    /// The runtime failed to stop a container.
     NotStopped(String),
-    /// Look at everything again: events may have been missed.
-    Relist(Option<Arc<Round>>),
+    /// Read all containers again: events may have been missed.
+    Relist(Option<Arc<RelistRound>>),
     ObjectsChanged,
     Running(Box<ContainerView>),
     Probe {
@@ -56,98 +57,98 @@ pub enum Message {
         kind: ProbeKind,
         success: bool,
     },
-    /// The node ends the pod.
-    Stop(Box<Ending>),
+    /// The node terminates the pod.
+    Stop(Box<Termination>),
     Done(Operation, Box<Outcome>),
 }
 
 pub struct Worker {
     context: Arc<Context>,
     pod: Arc<Pod>,
-    /// For static pods, where the status goes.
+    /// The mirror pod of a static pod.
     mirror: Option<Arc<Pod>>,
     runtime: RuntimePod,
     state: WorkerState,
     volumes: Arc<MountedVolumes>,
-    objects: Arc<Interest>,
+    objects: Arc<Subscription>,
     probes: ProbeTasks,
-    /// What the API holds of our status.
+    /// The status that the API has.
     reported: PodStatus,
-    /// What was computed last, on which the next is built.
+    /// The last computed status, from which the next one is derived.
     status: PodStatus,
     shared_status: Arc<parking_lot::Mutex<PodStatus>>,
     shared_pod: Arc<parking_lot::Mutex<Arc<Pod>>>,
-    /// The version of the object that holds it.
+    /// The resource version of the reported status.
     reported_version: Option<u64>,
     status_retry_at: Option<Timestamp>,
-    /// Not before this moment what failed at the end is tried again.
+    /// The earliest retry of the final cleanup.
     retry_at: Option<Timestamp>,
-    /// The API was told to forget the pod.
+    /// The pod was deleted in the API.
     deleted: bool,
     sender: UnboundedSender<Message>,
     receiver: UnboundedReceiver<Message>,
     plan: Plan,
-    /// The pod as the API wants it, where it differs in resources from the granted one.
-    wished: Option<Arc<Pod>>,
+    /// The desired pod, if its resources are not granted yet.
+    desired: Option<Arc<Pod>>,
     fits: Fits,
-    /// Tells starts under way that the pod is to end.
-    ends: CancellationToken,
-    /// Of which containers and sandboxes we are about to tell ourselves again.
-    echoes: HashSet<String>,
+    /// Cancelled when the pod terminates, which aborts starts in progress.
+    terminating: CancellationToken,
+    /// Containers and sandboxes with a pending [`Message::ExitedAgain`].
+    pending_rechecks: HashSet<String>,
 }
 
-/// Whether the node has room for a pod in another size; the answer says why not.
+/// Checks whether the node has room for a resized pod; returns why not.
 pub type Fits = Arc<dyn Fn(&Pod) -> Option<resize::Pending> + Send + Sync>;
 
-/// How others reach a worker.
+/// Access to a running worker.
 #[derive(Clone)]
 pub struct Handle {
     pub sender: UnboundedSender<Message>,
     pub pod: Arc<parking_lot::Mutex<Arc<Pod>>>,
-    /// The status as the node knows it, ahead of the API's.
+    /// The latest status, ahead of the API's.
     pub status: Arc<parking_lot::Mutex<PodStatus>>,
     pub runtime: Arc<parking_lot::Mutex<RuntimePod>>,
     pub volumes: Arc<parking_lot::Mutex<Arc<MountedVolumes>>>,
 }
 
-/// How often a change of resources that found no room is tried again.
-const LOOK_FOR_ROOM: SignedDuration = SignedDuration::from_secs(5);
+/// How often a resize without room is retried.
+const RESIZE_RETRY_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 
 impl Worker {
-    /// `runtime` is what an earlier life of the node left in the runtime. A pod that is refused never begins, and nobody
-    /// has to make room for it.
+    /// Starts a worker. `runtime` is what a previous process left in the runtime. A refused pod never starts and uses
+    /// no resources.
     pub fn spawn(
         context: Arc<Context>,
         pod: Arc<Pod>,
         runtime: RuntimePod,
-        refused: Option<Ending>,
+        refused: Option<Termination>,
         fits: Fits,
-        ended: impl FnOnce() + Send + 'static,
+        on_stopped: impl FnOnce() + Send + 'static,
     ) -> Handle {
         let noted = resize::Granted::load(&context.settings.pod_directory(pod::uid(&pod))).unwrap_or_default();
-        let wished = pod;
+        let desired = pod;
         let pod = match noted.granted.is_empty() || runtime.is_empty() {
-            true => wished.clone(),
-            false => Arc::new(resize::with_resources(&wished, &noted.granted)),
+            true => desired.clone(),
+            false => Arc::new(resize::with_resources(&desired, &noted.granted)),
         };
         let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
         for id in runtime.ids() {
             context.index.insert(id, sender.clone());
         }
         if !runtime.is_empty() {
-            // Between the look at the runtime and now something may have ended unheard.
+            // Between the look at the runtime and now something may have terminated unheard.
             let _ = sender.send(Message::Relist(None));
         }
-        let objects = Arc::new(context.objects.interest(sender.clone()));
+        let objects = Arc::new(context.objects.subscribe(sender.clone()));
         let status = if pod::is_static(&pod) { PodStatus::default() } else { pod.status.clone().unwrap_or_default() };
-        let mut shown = status.clone();
+        let mut visible = status.clone();
         if refused.is_some() {
-            shown.phase = Some("Failed".into());
+            visible.phase = Some("Failed".into());
         }
         let handle = Handle {
             sender: sender.clone(),
             pod: Arc::new(parking_lot::Mutex::new(pod.clone())),
-            status: Arc::new(parking_lot::Mutex::new(shown)),
+            status: Arc::new(parking_lot::Mutex::new(visible)),
             runtime: Arc::new(parking_lot::Mutex::new(runtime.clone())),
             volumes: Arc::default(),
         };
@@ -157,9 +158,9 @@ impl Worker {
             probes,
             first_seen: Some(Timestamp::now()),
             applied: noted.applied,
-            ending: refused,
-            to_allocate: context.resources.concern(&pod),
-            tried: known_starts(&runtime, &status),
+            termination: refused,
+            to_allocate: context.resources.needs_allocation(&pod),
+            attempted: known_starts(&runtime, &status),
             ..Default::default()
         };
         let worker = Self {
@@ -182,16 +183,16 @@ impl Worker {
             sender,
             receiver,
             plan: Plan::default(),
-            // Compared in the first step, as asking for room takes locks that may be held here.
-            wished: Some(wished),
+            // Compared in the first step, as checking for room takes locks that may be held here.
+            desired: Some(desired),
             fits,
-            ends: CancellationToken::new(),
-            echoes: HashSet::new(),
+            terminating: CancellationToken::new(),
+            pending_rechecks: HashSet::new(),
         };
         let shared = handle.clone();
         tokio::spawn(async move {
             worker.run(&shared).await;
-            ended();
+            on_stopped();
         });
         handle
     }
@@ -202,10 +203,10 @@ impl Worker {
             self.context.metrics.observe("kubelet_pod_worker_start_duration_seconds", &[], waited);
         }
         loop {
-            let begun = std::time::Instant::now();
+            let started = std::time::Instant::now();
             let wake_at = self.step();
             let labels = [("operation_type", self.operation_type())];
-            self.context.metrics.observe("kubelet_pod_worker_duration_seconds", &labels, begun.elapsed());
+            self.context.metrics.observe("kubelet_pod_worker_duration_seconds", &labels, started.elapsed());
             *shared.runtime.lock() = self.runtime.clone();
             *shared.pod.lock() = self.pod.clone();
             *shared.volumes.lock() = self.volumes.clone();
@@ -222,25 +223,25 @@ impl Worker {
             tokio::select! {
                 message = self.receiver.recv() => {
                     let Some(message) = message else { return };
-                    // Most of the time a worker waits here: what it needs to hear with is only there while it does.
-                    Box::pin(self.hear(message)).await;
+                    // Boxed, as a worker mostly waits here and should not hold the handler's state meanwhile.
+                    Box::pin(self.handle(message)).await;
                 }
                 () = pause => {}
             }
-            // What else has come meanwhile is taken in before the next plan; what comes while it is, is not: hearing may
-            // take long, and a plan must come of it.
+            // Handles all queued messages before the next plan, but none that arrive meanwhile: handling may take long,
+            // and must not starve planning.
             for _ in 0..self.receiver.len() {
                 let Ok(message) = self.receiver.try_recv() else { break };
-                Box::pin(self.hear(message)).await;
+                Box::pin(self.handle(message)).await;
             }
         }
     }
 
-    async fn hear(&mut self, message: Message) {
+    async fn handle(&mut self, message: Message) {
         match message {
-            Message::Desired(pod) => self.take(pod),
+            Message::Desired(pod) => self.accept(pod),
             Message::Removed => {
-                self.state.ending = Some(Ending::Removed);
+                self.state.termination = Some(Termination::Removed);
             }
             Message::Mirror(mirror) => {
                 let fresh = mirror.as_ref().map(|mirror| pod::uid(mirror)) != self.mirror.as_ref().map(|m| pod::uid(m));
@@ -251,7 +252,7 @@ impl Worker {
             }
             Message::Exited(id) => self.refresh(&id, true).await,
             Message::ExitedAgain(id) => {
-                self.echoes.remove(&id);
+                self.pending_rechecks.remove(&id);
                 self.refresh(&id, true).await;
             }
             Message::NotStopped(id) => {
@@ -259,14 +260,14 @@ impl Worker {
             }
             Message::Changed(id) => self.refresh(&id, false).await,
             Message::Relist(_round) => {
-                let begun = std::time::Instant::now();
+                let started = std::time::Instant::now();
                 let containers = self.runtime.containers.iter().filter(|c| c.state != State::Exited);
                 let ids: Vec<String> =
                     containers.map(|c| &c.id).chain(self.runtime.sandboxes.iter().map(|s| &s.id)).cloned().collect();
                 for id in ids {
                     self.refresh(&id, false).await;
                 }
-                self.context.metrics.observe("kubelet_pleg_pod_relist_duration_seconds", &[], begun.elapsed());
+                self.context.metrics.observe("kubelet_pleg_pod_relist_duration_seconds", &[], started.elapsed());
             }
             Message::ObjectsChanged => {
                 self.state.volumes_ready = false;
@@ -285,16 +286,16 @@ impl Worker {
                     ProbeKind::Liveness => results.liveness_failed = !success,
                 }
             }
-            Message::Stop(ending) => {
-                self.state.ending.get_or_insert(*ending);
+            Message::Stop(termination) => {
+                self.state.termination.get_or_insert(*termination);
             }
-            Message::Done(operation, outcome) => self.conclude(operation, *outcome),
+            Message::Done(operation, outcome) => self.finish_operation(operation, *outcome),
         }
     }
 
-    /// A pod that someone else changed after our last write is taken as what the API holds; an echo of our own write, or
-    /// of something before it, is not.
-    fn take(&mut self, pod: Arc<Pod>) {
+    /// Accepts a new version of the pod. If it is newer than our last status write, its status is what the API has; an
+    /// echo of our own write or of an earlier one is not.
+    fn accept(&mut self, pod: Arc<Pod>) {
         let version: Option<u64> = pod.metadata.resource_version.as_deref().and_then(|version| version.parse().ok());
         let newer = self.reported_version.zip(version).is_some_and(|(known, version)| version > known);
         if newer && !self.state.is_busy(&Operation::Status) && !pod::is_static(&pod) {
@@ -306,19 +307,19 @@ impl Worker {
             self.state.volumes_ready = false;
         }
         if fields_changed || pod.spec != self.pod.spec {
-            // What failed for the old description may work for the new one.
+            // What failed with the old spec may work with the new one.
             self.state.start_retry_at.clear();
             self.state.volumes_retry_at = None;
         }
         self.grant(pod);
     }
 
-    /// Takes the pod as the API wants it if its resources can be had, else with those it has.
-    fn grant(&mut self, wished: Arc<Pod>) {
-        let (have, want) = (resize::resources_of(&self.pod), resize::resources_of(&wished));
+    /// Uses the desired pod if its resources fit, otherwise the desired pod with the granted resources.
+    fn grant(&mut self, desired: Arc<Pod>) {
+        let (have, want) = (resize::resources_of(&self.pod), resize::resources_of(&desired));
         let metrics = self.context.metrics.clone();
-        let asked = self.wished.as_ref().map(|wished| resize::resources_of(wished));
-        if !self.runtime.is_empty() && !asked.as_ref().is_some_and(|asked| resize::same_all(asked, &want)) {
+        let last_requested = self.desired.as_ref().map(|desired| resize::resources_of(desired));
+        if !self.runtime.is_empty() && !last_requested.as_ref().is_some_and(|last| resize::same_all(last, &want)) {
             for (resource, requirement, operation) in resize::changes(&have, &want) {
                 let labels = [("resource", resource.as_str()), ("requirement", requirement), ("operation", operation)];
                 metrics.count("kubelet_container_requested_resizes_total", &labels);
@@ -326,7 +327,7 @@ impl Worker {
         }
         let pending = match resize::same_all(&have, &want) {
             true => None,
-            false => (self.fits)(&wished),
+            false => (self.fits)(&desired),
         };
         match (&self.state.resize_pending, &pending) {
             (Some(before), None) if before.reason == "Deferred" => {
@@ -335,7 +336,12 @@ impl Worker {
             }
             (before, Some(now)) if before.as_ref() != Some(now) => {
                 let reason = format!("Resize{}", now.reason);
-                self.context.pod_event(&wished, true, &reason, resize::told(&wished, now.reason, &now.message));
+                self.context.pod_event(
+                    &desired,
+                    true,
+                    &reason,
+                    resize::event_message(&desired, now.reason, &now.message),
+                );
                 if now.reason == "Infeasible" {
                     let labels = [("reason_detail", "insufficient_node_allocatable")];
                     metrics.count("kubelet_pod_infeasible_resizes_total", &labels);
@@ -345,49 +351,59 @@ impl Worker {
         }
         let granted = pending.is_none();
         if granted {
-            self.pod = wished;
-            self.wished = None;
+            self.pod = desired;
+            self.desired = None;
         } else {
-            self.pod = Arc::new(resize::with_resources(&wished, &have));
-            self.wished = Some(wished);
+            self.pod = Arc::new(resize::with_resources(&desired, &have));
+            self.desired = Some(desired);
         }
         self.state.resize_pending = pending;
         if granted && have != want {
             self.state.resize_failed = None;
-            self.note_granted();
+            self.store_granted();
             if !self.is_resized() {
                 self.state.resizing = self.pod.metadata.generation;
-                self.context.pod_event(&self.pod, false, "ResizeStarted", resize::told(&self.pod, "started", ""));
+                self.context.pod_event(
+                    &self.pod,
+                    false,
+                    "ResizeStarted",
+                    resize::event_message(&self.pod, "started", ""),
+                );
             }
         }
     }
 
-    /// Whether all that runs has what the pod is granted.
+    /// Whether all running containers have the granted resources.
     fn is_resized(&self) -> bool {
         let is_running = |name: &str| self.runtime.latest(name).is_some_and(ContainerView::is_running);
         resize::is_done(&self.pod, &self.state.applied, is_running)
     }
 
-    /// Tells once that what was granted holds.
-    fn tell_of_resize(&mut self) {
+    /// Records an event once when a granted resize is complete.
+    fn record_resize_completed(&mut self) {
         if self.state.resizing.is_some() && self.is_resized() {
             self.state.resizing = None;
-            self.context.pod_event(&self.pod, false, "ResizeCompleted", resize::told(&self.pod, "completed", ""));
+            self.context.pod_event(
+                &self.pod,
+                false,
+                "ResizeCompleted",
+                resize::event_message(&self.pod, "completed", ""),
+            );
         }
     }
 
-    /// Takes in a container just started. Its end may have been heard of already, and then must be looked at now.
+    /// Adds a container that just started. Its exit may already have been reported, and is then processed now.
     fn put_started(&mut self, view: ContainerView) {
         if self.state.early_exits.remove(&view.id) {
             let _ = self.sender.send(Message::Exited(view.id.clone()));
         }
         if view.state == State::Exited {
-            self.note_end(&view);
+            self.record_exit(&view);
         }
         self.runtime.put_container(view);
     }
 
-    /// Reads one container or sandbox anew. After an exit the runtime may need a moment to record it.
+    /// Reads one container or sandbox again. After an exit the runtime may need a moment to record it.
     async fn refresh(&mut self, id: &str, exited: bool) {
         if self.runtime.sandboxes.iter().any(|sandbox| sandbox.id == id) {
             self.refresh_sandbox(id, exited).await;
@@ -408,11 +424,11 @@ impl Worker {
                 }
                 Ok(view) => {
                     if view.state == State::Exited && self.runtime.by_id(id).is_some_and(ContainerView::is_running) {
-                        self.note_end(&view);
+                        self.record_exit(&view);
                     }
                     if exited && view.state == State::Running {
-                        // A busy runtime may take longer than we should wait here; it is asked again.
-                        self.ask_again(id);
+                        // A busy runtime may need longer than we should wait here; check again later.
+                        self.recheck_exit(id);
                     }
                     self.runtime.put_container(view);
                     return;
@@ -422,9 +438,9 @@ impl Worker {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, pod = pod::title(&self.pod), "a container can't be read");
+                    tracing::warn!(%error, pod = pod::title(&self.pod), "cannot read a container");
                     if exited {
-                        self.ask_again(id);
+                        self.recheck_exit(id);
                     }
                     return;
                 }
@@ -432,8 +448,8 @@ impl Worker {
         }
     }
 
-    fn note_end(&self, view: &ContainerView) {
-        journey_events::container_ended(&self.pod, view);
+    fn record_exit(&self, view: &ContainerView) {
+        journey_events::container_terminated(&self.pod, view);
         let labels = [
             ("container_type", pod::container_type(&self.pod, &view.name)),
             ("exit_code", &view.exit_code.to_string()),
@@ -442,28 +458,28 @@ impl Worker {
         self.context.metrics.count("kubelet_terminated_containers_total", &labels);
     }
 
-    /// What a look at the pod is for, as metrics call it.
+    /// The `operation_type` label of a reconciliation.
     fn operation_type(&self) -> &'static str {
-        match (&self.state.ending, self.runtime.is_empty()) {
+        match (&self.state.termination, self.runtime.is_empty()) {
             (Some(_), _) => "kill",
             (None, true) => "create",
             (None, false) => "sync",
         }
     }
 
-    /// Hears of an end once more in a moment, however often it was heard of meanwhile.
-    fn ask_again(&mut self, id: &str) {
-        if self.echoes.insert(id.to_string()) {
-            self.hear_later(Message::ExitedAgain(id.to_string()));
+    /// Schedules one more check of an exit, unless one is already pending.
+    fn recheck_exit(&mut self, id: &str) {
+        if self.pending_rechecks.insert(id.to_string()) {
+            self.send_later(Message::ExitedAgain(id.to_string()));
         }
     }
 
-    /// Sends a message to ourselves in a moment.
-    fn hear_later(&self, message: Message) {
+    /// Sends a message to this worker after a delay.
+    fn send_later(&self, message: Message) {
         let sender = self.sender.clone();
         tokio::spawn(async move {
             tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-            // A worker that has ended needs no news.
+            // The worker may already have stopped.
             let _ = sender.send(message);
         });
     }
@@ -478,7 +494,7 @@ impl Worker {
                 }
                 Ok(view) => {
                     if exited && view.ready {
-                        self.ask_again(id);
+                        self.recheck_exit(id);
                     }
                     self.runtime.put_sandbox(view);
                     return;
@@ -488,44 +504,44 @@ impl Worker {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, pod = pod::title(&self.pod), "a sandbox can't be read");
+                    tracing::warn!(%error, pod = pod::title(&self.pod), "cannot read a sandbox");
                     return;
                 }
             }
         }
     }
 
-    /// One look: plans, starts what is to be done, reports. Returns when to look again if nothing happens.
+    /// One reconciliation: plans, starts operations, reports. Returns when to reconcile again if nothing happens.
     fn step(&mut self) -> Option<Timestamp> {
         let now = Timestamp::now();
-        if self.state.ending.is_none() {
-            self.state.ending = self.reason_to_end(now);
+        if self.state.termination.is_none() {
+            self.state.termination = self.termination_reason(now);
         }
-        if self.state.ending.is_some() && self.state.ending_since.is_none() {
-            self.state.ending_since = Some(now);
-            self.ends.cancel();
+        if self.state.termination.is_some() && self.state.terminating_since.is_none() {
+            self.state.terminating_since = Some(now);
+            self.terminating.cancel();
         }
-        if let Some(wished) = self.wished.clone() {
-            self.grant(wished);
+        if let Some(desired) = self.desired.clone() {
+            self.grant(desired);
         }
-        let begun = pod::main_containers(&self.pod).any(|c| self.runtime.latest(&c.name).is_some());
-        self.state.forget_tried(!begun);
+        let has_main_container = pod::main_containers(&self.pod).any(|c| self.runtime.latest(&c.name).is_some());
+        self.state.reset_attempts(!has_main_container);
         let situation = Situation { pod: &self.pod, runtime: &self.runtime, state: &self.state, now };
         let before = std::mem::replace(&mut self.plan, plan::plan(&situation));
-        self.tell_of_back_off(&before);
-        self.tell_of_resize();
+        self.record_back_off(&before);
+        self.record_resize_completed();
         for action in std::mem::take(&mut self.plan.actions) {
             self.perform(action, now);
         }
-        let surroundings =
-            probes::Surroundings { context: &self.context, latest: &self.shared_pod, worker: &self.sender };
-        self.probes.sync(&surroundings, &self.pod, &self.runtime, &self.state);
+        let probe_context =
+            probes::ProbeContext { context: &self.context, latest: &self.shared_pod, worker: &self.sender };
+        self.probes.sync(&probe_context, &self.pod, &self.runtime, &self.state);
         self.report(now);
-        if self.plan.ended {
+        if self.plan.terminated {
             self.finish();
         }
-        let look_for_room = self.wished.as_ref().map(|_| now.saturating_add(LOOK_FOR_ROOM).unwrap_or(now));
-        let renew = self.volumes.renew_at.filter(|_| self.state.ending.is_none());
+        let resize_retry_at = self.desired.as_ref().map(|_| now.saturating_add(RESIZE_RETRY_INTERVAL).unwrap_or(now));
+        let renew = self.volumes.renew_at.filter(|_| self.state.termination.is_none());
         if renew.is_some_and(|at| at <= now) && self.state.volumes_ready {
             self.state.volumes_ready = false;
             return Some(now);
@@ -535,22 +551,22 @@ impl Worker {
             self.status_retry_at.filter(|at| *at > now),
             self.retry_at.filter(|at| *at > now),
             renew,
-            look_for_room,
+            resize_retry_at,
         ]
         .into_iter()
         .flatten()
         .min()
     }
 
-    /// An event each time a container begins to wait for its restart.
-    fn tell_of_back_off(&self, before: &Plan) {
+    /// Records an event each time a container enters its restart back-off.
+    fn record_back_off(&self, before: &Plan) {
         for name in self.plan.backing_off.keys().filter(|name| !before.backing_off.contains_key(*name)) {
             let message = format!("Back-off restarting failed container {name} in pod {}", pod::full_title(&self.pod));
             self.context.container_event(&self.pod, name, true, "BackOff", message);
         }
     }
 
-    /// How long the pod took until it ran.
+    /// Records how long the pod took until it ran.
     fn measure_start(&self, now: Timestamp) {
         let metrics = &self.context.metrics;
         if let Some(seen) = self.state.first_seen {
@@ -567,12 +583,12 @@ impl Worker {
         }
     }
 
-    fn reason_to_end(&self, now: Timestamp) -> Option<Ending> {
+    fn termination_reason(&self, now: Timestamp) -> Option<Termination> {
         if self.pod.metadata.deletion_timestamp.is_some() {
-            return Some(Ending::Deleted);
+            return Some(Termination::Deleted);
         }
         if matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
-            return Some(Ending::Finished);
+            return Some(Termination::Finished);
         }
         if let Some(seconds) = pod::spec(&self.pod).active_deadline_seconds
             && let Some(start) = &self.status.start_time
@@ -580,10 +596,15 @@ impl Worker {
         {
             let message = "Pod was active on the node longer than the specified deadline".to_string();
             self.context.pod_event(&self.pod, false, "DeadlineExceeded", message.clone());
-            return Some(Ending::Stopped { reason: "DeadlineExceeded".into(), message, grace: None, condition: None });
+            return Some(Termination::Stopped {
+                reason: "DeadlineExceeded".into(),
+                message,
+                grace: None,
+                condition: None,
+            });
         }
         let phase = restart::phase(&self.pod, &self.runtime, status::was_initialized(&self.status));
-        phase.is_final().then_some(Ending::Finished)
+        phase.is_final().then_some(Termination::Finished)
     }
 
     fn report(&mut self, now: Timestamp) {
@@ -599,7 +620,7 @@ impl Worker {
             runtime_name: &self.context.runtime_name,
             now,
         };
-        // What others wrote into the API's status is carried along.
+        // Keeps what other components wrote to the API's status.
         let mut previous = self.status.clone();
         carry_foreign(&self.pod, &mut previous);
         let status = status::compute(&status::Input { previous: &previous, ..input });
@@ -616,13 +637,13 @@ impl Worker {
     }
 }
 
-/// What an earlier life of the node found out about containers that still run, so that none of them looks unready until it
-/// is asked again.
+/// The probe results of running containers from a previous process, so that they don't look unready until they are
+/// probed again.
 fn known_results(runtime: &RuntimePod, status: &PodStatus, runtime_name: &str) -> HashMap<String, ProbeResults> {
     let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     let mut found = HashMap::new();
     for reported in all {
-        let view = runtime.running().find(|view| reported.container_id.as_ref() == Some(&view.shown_id(runtime_name)));
+        let view = runtime.running().find(|view| reported.container_id.as_ref() == Some(&view.api_id(runtime_name)));
         if let Some(view) = view {
             let results = ProbeResults {
                 ready: Some(reported.ready),
@@ -635,14 +656,14 @@ fn known_results(runtime: &RuntimePod, status: &PodStatus, runtime_name: &str) -
     found
 }
 
-/// Containers that the runtime or the API knows to have been started.
+/// Containers that were started according to the runtime or the API.
 fn known_starts(runtime: &RuntimePod, status: &PodStatus) -> HashSet<String> {
     let reported = status.container_statuses.iter().flatten();
     let reported = reported.filter(|known| known.container_id.is_some() || known.last_state.is_some());
     runtime.containers.iter().map(|view| &view.name).chain(reported.map(|known| &known.name)).cloned().collect()
 }
 
-/// Conditions and fields of the status that belong to other components.
+/// Copies the conditions that other components own from the API.
 fn carry_foreign(pod: &Pod, status: &mut PodStatus) {
     const OWN: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
     let Some(api) = &pod.status else { return };

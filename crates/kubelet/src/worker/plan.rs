@@ -1,13 +1,14 @@
-//! What to do next for a pod: a pure function of the pod, what the runtime holds, what the worker remembers, and the time.
+//! Computes the next actions for a pod: a pure function of the pod, the runtime's state, the worker's state, and the
+//! time.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::state::{Ending, WorkerState, Operation, Waiting};
 use super::resize;
 use super::restart::{AfterExit, after_exit, restarts_all, to_remove_for_restart};
+use super::state::{Operation, Termination, Waiting, WorkerState};
 use crate::pod::{self, Role};
 use crate::runtime::{ContainerView, RuntimePod, Sandbox, State};
 
@@ -20,7 +21,7 @@ pub struct Situation<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Set aside what containers have for themselves.
+    /// Allocate exclusive CPUs, memory and devices.
     Allocate,
     MountVolumes,
     CreateSandbox {
@@ -39,19 +40,19 @@ pub enum Action {
         id: String,
         container: String,
         grace: i64,
-        why: Why,
+        why: StopReason,
     },
     Remove {
         id: String,
     },
-    /// Tell the runtime of changed resources.
+    /// Apply changed resources.
     Resize,
 }
 
-/// Why a running container is stopped, which its event tells.
+/// Why a running container is stopped, for its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
-    PodEnds,
+pub enum StopReason {
+    PodTerminates,
     Liveness,
     Startup,
     ImageChanged,
@@ -63,12 +64,12 @@ pub enum Why {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     pub actions: Vec<Action>,
-    /// Look again at this moment even if nothing happens.
+    /// Plan again at this time even if nothing happens.
     pub wake_at: Option<Timestamp>,
-    /// Containers kept from starting by their back-off.
+    /// Containers that wait for their restart back-off.
     pub backing_off: BTreeMap<String, Waiting>,
-    /// Nothing of the pod runs and nothing will.
-    pub ended: bool,
+    /// Nothing of the pod runs, and nothing will start.
+    pub terminated: bool,
 }
 
 impl Plan {
@@ -79,8 +80,8 @@ impl Plan {
 
 pub fn plan(situation: &Situation<'_>) -> Plan {
     let mut plan = Plan::default();
-    if situation.state.ending.is_some() {
-        end(situation, &mut plan);
+    if situation.state.termination.is_some() {
+        terminate(situation, &mut plan);
     } else {
         run(situation, &mut plan);
         remove_remains(situation, &mut plan);
@@ -88,21 +89,21 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     plan
 }
 
-/// Main containers first, then sidecars from the last to the first, then the sandbox.
-fn end(situation: &Situation<'_>, plan: &mut Plan) {
+/// Stops main containers first, then sidecars from last to first, then the sandbox.
+fn terminate(situation: &Situation<'_>, plan: &mut Plan) {
     let Situation { pod, runtime, state, now } = situation;
     if state.is_starting() || state.is_busy(&Operation::Sandbox) {
-        // A start under way ends by itself; it is stopped when it is known what it made.
+        // A start in progress finishes by itself; its container is stopped when it is known.
         for container in runtime.running() {
-            stop(situation, plan, container, ending_grace(pod, state, *now), Why::PodEnds);
+            stop(situation, plan, container, termination_grace(pod, state, *now), StopReason::PodTerminates);
         }
         return;
     }
-    let grace = ending_grace(pod, state, *now);
+    let grace = termination_grace(pod, state, *now);
     let is_sidecar = |name: &str| pod::init_containers(pod).any(|(role, c)| role == Role::Sidecar && c.name == name);
     let mut waits = false;
     for container in runtime.running().filter(|container| !is_sidecar(&container.name)) {
-        stop(situation, plan, container, grace, Why::PodEnds);
+        stop(situation, plan, container, grace, StopReason::PodTerminates);
         waits = true;
     }
     for (role, sidecar) in pod::init_containers(pod).rev() {
@@ -110,7 +111,7 @@ fn end(situation: &Situation<'_>, plan: &mut Plan) {
             continue;
         }
         for container in runtime.running().filter(|container| container.name == sidecar.name) {
-            stop(situation, plan, container, grace, Why::PodEnds);
+            stop(situation, plan, container, grace, StopReason::PodTerminates);
             waits = true;
         }
     }
@@ -123,23 +124,23 @@ fn end(situation: &Situation<'_>, plan: &mut Plan) {
             stop_sandbox(situation, plan, sandbox);
         }
     }
-    plan.ended = !waits;
+    plan.terminated = !waits;
 }
 
-/// What is left of the grace the pod as a whole gets.
-fn ending_grace(pod: &Pod, state: &WorkerState, now: Timestamp) -> i64 {
-    let whole = match &state.ending {
-        Some(Ending::Stopped { grace: Some(grace), .. }) => *grace,
+/// The rest of the pod's grace period in seconds.
+fn termination_grace(pod: &Pod, state: &WorkerState, now: Timestamp) -> i64 {
+    let whole = match &state.termination {
+        Some(Termination::Stopped { grace: Some(grace), .. }) => *grace,
         _ => pod::grace_seconds(pod),
     };
-    let passed = state.ending_since.map_or(0, |since| now.duration_since(since).as_secs());
+    let passed = state.terminating_since.map_or(0, |since| now.duration_since(since).as_secs());
     (whole - passed).max(if passed > 0 { 2.min(whole) } else { 0 }).max(1)
 }
 
-fn stop(situation: &Situation<'_>, plan: &mut Plan, container: &ContainerView, grace: i64, why: Why) {
+fn stop(situation: &Situation<'_>, plan: &mut Plan, container: &ContainerView, grace: i64, why: StopReason) {
     let Situation { state, now, .. } = situation;
     let kill_at = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(Timestamp::MAX);
-    // Told again only when it failed, or when the time became notably shorter.
+    // Repeated only if it failed, or if the grace period became notably shorter.
     if let Some(known) = state.stopping.get(&container.id)
         && !state.stop_again.contains(&container.id)
         && known.duration_since(kill_at) < SignedDuration::from_secs(2)
@@ -151,20 +152,20 @@ fn stop(situation: &Situation<'_>, plan: &mut Plan, container: &ContainerView, g
 
 fn stop_sandbox(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox) {
     let id = sandbox.id.clone();
-    if may_ask(situation, plan, &Operation::StopSandbox(id.clone())) {
+    if may_request(situation, plan, &Operation::StopSandbox(id.clone())) {
         plan.actions.push(Action::StopSandbox { id });
     }
 }
 
 fn remove(situation: &Situation<'_>, plan: &mut Plan, id: &str) {
     let action = Action::Remove { id: id.to_string() };
-    if !plan.actions.contains(&action) && may_ask(situation, plan, &Operation::Remove(id.to_string())) {
+    if !plan.actions.contains(&action) && may_request(situation, plan, &Operation::Remove(id.to_string())) {
         plan.actions.push(action);
     }
 }
 
-/// Whether the runtime is to be asked now: not while it is at it, and when it could not, only after a while.
-fn may_ask(situation: &Situation<'_>, plan: &mut Plan, operation: &Operation) -> bool {
+/// Whether to request an operation now: not while it is in progress, and after a failure only when its retry is due.
+fn may_request(situation: &Situation<'_>, plan: &mut Plan, operation: &Operation) -> bool {
     let Situation { state, now, .. } = situation;
     if state.is_busy(operation) {
         return false;
@@ -213,7 +214,7 @@ fn renew_sandbox(situation: &Situation<'_>, plan: &mut Plan) {
     }
     let mut waits = false;
     for container in runtime.running() {
-        stop(situation, plan, container, pod::grace_seconds(pod), Why::SandboxGone);
+        stop(situation, plan, container, pod::grace_seconds(pod), StopReason::SandboxGone);
         waits = true;
     }
     for sandbox in runtime.sandboxes.iter().filter(|sandbox| !state.stopped_sandboxes.contains(&sandbox.id)) {
@@ -242,8 +243,8 @@ fn run_containers(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox)
         }
     }
     let initialized = pod::main_containers(pod).any(|c| runtime.latest_in(&sandbox.id, &c.name).is_some());
-    // Main containers start together: one that ends at once keeps none of the others from its first start.
-    let all_tried = pod::main_containers(pod).all(|c| state.tried.contains(&c.name));
+    // Main containers start together: one that exits at once does not prevent the first start of others.
+    let all_tried = pod::main_containers(pod).all(|c| state.attempted.contains(&c.name));
     if restarts_all(pod, runtime) && (all_tried || !initialized) {
         restart_all(situation, plan);
         return;
@@ -269,7 +270,7 @@ fn run_in_order(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, i
     }
 }
 
-/// Containers that may change in place are changed together; those that must not are stopped, and start with the new.
+/// Resizes containers in place where their policy allows it; others are stopped and restart with the new resources.
 fn resize(situation: &Situation<'_>, plan: &mut Plan) {
     let Situation { pod, runtime, state, now } = situation;
     let is_running = |name: &str| runtime.latest(name).is_some_and(ContainerView::is_running);
@@ -277,7 +278,7 @@ fn resize(situation: &Situation<'_>, plan: &mut Plan) {
     for container in resize::outstanding(pod, &state.applied, is_running) {
         match runtime.latest(&container.name) {
             Some(view) if resize::needs_restart(pod, container, &state.applied) => {
-                stop(situation, plan, view, pod::grace_seconds(pod), Why::Resize);
+                stop(situation, plan, view, pod::grace_seconds(pod), StopReason::Resize);
             }
             _ => in_place = true,
         }
@@ -292,7 +293,7 @@ fn resize(situation: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// All containers but the ephemeral ones are killed and removed; then they start as if the pod were new.
+/// Kills and removes all containers but the ephemeral ones; then they start as in a new pod.
 fn restart_all(situation: &Situation<'_>, plan: &mut Plan) {
     let Situation { pod, runtime, state, .. } = situation;
     if state.is_starting() {
@@ -301,7 +302,7 @@ fn restart_all(situation: &Situation<'_>, plan: &mut Plan) {
     let own = |name: &str| pod::ephemeral_containers(pod).all(|container| container.name != name);
     let mut running = runtime.running().filter(|container| own(&container.name)).peekable();
     if running.peek().is_some() {
-        running.for_each(|container| stop(situation, plan, container, 0, Why::RestartAll));
+        running.for_each(|container| stop(situation, plan, container, 0, StopReason::RestartAll));
         return;
     }
     for old in to_remove_for_restart(pod, runtime) {
@@ -309,7 +310,7 @@ fn restart_all(situation: &Situation<'_>, plan: &mut Plan) {
     }
 }
 
-/// Whether the next container in the row may follow.
+/// Runs an init container. Returns whether the next one may start.
 fn run_init(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, container: &Container) -> bool {
     let Situation { pod, runtime, .. } = situation;
     let Some(view) = runtime.latest_in(&sandbox.id, &container.name) else {
@@ -336,13 +337,13 @@ fn run_sidecar(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, co
     let Situation { pod, runtime, state, .. } = situation;
     match runtime.latest_in(&sandbox.id, &container.name) {
         Some(view) if view.is_running() => {
-            stop_if_unwell(situation, plan, container, view);
+            stop_if_unhealthy(situation, plan, container, view);
             let results = state.probes.get(&view.id).copied().unwrap_or_default();
             let over = !state.is_busy(&Operation::Start(container.name.clone()));
             over && (container.startup_probe.is_none() || results.started == Some(true))
         }
         Some(view) => {
-            // One whose end restarts all waits for that.
+            // A sidecar whose exit restarts all containers waits for that.
             if after_exit(pod, Role::Sidecar, container, view.exit_code) != AfterExit::RestartAll {
                 start(situation, plan, sandbox, &container.name, Some(view));
             }
@@ -362,7 +363,7 @@ fn run_main(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, conta
         return;
     };
     match view.state {
-        State::Running => stop_if_unwell(situation, plan, container, view),
+        State::Running => stop_if_unhealthy(situation, plan, container, view),
         State::Exited => {
             if after_exit(pod, Role::Main, container, view.exit_code) == AfterExit::Restart {
                 start(situation, plan, sandbox, &container.name, Some(view));
@@ -372,7 +373,7 @@ fn run_main(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, conta
     }
 }
 
-fn stop_if_unwell(situation: &Situation<'_>, plan: &mut Plan, container: &Container, view: &ContainerView) {
+fn stop_if_unhealthy(situation: &Situation<'_>, plan: &mut Plan, container: &Container, view: &ContainerView) {
     let Situation { pod, state, .. } = situation;
     let results = state.probes.get(&view.id).copied().unwrap_or_default();
     let grace_of = |probe: &Option<k8s_openapi::api::core::v1::Probe>| {
@@ -380,18 +381,18 @@ fn stop_if_unwell(situation: &Situation<'_>, plan: &mut Plan, container: &Contai
         own.unwrap_or_else(|| pod::grace_seconds(pod)).max(1)
     };
     if results.startup_failed {
-        stop(situation, plan, view, grace_of(&container.startup_probe), Why::Startup);
+        stop(situation, plan, view, grace_of(&container.startup_probe), StopReason::Startup);
     } else if results.liveness_failed {
-        stop(situation, plan, view, grace_of(&container.liveness_probe), Why::Liveness);
+        stop(situation, plan, view, grace_of(&container.liveness_probe), StopReason::Liveness);
     } else if container.image.as_deref().is_some_and(|image| image != view.image)
         && view.annotations.contains_key(crate::runtime::label::IMAGE)
     {
-        stop(situation, plan, view, pod::grace_seconds(pod), Why::ImageChanged);
+        stop(situation, plan, view, pod::grace_seconds(pod), StopReason::ImageChanged);
     }
 }
 
-/// Starts a container if nothing stands against it. Containers of a pod start one after the other, as their order and
-/// their post-start hooks may matter to them.
+/// Starts a container if nothing prevents it. Containers of a pod start one after the other, as their order and their
+/// post-start hooks may matter.
 fn start(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, name: &str, previous: Option<&ContainerView>) {
     let Situation { pod, state, now, .. } = situation;
     if state.is_busy(&Operation::Start(name.to_string())) {
@@ -422,8 +423,8 @@ fn start(situation: &Situation<'_>, plan: &mut Plan, sandbox: &Sandbox, name: &s
     plan.actions.push(Action::Start { container: name.to_string(), sandbox: sandbox.id.clone(), attempt, restart });
 }
 
-/// A container the runtime has lost while the API remembers it counts as restarted. One that was removed to begin anew has
-/// been counted already.
+/// A container that the runtime lost but the API has counts as restarted. One that was removed to restart has already
+/// been counted.
 fn reported_restarts(pod: &Pod, name: &str) -> u32 {
     let Some(status) = &pod.status else { return 0 };
     let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
@@ -433,13 +434,13 @@ fn reported_restarts(pod: &Pod, name: &str) -> u32 {
     })
 }
 
-/// "10s", "1m20s", "5m0s": how durations are written in messages.
+/// Formats a duration as in Kubernetes' messages: "10s", "1m20s", "5m0s".
 pub fn k8s_duration(duration: std::time::Duration) -> String {
     let seconds = duration.as_secs();
     if seconds >= 60 { format!("{}m{}s", seconds / 60, seconds % 60) } else { format!("{seconds}s") }
 }
 
-/// Of each container the newest and the one before are kept; the rest goes, but never what runs.
+/// Removes all but the newest two instances of each container, but never a running one.
 fn remove_remains(situation: &Situation<'_>, plan: &mut Plan) {
     let Situation { pod, runtime, state, .. } = situation;
     for (_, name) in pod::roles(pod) {

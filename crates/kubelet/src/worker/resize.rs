@@ -1,7 +1,5 @@
-//! Changing the resources of a pod while it runs.
-//!
-//! What the API wants may not fit. The node keeps what it has granted; everything else works with the pod as granted, and
-//! a wish that can't be granted yet only shows as a condition.
+//! In-place resize of a running pod. Desired resources may not fit. The node keeps the granted ones; all other code
+//! uses the pod as granted, and a resize that is not granted yet only shows as a condition.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -15,17 +13,17 @@ use crate::pod::{self, Role};
 
 pub type ByContainer = BTreeMap<String, ResourceRequirements>;
 
-/// The name under which the resources of the pod as a whole stand among those of its containers.
+/// The key of the pod-level resources among those of its containers.
 const WHOLE: &str = "";
 
-/// What must outlive a restart of the node: what was granted, and what the runtime has been told.
+/// What must survive a restart of the kubelet: granted and applied resources.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Granted {
     pub granted: ByContainer,
     pub applied: ByContainer,
 }
 
-/// Why a wish is not granted.
+/// Why a resize is not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     pub reason: &'static str,
@@ -35,19 +33,19 @@ pub struct Pending {
 const FILE: &str = "resources.json";
 
 impl Granted {
-    pub fn load(folder: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(folder.join(FILE)).ok()?).ok()
+    pub fn load(directory: &Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(directory.join(FILE)).ok()?).ok()
     }
 
-    pub fn store(&self, folder: &Path) {
+    pub fn store(&self, directory: &Path) {
         let written = serde_json::to_vec(self).map_err(std::io::Error::other).and_then(|content| {
-            std::fs::create_dir_all(folder)?;
-            let beside = folder.join(format!("{FILE}.new"));
-            std::fs::write(&beside, content)?;
-            std::fs::rename(beside, folder.join(FILE))
+            std::fs::create_dir_all(directory)?;
+            let temporary = directory.join(format!("{FILE}.new"));
+            std::fs::write(&temporary, content)?;
+            std::fs::rename(temporary, directory.join(FILE))
         });
         if let Err(error) = written {
-            tracing::warn!(%error, folder = %folder.display(), "granted resources can't be noted");
+            tracing::warn!(%error, directory = %directory.display(), "cannot store the granted resources");
         }
     }
 }
@@ -65,37 +63,36 @@ fn of_whole(pod: &Pod) -> Option<ResourceRequirements> {
     pod::spec(pod).resources.clone()
 }
 
-/// The cgroup of the pod has got what the pod as a whole is granted.
-pub fn note_whole(pod: &Pod, applied: &mut ByContainer) {
+/// Records that the pod's cgroup has the pod-level resources.
+pub fn record_pod_level(pod: &Pod, applied: &mut ByContainer) {
     if let Some(resources) = of_whole(pod) {
         applied.insert(WHOLE.to_string(), resources);
     }
 }
 
-/// Whether the pod's cgroup has not got yet what the pod as a whole is granted. A pod that was started without any such
-/// resources may be given some.
+/// Whether the pod-level resources are not applied yet. A pod that started without any may get some.
 pub fn is_whole_outstanding(pod: &Pod, applied: &ByContainer) -> bool {
-    let Some(wanted) = of_whole(pod) else { return false };
+    let Some(desired) = of_whole(pod) else { return false };
     match applied.get(WHOLE) {
-        Some(applied) => !same(applied, &wanted),
-        None => !applied.is_empty() && !same(&ResourceRequirements::default(), &wanted),
+        Some(applied) => !same(applied, &desired),
+        None => !applied.is_empty() && !same(&ResourceRequirements::default(), &desired),
     }
 }
 
-/// Whether every container that was started has what the pod is granted. An init container that has ended needs no more.
+/// Whether every started container has its granted resources. A finished init container needs none.
 pub fn is_done(pod: &Pod, applied: &ByContainer, is_running: impl Fn(&str) -> bool) -> bool {
     let over = |name: &str| {
         !is_running(name) && pod::init_containers(pod).any(|(role, c)| role == Role::Init && c.name == name)
     };
     let has = |container: &Container| {
-        let wanted = container.resources.clone().unwrap_or_default();
-        applied.get(&container.name).is_none_or(|applied| same(applied, &wanted)) || over(&container.name)
+        let desired = container.resources.clone().unwrap_or_default();
+        applied.get(&container.name).is_none_or(|applied| same(applied, &desired)) || over(&container.name)
     };
     !is_whole_outstanding(pod, applied) && resizable(pod).all(has)
 }
 
-/// What events say of a change: its stage, and the resources of the containers once it is through.
-pub fn told(pod: &Pod, stage: &str, error: &str) -> String {
+/// The event message of a resize: its stage and the containers' new resources.
+pub fn event_message(pod: &Pod, stage: &str, error: &str) -> String {
     #[derive(Serialize)]
     struct One<'a> {
         name: &'a str,
@@ -126,16 +123,16 @@ pub fn told(pod: &Pod, stage: &str, error: &str) -> String {
     }
 }
 
-/// What is asked for anew: the resource, whether requests or limits, and in which direction.
+/// The changes of a resize: the resource, requests or limits, and the direction.
 pub fn changes(have: &ByContainer, want: &ByContainer) -> Vec<(String, &'static str, &'static str)> {
-    type Part = fn(&ResourceRequirements) -> Option<&BTreeMap<String, Quantity>>;
-    let parts: [(&'static str, Part); 2] =
+    type Section = fn(&ResourceRequirements) -> Option<&BTreeMap<String, Quantity>>;
+    let sections: [(&'static str, Section); 2] =
         [("requests", |one| one.requests.as_ref()), ("limits", |one| one.limits.as_ref())];
     let mut found = Vec::new();
-    for (name, wanted) in want.iter().filter(|(name, _)| *name != WHOLE) {
-        for (requirement, part) in parts {
-            let old = have.get(name).and_then(part).cloned().unwrap_or_default();
-            let new = part(wanted).cloned().unwrap_or_default();
+    for (name, desired) in want.iter().filter(|(name, _)| *name != WHOLE) {
+        for (requirement, section) in sections {
+            let old = have.get(name).and_then(section).cloned().unwrap_or_default();
+            let new = section(desired).cloned().unwrap_or_default();
             for resource in ["cpu", "memory"] {
                 let operation = match (old.get(resource).map(Amount::of), new.get(resource).map(Amount::of)) {
                     (None, Some(_)) => "add",
@@ -167,7 +164,7 @@ pub fn with_resources(pod: &Pod, resources: &ByContainer) -> Pod {
     pod
 }
 
-/// Whether two descriptions mean the same amounts, however they are written.
+/// Whether two resource lists mean the same amounts, however they are written.
 pub fn same(left: &ResourceRequirements, right: &ResourceRequirements) -> bool {
     let amounts = |list: &Option<BTreeMap<String, Quantity>>| -> HashMap<String, Amount> {
         list.iter().flatten().map(|(name, amount)| (name.clone(), Amount::of(amount))).collect()
@@ -180,7 +177,7 @@ pub fn same_all(left: &ByContainer, right: &ByContainer) -> bool {
         && left.iter().all(|(name, resources)| right.get(name).is_some_and(|other| same(resources, other)))
 }
 
-/// What a container requests of a resource, and what limits it: its own limit, or that of the pod as a whole.
+/// A container's request of a resource, and its limit: its own or the pod-level one.
 fn demand(
     whole: Option<&ResourceRequirements>,
     own: &ResourceRequirements,
@@ -191,15 +188,15 @@ fn demand(
     (of(own.requests.as_ref()), limit.or_else(|| of(whole.and_then(|whole| whole.limits.as_ref()))))
 }
 
-/// Whether what a container may use of a resource differs from what is applied.
+/// Whether a container's request or limit of a resource differs from what is applied.
 fn changes_demand(pod: &Pod, container: &Container, applied: &ByContainer, name: &str) -> bool {
     let Some(known) = applied.get(&container.name) else { return false };
-    let wanted = container.resources.clone().unwrap_or_default();
+    let desired = container.resources.clone().unwrap_or_default();
     let whole = of_whole(pod);
-    demand(applied.get(WHOLE), known, name) != demand(whole.as_ref(), &wanted, name)
+    demand(applied.get(WHOLE), known, name) != demand(whole.as_ref(), &desired, name)
 }
 
-/// Whether a change from what is applied means a new container, by the container's own policy.
+/// Whether the container's resize policy requires a restart for this change.
 pub fn needs_restart(pod: &Pod, container: &Container, applied: &ByContainer) -> bool {
     let policies = container.resize_policy.iter().flatten();
     policies.into_iter().any(|policy| {
@@ -207,29 +204,29 @@ pub fn needs_restart(pod: &Pod, container: &Container, applied: &ByContainer) ->
     })
 }
 
-/// Running containers whose resources the runtime has not been told yet. When the pod as a whole may use more or less, so
-/// may those of its containers that have no limit of their own.
+/// Running containers whose resources are not applied yet. A change of pod-level limits affects containers without
+/// their own limit.
 pub fn outstanding<'a>(pod: &'a Pod, applied: &ByContainer, is_running: impl Fn(&str) -> bool) -> Vec<&'a Container> {
     resizable(pod)
         .filter(|container| is_running(&container.name))
         .filter(|container| {
-            let wanted = container.resources.clone().unwrap_or_default();
-            applied.get(&container.name).is_some_and(|applied| !same(applied, &wanted))
+            let desired = container.resources.clone().unwrap_or_default();
+            applied.get(&container.name).is_some_and(|applied| !same(applied, &desired))
                 || ["cpu", "memory"].iter().any(|name| changes_demand(pod, container, applied, name))
         })
         .collect()
 }
 
-/// The memory limit of a container that becomes smaller, or that it had not before.
+/// The container's new memory limit if it is lower than before, or new.
 pub fn lowered_memory_limit(pod: &Pod, container: &Container, applied: &ByContainer) -> Option<i64> {
     let known = applied.get(&container.name)?;
-    let wanted = container.resources.clone().unwrap_or_default();
-    let new = demand(of_whole(pod).as_ref(), &wanted, "memory").1?.value();
+    let desired = container.resources.clone().unwrap_or_default();
+    let new = demand(of_whole(pod).as_ref(), &desired, "memory").1?.value();
     let old = demand(applied.get(WHOLE), known, "memory").1.map(|limit| limit.value());
     (new > 0 && old.is_none_or(|old| new < old)).then_some(new)
 }
 
-/// What memory the processes of a pod use, and what its limits become where they are lowered.
+/// The memory usage of a pod and the limits that a resize lowers.
 #[derive(Debug, Default)]
 pub struct MemoryDecrease {
     pub pod_limit: Option<i64>,
@@ -239,7 +236,7 @@ pub struct MemoryDecrease {
 }
 
 impl MemoryDecrease {
-    /// Why the limits can't be lowered: the kernel would have to kill what is in the way.
+    /// Why the limits cannot be lowered: the kernel would have to kill processes.
     pub fn refusal(&self) -> Option<String> {
         let exceeds = |usage: u64, limit: i64| u64::try_from(limit).is_ok_and(|limit| usage >= limit);
         let mut errors = Vec::new();
@@ -296,7 +293,7 @@ mod tests {
         assert!(!is_whole_outstanding(&old, &applied) && is_whole_outstanding(&new, &applied));
         assert_eq!(of_whole(&with_resources(&new, &applied)), of_whole(&old));
         assert_eq!(outstanding(&new, &applied, |_| true).len(), 1, "its limit is that of the pod");
-        note_whole(&new, &mut applied);
+        record_pod_level(&new, &mut applied);
         assert!(!is_whole_outstanding(&new, &applied) && outstanding(&new, &applied, |_| true).is_empty());
         let mut bare = new.clone();
         bare.spec.get_or_insert_default().resources = None;
@@ -333,7 +330,7 @@ mod tests {
             outstanding(&new, &applied, |_| running).into_iter().map(|c| c.name.clone()).collect()
         };
         assert_eq!((names(true), names(false)), (vec!["i".to_string()], vec![]));
-        assert!(!is_done(&new, &applied, |_| true) && is_done(&new, &applied, |_| false), "it has ended");
+        assert!(!is_done(&new, &applied, |_| true) && is_done(&new, &applied, |_| false), "it has terminated");
     }
 
     #[test]
@@ -376,9 +373,9 @@ mod tests {
         let mut changed = pod("2", "NotRequired");
         changed.metadata.generation = Some(3);
         let list = "\"containers\":[{\"name\":\"a\",\"resources\":{\"requests\":{\"cpu\":\"2\"}}}],\"generation\":3";
-        assert_eq!(told(&changed, "started", ""), format!("Pod resize started: {{{list}}}"));
+        assert_eq!(event_message(&changed, "started", ""), format!("Pod resize started: {{{list}}}"));
         assert_eq!(
-            told(&changed, "Deferred", "no room"),
+            event_message(&changed, "Deferred", "no room"),
             format!("Pod resize Deferred: {{{list},\"error\":\"no room\"}}")
         );
         let applied = resources_of(&pod("1", "NotRequired"));

@@ -1,20 +1,20 @@
-//! Whether a container that ended is started again, and what that makes of its pod.
+//! Restart policies of containers, and the pod's phase that follows from its containers.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::pod::{self, Role};
 use crate::runtime::{ContainerView, RuntimePod, State};
 
-/// What a container's end calls for.
+/// What to do after a container exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterExit {
     Restart,
-    /// The whole pod begins anew, init containers included.
+    /// Restart the whole pod, init containers included.
     RestartAll,
     Stay,
 }
 
-/// By the container's own rules if one fits, else by its own policy, else by the pod's.
+/// By the container's own rules if one matches, otherwise by its own policy, otherwise by the pod's.
 pub fn after_exit(pod: &Pod, role: Role, container: &Container, exit_code: i32) -> AfterExit {
     if role == Role::Ephemeral {
         return AfterExit::Stay;
@@ -40,7 +40,7 @@ pub fn after_exit(pod: &Pod, role: Role, container: &Container, exit_code: i32) 
     if restart { AfterExit::Restart } else { AfterExit::Stay }
 }
 
-/// Whether a rule of one of the pod's containers may ask for a restart of all of them.
+/// Whether a rule of one of the pod's containers may restart all of them.
 pub fn may_restart_all(pod: &Pod) -> bool {
     let containers = pod::init_containers(pod).map(|(_, container)| container).chain(pod::main_containers(pod));
     containers
@@ -48,7 +48,7 @@ pub fn may_restart_all(pod: &Pod) -> bool {
         .any(|rule| rule.action == "RestartAllContainers")
 }
 
-/// A container of this pod ended in a way that its rules answer with a restart of everything.
+/// Whether a container of this pod exited in a way for which its rules restart all containers.
 pub fn restarts_all(pod: &Pod, runtime: &RuntimePod) -> bool {
     let Some(sandbox) = runtime.current_sandbox() else { return false };
     pod::init_containers(pod)
@@ -62,18 +62,18 @@ fn triggers(pod: &Pod, role: Role, container: &Container, view: Option<&Containe
     })
 }
 
-/// What is to be removed next so that all begin anew: first what was only in the way, and what asked for it at last, so that
-/// the wish is not forgotten half-way.
+/// The containers to remove next for a restart of all: those that triggered it last, so that an interrupted restart
+/// continues.
 pub fn to_remove_for_restart<'a>(pod: &'a Pod, runtime: &'a RuntimePod) -> Vec<&'a ContainerView> {
     let roles = || {
         let init = pod::init_containers(pod);
         init.chain(pod::main_containers(pod).map(|container| (Role::Main, container)))
     };
-    let of = |asked: bool| -> Vec<&'a ContainerView> {
+    let of = |triggering: bool| -> Vec<&'a ContainerView> {
         roles()
             .flat_map(|(role, container)| {
                 let all = runtime.all_of(&container.name);
-                all.filter(move |view| triggers(pod, role, container, Some(view)) == asked)
+                all.filter(move |view| triggers(pod, role, container, Some(view)) == triggering)
             })
             .collect()
     };
@@ -81,7 +81,7 @@ pub fn to_remove_for_restart<'a>(pod: &'a Pod, runtime: &'a RuntimePod) -> Vec<&
     if others.is_empty() { of(true) } else { others }
 }
 
-/// How the pod stands, judged by its containers alone.
+/// The pod's phase, derived from its containers only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Pending,
@@ -105,7 +105,7 @@ impl Phase {
     }
 }
 
-/// `was_initialized` says that init containers need not be found any more: their remains may have been removed.
+/// `was_initialized` says that init containers may already have been removed.
 pub fn phase(pod: &Pod, runtime: &RuntimePod, was_initialized: bool) -> Phase {
     let mut main_started = false;
     let (mut running, mut waiting, mut succeeded, mut failed) = (0, 0, 0, 0);
@@ -138,7 +138,7 @@ pub fn phase(pod: &Pod, runtime: &RuntimePod, was_initialized: bool) -> Phase {
         }
     }
     if waiting > 0 {
-        // A pod runs once all its containers have been started; what is missing later was only cleaned up.
+        // A pod runs once all its containers have started; a container that is missing later was only cleaned up.
         let has_run = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
         return if has_run && running > 0 { Phase::Running } else { Phase::Pending };
     }
@@ -158,7 +158,7 @@ pub enum InitProgress {
     Failed,
 }
 
-/// Whether all init containers are through; a sidecar is when it has been running.
+/// Whether all init containers have finished; a sidecar counts once it has run.
 fn init_progress(pod: &Pod, runtime: &RuntimePod) -> InitProgress {
     for (role, container) in pod::init_containers(pod) {
         let Some(view) = runtime.latest(&container.name) else { return InitProgress::Pending };
@@ -177,7 +177,7 @@ fn init_progress(pod: &Pod, runtime: &RuntimePod) -> InitProgress {
     InitProgress::Done
 }
 
-/// The container's latest instance ended and will be started again.
+/// Whether the container's latest instance exited and will be restarted.
 pub fn will_restart(pod: &Pod, role: Role, container: &Container, view: &ContainerView) -> bool {
     view.state == State::Exited && after_exit(pod, role, container, view.exit_code) != AfterExit::Stay
 }

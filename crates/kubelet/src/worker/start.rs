@@ -1,4 +1,4 @@
-//! Starting one container, from its image to its post-start hook.
+//! Starts one container, from its image to its post-start hook.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,28 +12,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::Message;
 use super::hooks::{HookTarget, run_hook};
-use crate::container::config::{Parts, container_config};
+use crate::container::config::{ConfigInput, container_config};
 use crate::container::env::environment;
 use crate::container::hosts::{hosts_file, write_hosts_file};
-use crate::container::mounts::Mounting;
+use crate::container::mounts::ContainerMounts;
 use crate::container::resources::linux_resources;
 use crate::container::sandbox::sandbox_config;
 use crate::container::security::container_security;
 use crate::context::Context;
-use crate::objects::Interest;
-use crate::pod::{self, Found};
+use crate::journey_events;
+use crate::objects::Subscription;
+use crate::pod::{self, FoundContainer};
 use crate::private;
 use crate::runtime::{ContainerView, Sandbox, label, observe_container};
-use crate::journey_events;
 use crate::volumes::MountedVolumes;
 
-/// Why a container did not start, as its status shows it.
+/// Why a container failed to start, for its status.
 #[derive(Debug)]
 pub struct StartFailure {
     pub reason: String,
     pub message: String,
     pub retry_at: Timestamp,
-    /// What the runtime keeps of the attempt.
+    /// The container that the failed attempt left in the runtime.
     pub remains: Option<ContainerView>,
 }
 
@@ -44,23 +44,23 @@ pub struct Start {
     pub sandbox: Sandbox,
     pub attempt: u32,
     pub volumes: Arc<MountedVolumes>,
-    pub objects: Arc<Interest>,
-    /// The container an ephemeral one aims at.
+    pub objects: Arc<Subscription>,
+    /// The target container of an ephemeral one.
     pub target: Option<String>,
     pub worker: UnboundedSender<Message>,
-    /// Set when the pod is to end.
-    pub ends: CancellationToken,
+    /// Cancelled when the pod terminates.
+    pub terminating: CancellationToken,
 }
 
-const RETRY: SignedDuration = SignedDuration::from_secs(10);
-/// A runtime that is slow or being started again is asked again until it tells.
-const OBSERVE_AGAIN: std::time::Duration = std::time::Duration::from_millis(500);
+const RETRY_DELAY: SignedDuration = SignedDuration::from_secs(10);
+/// A slow or restarting runtime is queried again after this time.
+const OBSERVE_RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// A container by its id.
-enum Made {
+/// The id of a created container.
+enum CreatedContainer {
     New(String),
-    /// It was started by an attempt whose answer never reached us.
-    Before(String),
+    /// Started by an earlier attempt whose response was lost.
+    Existing(String),
 }
 
 impl Start {
@@ -79,9 +79,9 @@ impl Start {
         let pull = context.images.ensure(context, &self.pod, &found.container, &self.objects, sandbox_config.clone());
         let pulled = tokio::select! {
             pulled = pull => pulled,
-            // A pull may take as long as its registry likes; a pod that ends does not wait for it.
-            () = self.ends.cancelled() => {
-                return Err(self.failed("ContainerCreating", "the pod ends before its image is there".into()));
+            // A pull may take very long; a terminating pod does not wait for it.
+            () = self.terminating.cancelled() => {
+                return Err(self.failed("ContainerCreating", "the pod terminates before its image is pulled".into()));
             }
         };
         let image = pulled.map_err(|failure| {
@@ -101,11 +101,11 @@ impl Start {
         context.metrics.count("kubelet_started_containers_total", &labels);
         let turn = context.starts.turn().await;
         let id = match self.create(config, sandbox_config).await? {
-            Made::New(id) => {
+            CreatedContainer::New(id) => {
                 self.start(&id).await?;
                 id
             }
-            Made::Before(id) => id,
+            CreatedContainer::Existing(id) => id,
         };
         drop(turn);
         let view = self.observe(&id).await?;
@@ -116,37 +116,37 @@ impl Start {
         let labels = [("container_type", pod::container_type(&self.pod, &self.name)), ("code", reason)];
         self.context.metrics.count("kubelet_started_containers_errors_total", &labels);
         let now = Timestamp::now();
-        let retry_at = now.saturating_add(RETRY).unwrap_or(now);
+        let retry_at = now.saturating_add(RETRY_DELAY).unwrap_or(now);
         StartFailure { reason: reason.to_string(), message, retry_at, remains: None }
     }
 
     async fn config(
         &self,
-        found: &Found,
+        found: &FoundContainer,
         image: &knarr_cri::messages::Image,
     ) -> Result<knarr_cri::messages::ContainerConfig, String> {
-        let Found { container, .. } = found;
+        let FoundContainer { container, .. } = found;
         let context = &self.context;
         let settings = &context.settings;
-        let surroundings = context.surroundings(&self.pod, self.sandbox.addresses.clone());
+        let downward = context.downward_context(&self.pod, self.sandbox.addresses.clone());
         if !pod::is_static(&self.pod) {
             context.services.synced().await;
         }
         let services = context.services.list();
-        let environment = environment(&self.pod, container, &surroundings, &self.objects, &services, &self.volumes)
+        let environment = environment(&self.pod, container, &downward, &self.objects, &services, &self.volumes)
             .await
             .map_err(|error| error.to_string())?;
         let known: BTreeMap<String, String> = environment.iter().cloned().collect();
-        let hosts = self.hosts_file().map_err(|error| format!("the hosts file can't be written: {error}"))?;
-        let mut wanted = container.volume_mounts.iter().flatten();
-        let recursive_read_only = match wanted.any(|mount| mount.recursive_read_only.is_some()) {
+        let hosts = self.hosts_file().map_err(|error| format!("cannot write the hosts file: {error}"))?;
+        let mut volume_mounts = container.volume_mounts.iter().flatten();
+        let recursive_read_only = match volume_mounts.any(|mount| mount.recursive_read_only.is_some()) {
             true => {
                 let handler = crate::node::runtime_class::handler(context, &self.pod).await?;
-                context.abilities.read().of_handler(&handler).recursive_read_only_mounts
+                context.runtime_features.read().of_handler(&handler).recursive_read_only_mounts
             }
             false => false,
         };
-        let mounting = Mounting {
+        let container_mounts = ContainerMounts {
             settings,
             pod: &self.pod,
             container,
@@ -156,7 +156,7 @@ impl Start {
             attempt: self.attempt,
             recursive_read_only,
         };
-        let mounts = mounting.mounts().map_err(|error| error.to_string())?;
+        let mounts = container_mounts.mounts().map_err(|error| error.to_string())?;
         let security = container_security(&self.pod, container, image, self.target.as_deref(), settings)
             .map_err(|error| error.to_string())?;
         let unified = context.cgroups.as_ref().is_some_and(|cgroups| cgroups.is_unified());
@@ -166,7 +166,7 @@ impl Start {
         resources.cpuset_mems = grant.memory.as_ref().map(|share| share.nodes.to_string()).unwrap_or_default();
         context.resources.before_start(&grant).await?;
         let devices = crate::node::devices::devices_for(&self.volumes, container);
-        let parts = Parts {
+        let parts = ConfigInput {
             pod: &self.pod,
             container,
             image,
@@ -176,19 +176,19 @@ impl Start {
             devices,
             resources,
             security,
-            given: grant.devices.into_values().map(|own| own.use_with).collect(),
+            allocated: grant.devices.into_values().map(|own| own.use_with).collect(),
         };
-        let folder = settings.log_directory(pod::namespace(&self.pod), pod::name(&self.pod), pod::uid(&self.pod));
-        private::create_log_directory(&folder.join(&container.name))
-            .map_err(|error| format!("the log folder can't be made: {error}"))?;
+        let directory = settings.log_directory(pod::namespace(&self.pod), pod::name(&self.pod), pod::uid(&self.pod));
+        private::create_log_directory(&directory.join(&container.name))
+            .map_err(|error| format!("cannot create the log directory: {error}"))?;
         Ok(container_config(parts))
     }
 
     fn hosts_file(&self) -> std::io::Result<PathBuf> {
         let settings = &self.context.settings;
-        let folder = settings.pod_directory(pod::uid(&self.pod));
-        private::create_all(&folder)?;
-        let path = folder.join("etc-hosts");
+        let directory = settings.pod_directory(pod::uid(&self.pod));
+        private::create_all(&directory)?;
+        let path = directory.join("etc-hosts");
         let node_file = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
         let text = hosts_file(&self.pod, &self.sandbox.addresses, &settings.cluster_domain, &node_file);
         write_hosts_file(&path, &text)?;
@@ -199,7 +199,7 @@ impl Start {
         &self,
         config: knarr_cri::messages::ContainerConfig,
         sandbox: PodSandboxConfig,
-    ) -> Result<Made, StartFailure> {
+    ) -> Result<CreatedContainer, StartFailure> {
         let context = &self.context;
         let step = journey_events::container_created(&self.pod, &self.name);
         let created = context.runtime.create_container(&self.sandbox.id, config, sandbox).await;
@@ -209,12 +209,12 @@ impl Start {
             Ok(id) => {
                 context.index.insert(&id, self.worker.clone());
                 context.container_event(&self.pod, &self.name, false, "Created", "Container created".to_string());
-                Ok(Made::New(id))
+                Ok(CreatedContainer::New(id))
             }
             Err(error) => {
-                if let Some(id) = self.find_or_clear().await {
+                if let Some(id) = self.adopt_or_remove().await {
                     context.index.insert(&id, self.worker.clone());
-                    return Ok(Made::Before(id));
+                    return Ok(CreatedContainer::Existing(id));
                 }
                 let message = error.message();
                 context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
@@ -223,9 +223,9 @@ impl Start {
         }
     }
 
-    /// A container that was asked for before, by an earlier life of the node or in a call whose answer was lost, holds the
-    /// name of ours. If it was started it is the one we want; if not it goes, and the next try finds the name free.
-    async fn find_or_clear(&self) -> Option<String> {
+    /// A container that a previous process or a call with a lost response created has the same name. If it was started
+    /// it is adopted; if not it is removed, so that the next attempt can use the name.
+    async fn adopt_or_remove(&self) -> Option<String> {
         let filter = ContainerFilter {
             pod_sandbox_id: self.sandbox.id.clone(),
             label_selector: [(label::CONTAINER_NAME.to_string(), self.name.clone())].into(),
@@ -236,7 +236,7 @@ impl Start {
             match ContainerState::try_from(known.state) {
                 Ok(ContainerState::Running | ContainerState::Exited) if same => return Some(known.id),
                 Ok(ContainerState::Created) if same => {
-                    // What can't be removed now will be in the way again, and tried again, at the next start.
+                    // If the removal fails, the next start finds the container and tries again.
                     let _ = self.context.runtime.remove_container(&known.id).await;
                 }
                 _ => {}
@@ -261,34 +261,39 @@ impl Start {
                 context.container_event(&self.pod, &self.name, true, "Failed", format!("Error: {message}"));
                 let mut failure = self.failed("RunContainerError", message);
                 failure.remains = self.observe(id).await.ok();
-                // What is left of it counts as an end, after which restarts have a back-off of their own.
+                // The failed container counts as an exit, for which restarts have their own back-off.
                 failure.retry_at = Timestamp::now();
                 Err(failure)
             }
         }
     }
 
-    /// What became of a container that the runtime has. To give up here would leave it running unknown to us, so only the
-    /// word that it is gone, or the end of the pod, is taken for an answer.
+    /// Reads a container that the runtime has. Giving up would leave it running unknown to us, so this retries until
+    /// the runtime says that it is gone, or the pod terminates.
     async fn observe(&self, id: &str) -> Result<ContainerView, StartFailure> {
         loop {
             match observe_container(&self.context.runtime, id, &self.sandbox.id).await {
                 Ok(view) => return Ok(view),
-                Err(error) if error.is_not_found() || self.ends.is_cancelled() => {
+                Err(error) if error.is_not_found() || self.terminating.is_cancelled() => {
                     return Err(self.failed("RunContainerError", error.message()));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, pod = pod::title(&self.pod), "a container just started can't be read yet");
-                    tokio::time::sleep(OBSERVE_AGAIN).await;
+                    tracing::warn!(%error, pod = pod::title(&self.pod), "cannot read a container that was just started");
+                    tokio::time::sleep(OBSERVE_RETRY_INTERVAL).await;
                 }
             }
         }
     }
 
-    async fn post_start(&self, found: &Found, id: &str, view: ContainerView) -> Result<ContainerView, StartFailure> {
+    async fn post_start(
+        &self,
+        found: &FoundContainer,
+        id: &str,
+        view: ContainerView,
+    ) -> Result<ContainerView, StartFailure> {
         let hook = found.container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
         let Some(hook) = hook else { return Ok(view) };
-        // The container already runs, and its status may say so while the hook does.
+        // The container already runs, so its status is reported while the hook runs.
         let _ = self.worker.send(Message::Running(Box::new(view.clone())));
         let target = HookTarget { container: &found.container, id, addresses: &self.sandbox.addresses };
         let step = journey_events::hook(&self.pod, &self.name, "postStart");
@@ -302,7 +307,7 @@ impl Start {
             context.container_event(&self.pod, &self.name, false, "Killing", "FailedPostStartHook".to_string());
             let grace = u64::try_from(pod::grace_seconds(&self.pod)).unwrap_or(30);
             if let Err(error) = context.runtime.stop_container(id, std::time::Duration::from_secs(grace)).await {
-                tracing::warn!(%error, pod = pod::title(&self.pod), "a container whose hook failed can't be stopped");
+                tracing::warn!(%error, pod = pod::title(&self.pod), "cannot stop a container whose hook failed");
             }
             let mut failure = self.failed("PostStartHookError", why);
             failure.remains = self.observe(id).await.ok();

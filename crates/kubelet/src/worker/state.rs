@@ -1,5 +1,5 @@
-//! What a worker remembers between two looks at its pod. All of it may be lost: a restarted node finds what matters in
-//! the runtime and in the API.
+//! The state of a pod's worker between reconciliations. All of it may be lost: a restarted kubelet recovers what it
+//! needs from the runtime and the API.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -8,48 +8,48 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 #[derive(Clone, Debug, Default)]
 pub struct WorkerState {
-    /// CPUs, memory or devices must be set aside before anything starts.
+    /// CPUs, memory or devices must be allocated before anything starts.
     pub to_allocate: bool,
     pub volumes_ready: bool,
-    /// Not before this moment the volumes, and the sandbox, are tried again.
+    /// The earliest retry of mounting the volumes.
     pub volumes_retry_at: Option<Timestamp>,
     pub volume_failures: u32,
     pub sandbox_retry_at: Option<Timestamp>,
-    /// What runs now on behalf of the pod.
+    /// Operations in progress.
     pub operations: HashSet<Operation>,
-    /// What the runtime could not do, and not before which moment it is asked again.
+    /// Operations that the runtime failed, and the earliest retry.
     pub refused: HashMap<Operation, Timestamp>,
-    /// Containers told to stop, with the moment of their kill.
+    /// Containers that are being stopped, and when they will be killed.
     pub stopping: HashMap<String, Timestamp>,
-    /// Those of them that the runtime could not stop.
+    /// Those that the runtime failed to stop.
     pub stop_again: HashSet<String>,
-    /// Why a container does not run, as its last start found.
+    /// Why a container does not run, from its last start.
     pub waiting: BTreeMap<String, Waiting>,
-    /// Not before this moment a failed start is tried again.
+    /// The earliest retry of a failed start.
     pub start_retry_at: HashMap<String, Timestamp>,
     pub restarts: HashMap<String, RestartDelay>,
     /// Results of probes by container id.
     pub probes: HashMap<String, ProbeResults>,
-    /// Containers whose start, hook included, is over.
+    /// Containers whose start, hook included, has finished.
     pub started: HashSet<String>,
-    /// Containers whose start was tried since the pod, or the restart of all its containers, began.
-    pub tried: HashSet<String>,
-    /// Ends heard of before the start that leads to them was over.
+    /// Containers whose start was attempted since the pod, or the restart of all its containers, started.
+    pub attempted: HashSet<String>,
+    /// Exits that were reported before the container's start finished.
     pub early_exits: HashSet<String>,
-    pub ending: Option<Ending>,
-    pub ending_since: Option<Timestamp>,
-    /// Sandboxes whose network has been given back.
+    pub termination: Option<Termination>,
+    pub terminating_since: Option<Timestamp>,
+    /// Sandboxes that are stopped, with their network released.
     pub stopped_sandboxes: HashSet<String>,
     pub first_seen: Option<Timestamp>,
-    /// The resources the runtime was told, by container.
+    /// The applied resources by container.
     pub applied: super::resize::ByContainer,
-    /// The generation of the pod whose change of resources is granted and under way.
+    /// The generation of the pod whose resize is granted and in progress.
     pub resizing: Option<i64>,
-    /// Why a change of resources is not granted.
+    /// Why a resize is not granted.
     pub resize_pending: Option<super::resize::Pending>,
-    /// Why the last change of resources failed, and when it is tried again.
+    /// Why the last resize failed, and when it is retried.
     pub resize_failed: Option<(String, Timestamp)>,
-    /// The runtime holds nothing of the ended pod that is not known.
+    /// The runtime has no unknown containers of the terminated pod.
     pub searched: bool,
     /// The pod's volumes and cgroups are gone.
     pub cleaned: bool,
@@ -77,18 +77,18 @@ pub struct Waiting {
     pub message: String,
 }
 
-/// Why all containers of a pod must end.
+/// Why all containers of a pod must terminate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// Deleted in the API, or its manifest went away.
+pub enum Termination {
+    /// The pod is being deleted in the API, or its manifest is gone.
     Deleted,
-    /// It is gone from the API while its containers are not.
+    /// The pod is gone from the API, but its containers are not.
     Removed,
-    /// Its containers are done and none will be started again.
+    /// Its containers have finished and none will be restarted.
     Finished,
-    /// It was never let in.
+    /// The node rejected it.
     Rejected { reason: String, message: String },
-    /// The node ends it: with the reason and message its status gets, and a grace of its own.
+    /// The node terminates it, with this reason and message in its status and its own grace period.
     Stopped { reason: String, message: String, grace: Option<i64>, condition: Option<(String, String)> },
 }
 
@@ -100,48 +100,50 @@ pub struct ProbeResults {
     pub startup_failed: bool,
 }
 
-/// How long a container waits before it is started again, counted from its end: nothing at first, then doubling.
+/// The delay before a container is restarted, counted from its exit: none at first, then doubling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestartDelay {
     pub delay: Duration,
     pub updated: Timestamp,
 }
 
-const FIRST_DELAY: Duration = Duration::from_secs(10);
-const LONGEST_DELAY: Duration = Duration::from_secs(300);
-/// A container that ran this long without a restart begins with no delay again.
-const FORGIVEN_AFTER: SignedDuration = SignedDuration::from_secs(600);
+const INITIAL_BACKOFF: Duration = Duration::from_secs(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(300);
+/// After this time without a restart the delay is reset.
+const BACKOFF_RESET_AFTER: SignedDuration = SignedDuration::from_secs(600);
 
 impl WorkerState {
-    /// The moment a container that ended at `finished` may start again.
+    /// When a container that exited at `finished` may start again.
     pub fn restart_allowed_at(&self, name: &str, finished: Timestamp) -> Timestamp {
         let Some(entry) = self.restarts.get(name) else { return finished };
-        if finished.duration_since(entry.updated) > FORGIVEN_AFTER {
+        if finished.duration_since(entry.updated) > BACKOFF_RESET_AFTER {
             return finished;
         }
         finished.saturating_add(SignedDuration::try_from(entry.delay).unwrap_or_default()).unwrap_or(Timestamp::MAX)
     }
 
-    /// To be called when a container that ended is started again.
-    pub fn note_restart(&mut self, name: &str, now: Timestamp) {
+    /// Records the restart of a container.
+    pub fn record_restart(&mut self, name: &str, now: Timestamp) {
         let delay = match self.restarts.get(name) {
-            Some(entry) if now.duration_since(entry.updated) <= FORGIVEN_AFTER + SignedDuration::from_secs(300) => {
-                (entry.delay * 2).min(LONGEST_DELAY)
+            Some(entry)
+                if now.duration_since(entry.updated) <= BACKOFF_RESET_AFTER + SignedDuration::from_secs(300) =>
+            {
+                (entry.delay * 2).min(MAX_BACKOFF)
             }
-            _ => FIRST_DELAY,
+            _ => INITIAL_BACKOFF,
         };
         self.restarts.insert(name.to_string(), RestartDelay { delay, updated: now });
     }
 
-    /// A pod of which no main container is left begins anew.
-    pub fn forget_tried(&mut self, no_main_container: bool) {
+    /// Resets the attempted starts when no main container is left.
+    pub fn reset_attempts(&mut self, no_main_container: bool) {
         if no_main_container && !self.is_starting() {
-            self.tried.clear();
+            self.attempted.clear();
         }
     }
 
     pub fn restart_delay(&self, name: &str) -> Duration {
-        self.restarts.get(name).map_or(FIRST_DELAY, |entry| entry.delay)
+        self.restarts.get(name).map_or(INITIAL_BACKOFF, |entry| entry.delay)
     }
 
     pub fn is_busy(&self, operation: &Operation) -> bool {

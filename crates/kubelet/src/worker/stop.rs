@@ -1,4 +1,4 @@
-//! Stopping one container: its hook first, then the signal, then the kill, all within its grace.
+//! Stops one container: its pre-stop hook first, then the signal, then the kill, all within the grace period.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::hooks::{HookTarget, run_hook};
-use super::plan::Why;
+use super::plan::StopReason;
 use crate::context::Context;
-use crate::pod;
 use crate::journey_events::{self, pod_step};
+use crate::pod;
 
 pub struct Stop {
     pub context: Arc<Context>,
@@ -18,13 +18,13 @@ pub struct Stop {
     pub name: String,
     pub addresses: Vec<String>,
     pub grace: i64,
-    pub why: Why,
-    /// The hook runs already, or has run: only the time became shorter.
+    pub why: StopReason,
+    /// The hook already runs or has run: only the grace period became shorter.
     pub hurried: bool,
 }
 
-/// However long the hook took, the process gets this long to end.
-const LEAST_AFTER_HOOK: Duration = Duration::from_secs(2);
+/// The minimum time for the process to exit, however long the hook took.
+const MIN_GRACE_AFTER_HOOK: Duration = Duration::from_secs(2);
 
 impl Stop {
     pub async fn run(self) -> Result<(), knarr_cri::CallError> {
@@ -42,12 +42,12 @@ impl Stop {
         }
     }
 
-    /// What is left of the grace.
+    /// Runs the pre-stop hook. Returns the rest of the grace period.
     async fn pre_stop(&self, grace: Duration) -> Duration {
         let Some(found) = pod::find(&self.pod, &self.name) else { return grace };
         let hook = found.container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
         let Some(hook) = hook.filter(|_| !grace.is_zero()) else { return grace };
-        let begun = Instant::now();
+        let started = Instant::now();
         let target = HookTarget { container: &found.container, id: &self.id, addresses: &self.addresses };
         let step = journey_events::hook(&self.pod, &self.name, "preStop");
         let ran = run_hook(&self.context, hook, &target, Some(grace)).await;
@@ -57,29 +57,29 @@ impl Stop {
             tracing::debug!(why, pod = pod::title(&self.pod), container = self.name, "a pre-stop hook failed");
             self.context.container_event(&self.pod, &self.name, true, "FailedPreStopHook", "PreStopHook failed");
         }
-        grace.saturating_sub(begun.elapsed()).max(LEAST_AFTER_HOOK)
+        grace.saturating_sub(started.elapsed()).max(MIN_GRACE_AFTER_HOOK)
     }
 }
 
-/// What the event says of a container that is stopped.
-fn killing_message(pod: &Pod, name: &str, why: &Why) -> String {
+/// The event message for a container that is stopped.
+fn killing_message(pod: &Pod, name: &str, why: &StopReason) -> String {
     let failed = match why {
-        Why::PodEnds => return format!("Stopping container {name}"),
-        Why::SandboxGone => return format!("Container {name} has no sandbox any more, will be restarted"),
-        Why::Resize => return format!("Container {name} resize requires restart"),
-        Why::RestartAll => return "killing".to_string(),
-        Why::Liveness => "failed liveness probe",
-        Why::Startup => "failed startup probe",
-        Why::ImageChanged => "definition changed",
+        StopReason::PodTerminates => return format!("Stopping container {name}"),
+        StopReason::SandboxGone => return format!("Container {name} has no sandbox any more, will be restarted"),
+        StopReason::Resize => return format!("Container {name} resize requires restart"),
+        StopReason::RestartAll => return "killing".to_string(),
+        StopReason::Liveness => "failed liveness probe",
+        StopReason::Startup => "failed startup probe",
+        StopReason::ImageChanged => "definition changed",
     };
     let Some(container) = pod::main_containers(pod).find(|container| container.name == name) else {
         return format!("Init container {name} {failed}");
     };
     let policy = container.restart_policy.as_deref().unwrap_or_else(|| pod::restart_policy(pod));
-    let restarts = policy != "Never" || *why == Why::ImageChanged;
+    let restarts = policy != "Never" || *why == StopReason::ImageChanged;
     match (restarts, pod::main_containers(pod).count()) {
         (true, _) => format!("Container {name} {failed}, will be restarted"),
-        // With its only container the pod ends.
+        // The pod terminates with its only container.
         (false, 1) => format!("Stopping container {name}"),
         (false, _) => format!("Container {name} {failed}"),
     }
@@ -99,14 +99,14 @@ mod tests {
             .expect("a pod")
         };
         let cases = [
-            ("Always", vec!["a"], "a", Why::PodEnds, "Stopping container a"),
-            ("Always", vec!["a"], "a", Why::Liveness, "Container a failed liveness probe, will be restarted"),
-            ("OnFailure", vec!["a"], "a", Why::Startup, "Container a failed startup probe, will be restarted"),
-            ("Never", vec!["a"], "a", Why::Liveness, "Stopping container a"),
-            ("Never", vec!["a", "b"], "a", Why::Startup, "Container a failed startup probe"),
-            ("Never", vec!["a"], "a", Why::ImageChanged, "Container a definition changed, will be restarted"),
-            ("Always", vec!["a"], "s", Why::Startup, "Init container s failed startup probe"),
-            ("Always", vec!["a"], "a", Why::RestartAll, "killing"),
+            ("Always", vec!["a"], "a", StopReason::PodTerminates, "Stopping container a"),
+            ("Always", vec!["a"], "a", StopReason::Liveness, "Container a failed liveness probe, will be restarted"),
+            ("OnFailure", vec!["a"], "a", StopReason::Startup, "Container a failed startup probe, will be restarted"),
+            ("Never", vec!["a"], "a", StopReason::Liveness, "Stopping container a"),
+            ("Never", vec!["a", "b"], "a", StopReason::Startup, "Container a failed startup probe"),
+            ("Never", vec!["a"], "a", StopReason::ImageChanged, "Container a definition changed, will be restarted"),
+            ("Always", vec!["a"], "s", StopReason::Startup, "Init container s failed startup probe"),
+            ("Always", vec!["a"], "a", StopReason::RestartAll, "killing"),
         ];
         for (policy, names, name, why, expected) in cases {
             assert_eq!(killing_message(&pod(policy, &names), name, &why), expected, "{policy} {names:?} {why:?}");

@@ -1,23 +1,23 @@
 use super::*;
 use serde_json::json;
 
-/// Succeeds from an age of the container on; notes at which ages it was asked.
+/// Succeeds from an age of the container on; records at which ages it was probed.
 struct Server {
     started_at: Instant,
     listens_after: Duration,
-    asked: Arc<Mutex<Vec<f64>>>,
-    verdicts: Arc<Mutex<Vec<(f64, bool)>>>,
+    probed: Arc<Mutex<Vec<f64>>>,
+    outcomes: Arc<Mutex<Vec<(f64, bool)>>>,
 }
 
 impl Prober for Server {
     async fn probe(&self, _: &Target) -> Option<bool> {
         let age = self.started_at.elapsed();
-        self.asked.lock().push(age.as_secs_f64());
+        self.probed.lock().push(age.as_secs_f64());
         Some(age >= self.listens_after)
     }
 
-    fn report(&self, _: &str, verdict: bool) -> bool {
-        self.verdicts.lock().push((self.started_at.elapsed().as_secs_f64(), verdict));
+    fn report(&self, _: &str, outcome: bool) -> bool {
+        self.outcomes.lock().push((self.started_at.elapsed().as_secs_f64(), outcome));
         true
     }
 }
@@ -31,19 +31,19 @@ struct Case {
     listens_after: f64,
     /// At which ages of the container its status changes.
     triggers: &'static [f64],
-    asked: &'static [f64],
-    verdicts: &'static [(f64, bool)],
+    probed: &'static [f64],
+    outcomes: &'static [(f64, bool)],
 }
 
 async fn play(case: &Case) -> (Vec<f64>, Vec<(f64, bool)>) {
-    let begun = Instant::now();
-    let started_at = begun + Duration::from_secs_f64(case.starts_after);
-    let (asked, verdicts) = (Arc::default(), Arc::default());
+    let started = Instant::now();
+    let started_at = started + Duration::from_secs_f64(case.starts_after);
+    let (probed, outcomes) = (Arc::default(), Arc::default());
     let server = Server {
         started_at,
         listens_after: Duration::from_secs_f64(case.listens_after),
-        asked: Arc::clone(&asked),
-        verdicts: Arc::clone(&verdicts),
+        probed: Arc::clone(&probed),
+        outcomes: Arc::clone(&outcomes),
     };
     let slot = Arc::new(Slot::default());
     let timing = Timing::of(&serde_json::from_value(case.probe.clone()).expect("a probe"));
@@ -64,9 +64,9 @@ async fn play(case: &Case) -> (Vec<f64>, Vec<(f64, bool)>) {
     tokio::time::sleep_until(started_at + Duration::from_secs(40)).await;
     task.abort();
     let rounded = |age: f64| (age * 10.0).round() / 10.0;
-    let asked = asked.lock().iter().copied().map(rounded).collect();
-    let verdicts = verdicts.lock().iter().map(|(age, verdict)| (rounded(*age), *verdict)).collect();
-    (asked, verdicts)
+    let probed = probed.lock().iter().copied().map(rounded).collect();
+    let outcomes = outcomes.lock().iter().map(|(age, outcome)| (rounded(*age), *outcome)).collect();
+    (probed, outcomes)
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,8 +80,8 @@ async fn probes_keep_to_the_rhythm_of_their_pod() {
             starts_after: 2.0,
             listens_after: 0.3,
             triggers: &[0.0],
-            asked: &[0.0, 1.0, 11.0, 21.0, 31.0],
-            verdicts: &[(1.0, true)],
+            probed: &[0.0, 1.0, 11.0, 21.0, 31.0],
+            outcomes: &[(1.0, true)],
         },
         Case {
             title: "one that needs 24 seconds is not killed after 20",
@@ -90,8 +90,8 @@ async fn probes_keep_to_the_rhythm_of_their_pod() {
             starts_after: 2.0,
             listens_after: 24.0,
             triggers: &[],
-            asked: &[8.0, 18.0, 28.0, 38.0],
-            verdicts: &[(28.0, true)],
+            probed: &[8.0, 18.0, 28.0, 38.0],
+            outcomes: &[(28.0, true)],
         },
         Case {
             title: "after a liveness failure the container is left alone",
@@ -100,8 +100,8 @@ async fn probes_keep_to_the_rhythm_of_their_pod() {
             starts_after: 1.0,
             listens_after: 100.0,
             triggers: &[],
-            asked: &[4.0, 9.0],
-            verdicts: &[(9.0, false)],
+            probed: &[4.0, 9.0],
+            outcomes: &[(9.0, false)],
         },
         Case {
             title: "the initial delay counts from the container's start",
@@ -110,34 +110,34 @@ async fn probes_keep_to_the_rhythm_of_their_pod() {
             starts_after: 3.0,
             listens_after: 0.0,
             triggers: &[0.0],
-            asked: &[16.0, 21.0, 26.0, 31.0, 36.0],
-            verdicts: &[(16.0, true)],
+            probed: &[16.0, 21.0, 26.0, 31.0, 36.0],
+            outcomes: &[(16.0, true)],
         },
         Case {
-            title: "a change of the status is a reason to look",
+            title: "a change of the status triggers a probe",
             kind: Readiness,
             probe: json!({ "periodSeconds": 20 }),
             starts_after: 1.0,
             listens_after: 4.0,
             triggers: &[0.0, 5.0],
-            asked: &[0.0, 1.0, 5.0, 25.0],
-            verdicts: &[(5.0, true)],
+            probed: &[0.0, 1.0, 5.0, 25.0],
+            outcomes: &[(5.0, true)],
         },
         Case {
-            title: "startup is asked until it succeeded",
+            title: "startup is probed until it succeeded",
             kind: Startup,
             probe: json!({ "periodSeconds": 3, "failureThreshold": 30 }),
             starts_after: 1.0,
             listens_after: 6.0,
             triggers: &[],
-            asked: &[2.0, 5.0, 8.0],
-            verdicts: &[(8.0, true)],
+            probed: &[2.0, 5.0, 8.0],
+            outcomes: &[(8.0, true)],
         },
     ];
     for case in cases {
-        let (asked, verdicts) = play(&case).await;
-        assert_eq!(asked, case.asked, "{}: asked", case.title);
-        assert_eq!(verdicts, case.verdicts, "{}: verdicts", case.title);
+        let (probed, outcomes) = play(&case).await;
+        assert_eq!(probed, case.probed, "{}: probed", case.title);
+        assert_eq!(outcomes, case.outcomes, "{}: outcomes", case.title);
     }
 }
 
@@ -148,13 +148,13 @@ async fn a_new_container_is_probed_after_one_on_hold() {
     let mut progress = Progress::new(ProbeKind::Liveness, timing);
     let target =
         |id: &str| Target { id: id.into(), running: true, started_at: now, started: true, address: String::new() };
-    assert!(progress.wants(&target("one"), now));
-    assert_eq!(progress.take(false), Some(false));
-    assert!(!progress.wants(&target("one"), now), "it is about to be stopped");
-    assert!(progress.wants(&target("two"), now));
-    assert_eq!(progress.take(false), Some(false), "and its failure is told again");
+    assert!(progress.is_due(&target("one"), now));
+    assert_eq!(progress.record(false), Some(false));
+    assert!(!progress.is_due(&target("one"), now), "it is about to be stopped");
+    assert!(progress.is_due(&target("two"), now));
+    assert_eq!(progress.record(false), Some(false), "and its failure is reported again");
     let unstarted = Target { started: false, ..target("three") };
-    assert!(!progress.wants(&unstarted, now), "its startup probe comes first");
+    assert!(!progress.is_due(&unstarted, now), "its startup probe comes first");
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Devices that plugins bring to the node: which there are, who has them, and which to take next.
+//! The devices of device plugins: inventory, health and selection.
 
 pub mod plugin;
-pub mod registration;
 #[cfg(test)]
 mod plugin_tests;
+pub mod registration;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,33 +14,33 @@ use super::affinity::{Hint, Offers, subsets};
 use super::cpu_set::NumberSet;
 use plugin::Plugin;
 
-/// A plugin that is gone may come back; after this time its devices are no longer the node's.
-const GRACE: SignedDuration = SignedDuration::from_mins(5);
+/// How long the devices of a disconnected plugin stay in the node's capacity: it may come back.
+const DISCONNECT_GRACE: SignedDuration = SignedDuration::from_mins(5);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
     pub healthy: bool,
-    /// The NUMA nodes it is near to; empty if it does not matter.
+    /// Its NUMA nodes; empty if it has no affinity.
     pub nodes: NumberSet,
 }
 
-/// All devices of one resource, and the plugin that speaks for them.
+/// All devices of one resource and their plugin.
 #[derive(Clone, Default)]
-pub struct Kind {
+pub struct DeviceResource {
     pub devices: BTreeMap<String, Device>,
-    /// None while no plugin answers.
+    /// None while no plugin is connected.
     pub plugin: Option<Plugin>,
     pub gone_since: Option<Timestamp>,
-    /// A plugin has told how its devices are, in this life of the node.
-    is_told: bool,
+    /// A plugin has reported its devices since the kubelet started.
+    is_reported: bool,
 }
 
-impl Kind {
+impl DeviceResource {
     fn healthy(&self) -> BTreeSet<&String> {
         self.devices.iter().filter(|(_, device)| device.healthy).map(|(id, _)| id).collect()
     }
 
-    /// Where so many of these devices could come from, `free` being those nobody has.
+    /// The NUMA hints for this number of devices; `free` are the unassigned ones.
     pub fn offers(&self, free: &BTreeSet<String>, count: usize, all_nodes: &NumberSet) -> Offers {
         if self.devices.values().all(|device| device.nodes.is_empty()) {
             return None;
@@ -55,13 +55,13 @@ impl Kind {
         Some(possible.map(|nodes| Hint { preferred: nodes.len() == fewest, nodes: Some(nodes.clone()) }).collect())
     }
 
-    /// Those of the free devices that are near the nodes.
+    /// The free devices on these NUMA nodes.
     pub fn near(&self, free: &BTreeSet<String>, nodes: &NumberSet) -> BTreeSet<String> {
         let is_near = |id: &&String| self.devices.get(*id).is_some_and(|device| !device.nodes.common(nodes).is_empty());
         free.iter().filter(is_near).cloned().collect()
     }
 
-    /// So many free devices: those that must be among them, then those near the agreed nodes, then any others.
+    /// Picks free devices: first those in `must`, then those on the agreed nodes, then any others.
     pub fn pick(
         &self,
         free: &BTreeSet<String>,
@@ -80,12 +80,12 @@ impl Kind {
     }
 }
 
-/// All kinds of devices by resource name.
+/// All devices by resource name.
 #[derive(Default)]
-pub struct Devices(Mutex<BTreeMap<String, Kind>>);
+pub struct Devices(Mutex<BTreeMap<String, DeviceResource>>);
 
 impl Devices {
-    pub fn kind(&self, resource: &str) -> Option<Kind> {
+    pub fn kind(&self, resource: &str) -> Option<DeviceResource> {
         self.0.lock().get(resource).cloned()
     }
 
@@ -93,18 +93,19 @@ impl Devices {
         self.0.lock().contains_key(resource)
     }
 
-    /// A plugin said so, or left. One that nobody spoke of is taken to be well.
-    pub fn is_unwell(&self, resource: &str, id: &str) -> bool {
+    /// Whether a plugin reported the device as unhealthy or disconnected. Devices never reported count as healthy.
+    pub fn is_unhealthy(&self, resource: &str, id: &str) -> bool {
         let kinds = self.0.lock();
-        let kind = kinds.get(resource).filter(|kind| kind.is_told);
+        let kind = kinds.get(resource).filter(|kind| kind.is_reported);
         kind.and_then(|kind| kind.devices.get(id)).is_some_and(|device| !device.healthy)
     }
 
-    /// A resource that an earlier life of the node had given away: it is the node's until its grace is over.
+    /// A resource that a previous process assigned: it stays in the capacity for the grace period.
     pub fn expect(&self, resource: &str, ids: impl Iterator<Item = String>, now: Timestamp) {
         let mut kinds = self.0.lock();
-        let kind =
-            kinds.entry(resource.to_string()).or_insert_with(|| Kind { gone_since: Some(now), ..Kind::default() });
+        let kind = kinds
+            .entry(resource.to_string())
+            .or_insert_with(|| DeviceResource { gone_since: Some(now), ..DeviceResource::default() });
         for id in ids {
             kind.devices.entry(id).or_default();
         }
@@ -117,14 +118,14 @@ impl Devices {
         kind.gone_since = None;
     }
 
-    pub(super) fn told(&self, resource: &str, devices: BTreeMap<String, Device>) {
+    pub(super) fn set_devices(&self, resource: &str, devices: BTreeMap<String, Device>) {
         let mut kinds = self.0.lock();
         let kind = kinds.entry(resource.to_string()).or_default();
         kind.devices = devices;
-        kind.is_told = true;
+        kind.is_reported = true;
     }
 
-    /// The plugin at this endpoint ended. Another may have taken its place already.
+    /// The plugin disconnected. Another may already have replaced it.
     pub(super) fn disconnected(&self, resource: &str, plugin: &Plugin, now: Timestamp) {
         let mut kinds = self.0.lock();
         let Some(kind) = kinds.get_mut(resource) else { return };
@@ -135,17 +136,17 @@ impl Devices {
         }
     }
 
-    /// How many of each there are, and how many of them pods may have.
+    /// The total and the allocatable number of each resource.
     pub fn amounts(&self, now: Timestamp) -> BTreeMap<String, (usize, usize)> {
         let mut kinds = self.0.lock();
-        kinds.retain(|_, kind| kind.gone_since.is_none_or(|since| now.duration_since(since) < GRACE));
+        kinds.retain(|_, kind| kind.gone_since.is_none_or(|since| now.duration_since(since) < DISCONNECT_GRACE));
         kinds.iter().map(|(name, kind)| (name.clone(), (kind.devices.len(), kind.healthy().len()))).collect()
     }
 
     /// Healthy devices of every kind.
     pub fn all_healthy(&self) -> Vec<(String, BTreeMap<String, Device>)> {
         let kinds = self.0.lock();
-        let healthy = |kind: &Kind| {
+        let healthy = |kind: &DeviceResource| {
             kind.devices.iter().filter(|(_, device)| device.healthy).map(|(id, d)| (id.clone(), d.clone())).collect()
         };
         kinds.iter().map(|(name, kind)| (name.clone(), healthy(kind))).collect()
@@ -156,11 +157,11 @@ impl Devices {
 mod tests {
     use super::*;
 
-    fn kind(devices: &[(&str, bool, &str)]) -> Kind {
+    fn kind(devices: &[(&str, bool, &str)]) -> DeviceResource {
         let one = |(id, healthy, nodes): &(&str, bool, &str)| {
             (id.to_string(), Device { healthy: *healthy, nodes: NumberSet::parse(nodes).expect("a set") })
         };
-        Kind { devices: devices.iter().map(one).collect(), ..Kind::default() }
+        DeviceResource { devices: devices.iter().map(one).collect(), ..DeviceResource::default() }
     }
 
     fn ids(text: &str) -> BTreeSet<String> {

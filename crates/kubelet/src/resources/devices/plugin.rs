@@ -1,4 +1,4 @@
-//! The words a device plugin is spoken to with (`v1beta1`), and the connection to one.
+//! The device plugin protocol (`v1beta1`) and the client of one plugin.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tonic_prost::ProstCodec;
 
 pub const API_VERSION: &str = "v1beta1";
 pub const HEALTHY: &str = "Healthy";
-const PATIENCE: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Empty {}
@@ -30,7 +30,7 @@ pub struct Options {
 pub struct RegisterRequest {
     #[prost(string, tag = "1")]
     pub version: String,
-    /// The name of the plugin's socket in the folder of plugins.
+    /// The name of the plugin's socket in the plugin directory.
     #[prost(string, tag = "2")]
     pub endpoint: String,
     #[prost(string, tag = "3")]
@@ -42,11 +42,11 @@ pub struct RegisterRequest {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DeviceList {
     #[prost(message, repeated, tag = "1")]
-    pub devices: Vec<ToldDevice>,
+    pub devices: Vec<PluginDevice>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct ToldDevice {
+pub struct PluginDevice {
     #[prost(string, tag = "1")]
     pub id: String,
     #[prost(string, tag = "2")]
@@ -84,7 +84,7 @@ struct PreferredForContainer {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct PreferredAnswer {
+struct PreferredResponse {
     #[prost(message, repeated, tag = "1")]
     containers: Vec<DeviceIds>,
 }
@@ -102,12 +102,12 @@ struct AllocateRequest {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct AllocateAnswer {
+struct AllocateResponse {
     #[prost(message, repeated, tag = "1")]
     containers: Vec<Allocated>,
 }
 
-/// What a container needs to use the devices it was given.
+/// What a container needs to use its assigned devices.
 #[derive(Clone, PartialEq, prost::Message, serde::Serialize, serde::Deserialize)]
 pub struct Allocated {
     #[prost(map = "string, string", tag = "1")]
@@ -148,13 +148,13 @@ pub struct AllocatedName {
     pub name: String,
 }
 
-/// A plugin that answers on its socket.
+/// A client of a registered plugin.
 #[derive(Clone)]
 pub struct Plugin {
     channel: Channel,
     socket: PathBuf,
     options: Options,
-    /// Tells two plugins apart that used the same socket one after the other.
+    /// Distinguishes two plugins that used the same socket one after the other.
     number: u64,
 }
 
@@ -186,12 +186,12 @@ impl Plugin {
         let mut grpc = tonic::client::Grpc::new(self.channel.clone());
         grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
         let mut request = Request::new(request);
-        request.set_timeout(PATIENCE);
-        let answer = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await?;
-        Ok(answer.into_inner())
+        request.set_timeout(CALL_TIMEOUT);
+        let response = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await?;
+        Ok(response.into_inner())
     }
 
-    /// The devices, told anew whenever they change.
+    /// A stream of the plugin's devices, with a new list after each change.
     pub async fn watch(&self) -> Result<tonic::Streaming<DeviceList>, tonic::Status> {
         let mut grpc = tonic::client::Grpc::new(self.channel.clone());
         grpc.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
@@ -200,7 +200,7 @@ impl Plugin {
         Ok(grpc.server_streaming(Request::new(Empty {}), path, codec).await?.into_inner())
     }
 
-    /// Which of the available devices the plugin would rather give; none if it does not care.
+    /// The available devices that the plugin prefers; none if it has no preference.
     pub async fn preferred(
         &self,
         available: &BTreeSet<String>,
@@ -216,18 +216,18 @@ impl Plugin {
             size: i32::try_from(count).unwrap_or(i32::MAX),
         };
         let request = PreferredRequest { containers: vec![one] };
-        let answer: PreferredAnswer = self.call("/v1beta1.DevicePlugin/GetPreferredAllocation", request).await?;
-        Ok(answer.containers.into_iter().next().map(|own| own.ids.into_iter().collect()))
+        let response: PreferredResponse = self.call("/v1beta1.DevicePlugin/GetPreferredAllocation", request).await?;
+        Ok(response.containers.into_iter().next().map(|own| own.ids.into_iter().collect()))
     }
 
     pub async fn allocate(&self, ids: &BTreeSet<String>) -> Result<Allocated, tonic::Status> {
         let request = AllocateRequest { containers: vec![DeviceIds { ids: ids.iter().cloned().collect() }] };
-        let answer: AllocateAnswer = self.call("/v1beta1.DevicePlugin/Allocate", request).await?;
-        let first = answer.containers.into_iter().next();
+        let response: AllocateResponse = self.call("/v1beta1.DevicePlugin/Allocate", request).await?;
+        let first = response.containers.into_iter().next();
         first.ok_or_else(|| tonic::Status::internal("no containers return in allocation response"))
     }
 
-    /// Tells the plugin that a container with these devices is about to start, if it wants to know.
+    /// Notifies the plugin that a container with these devices is about to start, if it requires that.
     pub async fn before_start(&self, ids: &BTreeSet<String>) -> Result<(), tonic::Status> {
         if !self.options.pre_start_required {
             return Ok(());

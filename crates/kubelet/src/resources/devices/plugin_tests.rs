@@ -1,4 +1,4 @@
-//! A plugin from its registration to its end, over real sockets.
+//! Tests a plugin from registration to disconnection over real sockets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -19,8 +19,8 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::plugin::{
-    Allocated, AllocatedDevice, DeviceIds, DeviceList, Empty, HEALTHY, NumaNode, Options, Plugin, RegisterRequest,
-    ToldDevice, TopologyInfo,
+    Allocated, AllocatedDevice, DeviceIds, DeviceList, Empty, HEALTHY, NumaNode, Options, Plugin, PluginDevice,
+    RegisterRequest, TopologyInfo,
 };
 use super::registration::{Registration, SOCKET};
 use crate::resources::{Policies, Resources};
@@ -55,15 +55,15 @@ fn end() -> Frame<Bytes> {
     Frame::trailers(trailers)
 }
 
-/// Answers as a plugin does: lists two good devices and a broken one for as long as it lives, and allocates.
-async fn answer(request: Request<Incoming>) -> Result<Response<StreamBody<Frames>>, Infallible> {
+/// Responds as a plugin does: lists two healthy devices and a broken one for as long as it runs, and allocates.
+async fn respond(request: Request<Incoming>) -> Result<Response<StreamBody<Frames>>, Infallible> {
     let path = request.uri().path().to_string();
     let body = request.into_body().collect().await.expect("a body").to_bytes();
     let (sender, receiver) = mpsc::unbounded_channel();
     let send = |frame: Frame<Bytes>| sender.send(Ok(frame)).expect("a listener");
     match path.as_str() {
         "/v1beta1.DevicePlugin/ListAndWatch" => {
-            let device = |id: &str, health: &str| ToldDevice {
+            let device = |id: &str, health: &str| PluginDevice {
                 id: id.into(),
                 health: health.into(),
                 topology: Some(TopologyInfo { nodes: vec![NumaNode { id: 0 }] }),
@@ -73,8 +73,8 @@ async fn answer(request: Request<Incoming>) -> Result<Response<StreamBody<Frames
             tokio::spawn(async move { sender.closed().await });
         }
         "/v1beta1.DevicePlugin/Allocate" => {
-            let asked = AllocationRequests::decode(&body[5..]).expect("a request");
-            let ids = asked.containers[0].ids.join(",");
+            let request = AllocationRequests::decode(&body[5..]).expect("a request");
+            let ids = request.containers[0].ids.join(",");
             let device = AllocatedDevice {
                 container_path: "/dev/x".into(),
                 host_path: "/dev/null".into(),
@@ -97,14 +97,14 @@ async fn run_plugin(socket: std::path::PathBuf) {
     let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let service = hyper::service::service_fn(answer);
+        let service = hyper::service::service_fn(respond);
         let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         connections.spawn(builder.serve_connection(TokioIo::new(stream), service));
     }
 }
 
-async fn register(folder: &Path, request: RegisterRequest) -> Result<(), tonic::Status> {
-    let kubelet = Plugin::new(&folder.join(SOCKET), Options::default(), 0);
+async fn register(directory: &Path, request: RegisterRequest) -> Result<(), tonic::Status> {
+    let kubelet = Plugin::new(&directory.join(SOCKET), Options::default(), 0);
     kubelet.call::<_, Empty>("/v1beta1.Registration/Register", request).await.map(drop)
 }
 
@@ -123,13 +123,13 @@ fn pod(uid: &str, count: &str) -> Pod {
 }
 
 #[tokio::test]
-async fn a_plugin_brings_devices_gives_them_and_takes_them_along() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let resources = Resources::open(folder.path(), Policies::default(), 0, Arc::default());
+async fn a_plugins_devices_are_listed_allocated_and_removed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let resources = Resources::open(directory.path(), Policies::default(), 0, Arc::default());
     let devices = resources.devices.clone();
-    let registration = Registration::new(folder.path(), &resources, Arc::new(|| {}));
+    let registration = Registration::new(directory.path(), &resources, Arc::new(|| {}));
     let serving = tokio::spawn(registration.serve());
-    wait_for("the socket", || folder.path().join(SOCKET).exists()).await;
+    wait_for("the socket", || directory.path().join(SOCKET).exists()).await;
 
     let request = RegisterRequest {
         version: "v1beta1".into(),
@@ -138,15 +138,15 @@ async fn a_plugin_brings_devices_gives_them_and_takes_them_along() {
         options: None,
     };
     let old = RegisterRequest { version: "v1alpha".into(), ..request.clone() };
-    assert_eq!(register(folder.path(), old).await.expect_err("an old plugin").code(), tonic::Code::InvalidArgument);
+    assert_eq!(register(directory.path(), old).await.expect_err("an old plugin").code(), tonic::Code::InvalidArgument);
 
-    let plugin = tokio::spawn(run_plugin(folder.path().join("dongle.sock")));
-    wait_for("the plugin", || folder.path().join("dongle.sock").exists()).await;
-    register(folder.path(), request).await.expect("registered");
+    let plugin = tokio::spawn(run_plugin(directory.path().join("dongle.sock")));
+    wait_for("the plugin", || directory.path().join("dongle.sock").exists()).await;
+    register(directory.path(), request).await.expect("registered");
     let amounts = || devices.amounts(Timestamp::now());
     wait_for("the devices", || amounts() == BTreeMap::from([(RESOURCE.to_string(), (3, 2))])).await;
 
-    assert!(resources.concern(&pod("p", "1")));
+    assert!(resources.needs_allocation(&pod("p", "1")));
     resources.allocate(&pod("p", "1")).await.expect("a device");
     let grant = resources.grant("p", "c").devices.remove(RESOURCE).expect("a device");
     assert_eq!(grant.use_with.environment["DONGLES"], "a");
@@ -157,23 +157,23 @@ async fn a_plugin_brings_devices_gives_them_and_takes_them_along() {
         "Allocate failed due to requested number of devices unavailable for example.com/dongle. Requested: 2, \
          Available: 1, which is unexpected"
     );
-    let shown = &resources.health_of("p")["c"][0];
-    let health = shown.resources.as_ref().and_then(|devices| devices[0].health.clone());
-    assert_eq!((shown.name.as_str(), health.as_deref()), (RESOURCE, Some("Healthy")));
+    let status = &resources.health_of("p")["c"][0];
+    let health = status.resources.as_ref().and_then(|devices| devices[0].health.clone());
+    assert_eq!((status.name.as_str(), health.as_deref()), (RESOURCE, Some("Healthy")));
     resources.release("p");
     resources.allocate(&pod("q", "2")).await.expect("both are free");
 
     plugin.abort();
     wait_for("the end of the plugin", || amounts()[RESOURCE] == (3, 0)).await;
-    let unwell = |resources: &Resources| {
-        let shown = resources.health_of("q").remove("c").expect("a container").remove(0).resources.unwrap_or_default();
-        shown.iter().filter(|device| device.health.as_deref() == Some("Unhealthy")).count()
+    let unhealthy = |resources: &Resources| {
+        let status = resources.health_of("q").remove("c").expect("a container").remove(0).resources.unwrap_or_default();
+        status.iter().filter(|device| device.health.as_deref() == Some("Unhealthy")).count()
     };
-    assert_eq!(unwell(&resources), 2);
+    assert_eq!(unhealthy(&resources), 2);
     let refused = resources.allocate(&pod("r", "1")).await.expect_err("no plugin");
     assert!(refused.message.contains("cannot allocate unregistered device"), "{}", refused.message);
-    let again = Resources::open(folder.path(), Policies::default(), 0, Arc::default());
+    let again = Resources::open(directory.path(), Policies::default(), 0, Arc::default());
     assert_eq!(again.grant("q", "c").devices[RESOURCE].ids.len(), 2, "a restarted node knows who has what");
-    assert_eq!(unwell(&again), 0, "nobody has said so yet");
+    assert_eq!(unhealthy(&again), 0, "nobody has said so yet");
     serving.abort();
 }

@@ -1,4 +1,4 @@
-//! Where plugins make themselves known: a socket in the folder in which theirs lie.
+//! The registration service for device plugins: a socket in the plugin directory.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
@@ -17,32 +17,32 @@ use crate::resources::Resources;
 use crate::resources::cpu_set::NumberSet;
 use crate::resources::unary::{self, Failure};
 
-/// The socket's name is part of the protocol, as plugins find it by that.
+/// The socket's name is part of the protocol.
 pub const SOCKET: &str = "kubelet.sock";
 
 pub struct Registration {
-    pub folder: PathBuf,
+    pub directory: PathBuf,
     pub devices: Arc<Devices>,
     metrics: Arc<Counters>,
-    /// Called whenever the node has other devices than before.
+    /// Called whenever the node's devices change.
     pub changed: Arc<dyn Fn() + Send + Sync>,
     numbers: AtomicU64,
 }
 
 impl Registration {
-    pub fn new(folder: &Path, resources: &Resources, changed: Arc<dyn Fn() + Send + Sync>) -> Arc<Self> {
+    pub fn new(directory: &Path, resources: &Resources, changed: Arc<dyn Fn() + Send + Sync>) -> Arc<Self> {
         let (devices, metrics) = (resources.devices.clone(), resources.metrics.clone());
-        Arc::new(Self { folder: folder.to_path_buf(), devices, metrics, changed, numbers: AtomicU64::new(0) })
+        Arc::new(Self { directory: directory.to_path_buf(), devices, metrics, changed, numbers: AtomicU64::new(0) })
     }
 
     /// Serves for as long as the node does.
     pub async fn serve(self: Arc<Self>) {
-        if let Err(error) = prepare(&self.folder) {
-            tracing::warn!(%error, folder = %self.folder.display(), "device plugins can't register here");
+        if let Err(error) = prepare(&self.directory) {
+            tracing::warn!(%error, directory = %self.directory.display(), "cannot serve the registration of device plugins");
             return;
         }
-        let socket = self.folder.join(SOCKET);
-        let answer = move |path: String, message: bytes::Bytes| {
+        let socket = self.directory.join(SOCKET);
+        let handler = move |path: String, message: bytes::Bytes| {
             let own = self.clone();
             async move {
                 match path.as_str() {
@@ -51,8 +51,8 @@ impl Registration {
                 }
             }
         };
-        if let Err(error) = unary::serve(&socket, answer).await {
-            tracing::warn!(%error, socket = %socket.display(), "device plugins can't register here");
+        if let Err(error) = unary::serve(&socket, handler).await {
+            tracing::warn!(%error, socket = %socket.display(), "cannot serve the registration of device plugins");
         }
     }
 
@@ -70,50 +70,50 @@ impl Registration {
             return Err(Failure::invalid(text));
         }
         if request.endpoint.contains('/') || request.endpoint.is_empty() {
-            return Err(Failure::invalid(format!("the endpoint \"{}\" is no file name", request.endpoint)));
+            return Err(Failure::invalid(format!("the endpoint \"{}\" is not a file name", request.endpoint)));
         }
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let socket = self.folder.join(&request.endpoint);
+        let socket = self.directory.join(&request.endpoint);
         let plugin = Plugin::new(&socket, request.options.unwrap_or_default(), number);
-        tracing::info!(resource = request.resource_name, socket = %socket.display(), "a device plugin registered");
+        tracing::info!(resource = request.resource_name, socket = %socket.display(), "registered a device plugin");
         let labels = [("resource_name", request.resource_name.as_str())];
         self.metrics.count("kubelet_device_plugin_registration_total", &labels);
-        tokio::spawn(self.clone().follow(request.resource_name, plugin));
+        tokio::spawn(self.clone().watch_plugin(request.resource_name, plugin));
         Ok(())
     }
 
-    /// Hears what the plugin tells until it ends.
-    async fn follow(self: Arc<Self>, resource: String, plugin: Plugin) {
+    /// Watches the plugin's devices until it disconnects.
+    async fn watch_plugin(self: Arc<Self>, resource: String, plugin: Plugin) {
         let mut stream = match plugin.watch().await {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, resource, socket = %plugin.socket().display(), "a device plugin does not answer");
+                tracing::warn!(%error, resource, socket = %plugin.socket().display(), "a device plugin does not respond");
                 return;
             }
         };
         self.devices.connected(&resource, plugin.clone());
-        while let Some(told) = stream.next().await {
-            match told {
+        while let Some(item) = stream.next().await {
+            match item {
                 Ok(list) => {
-                    self.devices.told(&resource, read(list));
+                    self.devices.set_devices(&resource, read(list));
                     (self.changed)();
                 }
                 Err(error) => {
-                    tracing::debug!(%error, resource, "a device plugin's list ended");
+                    tracing::debug!(%error, resource, "the device list of a plugin ended");
                     break;
                 }
             }
         }
-        tracing::info!(resource, "a device plugin ended");
+        tracing::info!(resource, "a device plugin disconnected");
         self.devices.disconnected(&resource, &plugin, Timestamp::now());
         (self.changed)();
     }
 }
 
-/// Sockets of an earlier life are removed, which also tells plugins to register again.
-fn prepare(folder: &Path) -> std::io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(folder)?;
-    for entry in std::fs::read_dir(folder)? {
+/// Removes sockets of a previous process, which also makes plugins register again.
+fn prepare(directory: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(directory)?;
+    for entry in std::fs::read_dir(directory)? {
         use std::os::unix::fs::FileTypeExt;
         let entry = entry?;
         if entry.file_type()?.is_socket() {
@@ -131,10 +131,10 @@ fn is_extended(name: &str) -> bool {
 }
 
 fn read(list: DeviceList) -> BTreeMap<String, Device> {
-    let one = |told: super::plugin::ToldDevice| {
-        let nodes = told.topology.iter().flat_map(|topology| &topology.nodes);
+    let one = |device: super::plugin::PluginDevice| {
+        let nodes = device.topology.iter().flat_map(|topology| &topology.nodes);
         let nodes: NumberSet = nodes.filter_map(|node| u32::try_from(node.id).ok()).collect();
-        (told.id, Device { healthy: told.health == HEALTHY, nodes })
+        (device.id, Device { healthy: device.health == HEALTHY, nodes })
     };
     list.devices.into_iter().map(one).collect()
 }

@@ -1,7 +1,6 @@
-//! Queries for the logs of the machine's services: `/logs/?query=kubelet&tailLines=10`.
-//!
-//! A service is looked up in the journal first and among the log files then. `journalctl` is run without a shell, each
-//! option as one argument that has been checked, and for no longer than [`TIMEOUT`].
+//! Queries for the logs of the host's services: `/logs/?query=kubelet&tailLines=10`. A service is looked up in the
+//! journal first, then among the log files. `journalctl` runs without a shell, with each checked option as one
+//! argument, and for at most [`TIMEOUT`].
 
 mod options;
 
@@ -23,44 +22,44 @@ use super::route::Query;
 use super::{Body, system_logs, text};
 use options::LogQuery;
 
-/// How long all of an answer may take.
+/// The maximum duration of a response.
 const TIMEOUT: Duration = Duration::from_secs(30);
-const PIECE: usize = 32 << 10;
+const CHUNK_SIZE: usize = 32 << 10;
 
-type Pieces = Sender<Result<Bytes, std::io::Error>>;
+type Chunks = Sender<Result<Bytes, std::io::Error>>;
 
-/// Answers a request below `/logs`: for a service if it has a query, else for the file of its path.
-pub async fn answer(root: &Path, path: &[&str], query: &Query) -> Response<Body> {
-    let wanted = match LogQuery::parse(query) {
-        Ok(Some(wanted)) => wanted,
-        Ok(None) => return system_logs::answer(root, path).await,
+/// Handles a request below `/logs`: a service's log if it has a query, otherwise the file at its path.
+pub async fn respond(root: &Path, path: &[&str], query: &Query) -> Response<Body> {
+    let log_query = match LogQuery::parse(query) {
+        Ok(Some(log_query)) => log_query,
+        Ok(None) => return system_logs::respond(root, path).await,
         Err(message) => return text(StatusCode::BAD_REQUEST, message + "\n"),
     };
     if !path.is_empty() {
         return text(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode\n");
     }
-    if let Err(message) = wanted.validate(root) {
+    if let Err(message) = log_query.validate(root) {
         return text(StatusCode::NOT_ACCEPTABLE, message + "\n");
     }
-    if let [file] = wanted.files.as_slice() {
+    if let [file] = log_query.files.as_slice() {
         let slashes = file.replace('\\', "/");
         let parts: Vec<&str> = slashes.split('/').filter(|part| !part.is_empty()).collect();
-        return system_logs::answer(root, &parts).await;
+        return system_logs::respond(root, &parts).await;
     }
     let (sender, receiver) = tokio::sync::mpsc::channel(4);
     let root = root.to_owned();
     tokio::spawn(async move {
-        if tokio::time::timeout(TIMEOUT, copy(&root, &wanted, &sender)).await.is_err() {
-            tell(&sender, "\ncontext error: context deadline exceeded\n".into()).await;
+        if tokio::time::timeout(TIMEOUT, copy(&root, &log_query, &sender)).await.is_err() {
+            send_text(&sender, "\ncontext error: context deadline exceeded\n".into()).await;
         }
     });
-    let stream = ReceiverStream::new(receiver).map(|piece| piece.map(Frame::data));
+    let stream = ReceiverStream::new(receiver).map(|chunk| chunk.map(Frame::data));
     let mut response = Response::new(BodyExt::boxed(StreamBody::new(stream)));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain;charset=UTF-8"));
     response
 }
 
-async fn copy(root: &Path, query: &LogQuery, to: &Pieces) {
+async fn copy(root: &Path, query: &LogQuery, to: &Chunks) {
     let known = journal_units().await;
     let own = own_unit(&std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default());
     let (mut units, mut files) = (Vec::new(), Vec::new());
@@ -73,9 +72,9 @@ async fn copy(root: &Path, query: &LogQuery, to: &Pieces) {
     if !units.is_empty()
         && let Err(error) = copy_journal(&query.arguments(&units), to).await
     {
-        tracing::debug!(%error, "the journal can't be read");
+        tracing::debug!(%error, "cannot read the journal");
         if query.options.boot.unwrap_or(0) == 0 {
-            tell(to, "\nerror: journal output not available\n".into()).await;
+            send_text(to, "\nerror: journal output not available\n".into()).await;
         }
     }
     if files.is_empty() {
@@ -85,7 +84,7 @@ async fn copy(root: &Path, query: &LogQuery, to: &Pieces) {
         let list = files.join(" ");
         let message =
             format!("\noptions present and query resolved to log files for [{list}]\ntry without specifying options\n");
-        tell(to, message).await;
+        send_text(to, message).await;
         return;
     }
     for service in &files {
@@ -93,7 +92,7 @@ async fn copy(root: &Path, query: &LogQuery, to: &Pieces) {
     }
 }
 
-/// The units that the journal has entries of; none where there is no journal.
+/// The units that have entries in the journal; empty without a journal.
 async fn journal_units() -> String {
     let mut command = Command::new("journalctl");
     let output = command.args(["--field", "_SYSTEMD_UNIT"]).stdin(Stdio::null()).kill_on_drop(true).output().await;
@@ -103,7 +102,7 @@ async fn journal_units() -> String {
     }
 }
 
-/// The unit whose entries are a service's log. The kubelet's are in the unit of this process where it has none of its own.
+/// The unit of a service's log entries. For the kubelet without its own unit, the unit of this process.
 fn unit_of(service: &str, known: &str, own: Option<&str>) -> Option<String> {
     let has = |unit: &str| known.contains(&format!("{unit}.service"));
     if has(service) {
@@ -118,8 +117,8 @@ fn own_unit(cgroups: &str) -> Option<String> {
     parts.filter_map(|part| part.strip_suffix(".service")).next_back().map(str::to_owned)
 }
 
-/// What the command says on both its outputs, as it says it.
-async fn copy_journal(arguments: &[String], to: &Pieces) -> std::io::Result<()> {
+/// Copies the command's standard output and standard error as they come.
+async fn copy_journal(arguments: &[String], to: &Chunks) -> std::io::Result<()> {
     let (reader, writer) = std::io::pipe()?;
     let mut child = Command::new("journalctl")
         .args(arguments)
@@ -128,12 +127,12 @@ async fn copy_journal(arguments: &[String], to: &Pieces) -> std::io::Result<()> 
         .stderr(writer)
         .kill_on_drop(true)
         .spawn()?;
-    copy_pieces(tokio::net::unix::pipe::Receiver::from_owned_fd(reader.into())?, to).await?;
+    copy_chunks(tokio::net::unix::pipe::Receiver::from_owned_fd(reader.into())?, to).await?;
     child.wait().await.map(drop)
 }
 
-async fn copy_pieces(mut from: impl AsyncRead + Unpin, to: &Pieces) -> std::io::Result<()> {
-    let mut buffer = vec![0; PIECE];
+async fn copy_chunks(mut from: impl AsyncRead + Unpin, to: &Chunks) -> std::io::Result<()> {
+    let mut buffer = vec![0; CHUNK_SIZE];
     loop {
         let read = from.read(&mut buffer).await?;
         if read == 0 || to.send(Ok(Bytes::copy_from_slice(&buffer[..read]))).await.is_err() {
@@ -142,11 +141,11 @@ async fn copy_pieces(mut from: impl AsyncRead + Unpin, to: &Pieces) -> std::io::
     }
 }
 
-/// The first of the files in which a service may log.
-async fn copy_files(root: &Path, service: &str, to: &Pieces) {
+/// Copies the first of the files in which a service may log.
+async fn copy_files(root: &Path, service: &str, to: &Chunks) {
     for name in [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")] {
         let copied = match system_logs::open(root, Path::new(&name)) {
-            Ok(file) => copy_pieces(tokio::fs::File::from_std(file), to).await,
+            Ok(file) => copy_chunks(tokio::fs::File::from_std(file), to).await,
             Err(error) => Err(error),
         };
         match copied {
@@ -154,16 +153,16 @@ async fn copy_files(root: &Path, service: &str, to: &Pieces) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) if error.kind() == std::io::ErrorKind::CrossesDevices => {
                 let message = format!("\nerror getting log for {service}: openat {name}: path escapes from parent\n");
-                return tell(to, message).await;
+                return send_text(to, message).await;
             }
-            Err(error) => return tell(to, format!("\nerror getting log for {service}: {error}\n")).await,
+            Err(error) => return send_text(to, format!("\nerror getting log for {service}: {error}\n")).await,
         }
     }
-    tell(to, format!("\nlog not found for {service}\n")).await;
+    send_text(to, format!("\nlog not found for {service}\n")).await;
 }
 
-async fn tell(to: &Pieces, message: String) {
-    // A reader that has gone needs no message.
+async fn send_text(to: &Chunks, message: String) {
+    // The reader may be gone.
     let _ = to.send(Ok(message.into())).await;
 }
 
@@ -173,7 +172,7 @@ mod tests {
 
     async fn answered(root: &Path, path: &[&str], query: &str) -> (u16, String) {
         let request = http::Request::get(format!("/logs/{query}")).body(()).expect("a request");
-        let response = answer(root, path, &Query::of(&request)).await;
+        let response = respond(root, path, &Query::of(&request)).await;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.expect("a body").to_bytes();
         (status, String::from_utf8_lossy(&body).into_owned())
@@ -181,13 +180,13 @@ mod tests {
 
     #[tokio::test]
     async fn services_are_found_among_files_and_nothing_else_is() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let root = folder.path().join("log");
-        std::fs::create_dir_all(root.join("deep-one")).expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = directory.path().join("log");
+        std::fs::create_dir_all(root.join("deep-one")).expect("a directory");
         std::fs::write(root.join("knarr-plain"), "plain").expect("a file");
         std::fs::write(root.join("knarr-dotted.log"), "dotted").expect("a file");
         std::fs::write(root.join("deep-one/deep-one.log"), "deep").expect("a file");
-        std::fs::write(folder.path().join("secret"), "secret").expect("a file");
+        std::fs::write(directory.path().join("secret"), "secret").expect("a file");
         std::os::unix::fs::symlink("../secret", root.join("knarr-link.log")).expect("a link");
         let cases = [
             ("?query=knarr-plain", 200, "plain"),

@@ -1,4 +1,4 @@
-//! The parameters of a query for logs, and what is wrong with them.
+//! Parses and validates the parameters of a log query.
 
 use std::path::Path;
 
@@ -8,9 +8,9 @@ use serde_json::json;
 use super::super::route::Query;
 use super::super::system_logs;
 
-const MOST_LINES: i64 = 100_000;
-const LONGEST_NAME: usize = 256;
-const MOST_SERVICES: usize = 4;
+const MAX_LINES: i64 = 100_000;
+const MAX_NAME_LENGTH: usize = 256;
+const MAX_SERVICES: usize = 4;
 
 #[derive(Debug, Default, PartialEq)]
 pub struct LogQuery {
@@ -19,7 +19,7 @@ pub struct LogQuery {
     pub options: Options,
 }
 
-/// They narrow what the journal shows.
+/// Filters on the journal's entries.
 #[derive(Debug, Default, PartialEq)]
 pub struct Options {
     pub since: Option<Timestamp>,
@@ -30,22 +30,22 @@ pub struct Options {
 }
 
 impl LogQuery {
-    /// None if the parameters ask for nothing.
+    /// None if there are no query parameters.
     pub fn parse(query: &Query) -> Result<Option<Self>, String> {
         let (mut found, mut errors) = (Self::default(), Vec::new());
-        let asked = query.all("query");
-        for one in &asked {
+        let queries = query.all("query");
+        for one in &queries {
             if one.contains(['/', '\\']) {
                 found.files.push(one.clone());
             } else if !one.trim().is_empty() {
                 found.services.push(one.clone());
             }
         }
-        if !asked.is_empty() && found.files.is_empty() && found.services.is_empty() {
-            errors.push(format!("query: Invalid value: {}: may not be empty", json!(asked)));
+        if !queries.is_empty() && found.files.is_empty() && found.services.is_empty() {
+            errors.push(format!("query: Invalid value: {}: may not be empty", json!(queries)));
         }
         let given = |name: &str| query.get(name).filter(|text| !text.is_empty());
-        let mut moment = |name: &str| {
+        let mut timestamp = |name: &str| {
             let text = given(name)?;
             let parsed = text.parse().ok();
             if parsed.is_none() {
@@ -53,7 +53,7 @@ impl LogQuery {
             }
             parsed
         };
-        (found.options.since, found.options.until) = (moment("sinceTime"), moment("untilTime"));
+        (found.options.since, found.options.until) = (timestamp("sinceTime"), timestamp("untilTime"));
         let mut number = |name: &str| match integer(given(name)?) {
             Ok(number) => Some(number),
             Err(error) => {
@@ -81,8 +81,8 @@ impl LogQuery {
         if let Some(boot) = boot.filter(|boot| *boot > 0) {
             errors.push(format!("boot: Invalid value: {boot}: must be less than 1"));
         }
-        if let Some(lines) = lines.filter(|lines| !(0..=MOST_LINES).contains(lines)) {
-            errors.push(format!("tailLines: Invalid value: {lines}: must be between 0 and {MOST_LINES}, inclusive"));
+        if let Some(lines) = lines.filter(|lines| !(0..=MAX_LINES).contains(lines)) {
+            errors.push(format!("tailLines: Invalid value: {lines}: must be between 0 and {MAX_LINES}, inclusive"));
         }
         if let Err(error) = check_pattern(pattern) {
             errors.push(error_of("pattern", pattern, &error));
@@ -94,15 +94,15 @@ impl LogQuery {
         let safe = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
         let mut errors = Vec::new();
         for service in &self.services {
-            if service.len() > LONGEST_NAME {
-                errors.push(error_of("query", service, &format!("length must be less than {LONGEST_NAME}")));
+            if service.len() > MAX_NAME_LENGTH {
+                errors.push(error_of("query", service, &format!("length must be less than {MAX_NAME_LENGTH}")));
             } else if !service.chars().all(safe) {
                 errors.push(error_of("query", service, "input contains unsupported characters"));
             }
         }
-        if self.services.len() > MOST_SERVICES {
+        if self.services.len() > MAX_SERVICES {
             let count = self.services.len();
-            errors.push(format!("query: Too many: {count}: must have at most {MOST_SERVICES} items"));
+            errors.push(format!("query: Too many: {count}: must have at most {MAX_SERVICES} items"));
         }
         errors
     }
@@ -127,13 +127,13 @@ impl LogQuery {
         }
     }
 
-    /// What `journalctl` is called with for these units.
+    /// The arguments of `journalctl` for these units.
     pub fn arguments(&self, units: &[String]) -> Vec<String> {
         let Options { since, until, lines, boot, pattern } = &self.options;
-        let moment = |at: &Timestamp| at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
+        let timestamp = |at: &Timestamp| at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string();
         let mut arguments = vec!["--utc".to_owned(), "--no-pager".to_owned(), "--output=short-precise".to_owned()];
-        arguments.extend(since.as_ref().map(|since| format!("--since={}", moment(since))));
-        arguments.extend(until.as_ref().map(|until| format!("--until={}", moment(until))));
+        arguments.extend(since.as_ref().map(|since| format!("--since={}", timestamp(since))));
+        arguments.extend(until.as_ref().map(|until| format!("--until={}", timestamp(until))));
         if let Some(lines) = lines {
             arguments.extend(["--pager-end".to_owned(), format!("--lines={lines}")]);
         }
@@ -177,7 +177,7 @@ fn integer(text: &str) -> Result<i64, String> {
     text.parse().map_err(|_| format!("strconv.Atoi: parsing {text:?}: {what}"))
 }
 
-/// Finds what makes an expression useless before it is given to another program.
+/// Rejects invalid regular expressions before they are passed to another program.
 fn check_pattern(pattern: &str) -> Result<(), String> {
     let wrong = |what: &str, part: &str| Err(format!("error parsing regexp: {what}: `{part}`"));
     if pattern.contains('\0') {
@@ -223,9 +223,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_query_is_told() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let refused = |query: &str| match parsed(query) {
-            Ok(Some(query)) => query.validate(folder.path()).err(),
+            Ok(Some(query)) => query.validate(directory.path()).err(),
             Ok(None) => None,
             Err(message) => Some(message),
         };

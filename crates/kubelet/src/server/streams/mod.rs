@@ -1,6 +1,6 @@
-//! Exec, attach and port-forward. The runtime serves them on a streaming server of its own; the node stands between it
-//! and the client. What the runtime's server understands itself (SPDY, and WebSocket up to its fourth version) is handed
-//! on byte by byte; the newer WebSocket protocols are translated to SPDY.
+//! Exec, attach and port-forward. The runtime serves them on its own streaming server; the kubelet relays between it
+//! and the client. Protocols that the runtime's server supports (SPDY, and WebSocket up to version 4) are relayed byte
+//! by byte; newer WebSocket protocols are translated to SPDY.
 
 mod spdy;
 mod translate;
@@ -14,19 +14,19 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use super::{Body, full, text};
-pub use translate::Wanted;
+pub use translate::CommandStreams;
 
-/// What goes through the stream.
+/// The kind of a stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    Command(Wanted),
+    Command(CommandStreams),
     PortForward,
 }
 
 const COMMAND_V5: &str = "v5.channel.k8s.io";
 const TUNNELLED_PORTS: &str = "SPDY/3.1+portforward.k8s.io";
 
-/// Joins the client with what the runtime serves under `url`.
+/// Connects the client with the runtime's stream at `url`.
 pub async fn join(request: Request<Incoming>, url: &str, kind: Kind) -> Response<Body> {
     if !request.headers().contains_key(header::UPGRADE) {
         return text(StatusCode::BAD_REQUEST, "Upgrade request required");
@@ -36,7 +36,7 @@ pub async fn join(request: Request<Incoming>, url: &str, kind: Kind) -> Response
     let joined = match kind {
         Kind::Command(_) if offered(COMMAND_V5) => translated(request, url, kind, COMMAND_V5).await,
         Kind::PortForward if offered(TUNNELLED_PORTS) => translated(request, url, kind, TUNNELLED_PORTS).await,
-        _ => handed_on(request, url).await,
+        _ => relayed(request, url).await,
     };
     joined.unwrap_or_else(|message| {
         tracing::warn!(message, "a stream into a container failed");
@@ -44,12 +44,12 @@ pub async fn join(request: Request<Incoming>, url: &str, kind: Kind) -> Response
     })
 }
 
-async fn handed_on(mut request: Request<Incoming>, url: &str) -> Result<Response<Body>, String> {
+async fn relayed(mut request: Request<Incoming>, url: &str) -> Result<Response<Body>, String> {
     let authority = authority(url)?;
-    let headers = onward_headers(request.headers(), &authority);
-    match ask(url, request.method().clone(), headers).await? {
-        Asked::Refused(response) => Ok(response),
-        Asked::Upgraded(headers, runtime) => {
+    let headers = forwarded_headers(request.headers(), &authority);
+    match request_upgrade(url, request.method().clone(), headers).await? {
+        UpgradeResponse::Refused(response) => Ok(response),
+        UpgradeResponse::Upgraded(headers, runtime) => {
             let client = hyper::upgrade::on(&mut request);
             spawn_joined(client, runtime, knarr_relay::relay);
             Ok(switching(headers))
@@ -74,13 +74,13 @@ async fn translated(
         HeaderName::from_static("x-stream-protocol-version"),
         HeaderValue::from_str(stream_protocol).map_err(|error| error.to_string())?,
     );
-    match ask(url, Method::POST, headers).await? {
-        Asked::Refused(response) => Ok(response),
-        Asked::Upgraded(_, runtime) => {
+    match request_upgrade(url, Method::POST, headers).await? {
+        UpgradeResponse::Refused(response) => Ok(response),
+        UpgradeResponse::Upgraded(_, runtime) => {
             let client = hyper::upgrade::on(&mut request);
             spawn_joined(client, runtime, move |client, runtime| async move {
                 match kind {
-                    Kind::Command(wanted) => translate::translate(client, runtime, wanted).await,
+                    Kind::Command(streams) => translate::translate(client, runtime, streams).await,
                     Kind::PortForward => translate::unwrap(client, runtime).await,
                 }
             });
@@ -89,14 +89,14 @@ async fn translated(
     }
 }
 
-enum Asked {
+enum UpgradeResponse {
     Refused(Response<Body>),
     Upgraded(HeaderMap, OnUpgrade),
 }
 
-/// Asks the runtime's streaming server for its side of the stream.
-async fn ask(url: &str, method: Method, headers: HeaderMap) -> Result<Asked, String> {
-    let target: Uri = url.parse().map_err(|_| "the runtime gave no usable streaming address".to_string())?;
+/// Requests the stream from the runtime's streaming server.
+async fn request_upgrade(url: &str, method: Method, headers: HeaderMap) -> Result<UpgradeResponse, String> {
+    let target: Uri = url.parse().map_err(|_| "the runtime returned an invalid streaming address".to_string())?;
     let stream =
         TcpStream::connect(authority(url)?.as_str()).await.map_err(|error| format!("streaming server: {error}"))?;
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
@@ -108,18 +108,18 @@ async fn ask(url: &str, method: Method, headers: HeaderMap) -> Result<Asked, Str
         }
     });
     let path = target.path_and_query().map_or("/", |path| path.as_str());
-    let mut onward =
+    let mut forwarded =
         Request::builder().method(method).uri(path).body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
-    *onward.headers_mut() = headers;
-    let mut answer = sender.send_request(onward).await.map_err(|error| error.to_string())?;
-    if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(Asked::Upgraded(answer.headers().clone(), hyper::upgrade::on(&mut answer)));
+    *forwarded.headers_mut() = headers;
+    let mut response = sender.send_request(forwarded).await.map_err(|error| error.to_string())?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(UpgradeResponse::Upgraded(response.headers().clone(), hyper::upgrade::on(&mut response)));
     }
-    let status = answer.status();
-    let body = answer.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
+    let status = response.status();
+    let body = response.into_body().collect().await.map_err(|error| error.to_string())?.to_bytes();
     let mut response = Response::new(full(body));
     *response.status_mut() = status;
-    Ok(Asked::Refused(response))
+    Ok(UpgradeResponse::Refused(response))
 }
 
 fn spawn_joined<F, W>(client: OnUpgrade, runtime: OnUpgrade, work: F)
@@ -131,7 +131,7 @@ where
         let (client, runtime) = match tokio::try_join!(client, runtime) {
             Ok(both) => both,
             Err(error) => {
-                tracing::debug!(%error, "a stream into a container was given up");
+                tracing::debug!(%error, "a stream into a container was abandoned");
                 return;
             }
         };
@@ -149,18 +149,18 @@ fn switching(headers: HeaderMap) -> Response<Body> {
 }
 
 fn authority(url: &str) -> Result<String, String> {
-    let target: Uri = url.parse().map_err(|_| "the runtime gave no usable streaming address".to_string())?;
-    target.authority().map(ToString::to_string).ok_or_else(|| "the streaming address names no host".to_string())
+    let target: Uri = url.parse().map_err(|_| "the runtime returned an invalid streaming address".to_string())?;
+    target.authority().map(ToString::to_string).ok_or_else(|| "the streaming address has no host".to_string())
 }
 
-/// All the client's headers but its credentials, which the runtime has no business with.
-fn onward_headers(headers: &HeaderMap, authority: &str) -> HeaderMap {
-    let mut onward = headers.clone();
+/// The client's headers without its credentials, which the runtime must not see.
+fn forwarded_headers(headers: &HeaderMap, authority: &str) -> HeaderMap {
+    let mut forwarded = headers.clone();
     for name in [header::AUTHORIZATION, header::HOST, header::ORIGIN] {
-        onward.remove(name);
+        forwarded.remove(name);
     }
     if let Ok(host) = HeaderValue::from_str(authority) {
-        onward.insert(header::HOST, host);
+        forwarded.insert(header::HOST, host);
     }
-    onward
+    forwarded
 }

@@ -1,7 +1,6 @@
-//! The client's side of SPDY/3.1, as much of it as the streaming server of a runtime needs.
-//!
-//! Header blocks are sent as stored zlib blocks, which every peer can read and which need no compressor. Header blocks of
-//! the peer say nothing we need and are skipped.
+//! The client side of SPDY/3.1, reduced to what a runtime's streaming server needs. Header blocks are sent as stored
+//! zlib blocks, which every peer can read and which need no compressor. Header blocks of the peer are not needed and
+//! skipped.
 
 use std::io;
 
@@ -13,7 +12,7 @@ const RST_STREAM: u16 = 3;
 const PING: u16 = 6;
 const GO_AWAY: u16 = 7;
 const FLAG_END: u8 = 1;
-const LARGEST_FRAME: usize = 16 << 20;
+const MAX_FRAME_SIZE: usize = 16 << 20;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Frame {
@@ -34,7 +33,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Self { stream, buffer: BytesMut::new() }
     }
 
-    /// None when the peer is gone. It may be called again after it was dropped half way: nothing is lost.
+    /// None when the peer is gone. Cancel safe: no data is lost if the future is dropped.
     pub async fn next(&mut self) -> io::Result<Option<Frame>> {
         loop {
             if let Some(frame) = self.frame()? {
@@ -54,7 +53,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         let flags = bytes[4];
         let length = u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]) as usize;
-        if length > LARGEST_FRAME {
+        if length > MAX_FRAME_SIZE {
             return Err(io::Error::other("a frame is too large"));
         }
         if bytes.len() < 8 + length {
@@ -77,12 +76,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
 pub struct Writer<W> {
     stream: W,
-    begun: bool,
+    zlib_header_sent: bool,
 }
 
 impl<W: AsyncWrite + Unpin> Writer<W> {
     pub fn new(stream: W) -> Self {
-        Self { stream, begun: false }
+        Self { stream, zlib_header_sent: false }
     }
 
     /// Opens a stream. Streams of a client have odd numbers.
@@ -132,13 +131,13 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         let mut content = (headers.len() as u32).to_be_bytes().to_vec();
         content.append(&mut plain);
         let length = u16::try_from(content.len()).map_err(io::Error::other)?;
-        let mut block = if self.begun { Vec::new() } else { vec![0x78, 0x01] };
-        self.begun = true;
+        let mut block = if self.zlib_header_sent { Vec::new() } else { vec![0x78, 0x01] };
+        self.zlib_header_sent = true;
         block.push(0);
         block.extend_from_slice(&length.to_le_bytes());
         block.extend_from_slice(&(!length).to_le_bytes());
         block.append(&mut content);
-        // An empty stored block makes a peer that reads ahead hand out what it has.
+        // An empty stored block makes the peer's decompressor flush.
         block.extend_from_slice(&[0, 0, 0, 0xff, 0xff]);
         Ok(block)
     }

@@ -1,8 +1,6 @@
-//! Between a client that speaks WebSocket and a runtime that speaks SPDY.
-//!
-//! Each message of the client begins with the number of its channel; each channel is a stream to the runtime. In the
-//! fifth version of the protocol the client can also close a channel, which older WebSocket protocols can't say and which
-//! is why commands that read to the end of their input need this translation.
+//! Translates between a WebSocket client and a SPDY runtime. Each message of the client starts with its channel number;
+//! each channel is a stream to the runtime. In version 5 of the protocol the client can also close a channel. Older
+//! WebSocket protocols cannot express that, so commands that read to the end of their input need this translation.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -20,17 +18,17 @@ const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
-/// The streams a command gets.
+/// The streams that a client requested for a command.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct CommandStreams {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
     pub tty: bool,
 }
 
-impl Wanted {
-    /// The channels with the names the runtime knows them by, the one for errors first as it must be.
+impl CommandStreams {
+    /// The channels with their stream types; the error channel must come first.
     fn channels(self) -> Vec<(u8, &'static str)> {
         let all = [
             (ERROR, "error", true),
@@ -39,13 +37,13 @@ impl Wanted {
             (STDERR, "stderr", self.stderr && !self.tty),
             (RESIZE, "resize", self.tty),
         ];
-        all.into_iter().filter(|(_, _, wanted)| *wanted).map(|(channel, name, _)| (channel, name)).collect()
+        all.into_iter().filter(|(_, _, requested)| *requested).map(|(channel, name, _)| (channel, name)).collect()
     }
 }
 
-/// Runs until the command has ended or one side is gone. The two directions go on by themselves: a peer that is slow to
-/// take what comes its way must not keep the other way from flowing, or both could wait for each other for ever.
-pub async fn translate<C, R>(client: C, runtime: R, wanted: Wanted) -> io::Result<()>
+/// Runs until the command has finished or one side is gone. The two directions are independent: a slow reader on one
+/// side must not block the other direction, or both could wait for each other forever.
+pub async fn translate<C, R>(client: C, runtime: R, requested: CommandStreams) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     R: AsyncRead + AsyncWrite + Unpin,
@@ -54,27 +52,27 @@ where
     let (runtime_read, runtime) = split(runtime);
     let mut runtime = spdy::Writer::new(runtime);
     let mut streams = HashMap::new();
-    for (place, (channel, name)) in wanted.channels().into_iter().enumerate() {
+    for (place, (channel, name)) in requested.channels().into_iter().enumerate() {
         let stream = u32::try_from(place * 2 + 1).map_err(io::Error::other)?;
         if let Err(error) = runtime.open(stream, &[("streamtype", name)]).await {
-            // What is read of it tells the client.
+            // Reading from the runtime fails as well and notifies the client.
             tracing::debug!(%error, "the runtime is gone already");
         }
         streams.insert(channel, stream);
     }
-    // The client learns from an empty message that the command is about to run.
+    // An empty message tells the client that the command is about to run.
     let first = [STDOUT, STDERR, ERROR].into_iter().find(|channel| streams.contains_key(channel)).unwrap_or(ERROR);
     websocket::send(&mut client, &[&[first]]).await?;
     let (client, runtime) = (Mutex::new(client), Mutex::new(runtime));
     let mut messages = websocket::Reader::new(client_read);
     tokio::select! {
-        ended = from_client(&mut messages, &client, &runtime, &streams) => ended,
-        ended = from_runtime(spdy::Reader::new(runtime_read), &client, &runtime, &streams) => ended,
+        result = from_client(&mut messages, &client, &runtime, &streams) => result,
+        result = from_runtime(spdy::Reader::new(runtime_read), &client, &runtime, &streams) => result,
     }?;
     websocket::finish(messages, client.into_inner()).await
 }
 
-/// What the client sends, to the streams of the runtime.
+/// Forwards the client's messages to the runtime's streams.
 async fn from_client<C, W, R>(
     messages: &mut websocket::Reader<C>,
     client: &Mutex<W>,
@@ -91,12 +89,12 @@ where
             Some(Message::Data(data)) => match data.split_first() {
                 Some((&CLOSE, rest)) => {
                     if let Some(stream) = rest.first().and_then(|channel| streams.get(channel)) {
-                        hand_on(runtime, *stream, &[], true).await;
+                        forward(runtime, *stream, &[], true).await;
                     }
                 }
                 Some((channel, rest)) if matches!(*channel, STDIN | RESIZE) => {
                     if let Some(stream) = streams.get(channel) {
-                        hand_on(runtime, *stream, rest, false).await;
+                        forward(runtime, *stream, rest, false).await;
                     }
                 }
                 _ => {}
@@ -107,17 +105,17 @@ where
     }
 }
 
-/// A runtime that takes nothing any more has gone, or is about to: the other direction finds out, and tells the client.
-async fn hand_on<R: AsyncWrite + Unpin>(runtime: &Mutex<spdy::Writer<R>>, stream: u32, payload: &[u8], last: bool) {
-    let handed_on = runtime.lock().await.data(stream, payload, last).await;
-    if let Err(error) = handed_on {
-        tracing::debug!(%error, "the runtime takes nothing from a stream");
+/// Writes to the runtime. If that fails, the other direction detects the closed connection and notifies the client.
+async fn forward<R: AsyncWrite + Unpin>(runtime: &Mutex<spdy::Writer<R>>, stream: u32, payload: &[u8], last: bool) {
+    let written = runtime.lock().await.data(stream, payload, last).await;
+    if let Err(error) = written {
+        tracing::debug!(%error, "cannot write to the runtime's stream");
         std::future::pending().await
     }
 }
 
-/// What the runtime sends, to the channels of the client. Who hears nothing of how the command ended takes it for a
-/// success, so a runtime that goes before it told is told of.
+/// Forwards the runtime's data to the client's channels. Without a final status a client assumes success, so an error
+/// is sent if the runtime disconnects before its status.
 async fn from_runtime<R, C, W>(
     mut frames: spdy::Reader<R>,
     client: &Mutex<C>,
@@ -132,19 +130,19 @@ where
     let channels: HashMap<u32, u8> = streams.iter().map(|(channel, stream)| (*stream, *channel)).collect();
     let mut open: HashSet<u8> =
         streams.keys().copied().filter(|channel| matches!(*channel, STDOUT | STDERR | ERROR)).collect();
-    let mut told = false;
+    let mut status_sent = false;
     while !open.is_empty() {
         let frame = frames.next().await.unwrap_or_else(|error| {
-            tracing::debug!(%error, "the runtime broke a stream off");
+            tracing::debug!(%error, "the runtime closed a stream");
             None
         });
         match frame {
             Some(spdy::Frame::Data { stream, payload, last }) => {
                 let Some(channel) = channels.get(&stream).copied() else { continue };
                 if !payload.is_empty() {
-                    told |= channel == ERROR;
-                    let reworded = if channel == ERROR { reworded(&payload) } else { None };
-                    let payload = reworded.as_ref().map_or(payload.as_ref(), Vec::as_slice);
+                    status_sent |= channel == ERROR;
+                    let internal_error = if channel == ERROR { internal_error(&payload) } else { None };
+                    let payload = internal_error.as_ref().map_or(payload.as_ref(), Vec::as_slice);
                     websocket::send(&mut *client.lock().await, &[&[channel], payload]).await?;
                 }
                 if last {
@@ -156,13 +154,13 @@ where
                     open.remove(channel);
                 }
             }
-            // Even numbers are the server's own and want an answer.
+            // Pings with even numbers come from the server and need a reply.
             Some(spdy::Frame::Ping(id)) if id % 2 == 0 => runtime.lock().await.ping(id).await?,
             Some(spdy::Frame::GoAway) | None => break,
             Some(_) => {}
         }
     }
-    if !told && open.contains(&ERROR) {
+    if !status_sent && open.contains(&ERROR) {
         let status = serde_json::json!({
             "metadata": {},
             "status": "Failure",
@@ -175,8 +173,8 @@ where
     Ok(())
 }
 
-/// A runtime that fails, unlike a command that does, is an error of ours, and clients hear it as such.
-fn reworded(status: &[u8]) -> Option<Vec<u8>> {
+/// Reports a failure of the runtime, unlike that of a command, as an internal error.
+fn internal_error(status: &[u8]) -> Option<Vec<u8>> {
     let mut status: serde_json::Value = serde_json::from_slice(status).ok()?;
     let failed = status["status"] == "Failure" && status["reason"] != "NonZeroExitCode";
     let message = status["message"].as_str().filter(|_| failed)?.to_string();
@@ -187,7 +185,7 @@ fn reworded(status: &[u8]) -> Option<Vec<u8>> {
     Some(status.to_string().into_bytes())
 }
 
-/// SPDY carried inside WebSocket messages, which is how ports are forwarded through WebSocket: only the wrapping changes.
+/// Port-forwarding over WebSocket carries SPDY inside its messages: only the framing changes.
 pub async fn unwrap<C, R>(client: C, runtime: R) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -219,8 +217,8 @@ where
         }
     };
     tokio::select! {
-        ended = inward => ended,
-        ended = outward => ended,
+        result = inward => result,
+        result = outward => result,
     }?;
     websocket::finish(messages, client.into_inner()).await
 }
@@ -241,7 +239,7 @@ mod tests {
 
     #[test]
     fn failures_of_the_runtime_are_ours() {
-        let of = |text: &str| reworded(text.as_bytes()).map(|text| String::from_utf8(text).expect("text"));
+        let of = |text: &str| internal_error(text.as_bytes()).map(|text| String::from_utf8(text).expect("text"));
         let exit = r#"{"status":"Failure","reason":"NonZeroExitCode","message":"exit code 3"}"#;
         assert_eq!(of(r#"{"status":"Success"}"#), None);
         assert_eq!(of(exit), None);
@@ -256,30 +254,33 @@ mod tests {
         for takes in [true, false] {
             let (client, ours) = duplex(1 << 16);
             let (mut runtime, theirs) = duplex(1 << 16);
-            let wanted = Wanted { stdin: true, stdout: true, stderr: false, tty: false };
+            let requested = CommandStreams { stdin: true, stdout: true, stderr: false, tty: false };
             if takes {
                 // A byte of output on the third stream, and not a word more.
-                runtime.write_all(&[0, 0, 0, 5, 0, 0, 0, 1, b'x']).await.expect("it is taken");
+                runtime.write_all(&[0, 0, 0, 5, 0, 0, 0, 1, b'x']).await.expect("it is accepted");
             }
             let (mut client_read, mut client_write) = split(client);
-            client_write.write_all(&message(&[STDIN, b'a'])).await.expect("it is taken");
+            client_write.write_all(&message(&[STDIN, b'a'])).await.expect("it is accepted");
             let hold = takes.then_some(runtime);
-            let joined = tokio::spawn(async move { translate(ours, theirs, wanted).await });
-            let mut heard = Vec::new();
+            let joined = tokio::spawn(async move { translate(ours, theirs, requested).await });
+            let mut received = Vec::new();
             let mut byte = [0];
             if hold.is_some() {
-                while !heard.ends_with(&[2, STDOUT, b'x']) {
+                while !received.ends_with(&[2, STDOUT, b'x']) {
                     client_read.read_exact(&mut byte).await.expect("more");
-                    heard.push(byte[0]);
+                    received.push(byte[0]);
                 }
             }
             drop(hold);
-            let text = |heard: &[u8]| String::from_utf8_lossy(heard).into_owned();
-            while !heard.ends_with(&1000u16.to_be_bytes()) {
+            let text = |received: &[u8]| String::from_utf8_lossy(received).into_owned();
+            while !received.ends_with(&1000u16.to_be_bytes()) {
                 client_read.read_exact(&mut byte).await.expect("more");
-                heard.push(byte[0]);
+                received.push(byte[0]);
             }
-            assert!(text(&heard).contains("the container runtime went away before the command ended"), "{heard:?}");
+            assert!(
+                text(&received).contains("the container runtime went away before the command ended"),
+                "{received:?}"
+            );
             drop((client_read, client_write));
             joined.await.expect("it ends").ok();
         }
@@ -294,18 +295,18 @@ mod tests {
         let (mut client_read, mut client_write) = split(client);
         let (mut runtime_read, mut runtime_write) = split(runtime);
         let size = 200_000;
-        // The runtime takes nothing until all that it says has been heard.
+        // The runtime takes nothing until all that it says has been received.
         let said = tokio::spawn(async move {
-            runtime_write.write_all(&vec![7; size]).await.expect("it is taken");
+            runtime_write.write_all(&vec![7; size]).await.expect("it is accepted");
             runtime_write
         });
         let asked = tokio::spawn(async move {
-            client_write.write_all(&message(&vec![9; size])).await.expect("it is taken");
+            client_write.write_all(&message(&vec![9; size])).await.expect("it is accepted");
             client_write
         });
-        let mut heard = 0;
+        let mut received = 0;
         let mut head = [0; 4];
-        while heard < size {
+        while received < size {
             client_read.read_exact(&mut head[..2]).await.expect("a head");
             let length = match head[1] {
                 126 => {
@@ -315,7 +316,7 @@ mod tests {
                 short => usize::from(short),
             };
             client_read.read_exact(&mut vec![0; length]).await.expect("a payload");
-            heard += length;
+            received += length;
         }
         drop(said.await.expect("all is said"));
         let mut taken = vec![0; size];

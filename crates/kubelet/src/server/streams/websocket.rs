@@ -1,4 +1,4 @@
-//! The server's side of a WebSocket (RFC 6455), as much of it as streams into containers need.
+//! The server side of a WebSocket (RFC 6455), reduced to what streams into containers need.
 
 use std::io;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use sha1::{Digest, Sha1};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const MAGIC: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// More in one message than any client of these streams sends.
-const LARGEST_MESSAGE: usize = 8 << 20;
-/// A client that has not read the end of what it was sent by then is gone or stuck.
-const LONGEST_FAREWELL: Duration = Duration::from_secs(30);
+/// Larger than any message of a real client.
+const MAX_MESSAGE_SIZE: usize = 8 << 20;
+/// How long to wait for the client's close frame.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The subprotocols the client offers, in its order; none if this is no WebSocket request.
+/// The subprotocols that the client offers, in order; none if this is not a WebSocket request.
 pub fn offered(headers: &HeaderMap) -> Option<Vec<String>> {
     let upgrade = headers.get(header::UPGRADE)?.to_str().ok()?;
     if !upgrade.eq_ignore_ascii_case("websocket") {
@@ -30,12 +30,12 @@ pub fn accept_headers(headers: &HeaderMap, protocol: &str) -> Option<HeaderMap> 
     let key = headers.get(header::SEC_WEBSOCKET_KEY)?.to_str().ok()?;
     let digest = Sha1::digest(format!("{key}{MAGIC}"));
     let accept = base64::engine::general_purpose::STANDARD.encode(digest);
-    let mut answer = HeaderMap::new();
-    answer.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    answer.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    answer.insert(header::SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(&accept).ok()?);
-    answer.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_str(protocol).ok()?);
-    Some(answer)
+    let mut response = HeaderMap::new();
+    response.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    response.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    response.insert(header::SEC_WEBSOCKET_ACCEPT, HeaderValue::from_str(&accept).ok()?);
+    response.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_str(protocol).ok()?);
+    Some(response)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// Puts messages together from what the client sends.
+/// Assembles messages from the client's frames.
 pub struct Reader<R> {
     stream: R,
     buffer: BytesMut,
@@ -70,14 +70,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         Self { stream, buffer: BytesMut::new(), partial: Vec::new() }
     }
 
-    /// None when the client is gone. It may be called again after it was dropped half way: nothing is lost.
+    /// None when the client is gone. Cancel safe: no data is lost if the future is dropped.
     pub async fn next(&mut self) -> io::Result<Option<Message>> {
         loop {
             while let Some(frame) = self.frame()? {
                 match frame.kind {
                     CONTINUATION | TEXT | BINARY => {
                         self.partial.extend_from_slice(&frame.payload);
-                        if self.partial.len() > LARGEST_MESSAGE {
+                        if self.partial.len() > MAX_MESSAGE_SIZE {
                             return Err(io::Error::other("a message is too large"));
                         }
                         if frame.last {
@@ -110,7 +110,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             126 | 127 => return Ok(None),
             short => (short, 2),
         };
-        if length > LARGEST_MESSAGE {
+        if length > MAX_MESSAGE_SIZE {
             return Err(io::Error::other("a frame is too large"));
         }
         if second & 0x80 == 0 {
@@ -136,8 +136,8 @@ pub async fn send_pong<W: AsyncWrite + Unpin>(stream: &mut W, payload: &[u8]) ->
     write_frame(stream, PONG, &[payload]).await
 }
 
-/// Says goodbye with the code of a normal end, and waits for the client to do the same: a connection that is dropped
-/// while something from the client is still unread takes with it what the client has not read yet.
+/// Sends a normal close frame and waits for the client's: closing a connection with unread input would discard output
+/// that the client has not read yet.
 pub async fn finish<R, W>(mut messages: Reader<R>, mut stream: W) -> io::Result<()>
 where
     R: AsyncRead + Unpin,
@@ -145,8 +145,8 @@ where
 {
     write_frame(&mut stream, CLOSE, &[&1000u16.to_be_bytes()]).await?;
     stream.shutdown().await?;
-    let farewell = async { while !matches!(messages.next().await, Ok(Some(Message::Close) | None) | Err(_)) {} };
-    tokio::time::timeout(LONGEST_FAREWELL, farewell).await.map_err(io::Error::other)
+    let close = async { while !matches!(messages.next().await, Ok(Some(Message::Close) | None) | Err(_)) {} };
+    tokio::time::timeout(CLOSE_TIMEOUT, close).await.map_err(io::Error::other)
 }
 
 async fn write_frame<W: AsyncWrite + Unpin>(stream: &mut W, kind: u8, parts: &[&[u8]]) -> io::Result<()> {
@@ -199,7 +199,7 @@ mod tests {
     fn the_key_is_answered_as_the_standard_says() {
         let mut headers = HeaderMap::new();
         headers.insert(header::SEC_WEBSOCKET_KEY, HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ=="));
-        let answer = accept_headers(&headers, "p").expect("headers");
-        assert_eq!(answer[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        let response = accept_headers(&headers, "p").expect("headers");
+        assert_eq!(response[header::SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 }

@@ -48,8 +48,8 @@ fn actions(pod: &Pod, runtime: &RuntimePod, state: &WorkerState, second: i64) ->
         })
         .collect();
     shown.extend(plan.backing_off.keys().map(|name| format!("back off {name}")));
-    if plan.ended {
-        shown.push("ended".into());
+    if plan.terminated {
+        shown.push("terminated".into());
     }
     shown
 }
@@ -78,17 +78,17 @@ fn a_pod_starts_step_by_step() {
 #[test]
 fn restarts_wait_longer_each_time() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
-    let ended = runtime(vec![view("a", State::Exited, 1)]);
+    let terminated = runtime(vec![view("a", State::Exited, 1)]);
     let mut state = mounted();
-    assert_eq!(actions(&pod, &ended, &state, 100), ["start a 1"]);
-    state.note_restart("a", at(100));
-    assert_eq!(actions(&pod, &ended, &state, 109), ["back off a"]);
-    assert_eq!(actions(&pod, &ended, &state, 110), ["start a 1"]);
+    assert_eq!(actions(&pod, &terminated, &state, 100), ["start a 1"]);
+    state.record_restart("a", at(100));
+    assert_eq!(actions(&pod, &terminated, &state, 109), ["back off a"]);
+    assert_eq!(actions(&pod, &terminated, &state, 110), ["start a 1"]);
     for _ in 0..10 {
-        state.note_restart("a", at(100));
+        state.record_restart("a", at(100));
     }
-    assert_eq!(actions(&pod, &ended, &state, 399), ["back off a"]);
-    assert_eq!(actions(&pod, &ended, &state, 400), ["start a 1"]);
+    assert_eq!(actions(&pod, &terminated, &state, 399), ["back off a"]);
+    assert_eq!(actions(&pod, &terminated, &state, 400), ["start a 1"]);
 }
 
 #[test]
@@ -96,16 +96,20 @@ fn a_pod_ends_in_order() {
     let pod = pod(json!({ "terminationGracePeriodSeconds": 30,
         "initContainers": [{ "name": "x", "restartPolicy": "Always" }, { "name": "y", "restartPolicy": "Always" }],
         "containers": [{ "name": "a" }] }));
-    let state = |second: i64| WorkerState { ending: Some(Ending::Deleted), ending_since: Some(at(second)), ..mounted() };
+    let state = |second: i64| WorkerState {
+        termination: Some(Termination::Deleted),
+        terminating_since: Some(at(second)),
+        ..mounted()
+    };
     use State::*;
     let (x, y) = (|state| view("x", state, 0), |state| view("y", state, 0));
     let gone = RuntimePod::default();
     let cases = [
-        ("mains", runtime(vec![view("a", Running, 0), x(Running), y(Running)]), vec!["stop a 20 PodEnds"]),
-        ("last sidecar", runtime(vec![view("a", Exited, 0), x(Running), y(Running)]), vec!["stop y 20 PodEnds"]),
-        ("first sidecar", runtime(vec![x(Running), y(Exited)]), vec!["stop x 20 PodEnds"]),
+        ("mains", runtime(vec![view("a", Running, 0), x(Running), y(Running)]), vec!["stop a 20 PodTerminates"]),
+        ("last sidecar", runtime(vec![view("a", Exited, 0), x(Running), y(Running)]), vec!["stop y 20 PodTerminates"]),
+        ("first sidecar", runtime(vec![x(Running), y(Exited)]), vec!["stop x 20 PodTerminates"]),
         ("sandbox", runtime(vec![x(Exited)]), vec!["stop sandbox s"]),
-        ("nothing", gone, vec!["ended"]),
+        ("nothing", gone, vec!["terminated"]),
     ];
     for (title, runtime, expected) in cases {
         assert_eq!(actions(&pod, &runtime, &state(90), 100), expected, "{title}");
@@ -147,7 +151,7 @@ fn what_is_set_aside_comes_first() {
 fn what_the_runtime_could_not_do_is_not_asked_for_at_once() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
     let running = WorkerState { stopped_sandboxes: ["s".into()].into(), ..mounted() };
-    let ending = WorkerState { ending: Some(Ending::Deleted), ..mounted() };
+    let termination = WorkerState { termination: Some(Termination::Deleted), ..mounted() };
     let again = |name: &str, number: u32| ContainerView {
         id: format!("id-{number}"),
         restart_count: number,
@@ -158,7 +162,7 @@ fn what_the_runtime_could_not_do_is_not_asked_for_at_once() {
     lost.sandboxes[0].ready = false;
     let sandbox = || Operation::StopSandbox("s".into());
     for (title, runtime, state, operation, asked) in [
-        ("an ending pod", runtime(vec![]), ending, sandbox(), "stop sandbox s"),
+        ("an termination pod", runtime(vec![]), termination, sandbox(), "stop sandbox s"),
         ("a lost sandbox", lost, mounted(), sandbox(), "stop sandbox s"),
         (
             "an old container",
@@ -195,7 +199,8 @@ fn a_rule_makes_all_containers_begin_anew() {
         ("and last who asked for it", vec![a], vec!["remove id-a"]),
         ("then all begins anew", vec![], vec!["start i 0"]),
     ];
-    let tried = |names: &[&str]| WorkerState { tried: names.iter().map(|name| name.to_string()).collect(), ..mounted() };
+    let tried =
+        |names: &[&str]| WorkerState { attempted: names.iter().map(|name| name.to_string()).collect(), ..mounted() };
     for (what, containers, expected) in cases {
         assert_eq!(actions(&pod, &runtime(containers), &tried(&["a", "b"]), 200), expected, "{what}");
     }
