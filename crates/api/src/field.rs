@@ -29,14 +29,17 @@ impl<'a> Path<'a> {
         Path { parent: None, step: Step::Name(name) }
     }
 
+    /// The field of that name.
     pub const fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
         Path { parent: Some(self), step: Step::Name(name) }
     }
 
+    /// The list element at that index.
     pub const fn index(&self, index: usize) -> Path<'_> {
         Path { parent: Some(self), step: Step::Index(index) }
     }
 
+    /// The map entry with that key.
     pub const fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
         Path { parent: Some(self), step: Step::Key(key) }
     }
@@ -117,6 +120,7 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// The `reason` of the Status cause.
     pub fn reason(self) -> &'static str {
         match self {
             Fault::NotFound => "FieldValueNotFound",
@@ -154,10 +158,13 @@ impl Fault {
 /// One wrong field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Error {
+    /// The path of the field.
     pub field: String,
+    /// The type of the error.
     pub fault: Fault,
     /// The offending value as it is shown; `None` where the kind of fault shows none.
     pub shown: Option<String>,
+    /// The explanation, or empty.
     pub detail: String,
 }
 
@@ -188,18 +195,22 @@ impl fmt::Display for Error {
 pub struct Errors(pub Vec<Error>);
 
 impl Errors {
+    /// No errors.
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// Whether there are no errors.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Appends other errors.
     pub fn extend(&mut self, other: Errors) {
         self.0.extend(other.0);
     }
 
+    /// Appends an error.
     pub fn push(&mut self, error: Error) {
         self.0.push(error);
     }
@@ -208,10 +219,12 @@ impl Errors {
         self.0.push(Error { field: path.to_string(), fault, shown, detail: detail.into() });
     }
 
+    /// Adds an error for an absent value.
     pub fn required(&mut self, path: &Path<'_>, detail: impl Into<String>) {
         self.add(path, Fault::Required, None, detail);
     }
 
+    /// Adds an error for an invalid value.
     pub fn invalid(&mut self, path: &Path<'_>, value: impl Into<Value>, detail: impl Into<String>) {
         self.add(path, Fault::Invalid, Some(shown(&value.into())), detail);
     }
@@ -221,18 +234,22 @@ impl Errors {
         self.add(path, Fault::Invalid, Some(shown.into()), detail);
     }
 
+    /// Adds an error for a value of the wrong type.
     pub fn type_invalid(&mut self, path: &Path<'_>, value: impl Into<Value>, detail: impl Into<String>) {
         self.add(path, Fault::TypeInvalid, Some(shown(&value.into())), detail);
     }
 
+    /// Adds an error for a value that occurs twice.
     pub fn duplicate(&mut self, path: &Path<'_>, value: impl Into<Value>) {
         self.add(path, Fault::Duplicate, Some(shown(&value.into())), "");
     }
 
+    /// Adds an error for a reference to an absent value.
     pub fn not_found(&mut self, path: &Path<'_>, value: impl Into<Value>) {
         self.add(path, Fault::NotFound, Some(shown(&value.into())), "");
     }
 
+    /// Adds an error for a value outside an enumeration.
     pub fn not_supported(&mut self, path: &Path<'_>, value: impl Into<Value>, supported: &[&str]) {
         let detail = if supported.is_empty() {
             String::new()
@@ -243,19 +260,23 @@ impl Errors {
         self.add(path, Fault::NotSupported, Some(shown(&value.into())), detail);
     }
 
+    /// Adds an error for a field that must not be set.
     pub fn forbidden(&mut self, path: &Path<'_>, detail: impl Into<String>) {
         self.add(path, Fault::Forbidden, None, detail);
     }
 
+    /// Adds an error for a text of more than `limit` bytes.
     pub fn too_long(&mut self, path: &Path<'_>, limit: usize) {
         self.add(path, Fault::TooLong, None, format!("may not be more than {limit} bytes"));
     }
 
+    /// Adds an error for a list of more than `limit` items.
     pub fn too_many(&mut self, path: &Path<'_>, actual: usize, limit: usize) {
         let items = if limit == 1 { "item" } else { "items" };
         self.add(path, Fault::TooMany, Some(actual.to_string()), format!("must have at most {limit} {items}"));
     }
 
+    /// Adds an error of the server.
     pub fn internal(&mut self, path: &Path<'_>, detail: impl Into<String>) {
         self.add(path, Fault::Internal, None, detail);
     }

@@ -7,6 +7,7 @@ const LABEL_FORM: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 /// Checks a name and answers what is wrong with it; empty when it is right.
 pub type Check = fn(&str) -> Vec<String>;
 
+/// An RFC 1123 label.
 pub fn dns_label(name: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if name.len() > 63 {
@@ -32,6 +33,7 @@ pub fn long_name(name: &str) -> Vec<String> {
         .collect()
 }
 
+/// An RFC 1123 subdomain.
 pub fn dns_subdomain(name: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if name.len() > 253 {
@@ -119,6 +121,7 @@ pub fn qualified_name(name: &str) -> Vec<String> {
     wrong
 }
 
+/// The value of a label.
 pub fn label_value(value: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if value.len() > 63 {
@@ -151,12 +154,14 @@ fn too_long_bytes(limit: usize) -> String {
     format!("must be no more than {limit} bytes")
 }
 
+/// Whether a name has the form of an RFC 1123 label, of any length.
 pub fn is_label(name: &str) -> bool {
     let bytes = name.as_bytes();
     let ends = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     bytes.first().is_some_and(ends) && bytes.last().is_some_and(ends) && bytes.iter().all(|b| ends(b) || *b == b'-')
 }
 
+/// Whether a name has the form of an RFC 1123 subdomain, of any length.
 pub fn is_subdomain(name: &str) -> bool {
     name.split('.').all(is_label)
 }

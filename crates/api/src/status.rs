@@ -10,36 +10,52 @@ use crate::field::Errors;
 /// A failure as the API answers it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
+    /// The HTTP status code.
     pub code: u16,
+    /// The machine-readable reason, such as `NotFound`.
     pub reason: Cow<'static, str>,
+    /// The text for humans.
     pub message: String,
+    /// The object that the failure is about.
     pub details: Option<Details>,
     /// Where a list that expired may be continued on the newest state.
     pub continue_token: Option<String>,
 }
 
+/// The `details` of a Status.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Details {
+    /// The name of the object.
     pub name: String,
+    /// The API group.
     pub group: String,
     /// The resource or kind; Kubernetes is not consistent about which.
     pub kind: String,
+    /// The uid of the object, or empty.
     pub uid: String,
+    /// The causes, such as one for each invalid field.
     pub causes: Vec<Cause>,
+    /// When to retry; zero if unknown.
     pub retry_after_seconds: u32,
 }
 
+/// One cause in the `details` of a Status.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cause {
+    /// The machine-readable reason.
     pub reason: String,
+    /// The text for humans.
     pub message: String,
+    /// The path of the field, or empty.
     pub field: String,
 }
 
 /// A resource or kind with its group, as error messages name it: `deployments.apps`, `pods`.
 #[derive(Clone, Copy, Debug)]
 pub struct Named<'a> {
+    /// The API group; empty for the core group.
     pub group: &'a str,
+    /// The plural resource name, or the kind.
     pub name: &'a str,
 }
 
@@ -50,10 +66,12 @@ impl std::fmt::Display for Named<'_> {
 }
 
 impl Status {
+    /// A failure without details.
     pub fn new(code: u16, reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Status { code, reason: reason.into(), message: message.into(), details: None, continue_token: None }
     }
 
+    /// The same status with the object in its details.
     pub fn about(mut self, of: Named<'_>, name: &str) -> Self {
         let details = Details { name: name.into(), group: of.group.into(), kind: of.name.into(), ..Details::default() };
         self.details = Some(details);
@@ -66,6 +84,7 @@ impl Status {
         self
     }
 
+    /// The same status with a delay before the next attempt.
     pub fn retry_after(mut self, seconds: u32) -> Self {
         self.details.get_or_insert_default().retry_after_seconds = seconds;
         self
@@ -79,25 +98,30 @@ impl Status {
         self
     }
 
+    /// The same status with another cause.
     pub fn with_cause(mut self, reason: &str, message: impl Into<String>, field: &str) -> Self {
         let cause = Cause { reason: reason.into(), message: message.into(), field: field.into() };
         self.details.get_or_insert_default().causes.push(cause);
         self
     }
 
+    /// The same status with a continue token.
     pub fn with_continue(mut self, token: String) -> Self {
         self.continue_token = Some(token);
         self
     }
 
+    /// 400 BadRequest.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
+    /// 401 Unauthorized.
     pub fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
+    /// 403 Forbidden.
     pub fn forbidden(resource: Named<'_>, name: &str, why: &str) -> Self {
         let message = match (resource.name.is_empty(), name.is_empty()) {
             (true, _) => format!("forbidden: {why}"),
@@ -107,6 +131,7 @@ impl Status {
         Self::new(403, "Forbidden", message).about(resource, name)
     }
 
+    /// 404 NotFound, for an object.
     pub fn not_found(resource: Named<'_>, name: &str) -> Self {
         Self::new(404, "NotFound", format!("{resource} {name:?} not found")).about(resource, name)
     }
@@ -116,15 +141,18 @@ impl Status {
         Self::new(404, "NotFound", "the server could not find the requested resource").with_empty_details()
     }
 
+    /// 405 MethodNotAllowed.
     pub fn method_not_allowed() -> Self {
         Self::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
             .with_empty_details()
     }
 
+    /// 409 AlreadyExists.
     pub fn already_exists(resource: Named<'_>, name: &str) -> Self {
         Self::new(409, "AlreadyExists", format!("{resource} {name:?} already exists")).about(resource, name)
     }
 
+    /// 409 Conflict.
     pub fn conflict(resource: Named<'_>, name: &str, why: &str) -> Self {
         Self::new(409, "Conflict", format!("Operation cannot be fulfilled on {resource} {name:?}: {why}"))
             .about(resource, name)
@@ -136,14 +164,17 @@ impl Status {
         Self::conflict(resource, name, why)
     }
 
+    /// 410 Expired.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
 
+    /// 410 Gone.
     pub fn gone(message: impl Into<String>) -> Self {
         Self::new(410, "Gone", message)
     }
 
+    /// 415 UnsupportedMediaType.
     pub fn unsupported_media_type(message: impl Into<String>) -> Self {
         Self::new(415, "UnsupportedMediaType", message)
     }
@@ -165,11 +196,13 @@ impl Status {
         status
     }
 
+    /// 429 TooManyRequests.
     pub fn too_many_requests(message: impl Into<String>, retry_after: u32) -> Self {
         let status = Self::new(429, "TooManyRequests", message);
         if retry_after == 0 { status } else { status.retry_after(retry_after) }
     }
 
+    /// 500 InternalError.
     pub fn internal(message: impl std::fmt::Display) -> Self {
         let text = format!("Internal error occurred: {message}");
         let mut status = Self::new(500, "InternalError", text).with_cause("", message.to_string(), "");
@@ -179,10 +212,12 @@ impl Status {
         status
     }
 
+    /// 503 ServiceUnavailable.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(503, "ServiceUnavailable", message)
     }
 
+    /// 504 Timeout.
     pub fn timeout(message: impl Into<String>) -> Self {
         Self::new(504, "Timeout", message)
     }
@@ -212,6 +247,7 @@ impl Status {
         status
     }
 
+    /// The `Status` object.
     pub fn to_value(&self) -> Value {
         let mut object = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

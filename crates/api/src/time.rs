@@ -2,10 +2,12 @@
 
 use jiff::Timestamp;
 
+/// Formats a time with whole seconds (`Time`).
 pub fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
+/// Formats a time with microseconds (`MicroTime`).
 pub fn micros(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }

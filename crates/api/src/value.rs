@@ -4,12 +4,19 @@ use serde_json::{Map, Value};
 
 /// Reads of a path such as `["spec", "nodeName"]`; what is absent or of another type reads as empty.
 pub trait Read {
+    /// The value at a path, or null.
     fn at(&self, path: &[&str]) -> &Value;
+    /// The string at a path, or an empty one.
     fn text(&self, path: &[&str]) -> &str;
+    /// The integer at a path.
     fn integer(&self, path: &[&str]) -> Option<i64>;
+    /// The boolean at a path.
     fn flag(&self, path: &[&str]) -> Option<bool>;
+    /// The list at a path, or an empty one.
     fn items(&self, path: &[&str]) -> &[Value];
+    /// The object at a path.
     fn fields(&self, path: &[&str]) -> Option<&Map<String, Value>>;
+    /// Whether there is a value other than null at a path.
     fn has(&self, path: &[&str]) -> bool {
         !self.at(path).is_null()
     }
@@ -45,11 +52,15 @@ impl Read for Value {
 pub trait Write {
     /// The object at the path, made empty where there is none.
     fn object(&mut self, path: &[&str]) -> &mut Map<String, Value>;
+    /// Sets the value at a path.
     fn set(&mut self, path: &[&str], value: impl Into<Value>);
     /// Sets the value where nothing (or null) is.
     fn set_default(&mut self, path: &[&str], value: impl Into<Value>);
+    /// Removes the value at a path and returns it.
     fn remove(&mut self, path: &[&str]) -> Option<Value>;
+    /// The list at a path, or an empty one.
     fn items_mut(&mut self, path: &[&str]) -> &mut [Value];
+    /// The value at a path, if there is one.
     fn find(&mut self, path: &[&str]) -> Option<&mut Value>;
 }
 

@@ -8,8 +8,11 @@ use serde_json::{Map, Value};
 
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
+    /// Paths that only the old object has.
     pub removed: Set,
+    /// Paths whose values differ.
     pub modified: Set,
+    /// Paths that only the new object has.
     pub added: Set,
 }
 
@@ -24,10 +27,12 @@ impl Comparison {
         self
     }
 
+    /// The paths that were modified or added.
     pub fn changed(&self) -> Set {
         self.modified.union(&self.added)
     }
 
+    /// As [`Self::changed`], without a copy.
     pub fn into_changed(self) -> Set {
         self.modified.join(self.added)
     }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::cmp::Ordering;
 use std::fmt::{self, Display, Write};
 
+/// One step of a field path.
 #[derive(Clone, Debug)]
 pub enum PathElement {
     Field(Box<str>),
@@ -24,6 +25,7 @@ pub(super) enum NoElement {
 }
 
 impl PathElement {
+    /// The step to the field of that name.
     pub fn field(name: &str) -> Self {
         PathElement::Field(name.into())
     }

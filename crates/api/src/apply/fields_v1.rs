@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 /// What says that the path to an object is in the set itself.
 const SELF: &str = ".";
 
+/// Writes a set as FieldsV1.
 pub fn encode(set: &Set) -> Value {
     Value::Object(contents(set, false))
 }

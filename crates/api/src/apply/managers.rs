@@ -11,6 +11,7 @@ const MAX_UPDATERS: usize = 10;
 /// The name under which the oldest ones are put together.
 const ANCIENT: &str = "ancient-changes";
 
+/// How a manager came to own its fields.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Operation {
     Apply,
@@ -20,17 +21,22 @@ pub enum Operation {
 /// What tells one entry of managedFields from another.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ManagerId {
+    /// The name of the field manager.
     pub manager: String,
+    /// How the manager came to own its fields.
     pub operation: Operation,
     /// Empty for appliers: one who changes the version stays the same one.
     pub api_version: String,
+    /// The subresource that was written, or empty.
     pub subresource: String,
 }
 
 /// What one manager owns.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Owned {
+    /// The owned fields.
     pub set: Set,
+    /// The version in which the fields were written.
     pub api_version: String,
     /// As in the object, RFC 3339 in UTC; such texts order as the times do.
     pub time: Option<String>,
@@ -39,10 +45,12 @@ pub struct Owned {
 /// All managers of an object.
 #[derive(Clone, Default, Debug)]
 pub struct Managers {
+    /// The entries by their identity.
     pub by_id: BTreeMap<ManagerId, Owned>,
 }
 
 impl Operation {
+    /// The name in managedFields.
     pub fn name(self) -> &'static str {
         match self {
             Operation::Apply => "Apply",
@@ -52,6 +60,7 @@ impl Operation {
 }
 
 impl ManagerId {
+    /// The identity of a manager; the version counts for updates only.
     pub fn new(manager: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
         let api_version = if operation == Operation::Apply { "" } else { api_version };
         ManagerId {

@@ -11,8 +11,10 @@ pub struct Set {
     entries: Vec<Entry>,
 }
 
+/// A path element with the paths that continue from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// The last element of the path.
     pub element: PathElement,
     /// The path that ends here is in the set.
     pub member: bool,
@@ -55,6 +57,7 @@ impl Set {
         }
     }
 
+    /// Adds a path.
     pub fn insert(&mut self, path: &[PathElement]) {
         let Some((first, rest)) = path.split_first() else { return };
         let at = match self.entries.binary_search_by(|entry| entry.element.cmp(first)) {
@@ -97,6 +100,7 @@ impl Set {
         Set { entries }
     }
 
+    /// The entries at the root, sorted by element.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -106,11 +110,13 @@ impl Set {
         self.entries.is_empty()
     }
 
+    /// The entry at the root for an element.
     pub fn get(&self, element: &PathElement) -> Option<&Entry> {
         let at = self.entries.binary_search_by(|entry| entry.element.cmp(element)).ok()?;
         Some(&self.entries[at])
     }
 
+    /// The entry at the root for a field name.
     pub fn get_field(&self, name: &str) -> Option<&Entry> {
         let found = self.entries.binary_search_by(|entry| match &entry.element {
             PathElement::Field(other) => (**other).cmp(name),
@@ -119,6 +125,7 @@ impl Set {
         found.ok().map(|at| &self.entries[at])
     }
 
+    /// Whether the path is in the set.
     pub fn has(&self, path: &[PathElement]) -> bool {
         match path.split_first() {
             None => false,
@@ -127,6 +134,7 @@ impl Set {
         }
     }
 
+    /// The paths that are in either set.
     pub fn union(&self, other: &Set) -> Set {
         self.combine(other, |left, right| match (left, right) {
             (Some(a), Some(b)) => Some((a.member || b.member, a.below.union(&b.below))),
@@ -135,6 +143,7 @@ impl Set {
         })
     }
 
+    /// The paths that are in both sets.
     pub fn intersection(&self, other: &Set) -> Set {
         self.combine(other, |left, right| match (left, right) {
             (Some(a), Some(b)) => Some((a.member && b.member, a.below.intersection(&b.below))),
@@ -142,6 +151,7 @@ impl Set {
         })
     }
 
+    /// The paths that are in this set only.
     pub fn difference(&self, other: &Set) -> Set {
         self.combine(other, |left, right| match (left, right) {
             (Some(a), Some(b)) => Some((a.member && !b.member, a.below.difference(&b.below))),
@@ -192,6 +202,7 @@ impl Set {
 }
 
 impl Entry {
+    /// Whether there is no path.
     pub fn is_empty(&self) -> bool {
         !self.member && self.below.is_empty()
     }

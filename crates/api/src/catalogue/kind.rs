@@ -7,15 +7,25 @@ use super::Verbs;
 pub struct Kind {
     /// Empty for the core group.
     pub group: String,
+    /// The API version, such as `v1`.
     pub version: String,
+    /// The kind, such as `Pod`.
     pub kind: String,
+    /// The kind of its list, such as `PodList`.
     pub list_kind: String,
+    /// The resource name in paths, such as `pods`.
     pub plural: String,
+    /// The singular resource name, such as `pod`.
     pub singular: String,
+    /// Short names for command lines, such as `po`.
     pub short_names: Vec<String>,
+    /// Categories of resources, such as `all`.
     pub categories: Vec<String>,
+    /// Whether objects are in namespaces.
     pub namespaced: bool,
+    /// The supported verbs.
     pub verbs: Verbs,
+    /// The subresources, such as `status`.
     pub subresources: Vec<Subresource>,
     /// The name of the type in the schema table and in OpenAPI.
     pub type_name: String,
@@ -30,9 +40,11 @@ pub struct Kind {
 /// A path below an object, such as `status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subresource {
+    /// The name in paths, such as `status`.
     pub name: String,
     /// What is read and written there.
     pub kind: GroupVersionKind,
+    /// The supported verbs.
     pub verbs: Verbs,
 }
 
@@ -41,14 +53,20 @@ pub struct Subresource {
 pub struct Storage {
     /// Begins with `/registry/` and ends with a slash.
     pub prefix: String,
+    /// The API group; empty for the core group.
     pub group: String,
+    /// The API version, such as `v1`.
     pub version: String,
 }
 
+/// A group, version and kind.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersionKind {
+    /// The API group; empty for the core group.
     pub group: String,
+    /// The API version, such as `v1`.
     pub version: String,
+    /// The kind, such as `Pod`.
     pub kind: String,
 }
 
@@ -63,10 +81,12 @@ impl Kind {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 
+    /// The subresource of that name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|subresource| subresource.name == name)
     }
 
+    /// The group, version and kind.
     pub fn group_version_kind(&self) -> GroupVersionKind {
         GroupVersionKind { group: self.group.clone(), version: self.version.clone(), kind: self.kind.clone() }
     }
@@ -108,6 +128,7 @@ impl GroupVersionKind {
         GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
     }
 
+    /// The `apiVersion` of objects, such as `apps/v1`.
     pub fn api_version(&self) -> String {
         join_version(&self.group, &self.version)
     }

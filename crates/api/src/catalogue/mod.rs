@@ -40,15 +40,20 @@ struct Inner {
 pub struct Group {
     /// Empty for the core group.
     pub name: String,
+    /// The priority in discovery; higher ones come first.
     pub priority: u32,
+    /// The versions, the preferred one first.
     pub versions: Vec<Version>,
 }
 
 /// A version of a group with its kinds, sorted by plural name.
 #[derive(Debug, Clone)]
 pub struct Version {
+    /// The name, such as `v1`.
     pub name: String,
+    /// The priority in discovery; higher ones come first.
     pub priority: u32,
+    /// The kinds, sorted by plural name.
     pub kinds: Vec<Arc<Kind>>,
 }
 
@@ -113,12 +118,14 @@ impl Catalogue {
         &self.inner.groups
     }
 
+    /// The group of that name.
     pub fn group(&self, name: &str) -> Option<&Group> {
         let Inner { groups, by_name } = &*self.inner;
         let at = by_name.binary_search_by(|position| groups[*position].name.as_str().cmp(name)).ok()?;
         Some(&groups[by_name[at]])
     }
 
+    /// The version of a group.
     pub fn version(&self, group: &str, version: &str) -> Option<&Version> {
         self.group(group)?.versions.iter().find(|candidate| candidate.name == version)
     }
@@ -144,6 +151,7 @@ impl Catalogue {
         })
     }
 
+    /// All kinds in all versions.
     pub fn kinds(&self) -> impl Iterator<Item = &Arc<Kind>> {
         self.inner.groups.iter().flat_map(|group| &group.versions).flat_map(|version| &version.kinds)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Group, GroupVersionKind, Kind, Storage, Subresource, Verb, Verbs, Version};
 
+/// A line of the table that cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct CatalogueError {

@@ -30,6 +30,7 @@ impl Verb {
         Verb::Watch,
     ];
 
+    /// The name of the verb in discovery and RBAC rules.
     pub fn name(self) -> &'static str {
         match self {
             Verb::Create => "create",
@@ -43,6 +44,7 @@ impl Verb {
         }
     }
 
+    /// The verb of that name.
     pub fn parse(name: &str) -> Option<Verb> {
         Verb::ALL.into_iter().find(|verb| verb.name() == name)
     }
@@ -55,8 +57,10 @@ impl fmt::Display for Verb {
 }
 
 impl Verbs {
+    /// All verbs.
     pub const ALL: Verbs = Verbs(u8::MAX);
 
+    /// Whether the verb is in the set.
     pub fn contains(self, verb: Verb) -> bool {
         self.0 & (1 << verb as u8) != 0
     }

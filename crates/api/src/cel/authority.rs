@@ -21,15 +21,25 @@ pub trait Authorize: Debug + Sync {
 pub struct Question {
     /// Namespace and name.
     pub service_account: Option<(String, String)>,
+    /// The path of a non-resource request.
     pub path: String,
+    /// The verb, such as `get`.
     pub verb: String,
+    /// The API group of the resource.
     pub group: String,
+    /// The API version of the resource.
     pub version: String,
+    /// The plural resource name.
     pub resource: String,
+    /// The subresource, or empty.
     pub subresource: String,
+    /// The namespace, or empty.
     pub namespace: String,
+    /// The name of the object, or empty.
     pub name: String,
+    /// The field selector of a list or watch.
     pub field_selector: String,
+    /// The label selector of a list or watch.
     pub label_selector: String,
 }
 
@@ -56,6 +66,7 @@ impl Stage {
 /// A question on its way to the authorizer.
 #[derive(Clone, Debug)]
 pub struct Authority<'a> {
+    /// The step of the expression that built this value.
     pub stage: Stage,
     pub asked: &'a dyn Authorize,
     pub question: Question,
@@ -74,7 +85,10 @@ impl<'a> Authority<'a> {
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
+    /// Whether the request is allowed.
     pub allowed: bool,
+    /// The reason of the decision.
     pub reason: String,
+    /// The error of the authorizer, if it failed.
     pub error: Option<String>,
 }

@@ -9,11 +9,14 @@ use super::value::Value;
 /// An object that an expression made field by field.
 #[derive(Clone, Debug)]
 pub struct Message<'a> {
+    /// The name of the type.
     pub name: &'a str,
+    /// The fields by name.
     pub fields: Vec<(&'a str, Value<'a>)>,
 }
 
 impl<'a> Message<'a> {
+    /// The field of that name.
     pub fn field(&self, name: &str) -> Option<Value<'a>> {
         self.fields.iter().find(|(own, _)| *own == name).map(|(_, value)| value.clone())
     }

@@ -35,18 +35,21 @@ pub enum Type {
 /// An object whose fields are known.
 #[derive(Debug, PartialEq)]
 pub struct ObjectType {
+    /// The name of the type.
     pub name: String,
     /// By the name an expression writes.
     pub fields: Vec<(String, Type)>,
 }
 
 impl ObjectType {
+    /// The type of the field of that name.
     pub fn field(&self, name: &str) -> Option<&Type> {
         self.fields.iter().find(|(other, _)| other == name).map(|(_, kind)| kind)
     }
 }
 
 impl Type {
+    /// A list of elements of that type.
     pub fn list(element: Type) -> Self {
         Type::List(Arc::new(element))
     }
@@ -60,6 +63,7 @@ impl Type {
         }
     }
 
+    /// A map with keys and values of those types.
     pub fn map(key: Type, value: Type) -> Self {
         Type::Map(Arc::new(key), Arc::new(value))
     }

@@ -51,7 +51,9 @@ pub enum Value<'a> {
 /// A semantic version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Semver {
+    /// Major, minor and patch.
     pub numbers: [u64; 3],
+    /// The identifiers of the pre-release.
     pub before: Vec<String>,
 }
 
@@ -74,18 +76,22 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// A string.
     pub fn text(text: impl Into<Cow<'a, str>>) -> Self {
         Value::String(text.into())
     }
 
+    /// A list.
     pub fn list(items: Vec<Value<'a>>) -> Self {
         Value::List(Arc::new(items))
     }
 
+    /// An optional with a value.
     pub fn some(value: Value<'a>) -> Self {
         Value::Optional(Some(Arc::new(value)))
     }
 
+    /// The name of the type in CEL.
     pub fn type_name(&self) -> &'static str {
         match self {
             Value::Null => "null_type",

@@ -8,7 +8,9 @@ use serde_json::Value;
 pub struct ScalePaths {
     /// Each with its leading dot.
     pub spec_replicas: String,
+    /// `statusReplicasPath`.
     pub status_replicas: String,
+    /// `labelSelectorPath`.
     pub label_selector: Option<String>,
 }
 

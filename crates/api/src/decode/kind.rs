@@ -6,7 +6,9 @@ use super::scanner::{Scanner, ValueStart};
 /// The two fields that every object names its kind with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TypeMeta {
+    /// `apiVersion`, or empty.
     pub api_version: String,
+    /// `kind`, or empty.
     pub kind: String,
 }
 

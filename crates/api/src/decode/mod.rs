@@ -29,6 +29,7 @@ use serde_json::Value;
 /// What a body held.
 #[derive(Debug)]
 pub struct Decoded {
+    /// The object.
     pub value: Value,
     /// In the order of the document. The caller refuses, warns or ignores.
     pub problems: Vec<StrictProblem>,

@@ -20,6 +20,7 @@ pub struct CustomSchema<'a> {
 }
 
 impl<'a> CustomSchema<'a> {
+    /// The OpenAPI schemas of a custom kind.
     pub fn new(kind: &'a Kind, schema: &'a Value) -> CustomSchema<'a> {
         CustomSchema { kind, schema, type_name: kind.type_name.clone(), list_type_name: kind.list_type_name() }
     }

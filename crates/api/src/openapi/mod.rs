@@ -39,9 +39,11 @@ pub type Describe<'a> = &'a dyn Fn(&str, &str) -> Option<String>;
 /// What documents are made from.
 #[derive(Clone, Copy)]
 pub struct Source<'a> {
+    /// The served kinds.
     pub catalogue: &'a Catalogue,
     /// The schemas of the custom kinds in the catalogue.
     pub custom: &'a [CustomSchema<'a>],
+    /// The descriptions of types and fields.
     pub describe: Describe<'a>,
 }
 

@@ -20,6 +20,7 @@ use crate::catalogue::GroupVersionKind;
 
 pub use envelope::{MAGIC, list_item_prefix, list_prefix, list_suffix, watch_frame, wrap};
 
+/// Why a message cannot be decoded or encoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
     #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]

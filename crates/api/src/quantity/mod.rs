@@ -15,12 +15,17 @@ use amount::Amount;
 
 /// Powers of ten that [`Quantity::scaled_value`] and [`Quantity::round_up`] take.
 pub mod scale {
+    /// 10⁻⁹.
     pub const NANO: i32 = -9;
+    /// 10⁻⁶.
     pub const MICRO: i32 = -6;
+    /// 10⁻³.
     pub const MILLI: i32 = -3;
+    /// 1.
     pub const ONE: i32 = 0;
 }
 
+/// Why a text is not a quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
@@ -61,15 +66,18 @@ pub fn canonical(text: &str) -> Result<Cow<'_, str>, QuantityError> {
 }
 
 impl Quantity {
+    /// Parses a text such as `100m` or `1Gi`.
     pub fn parse(text: &str) -> Result<Quantity, QuantityError> {
         let parsed = parse::parse(text)?;
         Ok(Quantity { amount: parsed.amount, format: parsed.format, text: parsed.keeps_text.then(|| Box::from(text)) })
     }
 
+    /// A whole amount.
     pub fn new(value: i64, format: Format) -> Quantity {
         Quantity::scaled(value, scale::ONE, format)
     }
 
+    /// An amount in thousandths.
     pub fn from_milli(value: i64, format: Format) -> Quantity {
         Quantity::scaled(value, scale::MILLI, format)
     }
@@ -79,14 +87,17 @@ impl Quantity {
         Quantity { amount: Amount::Small { value, scale }, format, text: None }
     }
 
+    /// The format in which the quantity is written.
     pub fn format(&self) -> Format {
         self.format
     }
 
+    /// Whether the amount is zero.
     pub fn is_zero(&self) -> bool {
         self.signum() == 0
     }
 
+    /// Whether the amount is below zero.
     pub fn is_negative(&self) -> bool {
         self.signum() < 0
     }
@@ -116,6 +127,7 @@ impl Quantity {
         self.amount.as_i64()
     }
 
+    /// The nearest floating-point number.
     pub fn as_f64(&self) -> f64 {
         self.amount.as_f64()
     }
@@ -149,11 +161,13 @@ impl Quantity {
         self.amount = self.amount.plus(&other.amount.negated());
     }
 
+    /// Multiplies the amount.
     pub fn multiply(&mut self, factor: i64) {
         self.text = None;
         self.amount = self.amount.times(factor);
     }
 
+    /// Changes the sign of the amount.
     pub fn negate(&mut self) {
         self.text = None;
         self.amount = self.amount.negated();

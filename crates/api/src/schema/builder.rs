@@ -11,20 +11,24 @@ pub struct SchemaBuilder {
 }
 
 impl SchemaBuilder {
+    /// Adds a node.
     pub fn push(&mut self, node: Node) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         self.nodes.push(node);
         id
     }
 
+    /// The node with that id.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0 as usize]
     }
 
+    /// The node with that id.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.nodes[id.0 as usize]
     }
 
+    /// Adds a named type.
     pub fn name_type(&mut self, info: TypeInfo) {
         self.types.push(info);
     }
@@ -73,6 +77,7 @@ impl SchemaBuilder {
         id
     }
 
+    /// Builds the schema.
     pub fn finish(mut self) -> Schema {
         self.types.sort_by(|a, b| a.name.cmp(&b.name));
         let by_name = self.types.iter().enumerate().map(|(at, info)| (info.name.clone(), at)).collect();

@@ -33,23 +33,33 @@ pub struct Schema {
 pub struct TypeInfo {
     /// The full OpenAPI name, such as `io.k8s.api.core.v1.Pod`.
     pub name: Box<str>,
+    /// The schema of the value.
     pub node: NodeId,
+    /// The kinds that have this type.
     pub kinds: Vec<GroupVersionKind>,
     /// Not among the definitions that OpenAPI lists (query options, inlined parts, envelopes).
     pub hidden: bool,
+    /// Whether the type has a protobuf form.
     pub has_protobuf: bool,
+    /// The union extension of OpenAPI.
     pub unions: Option<Value>,
 }
 
+/// A group, version and kind.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GroupVersionKind {
+    /// The API group; empty for the core group.
     pub group: Box<str>,
+    /// The API version.
     pub version: Box<str>,
+    /// The kind.
     pub kind: Box<str>,
 }
 
+/// The schema of one value.
 #[derive(Clone, Debug)]
 pub struct Node {
+    /// The type of the value.
     pub shape: Shape,
     /// The OpenAPI definition this node is, if it is one.
     pub name: Option<Box<str>>,
@@ -65,6 +75,7 @@ pub struct Node {
     pub embedded: bool,
 }
 
+/// The type of a value.
 #[derive(Clone, Debug)]
 pub enum Shape {
     Object(Object),
@@ -104,6 +115,7 @@ pub enum Alternative {
     Strings,
 }
 
+/// An object with known fields.
 #[derive(Clone, Debug, Default)]
 pub struct Object {
     /// Sorted by name.
@@ -114,8 +126,10 @@ pub struct Object {
     pub inlined: Vec<Inlined>,
 }
 
+/// A struct whose fields are part of another.
 #[derive(Clone, Debug)]
 pub struct Inlined {
+    /// The schema of the value.
     pub node: NodeId,
     /// The number of the nested message; zero when protobuf leaves it out.
     pub number: u32,
@@ -123,14 +137,18 @@ pub struct Inlined {
     pub place: u32,
 }
 
+/// A list.
 #[derive(Clone, Debug)]
 pub struct List {
+    /// The schema of the elements.
     pub element: NodeId,
+    /// How elements are identified and merged.
     pub kind: ListKind,
     /// Whether OpenAPI states the kind; a list that says nothing is atomic.
     pub declared: bool,
 }
 
+/// How the elements of a list are identified and merged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ListKind {
     Atomic,
@@ -138,19 +156,27 @@ pub enum ListKind {
     Map(Vec<Box<str>>),
 }
 
+/// Whether a map is owned field by field or as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapType {
     Atomic,
     Granular,
 }
 
+/// A field of an object.
 #[derive(Clone, Debug)]
 pub struct Field {
+    /// The name in JSON.
     pub name: Box<str>,
+    /// The schema of the value.
     pub node: NodeId,
+    /// Whether OpenAPI lists the field as required.
     pub required: bool,
+    /// When the field is written.
     pub presence: Presence,
+    /// How a strategic merge patch treats the field.
     pub patch: PatchStrategy,
+    /// The key by which a strategic merge patch merges a list.
     pub merge_key: Option<Box<str>>,
     /// Protobuf's field number; zero when it has none.
     pub number: u32,
@@ -162,7 +188,9 @@ pub struct Field {
     pub place: u32,
     /// Stated at the field, over what its type says.
     pub map_type: Option<MapType>,
+    /// The allowed values of an enumeration.
     pub values: Vec<Box<str>>,
+    /// The default value.
     pub default: Option<Value>,
     /// The default OpenAPI states for each element of the list or map.
     pub element_default: Option<Value>,
@@ -186,8 +214,11 @@ pub enum Presence {
 /// How a strategic merge patch treats a field.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PatchStrategy {
+    /// Merge lists and maps.
     pub merge: bool,
+    /// Replace the value.
     pub replace: bool,
+    /// Remove the keys that the patch does not list.
     pub retain_keys: bool,
 }
 
@@ -200,6 +231,7 @@ pub struct NodeRef<'s> {
 }
 
 impl Schema {
+    /// The node with that id.
     pub fn node(&self, id: NodeId) -> NodeRef<'_> {
         NodeRef { schema: self, node: &self.nodes[id.0 as usize], id }
     }
@@ -209,10 +241,12 @@ impl Schema {
         self.by_name.get(name).map(|at| &self.types[*at])
     }
 
+    /// The root node of the type with that full name.
     pub fn node_named(&self, name: &str) -> Option<NodeRef<'_>> {
         self.type_named(name).map(|found| self.node(found.node))
     }
 
+    /// The root node of a kind.
     pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<NodeRef<'_>> {
         self.kinds
             .binary_search_by(|(key, _)| (&*key.group, &*key.version, &*key.kind).cmp(&(group, version, kind)))
@@ -225,12 +259,14 @@ impl Schema {
         self.types.iter()
     }
 
+    /// All kinds with their root nodes.
     pub fn kinds(&self) -> impl Iterator<Item = (&GroupVersionKind, NodeId)> {
         self.kinds.iter().map(|(kind, node)| (kind, *node))
     }
 }
 
 impl Node {
+    /// A node of that shape.
     pub fn new(shape: Shape, go_type: &str) -> Self {
         Node {
             shape,
@@ -259,10 +295,12 @@ impl Node {
 }
 
 impl Object {
+    /// The fields, sorted by name.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
 
+    /// The field of that name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.field_index(name).map(|at| &self.fields[at])
     }
@@ -285,6 +323,7 @@ impl Object {
 }
 
 impl Field {
+    /// A field without marks.
     pub fn new(name: &str, node: NodeId) -> Self {
         Field {
             name: name.into(),
@@ -306,10 +345,12 @@ impl Field {
 }
 
 impl<'s> NodeRef<'s> {
+    /// The id within the schema.
     pub fn id(self) -> NodeId {
         self.id
     }
 
+    /// The schema of the node.
     pub fn schema(self) -> &'s Schema {
         self.schema
     }
@@ -319,10 +360,12 @@ impl<'s> NodeRef<'s> {
         self.node
     }
 
+    /// Another node of the same schema.
     pub fn at(self, id: NodeId) -> NodeRef<'s> {
         self.schema.node(id)
     }
 
+    /// The object, if the node is one.
     pub fn object(self) -> Option<&'s Object> {
         match &self.node.shape {
             Shape::Object(object) => Some(object),
@@ -330,6 +373,7 @@ impl<'s> NodeRef<'s> {
         }
     }
 
+    /// The list, if the node is one.
     pub fn list(self) -> Option<&'s List> {
         match &self.node.shape {
             Shape::List(list) => Some(list),

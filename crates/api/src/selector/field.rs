@@ -6,12 +6,16 @@ use super::SelectorError;
 /// A field selector; all of its terms must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FieldSelector {
+    /// The terms, all of which must match.
     pub terms: Vec<FieldTerm>,
 }
 
+/// One requirement on a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldTerm {
+    /// The path of the field.
     pub field: String,
+    /// The value to compare with.
     pub value: String,
     /// Whether the field must have any value but this.
     pub negated: bool,
@@ -26,6 +30,7 @@ impl FieldSelector {
         Ok(FieldSelector { terms: terms.collect::<Result<_, _>>()? })
     }
 
+    /// Whether the selector matches all objects.
     pub fn is_everything(&self) -> bool {
         self.terms.is_empty()
     }

@@ -15,14 +15,18 @@ pub struct LabelSelector {
     nothing: bool,
 }
 
+/// One requirement on a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
+    /// The key of the label.
     pub key: String,
+    /// How the label is compared.
     pub operator: Operator,
     /// Empty for [`Operator::Exists`] and [`Operator::DoesNotExist`], one for equality and order.
     pub values: Vec<String>,
 }
 
+/// How a label is compared with the values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
     In,
@@ -84,18 +88,22 @@ impl LabelSelector {
         LabelSelector { requirements, nothing: false }
     }
 
+    /// Matches all objects.
     pub fn everything() -> LabelSelector {
         LabelSelector::default()
     }
 
+    /// Matches no object.
     pub fn nothing() -> LabelSelector {
         LabelSelector { requirements: Vec::new(), nothing: true }
     }
 
+    /// Whether the selector matches all objects.
     pub fn is_everything(&self) -> bool {
         !self.nothing && self.requirements.is_empty()
     }
 
+    /// The requirements, all of which must match.
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }
@@ -121,6 +129,7 @@ impl LabelSelector {
 }
 
 impl Requirement {
+    /// Checks and builds a requirement.
     pub fn new(key: &str, operator: Operator, values: Vec<String>) -> Result<Requirement, SelectorError> {
         let errors = check(key, operator, &values);
         if errors.is_empty() {

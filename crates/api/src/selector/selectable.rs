@@ -127,6 +127,7 @@ const TABLES: &[(&str, &[Row])] = &[
 ];
 
 impl<'a> SelectableFields<'a> {
+    /// The selectable fields of a kind.
     pub fn of(kind: &'a Kind) -> SelectableFields<'a> {
         let table = TABLES.iter().find(|(name, _)| !kind.custom && *name == kind.type_name).map(|(_, table)| *table);
         SelectableFields { kind, table }

@@ -45,6 +45,7 @@ static NOT_OWNED: LazyLock<Set> = LazyLock::new(|| {
 pub trait Versions {
     /// The schema of another version; none where it is not (or no longer) served.
     fn node(&self, api_version: &str) -> Option<NodeRef<'_>>;
+    /// Converts an object between versions; none if that is impossible.
     fn convert(&self, object: &Value, from: &str, to: &str) -> Option<Value>;
     /// The fields that a request of this kind cannot set, in that version.
     fn ignored(&self, api_version: &str) -> Option<&Set>;
@@ -77,17 +78,21 @@ impl Versions for OneVersion {
 pub struct Tracker<'a> {
     /// The kind's schema in the request's version.
     pub node: NodeRef<'a>,
+    /// The version of the request.
     pub api_version: &'a str,
+    /// The kind of the object.
     pub kind: &'a str,
     /// Empty for the object itself.
     pub subresource: &'a str,
     /// The fields that such a request cannot set: `status` for the object itself, all else for its status.
     pub ignored: Option<&'a Set>,
+    /// The other versions of the kind.
     pub versions: &'a dyn Versions,
     /// RFC 3339 in UTC, with whole seconds.
     pub now: &'a str,
 }
 
+/// Why a configuration cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ApplyError {
     #[error("{}", super::conflict_message(.0))]
