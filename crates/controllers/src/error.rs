@@ -14,15 +14,9 @@ pub enum Error {
     Later(String),
 }
 
-pub type Result<T, E = Error> = std::result::Result<T, E>;
+pub use knarr_client::api_error::message;
 
-/// The server's own message, which goes into events and conditions.
-pub fn message(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
-    }
-}
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 pub fn has_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use knarr_scheduler::cluster::Cluster;
 use knarr_scheduler::cluster::pod::PodState;
-use knarr_scheduler::config::Profile;
 use knarr_scheduler::cycle::{Ready, Rotation};
 use knarr_scheduler::nominations::Nominations;
+use knarr_scheduler::profile::Profile;
 use serde_json::{Value, json};
 
 const WORKLOADS: [&str; 6] = ["basic", "spread", "preferred-spread", "anti-affinity", "affinity", "preferred-affinity"];

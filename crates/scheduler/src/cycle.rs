@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use crate::cluster::pod::PodState;
 use crate::cluster::{Cluster, NodeIndex};
-use crate::config::Profile;
 use crate::diagnosis::Diagnosis;
 use crate::framework::{Filter, Prepared, Rejection, View};
 use crate::nominations::Nominations;
-use crate::plugins::{self, Enabled};
+use crate::profile::{Enabled, Profile, build_plugins};
 
 /// In a large cluster the search stops when enough nodes fit; below this many, all are checked.
 const MIN_FEASIBLE: usize = 100;
@@ -70,7 +69,7 @@ pub struct NoFit {
 impl Ready {
     pub fn new(profile: Profile, percentage: u32) -> Self {
         let percentage = profile.percentage_of_nodes_to_score.unwrap_or(percentage);
-        Ready { plugins: plugins::make(&profile), profile, percentage }
+        Ready { plugins: build_plugins(&profile), profile, percentage }
     }
 
     pub fn decide(

@@ -4,7 +4,7 @@
 //! say why. One task owns all state and decides pod after pod; bindings are in flight while the next pod is decided.
 //!
 //! The path of a pod: `changes` (it is new) → `queue` (which pod next) → `decision` → `cycle` (filter, score, choose) →
-//! `plugins` (one file each) → `preemption` (which victims) → `bind`. `cluster` is the state that decisions read; it changes
+//! `plugins` (one file each, built by `profile`) → `preemption` (which victims) → `bind`. `cluster` is the state that decisions read; it changes
 //! by one pod or node at a time and nothing in it is recomputed for a pod.
 
 mod bind;
@@ -20,6 +20,7 @@ mod handlers;
 pub mod nominations;
 pub mod plugins;
 pub mod preemption;
+pub mod profile;
 pub mod queue;
 mod scheduler;
 mod volumes;

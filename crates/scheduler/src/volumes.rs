@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use knarr_client::api_error::message;
 use knarr_client::{Change, Informer, Informers};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::bind::message;
 use crate::cluster::node::NodeState;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::{SELECTED_NODE, is_fully_bound, volume_name};

@@ -6,7 +6,8 @@ use std::time::Duration;
 use k8s_openapi::api::autoscaling::v2::CrossVersionObjectReference;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroup, LabelSelector, ObjectMeta};
-use k8s_openapi::jiff::{SignedDuration, Span, Timestamp};
+use k8s_openapi::jiff::Timestamp;
+use knarr_client::go_duration;
 use knarr_client::quantity::milli_value;
 use knarr_client::selector::Selector;
 use kube::Client;
@@ -206,9 +207,7 @@ fn encoded(text: &str) -> String {
 
 /// The window a value was measured over ("30s", "1m0s"); a minute when it is missing.
 fn window(text: &str) -> Duration {
-    let span: Option<Span> = text.parse().ok();
-    let length = span.and_then(|span| SignedDuration::try_from(span).ok());
-    length.and_then(|length| Duration::try_from(length).ok()).unwrap_or(Duration::from_secs(60))
+    go_duration::parse(text).unwrap_or(Duration::from_secs(60))
 }
 
 #[cfg(test)]

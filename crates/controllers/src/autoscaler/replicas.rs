@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_client::pod_resources::is_sidecar;
 use knarr_client::{pod, quantity};
 
 use crate::common::key::name;
@@ -215,7 +216,7 @@ fn requests(pods: &[Arc<Pod>], resource: &str, container: Option<&str>) -> Resul
             continue;
         }
         let sidecars = spec.init_containers.iter().flatten();
-        let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+        let sidecars = sidecars.filter(|container| is_sidecar(container));
         let chosen: Vec<&Container> = spec
             .containers
             .iter()

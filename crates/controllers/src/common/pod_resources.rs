@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use knarr_client::pod_resources::{Amounts, combined};
 use knarr_client::quantity::Quantity;
 
 pub type Resources = BTreeMap<String, Quantity>;
@@ -11,7 +12,7 @@ pub type Resources = BTreeMap<String, Quantity>;
 /// The runtime's overhead is added to the requests.
 pub fn requests(pod: &Pod) -> Resources {
     let mut total = total(pod, |resources| resources.requests.clone().unwrap_or_default());
-    add(&mut total, &overhead(pod));
+    total.add(&overhead(pod));
     total
 }
 
@@ -26,33 +27,13 @@ pub fn limits(pod: &Pod) -> Resources {
     total
 }
 
-/// Containers run in parallel; init containers one after another before them, beside the sidecars started so far.
+/// The combined resources of the containers, replaced by the pod-level resources where there are any.
 fn total(pod: &Pod, of: fn(&ResourceRequirements) -> BTreeMap<String, ApiQuantity>) -> Resources {
     let Some(spec) = &pod.spec else { return Resources::new() };
     let of_container = |container: &Container| parsed(container.resources.as_ref().map(of).unwrap_or_default());
-    let mut running = Resources::new();
-    for container in &spec.containers {
-        add(&mut running, &of_container(container));
-    }
-    let mut sidecars = Resources::new();
-    let mut starting = Resources::new();
-    for container in spec.init_containers.iter().flatten() {
-        let own = of_container(container);
-        if container.restart_policy.as_deref() == Some("Always") {
-            add(&mut sidecars, &own);
-            add(&mut running, &own);
-            raise(&mut starting, &sidecars);
-        } else {
-            let mut together = sidecars.clone();
-            add(&mut together, &own);
-            raise(&mut starting, &together);
-        }
-    }
-    raise(&mut running, &starting);
-    for (name, value) in spec.resources.as_ref().map(|resources| parsed(of(resources))).unwrap_or_default() {
-        running.insert(name, value);
-    }
-    running
+    let mut total = combined(spec, of_container);
+    total.extend(spec.resources.as_ref().map(|resources| parsed(of(resources))).unwrap_or_default());
+    total
 }
 
 fn overhead(pod: &Pod) -> Resources {
@@ -62,19 +43,6 @@ fn overhead(pod: &Pod) -> Resources {
 
 fn parsed(list: BTreeMap<String, ApiQuantity>) -> Resources {
     list.into_iter().map(|(name, value)| (name, Quantity::of(&value))).collect()
-}
-
-pub fn add(total: &mut Resources, more: &Resources) {
-    for (name, value) in more {
-        *total.entry(name.clone()).or_insert(Quantity::new(0, value.format())) += *value;
-    }
-}
-
-fn raise(total: &mut Resources, to: &Resources) {
-    for (name, value) in to {
-        let present = total.entry(name.clone()).or_insert(*value);
-        *present = (*present).max(*value);
-    }
 }
 
 #[cfg(test)]

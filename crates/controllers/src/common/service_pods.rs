@@ -8,6 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
+use knarr_client::pod_resources::is_sidecar;
 use knarr_client::selector::{Labels, Selector};
 use knarr_client::{Change, Informer, pod};
 use parking_lot::Mutex;
@@ -123,7 +124,7 @@ pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     };
     let spec = pod.spec.as_ref()?;
     let sidecars = spec.init_containers.iter().flatten();
-    let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let sidecars = sidecars.filter(|container| is_sidecar(container));
     let ports = spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
     let protocol = |protocol: &Option<String>| protocol.clone().unwrap_or_else(|| "TCP".to_owned());
     let found = ports

@@ -2,7 +2,8 @@
 
 use k8s_openapi::jiff::civil::{Date, Time};
 use k8s_openapi::jiff::tz::TimeZone;
-use k8s_openapi::jiff::{SignedDuration, Span, Timestamp, ToSpan};
+use k8s_openapi::jiff::{SignedDuration, Timestamp, ToSpan};
+use knarr_client::go_duration;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Schedule {
@@ -38,9 +39,12 @@ impl Schedule {
     pub fn parse(text: &str) -> Result<Self, ScheduleError> {
         let text = text.trim();
         if let Some(length) = text.strip_prefix("@every ") {
-            let span: Span = length.trim().parse().map_err(|_| ScheduleError::Descriptor(text.to_owned()))?;
-            let length = SignedDuration::try_from(span).map_err(|_| ScheduleError::Descriptor(text.to_owned()))?;
-            return Ok(Self::Every(length.max(SignedDuration::from_secs(1))));
+            let length = length.trim();
+            let (is_negative, length) = length.strip_prefix('-').map_or((false, length), |length| (true, length));
+            let length = go_duration::parse(length).and_then(|length| SignedDuration::try_from(length).ok());
+            let length = length.ok_or_else(|| ScheduleError::Descriptor(text.to_owned()))?;
+            let min = SignedDuration::from_secs(1);
+            return Ok(Self::Every(if is_negative { min } else { length.max(min) }));
         }
         let text = match text {
             "@yearly" | "@annually" => "0 0 1 1 *",

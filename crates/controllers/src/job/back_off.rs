@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use knarr_client::pod_resources::is_sidecar;
 use parking_lot::Mutex;
 
 use crate::common::Key;
@@ -57,7 +58,7 @@ fn by_containers(pod: &Pod) -> Option<Timestamp> {
     let status = pod.status.as_ref()?;
     let is_sidecar = |name: &str| {
         let mut init = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
-        init.any(|container| container.name == name && container.restart_policy.as_deref() == Some("Always"))
+        init.any(|container| container.name == name && is_sidecar(container))
     };
     let sidecars = status.init_container_statuses.iter().flatten().filter(|container| is_sidecar(&container.name));
     let finished =

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use knarr_client::pod_resources::Amounts;
 use knarr_client::quantity::Quantity;
 use knarr_client::{Change, Informer, WorkQueue, pod, run_workers};
 use parking_lot::Mutex;
@@ -19,7 +20,7 @@ use crate::Context;
 use crate::common::Key;
 use crate::common::discovery::{Kind, discover};
 use crate::common::key::namespace;
-use crate::common::pod_resources::{Resources, add};
+use crate::common::pod_resources::Resources;
 use crate::common::requests::replace_status;
 use crate::error::{Error, Result, ignore_not_found};
 
@@ -136,19 +137,19 @@ impl Controller {
         let at = namespace(quota);
         for pod in self.pods.in_namespace(at) {
             if usage::covers_pod(quota, &pod) {
-                add(&mut used, &usage::of_pod(&pod, now));
+                used.add(&usage::of_pod(&pod, now));
             }
         }
         for claim in self.claims.in_namespace(at) {
             if usage::covers_claim(quota, &claim) {
-                add(&mut used, &usage::of_claim(&claim));
+                used.add(&usage::of_claim(&claim));
             }
         }
         if usage::has_scopes(quota) {
             return used;
         }
         for service in self.services.in_namespace(at) {
-            add(&mut used, &usage::of_service(&service));
+            used.add(&usage::of_service(&service));
         }
         used
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::Pod;
+use knarr_client::pod_resources::is_sidecar;
 
 const ANY_ADDRESS: &str = "0.0.0.0";
 
@@ -24,7 +25,7 @@ impl HostPort {
 /// The host ports of a pod's containers and sidecars.
 pub fn host_ports(pod: &Pod) -> Vec<HostPort> {
     let Some(spec) = &pod.spec else { return Vec::new() };
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let sidecars = spec.init_containers.iter().flatten().filter(|c| is_sidecar(c));
     let ports = spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
     ports
         .filter_map(|port| {

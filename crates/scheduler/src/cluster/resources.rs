@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_client::pod_resources::{Amounts, combined, is_sidecar};
 use knarr_client::quantity::{milli_value, value};
 
 /// Scores count a container without a request as this much.
@@ -20,10 +21,10 @@ pub struct Resources {
     pub others: BTreeMap<String, i64>,
 }
 
-pub type Amounts = BTreeMap<String, Quantity>;
+pub type Quantities = BTreeMap<String, Quantity>;
 
 impl Resources {
-    pub fn of(amounts: Option<&Amounts>) -> Self {
+    pub fn of(amounts: Option<&Quantities>) -> Self {
         let mut resources = Resources::default();
         for (name, quantity) in amounts.into_iter().flatten() {
             match name.as_str() {
@@ -80,17 +81,7 @@ impl Resources {
         }
     }
 
-    fn raise(&mut self, other: &Resources) {
-        self.milli_cpu = self.milli_cpu.max(other.milli_cpu);
-        self.memory = self.memory.max(other.memory);
-        self.ephemeral_storage = self.ephemeral_storage.max(other.ephemeral_storage);
-        for (name, amount) in &other.others {
-            let own = self.others.entry(name.clone()).or_default();
-            *own = (*own).max(*amount);
-        }
-    }
-
-    fn override_with(&mut self, amounts: Option<&Amounts>) {
+    fn override_with(&mut self, amounts: Option<&Quantities>) {
         for (name, quantity) in amounts.into_iter().flatten() {
             match name.as_str() {
                 "cpu" => self.milli_cpu = milli_value(quantity),
@@ -100,6 +91,22 @@ impl Resources {
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+impl Amounts for Resources {
+    fn add(&mut self, other: &Self) {
+        self.change(other, 1);
+    }
+
+    fn raise(&mut self, other: &Self) {
+        self.milli_cpu = self.milli_cpu.max(other.milli_cpu);
+        self.memory = self.memory.max(other.memory);
+        self.ephemeral_storage = self.ephemeral_storage.max(other.ephemeral_storage);
+        for (name, amount) in &other.others {
+            let own = self.others.entry(name.clone()).or_default();
+            *own = (*own).max(*amount);
         }
     }
 }
@@ -148,24 +155,7 @@ fn container_requests(pod: &Pod, defaults: bool) -> Resources {
         }
         requests
     };
-    let mut total = Resources::default();
-    for container in &spec.containers {
-        total.add(&of(container));
-    }
-    let mut sidecars = Resources::default();
-    let mut start = Resources::default();
-    for container in spec.init_containers.iter().flatten() {
-        let own = of(container);
-        let mut at_once = sidecars.clone();
-        at_once.add(&own);
-        if container.restart_policy.as_deref() == Some("Always") {
-            total.add(&own);
-            sidecars = at_once.clone();
-        }
-        start.raise(&at_once);
-    }
-    total.raise(&start);
-    total
+    combined(spec, of)
 }
 
 /// The status of a container whose resources can change while it runs.
@@ -174,8 +164,7 @@ fn status_of<'a>(pod: &'a Pod, container: &Container) -> Option<&'a ContainerSta
     let statuses = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     let is_steady = |container: &Container| {
         let starts = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
-        container.restart_policy.as_deref() == Some("Always")
-            || !starts.into_iter().any(|start| start.name == container.name)
+        is_sidecar(container) || !starts.into_iter().any(|start| start.name == container.name)
     };
     statuses.into_iter().find(|status| status.name == container.name).filter(|_| is_steady(container))
 }

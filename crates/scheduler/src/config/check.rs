@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use knarr_client::go_duration;
 use serde_json::json;
 
 use super::arguments;
 use super::field_errors::FieldErrors;
 use super::file::{File, FileProfile, NamedPlugin, PluginSet};
-use crate::extender::{ExtenderSettings, duration};
+use crate::extender::ExtenderSettings;
 
 /// The errors in the file, if any.
 pub(super) fn errors(file: &File) -> Option<String> {
@@ -47,7 +48,7 @@ fn check_lease(file: &File, errors: &mut FieldErrors) {
     let seconds = |value: &Option<String>, usual: &'static str| {
         let text = value.as_deref().unwrap_or(usual).to_owned();
         let negative = text.starts_with('-');
-        let length = duration(text.trim_start_matches('-')).map_or(0.0, |length| length.as_secs_f64());
+        let length = go_duration::parse(text.trim_start_matches('-')).map_or(0.0, |length| length.as_secs_f64());
         (if negative { -length } else { length }, text)
     };
     let lasts = seconds(&lease.lease_duration, "15s");

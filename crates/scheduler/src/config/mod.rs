@@ -6,19 +6,19 @@ mod decode_errors;
 mod field_errors;
 mod file;
 mod points;
+mod profiles;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
+use knarr_client::go_duration;
 
-use crate::extender::{ExtenderError, ExtenderSettings, duration};
-use crate::plugins::{DEFAULTS, Strategy};
-use crate::plugins::{SpreadDefaults, StrategyKind};
-
-use file::{File, FileProfile, NamedPlugin, PluginConfig, PluginSet};
+use crate::extender::{ExtenderError, ExtenderSettings};
+use crate::profile::Profile;
 
 use decode_errors::Head;
+use file::File;
+use profiles::{percentage, read_profile};
 
 pub use file::LeaderSettings;
 
@@ -33,26 +33,6 @@ pub struct Configuration {
     /// The kubeconfig, where none is given on the command line.
     pub kubeconfig: Option<PathBuf>,
     pub leader: LeaderSettings,
-}
-
-#[derive(Clone, Debug)]
-pub struct Profile {
-    pub scheduler_name: String,
-    pub percentage_of_nodes_to_score: Option<u32>,
-    pub fit: Strategy,
-    pub added_affinity: Option<NodeAffinity>,
-    pub spread_defaults: SpreadDefaults,
-    pub hard_pod_affinity_weight: i64,
-    pub ignores_preferred_of_others: bool,
-    pub balanced_resources: Vec<String>,
-    /// The plugins that filter, in their order.
-    pub filters: Vec<String>,
-    /// The plugins that score, with their weights.
-    pub scores: Vec<(String, i64)>,
-    /// Whether pods may displace others of lower priority.
-    pub preempts: bool,
-    /// Whether claims that keep a pod from fitting may be deallocated.
-    pub frees_claims: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -85,25 +65,6 @@ impl Default for Configuration {
             extenders: Vec::new(),
             kubeconfig: None,
             leader: LeaderSettings::default(),
-        }
-    }
-}
-
-impl Profile {
-    pub fn named(name: &str) -> Self {
-        Profile {
-            scheduler_name: name.to_owned(),
-            percentage_of_nodes_to_score: None,
-            fit: Strategy::default(),
-            added_affinity: None,
-            spread_defaults: SpreadDefaults::System,
-            hard_pod_affinity_weight: 1,
-            ignores_preferred_of_others: false,
-            balanced_resources: vec!["cpu".into(), "memory".into()],
-            filters: DEFAULTS.iter().map(|(name, _)| (*name).to_owned()).collect(),
-            scores: DEFAULTS.iter().map(|(name, weight)| ((*name).to_owned(), *weight)).collect(),
-            preempts: true,
-            frees_claims: true,
         }
     }
 }
@@ -155,36 +116,8 @@ impl Configuration {
     }
 }
 
-const PREEMPTION: &str = "DefaultPreemption";
-
 fn seconds(count: Option<i64>) -> Option<Duration> {
     count.and_then(|count| u64::try_from(count).ok()).map(Duration::from_secs)
-}
-
-fn percentage(part: Option<i64>) -> Option<u32> {
-    part.and_then(|part| u32::try_from(part).ok())
-}
-
-/// Applies enabled and disabled plugins. Enabling one that is there already sets its weight, which is 1
-/// where none is given; it keeps its position, unless `first` moves the named ones before the others.
-fn merge(known: Vec<(String, i64)>, set: &PluginSet, first: bool) -> Vec<(String, i64)> {
-    let weight = |plugin: &NamedPlugin| if plugin.weight == 0 { 1 } else { plugin.weight };
-    let mut merged: Vec<(String, i64)> = known.into_iter().filter(|(name, _)| !set.disables(name)).collect();
-    let mut place = 0;
-    for plugin in &set.enabled {
-        let own = (plugin.name.clone(), weight(plugin));
-        let before = merged.iter().position(|(name, _)| *name == plugin.name);
-        match before {
-            Some(index) if !first => merged[index] = own,
-            _ if first => {
-                merged.retain(|(name, _)| *name != plugin.name);
-                merged.insert(place, own);
-                place += 1;
-            }
-            _ => merged.push(own),
-        }
-    }
-    merged
 }
 
 /// The prefix of errors about unknown fields.
@@ -202,104 +135,16 @@ fn check_readable(file: &File) -> Result<(), ConfigurationError> {
         }
     }
     let timeouts = file.extenders.iter().filter_map(|extender| extender.timeout.as_deref());
-    match timeouts.into_iter().find(|timeout| duration(timeout).is_none()) {
+    match timeouts.into_iter().find(|timeout| go_duration::parse(timeout).is_none()) {
         Some(timeout) => Err(ConfigurationError::Duration(timeout.to_owned())),
         None => Ok(()),
     }
 }
 
-fn read_profile(file: &FileProfile) -> Result<Profile, ConfigurationError> {
-    let mut profile = Profile::named(file.scheduler_name.as_deref().unwrap_or("default-scheduler"));
-    profile.percentage_of_nodes_to_score = percentage(file.percentage_of_nodes_to_score);
-    if let Some(what) = points::profile_error(file, &profile.scheduler_name) {
-        return Err(ConfigurationError::Profile { profile: profile.scheduler_name, what });
-    }
-    let plugins = &file.plugins;
-    let everywhere: Vec<(String, i64)> = DEFAULTS
-        .iter()
-        .map(|(name, weight)| ((*name).to_owned(), *weight))
-        .chain([(PREEMPTION.to_owned(), 0)])
-        .collect();
-    let everywhere = merge(everywhere, &plugins.multi_point, false);
-    let names = |list: Vec<(String, i64)>| list.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-    let mut filters = names(merge(everywhere.clone(), &plugins.filter, true));
-    filters.retain(|name| name != PREEMPTION && !plugins.pre_filter.disables(name));
-    profile.filters = filters;
-    profile.scores = merge(everywhere.clone(), &plugins.score, true);
-    let makes_room = names(merge(everywhere, &plugins.post_filter, true));
-    profile.preempts = makes_room.iter().any(|name| name == PREEMPTION);
-    profile.frees_claims = makes_room.iter().any(|name| name == "DynamicResources");
-    for config in &file.plugin_config {
-        read_arguments(&mut profile, config)?;
-    }
-    Ok(profile)
-}
-
-fn read_arguments(profile: &mut Profile, config: &PluginConfig) -> Result<(), ConfigurationError> {
-    let args = &config.args;
-    let name = profile.scheduler_name.clone();
-    let invalid = |what: String| ConfigurationError::Profile { profile: name.clone(), what };
-    let parse_list = |value: &serde_json::Value| -> Vec<String> {
-        value.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
-    };
-    match config.name.as_str() {
-        "NodeResourcesFit" => {
-            let strategy = &args["scoringStrategy"];
-            profile.fit.kind = match strategy["type"].as_str().unwrap_or("LeastAllocated") {
-                "LeastAllocated" => StrategyKind::LeastAllocated,
-                "MostAllocated" => StrategyKind::MostAllocated,
-                "RequestedToCapacityRatio" => {
-                    let shape = strategy["requestedToCapacityRatio"]["shape"].as_array().cloned().unwrap_or_default();
-                    let point = |at: &serde_json::Value| {
-                        Some((at["utilization"].as_i64().unwrap_or(0), at["score"].as_i64().unwrap_or(0)))
-                    };
-                    StrategyKind::RequestedToCapacityRatio(shape.iter().filter_map(point).collect())
-                }
-                other => return Err(invalid(format!("there is no scoring strategy {other:?}"))),
-            };
-            if let Some(resources) = strategy["resources"].as_array() {
-                profile.fit.resources = resources
-                    .iter()
-                    .map(|resource| {
-                        let weight = resource["weight"].as_i64().filter(|weight| *weight > 0).unwrap_or(1);
-                        (resource["name"].as_str().unwrap_or_default().to_owned(), weight)
-                    })
-                    .collect();
-            }
-            profile.fit.ignored = parse_list(&args["ignoredResources"]);
-            profile.fit.ignored_groups = parse_list(&args["ignoredResourceGroups"]);
-        }
-        "NodeAffinity" if args["addedAffinity"].is_object() => {
-            let added = serde_json::from_value(args["addedAffinity"].clone());
-            profile.added_affinity = Some(added.map_err(|error| invalid(format!("addedAffinity: {error}")))?);
-        }
-        "PodTopologySpread" if args["defaultingType"].as_str() == Some("List") => {
-            let list: Vec<TopologySpreadConstraint> = match &args["defaultConstraints"] {
-                serde_json::Value::Null => Vec::new(),
-                list => serde_json::from_value(list.clone())
-                    .map_err(|error| invalid(format!("defaultConstraints: {error}")))?,
-            };
-            profile.spread_defaults = SpreadDefaults::List(list);
-        }
-        "NodeResourcesBalancedAllocation" if args["resources"].is_array() => {
-            let resources = args["resources"].as_array().into_iter().flatten();
-            profile.balanced_resources =
-                resources.filter_map(|resource| Some(resource["name"].as_str()?.to_owned())).collect();
-        }
-        "InterPodAffinity" => {
-            profile.ignores_preferred_of_others = args["ignorePreferredTermsOfExistingPods"].as_bool().unwrap_or(false);
-            if let Some(weight) = args["hardPodAffinityWeight"].as_i64() {
-                profile.hard_pod_affinity_weight = weight;
-            }
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plugins::StrategyKind;
 
     const HEAD: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::{Container, Node};
+use knarr_client::go_duration;
 use kube::Client;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -103,7 +104,8 @@ impl Extender {
         let url = settings.url_prefix.clone();
         let address = url.parse().map_err(|_| ExtenderError::Address(url.clone()))?;
         let mut config = kube::Config::new(address);
-        config.read_timeout = Some(settings.timeout.as_deref().and_then(duration).unwrap_or(Duration::from_secs(5)));
+        config.read_timeout =
+            Some(settings.timeout.as_deref().and_then(go_duration::parse).unwrap_or(Duration::from_secs(5)));
         let tls = &settings.tls_config;
         config.root_cert = tls.authorities()?;
         // As in Kubernetes, the certificate of an extender without its own authority is not verified.
@@ -271,27 +273,6 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A duration as Kubernetes writes it: "100ms", "5s", "1m30s".
-pub fn duration(text: &str) -> Option<Duration> {
-    let is_digit = |sign: char| sign.is_ascii_digit() || sign == '.';
-    let mut rest = text;
-    let mut seconds = 0.0;
-    while !rest.is_empty() {
-        let (number, after) = rest.split_at(rest.find(|sign| !is_digit(sign))?);
-        let (unit, after) = after.split_at(after.find(is_digit).unwrap_or(after.len()));
-        seconds += number.parse::<f64>().ok()?
-            * match unit {
-                "ms" => 0.001,
-                "s" => 1.0,
-                "m" => 60.0,
-                "h" => 3600.0,
-                _ => return None,
-            };
-        rest = after;
-    }
-    (!text.is_empty()).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
-}
-
 impl TlsSettings {
     /// The authorities for the extender's certificate; the other files are checked as well.
     pub fn authorities(&self) -> Result<Option<Vec<Vec<u8>>>, ExtenderError> {
@@ -335,21 +316,6 @@ fn certificates(pem: &[u8]) -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_read() {
-        for (text, expected) in [
-            ("100ms", Some(Duration::from_millis(100))),
-            ("5s", Some(Duration::from_secs(5))),
-            ("1m", Some(Duration::from_secs(60))),
-            ("1h1m30s", Some(Duration::from_secs(3690))),
-            ("5", None),
-            ("", None),
-            ("soon", None),
-        ] {
-            assert_eq!(duration(text), expected, "{text}");
-        }
-    }
 
     #[test]
     fn files_that_cannot_be_used_are_told_of() {
