@@ -1,4 +1,4 @@
-//! All controllers, by the names operators choose them with.
+//! Registry of all controllers, by the names that operators select them with.
 
 use futures::future::BoxFuture;
 use tokio::task::JoinSet;
@@ -44,7 +44,7 @@ pub const CONTROLLERS: &[Controller] = controllers![
     "serviceaccount-token-controller" => service_account_token::run,
     "legacy-serviceaccount-token-cleaner-controller" => token_cleaner::run_legacy,
     "bootstrap-signer-controller" (on_request) => bootstrap_signer::run,
-    "token-cleaner-controller" => token_cleaner::run_bootstrap,
+    "token-cleaner-controller" (on_request) => token_cleaner::run_bootstrap,
     "ephemeral-volume-controller" => ephemeral_volume::run,
     "ttl-controller" => node_ttl::run,
     "namespace-controller" => namespace::run,
@@ -67,7 +67,7 @@ pub const CONTROLLERS: &[Controller] = controllers![
     "replicationcontroller-controller" => replica_set::run_replication_controllers,
 ];
 
-/// Runs the chosen controllers until the future is dropped, which ends them all at once.
+/// Runs the enabled controllers until the future is dropped, which stops them all at once.
 pub async fn run(context: Context) {
     let mut running = JoinSet::new();
     for controller in CONTROLLERS {
@@ -75,11 +75,11 @@ pub async fn run(context: Context) {
             running.spawn((controller.start)(context.clone()));
         }
     }
-    while let Some(ended) = running.join_next().await {
-        if let Err(error) = ended
+    while let Some(finished) = running.join_next().await {
+        if let Err(error) = finished
             && error.is_panic()
         {
-            tracing::error!(%error, "a controller ended unexpectedly");
+            tracing::error!(%error, "a controller stopped unexpectedly");
         }
     }
 }

@@ -5,12 +5,14 @@
 //! name and goes on with that (`identity`). What the cluster must hold for this is in `objects`.
 
 mod authority;
+mod cluster_info;
 mod identity;
 mod objects;
 mod reach;
 mod token;
 
 pub use authority::fetch as fetch_authority;
+pub use cluster_info::ClusterInfo;
 pub use identity::Identity;
 pub use objects::{NETWORK_CONTROLLER, ensure as ensure_objects};
 pub use reach::until_reached;

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::GROUP;
+use super::cluster_info::{self, ClusterInfo};
 use crate::cluster::{self, Cluster};
 
 const MANAGER: &str = "knarr";
@@ -35,7 +36,7 @@ pub const NETWORK_CONTROLLER: &str = "knarr:network-controller";
 const PARTS: [&str; 3] = ["system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy"];
 
 /// Makes them all, or brings them back to what they should be.
-pub async fn ensure(client: &Client, cluster: &Cluster) -> Result<(), kube::Error> {
+pub async fn ensure(client: &Client, cluster: &Cluster, info: &ClusterInfo) -> Result<(), kube::Error> {
     apply::<ClusterRole>(Api::all(client.clone()), node_network_role()).await?;
     apply::<ClusterRole>(Api::all(client.clone()), node_network_certificates_role()).await?;
     apply::<ClusterRole>(Api::all(client.clone()), network_controller_role()).await?;
@@ -61,7 +62,18 @@ pub async fn ensure(client: &Client, cluster: &Cluster) -> Result<(), kube::Erro
     let settings = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": cluster::NAME}, "data": cluster.to_data(),
     });
-    apply::<ConfigMap>(Api::namespaced(client.clone(), cluster::NAMESPACE), settings).await
+    apply::<ConfigMap>(Api::namespaced(client.clone(), cluster::NAMESPACE), settings).await?;
+    publish(client, info).await
+}
+
+/// Lets everybody read how to reach and verify the cluster.
+async fn publish(client: &Client, info: &ClusterInfo) -> Result<(), kube::Error> {
+    let namespace = cluster_info::NAMESPACE;
+    let name = cluster_info::ROLE;
+    apply::<ConfigMap>(Api::namespaced(client.clone(), namespace), info.config_map()).await?;
+    apply::<Role>(Api::namespaced(client.clone(), namespace), cluster_info::role()).await?;
+    let bound = binding("RoleBinding", name, "Role", name, &cluster_info::subjects());
+    apply::<RoleBinding>(Api::namespaced(client.clone(), namespace), bound).await
 }
 
 async fn apply<K>(api: Api<K>, object: Value) -> Result<(), kube::Error>

@@ -6,4 +6,5 @@ mod support;
 mod certificates;
 mod crashes;
 mod deployment;
+mod discovery;
 mod leadership;

@@ -42,6 +42,19 @@ impl ControlPlane {
         plane
     }
 
+    /// `knarr server` without a node, on a port that it keeps when it restarts.
+    pub fn server() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut plane = ControlPlane { directory, processes: BTreeMap::new() };
+        let data = plane.directory.path().to_string_lossy().into_owned();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
+        let (listen, node) = (free.to_string(), "127.0.0.1");
+        let arguments = ["server", "--disable-agent", "--data-dir", &data, "--listen", &listen, "--node-ip", node];
+        plane.run("server", &arguments.map(str::to_owned));
+        wait_for("the server to be ready", || plane.kubeconfig().exists());
+        plane
+    }
+
     /// Starts a component under a name; `arguments` begin with its command.
     pub fn add(&mut self, name: &str, arguments: &[&str]) {
         let kubeconfig = self.kubeconfig().to_string_lossy().into_owned();
