@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_are_what_other_clusters_write() {
+    fn signatures_equal_those_of_kubernetes() {
         let rendered = signature("payload", "abcdef", "0123456789abcdef");
         let (header, tag) = rendered.split_once("..").unwrap();
         assert_eq!(URL_SAFE_NO_PAD.decode(header).unwrap(), br#"{"alg":"HS256","kid":"abcdef"}"#);

@@ -74,7 +74,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_controllers_read_of_pods_is_kept() {
+    fn cached_pods_keep_what_controllers_read() {
         let mut pod: Pod = serde_json::from_value(json!({
             "spec": {"nodeName": "n", "tolerations": [{"key": "k"}], "containers": [
                 {"name": "c", "image": "i", "env": [{"name": "A"}], "ports": [{"name": "web", "containerPort": 80}]}]},

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_found_by_name_or_by_what_was_made() {
+    fn claims_are_found_by_name_or_by_generated_name() {
         let pod: Pod = serde_json::from_value(json!({
             "spec": {"containers": [], "resourceClaims": [
                 {"name": "own", "resourceClaimName": "c"}, {"name": "made", "resourceClaimTemplateName": "t"},

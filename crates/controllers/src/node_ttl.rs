@@ -1,4 +1,4 @@
-//! Sets the annotation that tells kubelets how long to cache secrets and config maps: longer in larger clusters.
+//! Sets the annotation that defines how long kubelets cache secrets and config maps: longer in larger clusters.
 
 use std::sync::Arc;
 

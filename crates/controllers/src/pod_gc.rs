@@ -36,7 +36,7 @@ pub async fn run(context: Context) {
         let known = nodes.list();
         let names: HashSet<&str> = known.iter().map(|node| name(&**node)).collect();
         let mut kinds = Kinds::default();
-        pods.for_each(|pod| kinds.sort_in(pod, &names, &known));
+        pods.for_each(|pod| kinds.classify(pod, &names, &known));
         missing.retain(|node, _| kinds.orphaned.contains_key(node));
         for node in kinds.orphaned.keys() {
             missing.entry(node.clone()).or_insert(now);
@@ -45,7 +45,7 @@ pub async fn run(context: Context) {
         let gone: Vec<String> = gone.map(|(node, _)| node.clone()).collect();
         let surplus = surplus(kinds.finished, context.settings.terminated_pod_threshold);
         if let Err(error) = clean_up(&context, surplus, kinds.stuck, kinds.orphaned, gone).await {
-            tracing::debug!(%error, "some pods could not be removed; next time");
+            tracing::debug!(%error, "cannot delete some pods; retrying in the next interval");
         }
     }
 }
@@ -60,7 +60,7 @@ struct Kinds {
 }
 
 impl Kinds {
-    fn sort_in(&mut self, pod: &Arc<Pod>, names: &HashSet<&str>, nodes: &[Arc<Node>]) {
+    fn classify(&mut self, pod: &Arc<Pod>, names: &HashSet<&str>, nodes: &[Arc<Node>]) {
         if pod::is_terminal(pod) {
             self.finished.push(pod.clone());
         }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_told_apart() {
+    fn pods_are_classified() {
         let leaving = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
         let node: Arc<Node> = Arc::new(
             serde_json::from_value(json!({"metadata": {"name": "down"}, "spec": {"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]}}))
@@ -173,7 +173,7 @@ mod tests {
             pod("stuck", "down", "Running", leaving.clone()),
             pod("ending", "up", "Running", leaving),
         ] {
-            kinds.sort_in(&pod, &HashSet::from(["up", "down"]), std::slice::from_ref(&node));
+            kinds.classify(&pod, &HashSet::from(["up", "down"]), std::slice::from_ref(&node));
         }
         let names = |pods: &[Arc<Pod>]| pods.iter().map(|pod| name(&**pod).to_owned()).collect::<Vec<_>>();
         assert_eq!(names(&kinds.finished), ["done"]);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_finished_pods_go_first() {
+    fn the_oldest_finished_pods_are_deleted_first() {
         let finished = vec![
             pod("333", "n", "Failed", json!({})),
             pod("1", "n", "Failed", json!({})),

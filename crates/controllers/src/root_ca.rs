@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_map_is_put_right() {
+    fn a_changed_config_map_is_corrected() {
         let data = |pem: &str| BTreeMap::from([("ca.crt".to_owned(), pem.to_owned())]);
         let right = desired(data("pem"));
         assert!(corrected(&right, data("pem")).is_none());

@@ -63,15 +63,15 @@ pub async fn run(context: Context) {
 
 /// What a secret is missing.
 #[derive(Debug, Default, PartialEq)]
-struct Lacks {
+struct MissingKeys {
     authority: bool,
     namespace: bool,
     token: bool,
 }
 
-fn lacks(secret: &Secret, authority: Option<&str>) -> Lacks {
+fn missing_keys(secret: &Secret, authority: Option<&str>) -> MissingKeys {
     let value = |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map_or(&[][..], |value| &value.0);
-    Lacks {
+    MissingKeys {
         authority: authority.is_some_and(|authority| value("ca.crt") != authority.as_bytes()),
         namespace: value("namespace").is_empty(),
         token: value("token").is_empty(),
@@ -80,20 +80,20 @@ fn lacks(secret: &Secret, authority: Option<&str>) -> Lacks {
 
 async fn fill(context: &Context, account: &ServiceAccount, secret: &Secret) -> Result<()> {
     let authority = context.settings.root_ca.as_deref();
-    let lacks = lacks(secret, authority);
-    if lacks == Lacks::default() || secret.metadata.deletion_timestamp.is_some() {
+    let missing_keys = missing_keys(secret, authority);
+    if missing_keys == MissingKeys::default() || secret.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
     let mut filled = secret.clone();
     let data = filled.data.get_or_insert_default();
     let mut put = |key: &str, value: &str| data.insert(key.to_owned(), ByteString(value.as_bytes().to_vec()));
-    if let Some(authority) = authority.filter(|_| lacks.authority) {
+    if let Some(authority) = authority.filter(|_| missing_keys.authority) {
         put("ca.crt", authority);
     }
-    if lacks.namespace {
+    if missing_keys.namespace {
         put("namespace", namespace(secret));
     }
-    if lacks.token {
+    if missing_keys.token {
         put("token", &new_token(context, account, secret).await?);
     }
     let annotations = filled.metadata.annotations.get_or_insert_default();
@@ -123,7 +123,7 @@ async fn new_token(context: &Context, account: &ServiceAccount, secret: &Secret)
     let api: Api<ServiceAccount> = Api::namespaced(context.client.clone(), namespace(account));
     let result = api.create_token_request(name(account), &PostParams::default(), &request).await?;
     let token = result.status.and_then(|status| status.token).filter(|token| !token.is_empty());
-    token.ok_or_else(|| Error::Later("the server answered without a token".to_owned()))
+    token.ok_or_else(|| Error::Later("the server's response has no token".to_owned()))
 }
 
 #[cfg(test)]
@@ -132,13 +132,13 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_missing_is_found() {
+    fn missing_keys_are_found() {
         let secret = |data: serde_json::Value| -> Secret { serde_json::from_value(json!({"data": data})).unwrap() };
         let full = json!({"ca.crt": "Y2E=", "namespace": "bnM=", "token": "dA=="});
-        assert_eq!(lacks(&secret(full.clone()), Some("ca")), Lacks::default());
-        assert_eq!(lacks(&secret(full.clone()), None), Lacks::default());
-        assert!(lacks(&secret(full), Some("another")).authority);
-        let nothing = Lacks { authority: true, namespace: true, token: true };
-        assert_eq!(lacks(&secret(json!({})), Some("ca")), nothing);
+        assert_eq!(missing_keys(&secret(full.clone()), Some("ca")), MissingKeys::default());
+        assert_eq!(missing_keys(&secret(full.clone()), None), MissingKeys::default());
+        assert!(missing_keys(&secret(full), Some("another")).authority);
+        let nothing = MissingKeys { authority: true, namespace: true, token: true };
+        assert_eq!(missing_keys(&secret(json!({})), Some("ca")), nothing);
     }
 }

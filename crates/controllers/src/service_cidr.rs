@@ -28,12 +28,12 @@ pub async fn run(context: Context) {
     let (on_network, known) = (queue.clone(), networks.clone());
     networks.on_change(move |change| {
         on_network.add(name(&**change.latest()).to_owned());
-        wake_leaving(&known, &on_network);
+        queue_terminating(&known, &on_network);
     });
     let (on_address, known) = (queue.clone(), networks.clone());
     addresses.on_change(move |change| {
         if !matches!(change, Change::Updated { .. }) {
-            wake_leaving(&known, &on_address);
+            queue_terminating(&known, &on_address);
         }
     });
     networks.synced().await;
@@ -52,7 +52,7 @@ pub async fn run(context: Context) {
 }
 
 /// A ServiceCIDR may be deleted once another one covers it, or its last address is released.
-fn wake_leaving(networks: &Informer<ServiceCIDR>, queue: &WorkQueue<String>) {
+fn queue_terminating(networks: &Informer<ServiceCIDR>, queue: &WorkQueue<String>) {
     networks.for_each(|network| {
         if network.metadata.deletion_timestamp.is_some() {
             queue.add(name(&**network).to_owned());
@@ -70,7 +70,7 @@ enum Step {
 
 fn plan(network: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddress>], now: Timestamp) -> Step {
     let Some(deleted) = &network.metadata.deletion_timestamp else { return Step::Ready };
-    if !may_go(network, all, addresses) {
+    if !can_be_deleted(network, all, addresses) {
         return Step::InUse;
     }
     let left = time::until(now, time::after_seconds(deleted, GRACE.as_secs() as i64));
@@ -83,7 +83,7 @@ fn parsed(network: &ServiceCIDR) -> Vec<Network> {
 }
 
 /// Whether every address would still have a ServiceCIDR.
-fn may_go(network: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddress>]) -> bool {
+fn can_be_deleted(network: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[Arc<IPAddress>]) -> bool {
     let own = parsed(network);
     let others: Vec<Network> =
         all.iter().filter(|other| name(&***other) != name(network)).flat_map(|other| parsed(other)).collect();
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_goes_when_no_address_needs_it() {
+    fn a_service_cidr_is_deleted_when_no_address_needs_it() {
         let network = |name: &str, cidr: &str, deleted: Option<&str>| -> Arc<ServiceCIDR> {
             Arc::new(
                 serde_json::from_value(json!({"metadata": {"name": name, "deletionTimestamp": deleted},

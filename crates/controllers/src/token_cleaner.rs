@@ -49,7 +49,7 @@ pub async fn run_legacy(context: Context) {
     loop {
         ticks.tick().await;
         if let Err(error) = clean_up(&context, &secrets, &accounts).await {
-            tracing::debug!(%error, "cannot clean up unused tokens; next time");
+            tracing::debug!(%error, "cannot clean up unused tokens; retrying in the next interval");
         }
     }
 }
@@ -79,7 +79,7 @@ async fn clean_up(context: &Context, secrets: &Informer<Secret>, accounts: &Info
             remove(context, &secret).await
         };
         if let Err(error) = done {
-            tracing::debug!(secret = name(&*secret), %error, "cannot clean up an unused token; next time");
+            tracing::debug!(secret = name(&*secret), %error, "cannot clean up an unused token; retrying in the next interval");
         }
     }
     Ok(())

@@ -67,7 +67,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn growth_is_seen() {
+    fn growth_is_detected() {
         let claim = |asks: &str, has: &str| -> PersistentVolumeClaim {
             serde_json::from_value(json!({"metadata": {"name": "c"},
                 "spec": {"resources": {"requests": {"storage": asks}}},

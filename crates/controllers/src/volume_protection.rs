@@ -231,7 +231,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn finalizers_follow_life() {
+    fn finalizers_are_added_and_removed() {
         let meta = |value: Value| serde_json::from_value::<ObjectMeta>(value).unwrap();
         let leaving = "2026-01-01T00:00:00Z";
         for (value, desired) in [

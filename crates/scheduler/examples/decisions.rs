@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use knarr_scheduler::cluster::Cluster;
 use knarr_scheduler::cluster::pod::PodState;
-use knarr_scheduler::cycle::{Ready, Rotation};
+use knarr_scheduler::cycle::{ProfilePlugins, Rotation};
 use knarr_scheduler::nominations::Nominations;
 use knarr_scheduler::profile::Profile;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ fn measure(workload: &str, nodes: usize) {
 }
 
 struct Bench {
-    ready: Ready,
+    ready: ProfilePlugins,
     cluster: Cluster,
     nominations: Nominations,
     rotation: Rotation,
@@ -73,7 +73,7 @@ impl Bench {
         for number in 0..nodes {
             cluster.set_node(node(number));
         }
-        let ready = Ready::new(Profile::named("default-scheduler"), 0);
+        let ready = ProfilePlugins::new(Profile::named("default-scheduler"), 0);
         Bench { ready, cluster, nominations: Nominations::default(), rotation: Rotation::default() }
     }
 

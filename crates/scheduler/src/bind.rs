@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::cluster::pod::PodState;
 use crate::extender::{Extender, ExtenderError};
 use crate::plugins::volume_binding::VolumePlan;
-use crate::volumes::{VolumeError, Watched, bind_volumes};
+use crate::volumes::{VolumeError, VolumeInformers, bind_volumes};
 
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -38,7 +38,7 @@ impl BindError {
 /// Does everything a decision requires: volumes, devices, and finally the binding.
 pub async fn carry_out(
     client: Client,
-    watched: &Watched,
+    watched: &VolumeInformers,
     pod: &PodState,
     node: &str,
     plan: &VolumePlan,
@@ -48,7 +48,7 @@ pub async fn carry_out(
     if !plan.is_empty() {
         // It may take a while: other components, such as autoscalers, see where the pod will run.
         if let Err(error) = nominate(client.clone(), pod, node).await {
-            tracing::warn!(pod = &*pod.key, %error, "the node to come could not be written to the pod");
+            tracing::warn!(pod = &*pod.key, %error, "cannot write the nominated node to the pod");
         }
         bind_volumes(client.clone(), watched, pod, node, plan).await?;
     }

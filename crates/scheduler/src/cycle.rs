@@ -16,7 +16,7 @@ const MIN_FEASIBLE: usize = 100;
 const MIN_PERCENTAGE: usize = 5;
 
 /// A profile with its plugin instances.
-pub struct Ready {
+pub struct ProfilePlugins {
     pub profile: Profile,
     plugins: Vec<Enabled>,
     percentage: u32,
@@ -66,10 +66,10 @@ pub struct NoFit {
     pub resolvable: Vec<NodeIndex>,
 }
 
-impl Ready {
+impl ProfilePlugins {
     pub fn new(profile: Profile, percentage: u32) -> Self {
         let percentage = profile.percentage_of_nodes_to_score.unwrap_or(percentage);
-        Ready { plugins: build_plugins(&profile), profile, percentage }
+        ProfilePlugins { plugins: build_plugins(&profile), profile, percentage }
     }
 
     pub fn decide(
@@ -97,7 +97,7 @@ impl Ready {
         };
         cluster.update_order();
         let found = self.search(pod, cluster, nominations, rotation, &filters, only.as_ref());
-        let Found { feasible, resolvable, evaluated, diagnosis } = found;
+        let SearchState { feasible, resolvable, evaluated, diagnosis } = found;
         let no_fit = Box::new(NoFit { diagnosis, filters, resolvable });
         if feasible.is_empty() { Err(no_fit) } else { Ok(Candidates { feasible, evaluated, no_fit }) }
     }
@@ -147,9 +147,9 @@ impl Ready {
         rotation: &mut Rotation,
         filters: &[Box<dyn Filter>],
         only: Option<&BTreeSet<String>>,
-    ) -> Found {
+    ) -> SearchState {
         let all = cluster.node_count();
-        let mut found = Found::new(all);
+        let mut found = SearchState::new(all);
         // A nominated node is tried first.
         if let Some(index) = nominations.node_of(&pod.key).and_then(|name| cluster.index_of(name))
             && check(index, cluster, nominations, pod, filters).is_none()
@@ -263,16 +263,16 @@ fn trace_scores(pod: &PodState, cluster: &Cluster, by: &Enabled, feasible: &[Nod
 /// The filters for a pod, and the only nodes to check where some plugin knows them.
 type PreparedFilters = (Vec<Box<dyn Filter>>, Option<BTreeSet<String>>);
 
-struct Found {
+struct SearchState {
     feasible: Vec<NodeIndex>,
     resolvable: Vec<NodeIndex>,
     evaluated: usize,
     diagnosis: Diagnosis,
 }
 
-impl Found {
+impl SearchState {
     fn new(all: usize) -> Self {
-        Found { feasible: Vec::new(), resolvable: Vec::new(), evaluated: 0, diagnosis: Diagnosis::new(all) }
+        SearchState { feasible: Vec::new(), resolvable: Vec::new(), evaluated: 0, diagnosis: Diagnosis::new(all) }
     }
 
     fn record(&mut self, index: NodeIndex, rejection: Option<Rejection>) {

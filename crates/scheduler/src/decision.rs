@@ -71,7 +71,7 @@ impl Scheduler {
             let volume = volume.metadata.name.as_deref().unwrap_or_default();
             self.cluster.storage.assume_volume(volume, &object_key(&claim.metadata));
         }
-        for claim in &plan.make {
+        for claim in &plan.provision {
             self.cluster.storage.assume_node(&object_key(&claim.metadata), &node);
         }
         let devices = self.cluster.resource_claims.of_pod(&pod.object).unwrap_or_default();
@@ -167,7 +167,7 @@ impl Scheduler {
             if let Err(error) = bind::explain(client, pod, reason, message, nomination, now).await
                 && !bind::is_gone(&error)
             {
-                tracing::warn!(pod = &*key, %error, "the reason could not be written to the pod");
+                tracing::warn!(pod = &*key, %error, "cannot write the pod's condition");
             }
         });
         self.explaining.insert(key, task);
@@ -234,7 +234,7 @@ impl Scheduler {
                         }
                     }
                     Err(error) if bind::is_gone(&error) => {}
-                    Err(error) => tracing::warn!(pod = &*victim.key, %error, "a pod could not be preempted"),
+                    Err(error) => tracing::warn!(pod = &*victim.key, %error, "cannot preempt a pod"),
                 }
             });
         }

@@ -259,7 +259,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_decisions_look_at_is_kept_of_pods() {
+    fn cached_pods_keep_what_decisions_read() {
         let mut pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "a", "namespace": "n", "labels": {"app": "x"}},
             "spec": {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"key": "k"}],

@@ -18,12 +18,12 @@ use crate::cluster::Cluster;
 use crate::cluster::pod::PodState;
 use crate::cluster::storage::object_key;
 use crate::config::Configuration;
-use crate::cycle::{Ready, Rotation};
+use crate::cycle::{ProfilePlugins, Rotation};
 use crate::extender::Extender;
 use crate::handlers::{self, Message};
 use crate::nominations::Nominations;
 use crate::queue::{ClusterEvent, Queue};
-use crate::volumes::Watched;
+use crate::volumes::VolumeInformers;
 
 /// At most this many bindings are in flight.
 const BINDINGS_IN_FLIGHT: usize = 256;
@@ -43,16 +43,16 @@ pub async fn run(client: Client, informers: Informers, settings: Settings) {
         informers
     };
     let (sender, receiver) = unbounded_channel();
-    let watched = Watched::new(&informers);
+    let watched = VolumeInformers::new(&informers);
     handlers::watch(&informers, &sender).await;
     Scheduler::new(client, watched, settings, sender).run(receiver).await;
 }
 
 pub(crate) struct Scheduler {
     pub(crate) client: Client,
-    pub(crate) watched: Watched,
+    pub(crate) watched: VolumeInformers,
     pub(crate) now: fn() -> Timestamp,
-    pub(crate) profiles: HashMap<String, Ready>,
+    pub(crate) profiles: HashMap<String, ProfilePlugins>,
     pub(crate) recorders: HashMap<String, SeriesRecorder>,
     pub(crate) cluster: Cluster,
     pub(crate) queue: Queue,
@@ -67,7 +67,7 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    fn new(client: Client, watched: Watched, settings: Settings, messages: UnboundedSender<Message>) -> Self {
+    fn new(client: Client, watched: VolumeInformers, settings: Settings, messages: UnboundedSender<Message>) -> Self {
         let Configuration { profiles, percentage_of_nodes_to_score, initial_backoff, max_backoff, extenders, .. } =
             settings.configuration;
         let extenders = extenders.into_iter().filter_map(|settings| {
@@ -85,7 +85,7 @@ impl Scheduler {
             .collect();
         let profiles = profiles
             .into_iter()
-            .map(|profile| (profile.scheduler_name.clone(), Ready::new(profile, percentage_of_nodes_to_score)))
+            .map(|profile| (profile.scheduler_name.clone(), ProfilePlugins::new(profile, percentage_of_nodes_to_score)))
             .collect();
         Scheduler {
             client,
@@ -168,7 +168,7 @@ impl Scheduler {
         if is_gone {
             self.queue.remove_same(&pod.key, pod.uid());
         } else if self.queue.is_same(&pod.key, pod.uid()) {
-            tracing::warn!(pod = &*pod.key, error, "a pod could not be bound");
+            tracing::warn!(pod = &*pod.key, error, "cannot bind a pod");
             self.queue.failed(&pod.key, now);
             if let Some(recorder) = self.recorder(pod) {
                 record(&recorder, pod, true, "FailedScheduling", "Scheduling", error.clone());
@@ -185,7 +185,7 @@ impl Scheduler {
         }
     }
 
-    pub(crate) fn profile_of(&self, pod: &PodState) -> Option<&Ready> {
+    pub(crate) fn profile_of(&self, pod: &PodState) -> Option<&ProfilePlugins> {
         self.profiles.get(scheduler_of(pod))
     }
 

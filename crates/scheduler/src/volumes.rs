@@ -33,7 +33,7 @@ pub enum VolumeError {
 
 /// Where the state of claims and volumes is read while waiting.
 #[derive(Clone)]
-pub struct Watched {
+pub struct VolumeInformers {
     claims: Arc<Informer<PersistentVolumeClaim>>,
     volumes: Arc<Informer<PersistentVolume>>,
     pods: Arc<Informer<Pod>>,
@@ -42,7 +42,7 @@ pub struct Watched {
     changes: watch::Receiver<()>,
 }
 
-impl Watched {
+impl VolumeInformers {
     pub fn new(informers: &Informers) -> Self {
         let (sender, changes) = watch::channel(());
         let claims: Arc<Informer<PersistentVolumeClaim>> = informers.of();
@@ -55,24 +55,24 @@ impl Watched {
                 sender.send_replace(());
             }
         });
-        Watched { claims, volumes: informers.of(), pods, nodes: informers.of(), changes }
+        VolumeInformers { claims, volumes: informers.of(), pods, nodes: informers.of(), changes }
     }
 }
 
 /// Carries the plan out, and returns when all its claims are bound.
 pub async fn bind_volumes(
     client: Client,
-    watched: &Watched,
+    watched: &VolumeInformers,
     pod: &PodState,
     node: &str,
     plan: &VolumePlan,
 ) -> Result<(), VolumeError> {
     let mut written = Vec::new();
     for (claim, volume) in &plan.bind {
-        give_volume(client.clone(), claim, volume).await?;
+        reserve_volume(client.clone(), claim, volume).await?;
         written.push((claim, true));
     }
-    for claim in &plan.make {
+    for claim in &plan.provision {
         let version = select_node(client.clone(), claim, node).await?;
         written.push((claim, false));
         tracing::debug!(pod = &*pod.key, version, "requested a volume");
@@ -96,7 +96,7 @@ pub async fn bind_volumes(
 }
 
 /// Writes the claim into the volume; the binding controller does the rest.
-async fn give_volume(
+async fn reserve_volume(
     client: Client,
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
@@ -128,7 +128,7 @@ async fn select_node(client: Client, claim: &PersistentVolumeClaim, node: &str) 
 
 /// Whether a claim is bound; an error when it will not be, so that the pod must be decided again.
 fn is_bound(
-    watched: &Watched,
+    watched: &VolumeInformers,
     pod: &PodState,
     claim: &PersistentVolumeClaim,
     node: &str,

@@ -46,14 +46,14 @@ struct ContainerMetrics {
 #[serde(rename_all = "camelCase")]
 struct MetricValue {
     #[serde(default)]
-    described_object: Described,
+    described_object: DescribedObject,
     timestamp: Timestamp,
     window_seconds: Option<u64>,
     value: Quantity,
 }
 
 #[derive(Default, Deserialize)]
-struct Described {
+struct DescribedObject {
     #[serde(default)]
     name: String,
 }

@@ -30,7 +30,7 @@ use crate::common::{Key, journey};
 use crate::error::{Error, Result, ignore_not_found, is_conflict, message};
 
 use limits::{Bounds, History};
-use reading::{Reader, Unreadable};
+use reading::{MetricError, Reader};
 
 type Autoscaler = HorizontalPodAutoscaler;
 
@@ -70,7 +70,7 @@ pub async fn run(context: Context) {
         let controller = controller.clone();
         async move {
             if let Err(error) = controller.reconcile(&key).await {
-                tracing::debug!(autoscaler = %key, %error, "cannot autoscale now");
+                tracing::debug!(autoscaler = %key, %error, "cannot sync an autoscaler; retrying in the next interval");
             }
             if controller.autoscalers.get(&key.namespace, &key.name).is_some() {
                 controller.queue.add_after(key, interval);
@@ -271,7 +271,7 @@ impl Controller {
         let settings = &self.context.settings;
         let reader = Reader::new(&self.context.client, settings, autoscaler, scale, &text, &pods, now);
         let (mut best, mut statuses): (Option<(i32, String)>, Vec<MetricStatus>) = (None, Vec::new());
-        let mut unreadable: Vec<Unreadable> = Vec::new();
+        let mut unreadable: Vec<MetricError> = Vec::new();
         for spec in &specs {
             match reader.read(spec).await {
                 Ok(reading) => {

@@ -28,7 +28,7 @@ pub(super) struct Reading {
 }
 
 /// Why a metric has no proposal: the reason and message of the condition.
-pub(super) struct Unreadable {
+pub(super) struct MetricError {
     pub reason: &'static str,
     pub message: String,
     /// The error's text where several metrics are reported together.
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub async fn read(&self, spec: &MetricSpec) -> Result<Reading, Unreadable> {
+    pub async fn read(&self, spec: &MetricSpec) -> Result<Reading, MetricError> {
         if let Some(source) = &spec.resource {
             self.read_resource(source).await
         } else if let Some(source) = &spec.container_resource {
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
             self.read_external(source).await
         } else {
             let text = format!("unknown metric source type \"{}\"", spec.type_);
-            Err(Unreadable { reason: "InvalidMetricSourceType", message: text.clone(), summary: text })
+            Err(MetricError { reason: "InvalidMetricSourceType", message: text.clone(), summary: text })
         }
     }
 
@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
         Ok((proposal, matches!(target, Target::Utilization(_))))
     }
 
-    async fn read_resource(&self, source: &ResourceMetricSource) -> Result<Reading, Unreadable> {
+    async fn read_resource(&self, source: &ResourceMetricSource) -> Result<Reading, MetricError> {
         let resource = &source.name;
         let (proposal, by_utilization) = self.by_resource(resource, &source.target, None).await.map_err(|text| {
             unreadable("FailedGetResourceMetric", &format!("{resource} resource metric value"), text)
@@ -134,7 +134,7 @@ impl<'a> Reader<'a> {
         Ok(Reading { replicas: proposal.replicas, name, status })
     }
 
-    async fn read_container(&self, source: &ContainerResourceMetricSource) -> Result<Reading, Unreadable> {
+    async fn read_container(&self, source: &ContainerResourceMetricSource) -> Result<Reading, MetricError> {
         let (resource, container) = (&source.name, &source.container);
         let (proposal, by_utilization) =
             self.by_resource(resource, &source.target, Some(container)).await.map_err(|text| {
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
         Ok(Reading { replicas: proposal.replicas, name, status })
     }
 
-    async fn read_pods(&self, source: &PodsMetricSource) -> Result<Reading, Unreadable> {
+    async fn read_pods(&self, source: &PodsMetricSource) -> Result<Reading, MetricError> {
         let metric = &source.metric;
         let target = Target::Average(source.target.average_value.as_ref().map_or(0, milli_value));
         let samples = self.metrics.of_pods(&metric.name, self.selector, metric.selector.as_ref()).await;
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
         Ok(Reading { replicas: proposal.replicas, name: format!("pods metric {}", metric.name), status })
     }
 
-    async fn read_object(&self, source: &ObjectMetricSource) -> Result<Reading, Unreadable> {
+    async fn read_object(&self, source: &ObjectMetricSource) -> Result<Reading, MetricError> {
         let fail = |text: String| unreadable("FailedGetObjectMetric", "object metric value", text);
         let (object, metric) = (&source.described_object, &source.metric);
         let value = self.metrics.of_object(object, &metric.name, metric.selector.as_ref()).await.map_err(|text| {
@@ -191,7 +191,7 @@ impl<'a> Reader<'a> {
         Ok(Reading { replicas: proposal.replicas, name, status })
     }
 
-    async fn read_external(&self, source: &ExternalMetricSource) -> Result<Reading, Unreadable> {
+    async fn read_external(&self, source: &ExternalMetricSource) -> Result<Reading, MetricError> {
         let metric = &source.metric;
         let what = format!("{} external metric value", metric.name);
         let fail = |text: String| unreadable("FailedGetExternalMetric", &what, text);
@@ -236,12 +236,12 @@ fn external_name(metric: &MetricIdentifier) -> String {
 }
 
 /// The same failure with more context for the report over all metrics.
-fn further(error: Unreadable, wrap: impl Fn(&str) -> String) -> Unreadable {
-    Unreadable { summary: error.summary.replace(&error.message, &wrap(&error.message)), ..error }
+fn further(error: MetricError, wrap: impl Fn(&str) -> String) -> MetricError {
+    MetricError { summary: error.summary.replace(&error.message, &wrap(&error.message)), ..error }
 }
 
-fn unreadable(reason: &'static str, what: &str, text: String) -> Unreadable {
-    Unreadable { reason, summary: format!("failed to get {what}: {text}"), message: text }
+fn unreadable(reason: &'static str, what: &str, text: String) -> MetricError {
+    MetricError { reason, summary: format!("failed to get {what}: {text}"), message: text }
 }
 
 /// The target, and the name of the resource.

@@ -66,7 +66,7 @@ pub async fn run_cleaner(context: Context) {
         let now = context.clock.now();
         for request in requests.list().into_iter().filter(|request| is_old(request, now)) {
             if let Err(error) = ignore_not_found(api.delete(name(&*request), &DeleteParams::default()).await) {
-                tracing::debug!(%error, "cannot remove an old certificate request; next time");
+                tracing::debug!(%error, "cannot delete an old certificate request; retrying in the next interval");
             }
         }
     }
@@ -146,7 +146,7 @@ async fn approve_client(context: &Context, request: &Request, requested: &Reques
             return add_approval(context, request, message).await;
         }
     }
-    Err(Error::Later("whoever asks for the certificate may not have it approved".to_owned()))
+    Err(Error::Later("the requester may not have the certificate approved".to_owned()))
 }
 
 /// A client certificate of a node's network components.

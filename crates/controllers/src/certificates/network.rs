@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_get_the_identity_of_their_own_network_alone() {
+    fn nodes_get_only_the_identity_of_their_own_network() {
         let client = ["digital signature", "client auth"];
         let own = "knarr:node-network:a";
         for (user, signer, name, group, names, granted) in [

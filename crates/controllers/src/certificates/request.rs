@@ -204,7 +204,7 @@ pub(super) mod tests {
 
     /// Created by openssl for `/O=system:nodes/CN=system:kube-controller-manager/CN=system:node:x`.
     #[test]
-    fn a_request_of_two_names_is_nobodys() {
+    fn a_request_with_two_common_names_is_refused() {
         let request = include_str!("two_names.csr");
         let spec = CertificateSigningRequestSpec {
             request: ByteString(request.as_bytes().to_vec()),

@@ -81,7 +81,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_cluster_s_own_names_are_nobody_s() {
+    fn no_node_gets_the_clusters_own_names() {
         let reserved = Reserved::new(&settings());
         for (desired, by_first, by_others) in [
             ("kubernetes", true, true),

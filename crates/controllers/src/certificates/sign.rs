@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn signed_certificates_say_what_was_asked() {
+    fn signed_certificates_have_the_requested_fields() {
         let now = Timestamp::from_second(NOW).unwrap();
         let usages = ["digital signature", "key encipherment", "server auth"];
         let requested = spec(KUBELET_SERVING, "system:node:a", "system:nodes", &["a", "10.0.0.1"], &usages);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_two_users_is_not_signed() {
+    fn a_request_that_names_two_users_is_not_signed() {
         let request = include_str!("two_names.csr");
         let spec = CertificateSigningRequestSpec {
             request: ByteString(request.as_bytes().to_vec()),
@@ -267,7 +267,7 @@ mod tests {
 
     /// Created by openssl: several groups, and an extension that is not accepted.
     #[test]
-    fn all_organizations_are_kept() {
+    fn all_organizations_are_copied() {
         let request = include_str!("two_groups.csr");
         let spec = CertificateSigningRequestSpec {
             request: ByteString(request.as_bytes().to_vec()),

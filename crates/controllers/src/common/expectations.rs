@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_waits_for_what_was_asked() {
+    async fn a_key_waits_for_its_expectations() {
         let (expectations, key) = (Expectations::default(), Key::new("ns", "a"));
         assert!(expectations.are_satisfied(&key));
         expectations.expect_creations(&key, 2);

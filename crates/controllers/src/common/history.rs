@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn templates_are_kept_whole() {
+    fn templates_survive_a_round_trip() {
         let template: PodTemplateSpec = serde_json::from_value(
             json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}}),
         )

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_round_as_asked() {
+    fn percentages_round_as_requested() {
         let percent = |text: &str| IntOrString::String(text.into());
         for (value, total, up, down) in [
             (IntOrString::Int(3), 10, Some(3), Some(3)),

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn overhead_is_requested_always_and_limits_nothing_alone() {
+    fn overhead_always_adds_to_requests_but_only_raises_limits() {
         let rendered = |found: Resources| {
             let parts: Vec<String> = found.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
             parts.join(",")

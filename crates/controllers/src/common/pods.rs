@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_useful_pods_go_first() {
+    fn the_least_useful_pods_are_deleted_first() {
         let pods = [
             pod("ready-alone", "n1", "Running", true, "0"),
             pod("ready-crowded", "n2", "Running", true, "0"),

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schedule() {
+    fn invalid_schedules_are_refused() {
         for bad in [
             "",
             "* * * *",

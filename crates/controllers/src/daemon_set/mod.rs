@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failed_pods_are_replaced_ever_later() {
+    fn failed_pods_are_replaced_with_growing_delay() {
         let failures = Failures::default();
         let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
         assert_eq!(failures.wait("s", "n", at(0)), None);

@@ -37,11 +37,15 @@ fn pair<'a>(observed: &Observed, pods: &'a [Arc<Pod>]) -> Option<(Option<&'a Arc
 pub(super) fn plan(observed: &Observed, now: Timestamp, plan: &mut Plan) {
     let desired = observed.nodes.iter().filter(|node| suits(observed.set, node).0).count() as i32;
     let (surge, unavailable) = limits(observed.spec, desired);
-    if surge == 0 { take_down(observed, unavailable, now, plan) } else { surge_up(observed, surge, desired, now, plan) }
+    if surge == 0 {
+        replace_in_place(observed, unavailable, now, plan)
+    } else {
+        surge_up(observed, surge, desired, now, plan)
+    }
 }
 
 /// Deletes old pods, as many as may be unavailable; unavailable ones at once.
-fn take_down(observed: &Observed, max_unavailable: i32, now: Timestamp, plan: &mut Plan) {
+fn replace_in_place(observed: &Observed, max_unavailable: i32, now: Timestamp, plan: &mut Plan) {
     let min_ready = observed.spec.min_ready_seconds.unwrap_or(0);
     let is_available = |pod: &Pod| pod::is_available(pod, min_ready, now);
     let mut unavailable = 0;

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_to_tell_allows_nothing() {
+    fn an_unknown_state_allows_no_disruption() {
         let before = status(&budget(json!({"minAvailable": 1}), json!({})), &pods(3, 0), 0, now()).0;
         let budget = PodDisruptionBudget { status: Some(before), ..PodDisruptionBudget::default() };
         let failed = failed(&budget, "found no controllers", now());

@@ -160,7 +160,7 @@ impl Controller {
         let parent = desired::parent_of(&service, spec, trigger_time);
         let max = self.context.settings.max_endpoints_per_slice;
         let mut changes = plan::plan(&parent, &desired.families, desired.endpoints, &existing, max, true);
-        let events = self.share_out(&key, by_zone, &desired.families, &mut changes, &existing);
+        let events = self.distribute(&key, by_zone, &desired.families, &mut changes, &existing);
         let outcome = carry_out(&self.context.client, &key, &self.written, changes).await;
         for (kind, reason, message) in events {
             self.recorder.about(reference(&*service), kind, reason, message);
@@ -181,7 +181,7 @@ impl Controller {
                 let mut waits = self.waits_for_nodes.lock();
                 let times = waits.entry(key.clone()).or_default();
                 *times = times.saturating_add(1);
-                node_wait(*times - 1)
+                node_backoff(*times - 1)
             };
             self.queue.add_after(key, wait);
         }
@@ -193,7 +193,7 @@ type EventFields = (EventType, &'static str, String);
 
 impl Controller {
     /// Sets zone hints on endpoints, where the service requests that. Returns the events to record.
-    fn share_out(
+    fn distribute(
         &self,
         key: &Key,
         is_requested: bool,
@@ -212,7 +212,7 @@ impl Controller {
         let mut events = Vec::new();
         for family in families {
             let was_shared = all.contains_key(key);
-            match topology::share_out(changes, family, existing, &zones) {
+            match topology::distribute(changes, family, existing, &zones) {
                 Ok(shares) => {
                     all.entry(key.clone()).or_default().insert(family, shares);
                     if !was_shared {
@@ -234,7 +234,7 @@ impl Controller {
 }
 
 /// A node that is unknown may never appear: the backoff doubles with each attempt.
-fn node_wait(times: u32) -> Duration {
+fn node_backoff(times: u32) -> Duration {
     const MAX_BACKOFF: Duration = Duration::from_secs(1000);
     Duration::from_secs(1 << times.min(10)).min(MAX_BACKOFF)
 }

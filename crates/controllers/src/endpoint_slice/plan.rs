@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_others_and_of_a_leaving_service_are_not_kept() {
+    fn foreign_slices_and_those_of_a_deleted_service_are_removed() {
         let mut other = plan(&parent(), &["IPv4"], pending(0..3), &[], 10, true).create;
         other[0].metadata.owner_references = None;
         let replaced = plan(&parent(), &["IPv4"], pending(0..3), &stored(other), 10, true);

@@ -77,13 +77,13 @@ pub(super) fn keep_hints(desired: &mut [Desired], existing: &[Arc<EndpointSlice>
 }
 
 /// Sets hints on the endpoints of one family, or removes them when that is not possible and returns why.
-pub(super) fn share_out(
+pub(super) fn distribute(
     changes: &mut Changes,
     family: &str,
     existing: &[Arc<EndpointSlice>],
     zones: &Zones,
 ) -> Result<Shares, String> {
-    let shared = try_share_out(changes, family, existing, zones);
+    let shared = try_distribute(changes, family, existing, zones);
     if shared.is_err() {
         for slice in untouched(changes, family, existing) {
             if slice.endpoints.iter().flatten().any(|endpoint| endpoint.hints.is_some()) {
@@ -95,7 +95,7 @@ pub(super) fn share_out(
     shared.map_err(|problem| format!("{problem}, addressType: {family}"))
 }
 
-fn try_share_out(
+fn try_distribute(
     changes: &mut Changes,
     family: &str,
     existing: &[Arc<EndpointSlice>],
@@ -128,14 +128,14 @@ fn try_share_out(
     for endpoint in changed_endpoints(changes, family).filter(|endpoint| is_ready_endpoint(endpoint)) {
         let giver = endpoint.zone.as_ref().and_then(|zone| giving.get_mut(zone)).filter(|left| **left > 0);
         let Some(left) = giver else { continue };
-        let Some((taker, needed)) = receiving.iter_mut().find(|(_, needed)| **needed > 0) else { break };
+        let Some((receiver, needed)) = receiving.iter_mut().find(|(_, needed)| **needed > 0) else { break };
         *left -= 1;
         *needed -= 1;
-        *shares.entry(taker.clone()).or_default() += 1;
+        *shares.entry(receiver.clone()).or_default() += 1;
         if let Some(share) = endpoint.zone.as_ref().and_then(|zone| shares.get_mut(zone)) {
             *share -= 1;
         }
-        endpoint.hints = hint(taker.clone());
+        endpoint.hints = hint(receiver.clone());
     }
     Ok(shares)
 }
@@ -194,14 +194,14 @@ fn exchange(bounds: &BTreeMap<&str, Bounds>, shares: &Shares) -> (Shares, Shares
     loop {
         let richest = surplus.iter().rev().max_by(|a, b| a.1.total_cmp(b.1)).map(|(zone, much)| (*zone, *much));
         let poorest = surplus.iter().min_by(|a, b| a.1.total_cmp(b.1)).map(|(zone, much)| (*zone, -*much));
-        let (Some((giver, spare)), Some((taker, lack))) = (richest, poorest) else { break };
+        let (Some((giver, spare)), Some((receiver, lack))) = (richest, poorest) else { break };
         if spare < 0.5 || lack < 0.5 || (spare < 1.0 && lack < 1.0) {
             break;
         }
         *giving.entry(giver.to_owned()).or_default() += 1;
-        *receiving.entry(taker.to_owned()).or_default() += 1;
+        *receiving.entry(receiver.to_owned()).or_default() += 1;
         surplus.entry(giver).and_modify(|much| *much -= 1.0);
-        surplus.entry(taker).and_modify(|much| *much += 1.0);
+        surplus.entry(receiver).and_modify(|much| *much += 1.0);
     }
     (giving, receiving)
 }
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_get_what_their_cpus_call_for() {
+    fn zones_get_endpoints_by_their_cpus() {
         let halves = [("a", "2"), ("b", "2")];
         for (cpus, endpoints, expected) in [
             (&halves[..], &["a", "b"][..], Ok(vec!["a", "b"])),
@@ -313,7 +313,7 @@ mod tests {
         ] {
             let endpoints: Vec<_> = endpoints.iter().map(|zone| (*zone, None)).collect();
             let mut changes = Changes { create: vec![slice("s", &endpoints)], ..Changes::default() };
-            let shared = share_out(&mut changes, "IPv4", &[], &zones(cpus));
+            let shared = distribute(&mut changes, "IPv4", &[], &zones(cpus));
             match expected {
                 Ok(expected) => assert_eq!(
                     (shared.is_ok(), hints(&changes)),
@@ -332,18 +332,18 @@ mod tests {
         let existing = [Arc::new(slice("kept", &[("a", Some("a")), ("a", Some("b"))]))];
         let halves = zones(&[("a", "2"), ("b", "2")]);
         let mut changes = Changes::default();
-        let shares = share_out(&mut changes, "IPv4", &existing, &halves).unwrap();
+        let shares = distribute(&mut changes, "IPv4", &existing, &halves).unwrap();
         assert_eq!((changes.update.len(), shares), (0, [("a".to_owned(), 1), ("b".to_owned(), 1)].into()));
         let lost = [Arc::new(slice("lost", &[("a", Some("a")), ("a", Some("gone"))]))];
-        share_out(&mut changes, "IPv4", &lost, &halves).unwrap();
+        distribute(&mut changes, "IPv4", &lost, &halves).unwrap();
         assert_eq!(hints(&changes), ["b", "a"]);
         let mut changes = Changes::default();
-        assert!(share_out(&mut changes, "IPv4", &existing, &zones(&[("a", "1")])).is_err());
-        assert_eq!(hints(&changes), ["-", "-"], "hints are taken back");
+        assert!(distribute(&mut changes, "IPv4", &existing, &zones(&[("a", "1")])).is_err());
+        assert_eq!(hints(&changes), ["-", "-"], "hints are removed");
     }
 
     #[test]
-    fn services_are_looked_at_again_when_zones_change() {
+    fn services_are_queued_again_when_zones_change() {
         let shares: Shares = [("a".to_owned(), 3), ("b".to_owned(), 1)].into();
         assert!(zones(&[("a", "2"), ("b", "2")]).overload(&shares));
         assert!(!zones(&[("a", "3"), ("b", "1")]).overload(&shares));

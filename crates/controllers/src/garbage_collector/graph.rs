@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn dependents_are_looked_at_when_their_owner_goes() {
+    fn dependents_are_queued_when_their_owner_is_deleted() {
         let mut graph = Graph::default();
         assert_eq!(graph.put(object("owner", &[], json!({}))), Work::default());
         assert_eq!(graph.put(object("child", &["owner"], json!({}))), Work::default(), "its owner is there");
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn foreground_deletion_looks_at_dependents_and_then_at_the_owner() {
+    fn foreground_deletion_queues_dependents_and_then_the_owner() {
         let mut graph = Graph::default();
         graph.put(object("owner", &[], json!({})));
         graph.put(object("child", &["owner"], json!({})));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn orphaning_is_looked_at_once() {
+    fn orphaning_is_queued_once() {
         let mut graph = Graph::default();
         graph.put(object("child", &["owner"], json!({})));
         assert_eq!(graph.put(object("owner", &[], deleting(ORPHAN))).orphanings, ["owner"]);

@@ -148,7 +148,7 @@ pub(super) async fn watch_kinds(collector: Arc<Collector>, interval: Duration) {
                 let silent = !found.silent.is_empty();
                 watch(&collector, found.kinds, silent);
             }
-            Err(error) => tracing::warn!(%error, "cannot find out which kinds are served"),
+            Err(error) => tracing::warn!(%error, "cannot discover the served resources"),
         }
         tokio::select! {
             () = tokio::time::sleep(interval) => {}

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{NamespaceCondition, NamespaceStatus};
 use k8s_openapi::jiff::Timestamp;
 use knarr_client::time;
 
-use super::Left;
+use super::Remaining;
 use crate::common::discovery::Kind;
 use crate::error::Result;
 
@@ -24,7 +24,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub fn add(&mut self, kind: &Kind, left: Result<Left>) {
+    pub fn add(&mut self, kind: &Kind, left: Result<Remaining>) {
         match left {
             Ok(left) => {
                 if left.count > 0 {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_told() {
+    fn remaining_content_is_reported() {
         let fine = rendered(Outcome::default());
         assert_eq!(fine.len(), 5);
         assert!(fine.iter().all(|row| row.1 == "False"));
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(rows[4].2, "Some content in the namespace has finalizers remaining: a.b/c in 3 resource instances");
         let pods =
             rendered(Outcome { remaining: [("pods.".to_owned(), 1)].into(), pods_only: true, ..Outcome::default() });
-        assert_eq!(pods[3].1, "False", "content is told once pods are gone");
+        assert_eq!(pods[3].1, "False", "content is reported once pods are gone");
         let failed = rendered(Outcome { failures: vec!["b".into(), "a".into()], ..Outcome::default() });
         assert_eq!(failed[2].2, "Failed to delete all resource types, 2 remaining: a, b");
     }

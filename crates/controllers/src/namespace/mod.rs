@@ -54,7 +54,7 @@ pub async fn run(context: Context) {
                 Ok(Some(wait)) => again.add_after(key, wait),
                 Err(error) => {
                     // Finalizers may be removed at any moment, and users wait for namespaces to be deleted: retries soon.
-                    tracing::debug!(namespace = %key, %error, "cannot empty a namespace yet");
+                    tracing::debug!(namespace = %key, %error, "cannot delete the content of a namespace; retrying");
                     again.add_after(key, AFTER_FAILURE);
                 }
             }
@@ -143,23 +143,23 @@ async fn delete_content(client: &Client, namespace: &Namespace, grace: i64) -> O
     if outcome.pods_only {
         return outcome;
     }
-    let results: Vec<(Kind, Result<Left>)> = futures::stream::iter(others)
+    let results: Vec<(Kind, Result<Remaining>)> = futures::stream::iter(others)
         .map(|kind| async move {
-            let left = delete_kind(client, &kind, namespace, 0).await;
-            (kind, left)
+            let remaining_objects = delete_kind(client, &kind, namespace, 0).await;
+            (kind, remaining_objects)
         })
         .buffer_unordered(PARALLEL_KINDS)
         .collect()
         .await;
-    for (kind, left) in results {
-        outcome.add(&kind, left);
+    for (kind, remaining_objects) in results {
+        outcome.add(&kind, remaining_objects);
     }
     outcome
 }
 
 /// What is left of a resource after its deletion was requested.
 #[derive(Debug, Default, PartialEq)]
-struct Left {
+struct Remaining {
     count: usize,
     finalizers: BTreeMap<String, usize>,
     wait_seconds: i64,
@@ -167,12 +167,12 @@ struct Left {
 }
 
 /// `grace` is how long objects of the resource may take to terminate.
-async fn delete_kind(client: &Client, kind: &Kind, namespace: &Namespace, grace: i64) -> Result<Left> {
+async fn delete_kind(client: &Client, kind: &Kind, namespace: &Namespace, grace: i64) -> Result<Remaining> {
     let key = name(namespace);
     let api: Api<Metadata> = Api::namespaced_with(client.clone(), key, &kind.resource);
-    let Some((count, before)) = list(&api).await? else { return Ok(Left::default()) };
+    let Some((count, before)) = list(&api).await? else { return Ok(Remaining::default()) };
     if count == 0 {
-        return Ok(Left::default());
+        return Ok(Remaining::default());
     }
     let params = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
     // Objects that are already terminating are not deleted again.
@@ -185,8 +185,8 @@ async fn delete_kind(client: &Client, kind: &Kind, namespace: &Namespace, grace:
             }
         }
     }
-    let Some((count, after)) = list(&api).await? else { return Ok(Left::default()) };
-    Ok(left(kind, key, count, &after, grace))
+    let Some((count, after)) = list(&api).await? else { return Ok(Remaining::default()) };
+    Ok(remaining_objects(kind, key, count, &after, grace))
 }
 
 /// Deletes the whole collection. The response lists every deleted object, so it is read as a stream and discarded.
@@ -216,23 +216,23 @@ fn ignore_unsupported<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     }
 }
 
-fn left(kind: &Kind, namespace: &str, count: usize, objects: &[Metadata], grace: i64) -> Left {
-    let mut left = Left { count, wait_seconds: grace, ..Left::default() };
+fn remaining_objects(kind: &Kind, namespace: &str, count: usize, objects: &[Metadata], grace: i64) -> Remaining {
+    let mut remaining_objects = Remaining { count, wait_seconds: grace, ..Remaining::default() };
     for finalizer in objects.iter().flat_map(|object| object.metadata.finalizers.iter().flatten()) {
-        *left.finalizers.entry(finalizer.clone()).or_default() += 1;
+        *remaining_objects.finalizers.entry(finalizer.clone()).or_default() += 1;
     }
-    if left.count > 0 && grace == 0 {
-        if left.finalizers.is_empty() {
+    if remaining_objects.count > 0 && grace == 0 {
+        if remaining_objects.finalizers.is_empty() {
             let resource = &kind.resource;
-            left.failure = Some(format!(
+            remaining_objects.failure = Some(format!(
                 "unexpected items still remain in namespace: {namespace} for gvr: {}/{}, Resource={}",
                 resource.group, resource.version, resource.plural
             ));
         } else {
-            left.wait_seconds = FINALIZER_WAIT_SECONDS;
+            remaining_objects.wait_seconds = FINALIZER_WAIT_SECONDS;
         }
     }
-    left
+    remaining_objects
 }
 
 /// The longest grace period of running pods, unless the namespace has been terminating for longer than that.

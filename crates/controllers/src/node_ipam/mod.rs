@@ -26,13 +26,13 @@ pub async fn run(context: Context) {
     let mut pools = Vec::new();
     for cidr in &settings.cluster_cidrs {
         let Some(network) = Network::parse(cidr) else {
-            tracing::error!(%cidr, "not a network; nodes get no pod networks");
+            tracing::error!(%cidr, "invalid cluster CIDR; nodes get no pod CIDRs");
             return;
         };
         let size =
             if network.is_ipv6() { settings.node_cidr_mask_size_ipv6 } else { settings.node_cidr_mask_size_ipv4 };
         let Some(mut pool) = Pool::new(network, size) else {
-            tracing::error!(%cidr, size, "the cluster's network has no room for node networks of this size");
+            tracing::error!(%cidr, size, "the cluster CIDR is too small for node CIDRs of this size");
             return;
         };
         for service in settings.service_cidrs.iter().filter_map(|cidr| Network::parse(cidr)) {
@@ -41,7 +41,7 @@ pub async fn run(context: Context) {
         pools.push(pool);
     }
     if pools.is_empty() {
-        tracing::error!("node networks are to be given out, but the cluster's network is not set");
+        tracing::error!("node CIDRs are to be allocated, but no cluster CIDR is set");
         return;
     }
     let nodes = context.informers.of::<Node>();

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_elsewhere_is_left_out() {
+    fn occupied_subnets_are_skipped() {
         let mut pool = pool("10.244.0.0/22", 24);
         pool.occupy(&Network::parse("10.244.0.0/23").unwrap());
         pool.occupy(&Network::parse("10.96.0.0/12").unwrap());

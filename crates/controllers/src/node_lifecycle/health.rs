@@ -9,7 +9,7 @@ use knarr_client::time;
 use crate::common::key::uid;
 
 /// Conditions that only the node itself reports.
-const OWN: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+const NODE_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 /// The last observed change of a node, by this process' own clock.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Health {
             return Verdict::Alive;
         }
         let mut conditions = node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
-        for kind in OWN {
+        for kind in NODE_CONDITIONS {
             match conditions.iter_mut().find(|condition| condition.type_ == kind) {
                 Some(condition) if condition.status == "Unknown" => {}
                 Some(condition) => {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_counts_from_the_last_change_seen() {
+    fn the_grace_period_counts_from_the_last_observed_change() {
         let mut health = Health::new(&node(Some(1)), at(100));
         assert_eq!(health.evaluate(&node(Some(1)), GRACE, STARTUP, at(150)), Verdict::Alive);
         health.observe(&node(Some(1)), Some(at(5)), at(140));
@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_never_reported_has_its_own_grace() {
+    fn a_node_that_never_reported_has_a_startup_grace_period() {
         let health = Health::new(&node(None), at(10));
         assert_eq!(health.evaluate(&node(None), GRACE, STARTUP, at(60)), Verdict::Alive);
         assert!(matches!(health.evaluate(&node(None), GRACE, STARTUP, at(61)), Verdict::Silent(_)));
     }
 
     #[test]
-    fn pods_of_a_silent_node_are_marked_until_it_worked() {
+    fn pods_of_an_unknown_node_are_marked_until_it_succeeds() {
         let mut health = Health::new(&node(None), at(0));
         assert!(!health.has_to_mark(false, true) && !health.has_to_mark(false, false));
         assert!(health.has_to_mark(true, false) && health.has_to_mark(false, false));

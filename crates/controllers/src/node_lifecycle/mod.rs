@@ -98,12 +98,12 @@ impl Controller {
         loop {
             ticks.tick().await;
             let nodes = self.nodes.list();
-            self.note_arrivals(&nodes);
+            self.record_new_nodes(&nodes);
             let _ = each(nodes.clone(), |node| {
                 let controller = self.clone();
                 async move {
-                    if let Err(error) = controller.examine(&node).await {
-                        tracing::debug!(node = name(&*node), %error, "cannot examine a node; next time");
+                    if let Err(error) = controller.check_node(&node).await {
+                        tracing::debug!(node = name(&*node), %error, "cannot check a node; retrying in the next interval");
                     }
                     Ok::<(), Error>(())
                 }
@@ -113,7 +113,7 @@ impl Controller {
         }
     }
 
-    fn note_arrivals(&self, nodes: &[Arc<Node>]) {
+    fn record_new_nodes(&self, nodes: &[Arc<Node>]) {
         let mut health = self.health.lock();
         health.retain(|known, health| {
             let stays = nodes.iter().any(|node| name(&**node) == known && uid(&**node) == health.uid);
@@ -148,7 +148,7 @@ impl Controller {
         self.recorder.about(reference, EventType::Normal, reason, message);
     }
 
-    async fn examine(&self, node: &Node) -> Result<()> {
+    async fn check_node(&self, node: &Node) -> Result<()> {
         let key = name(node);
         let settings = &self.context.settings;
         let lease = self.leases.get("kube-node-lease", key);
@@ -229,7 +229,7 @@ impl Controller {
                 if let Some(desired) = taints::without_eviction(node)
                     && let Err(error) = self.write_taints(node, desired).await
                 {
-                    tracing::debug!(node = name(&**node), %error, "cannot take taints back yet");
+                    tracing::debug!(node = name(&**node), %error, "cannot remove taints; retrying");
                 }
             }
             return;
@@ -239,7 +239,7 @@ impl Controller {
                 continue;
             }
             if let Err(error) = self.write_taints(&node, desired).await {
-                tracing::debug!(node = name(&*node), %error, "cannot taint a node yet");
+                tracing::debug!(node = name(&*node), %error, "cannot taint a node; retrying");
             }
         }
     }

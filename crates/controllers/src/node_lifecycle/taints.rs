@@ -19,7 +19,7 @@ const BY_CONDITION: [(&str, &str, &str); 6] = [
     ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
 ];
 /// Labels and their deprecated names; whether the deprecated one always stays.
-const FORMER_LABELS: [(&str, &str, bool); 4] = [
+const DEPRECATED_LABELS: [(&str, &str, bool); 4] = [
     ("kubernetes.io/os", "beta.kubernetes.io/os", true),
     ("kubernetes.io/arch", "beta.kubernetes.io/arch", true),
     ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone", false),
@@ -108,7 +108,7 @@ pub(super) fn to_evict(node: &Node, ready: &str, now: Timestamp) -> Option<Vec<T
 /// Deprecated labels that are missing or differ.
 pub(super) fn missing_labels(node: &Node) -> BTreeMap<String, String> {
     let labels = node.metadata.labels.clone().unwrap_or_default();
-    let lacks = |(current, former, always): &(&str, &str, bool)| {
+    let missing_keys = |(current, former, always): &(&str, &str, bool)| {
         let value = labels.get(*current)?;
         match labels.get(*former) {
             Some(present) if present == value => None,
@@ -116,7 +116,7 @@ pub(super) fn missing_labels(node: &Node) -> BTreeMap<String, String> {
             _ => Some(((*former).to_owned(), value.clone())),
         }
     };
-    FORMER_LABELS.iter().filter_map(lacks).collect()
+    DEPRECATED_LABELS.iter().filter_map(missing_keys).collect()
 }
 
 #[cfg(test)]
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_follow_conditions() {
+    fn taints_are_derived_from_conditions() {
         let custom = json!([{"key": "team", "effect": "NoSchedule"}]);
         for (node, expected) in [
             (node("True", json!([]), false), None),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn eviction_follows_readiness() {
+    fn eviction_taints_are_derived_from_readiness() {
         let away = json!([{"key": NOT_READY, "effect": "NoExecute"}]);
         let now = Timestamp::UNIX_EPOCH;
         assert_eq!(rendered(for_readiness(&node("True", away.clone(), false), "True", now)), Some(vec![]));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn former_labels_are_kept() {
+    fn deprecated_labels_are_maintained() {
         let labels = missing_labels(&node("True", json!([]), false));
         assert_eq!(labels, [("beta.kubernetes.io/os".to_owned(), "linux".to_owned())].into());
     }

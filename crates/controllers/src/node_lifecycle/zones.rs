@@ -17,11 +17,11 @@ pub(super) struct Zones {
     threshold: f64,
     large: usize,
     ready: HashMap<String, bool>,
-    allowances: HashMap<String, Allowance>,
+    allowances: HashMap<String, RateLimit>,
     was_all_away: bool,
 }
 
-struct Allowance {
+struct RateLimit {
     rate: f64,
     tokens: f64,
     at: Timestamp,
@@ -64,7 +64,7 @@ impl Zones {
         let all_away = !counts.is_empty() && counts.values().all(|(ready, _)| *ready == 0);
         for (zone, (ready, away)) in counts {
             let rate = self.pace(ready, away, all_away);
-            let allowance = self.allowances.entry(zone).or_insert(Allowance { rate, tokens: 1.0, at: now });
+            let allowance = self.allowances.entry(zone).or_insert(RateLimit { rate, tokens: 1.0, at: now });
             allowance.rate = rate;
         }
         // Right after a start nothing is known yet; that is no reason to remove taints.
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_follows_the_state_of_the_zone() {
+    fn the_rate_depends_on_the_state_of_the_zone() {
         for (case, sizes, expected) in [
             ("a few away", vec![("a", 8, 2)], [true, false, true]),
             ("most of a small zone away", vec![("a", 2, 8)], [false, false, false]),

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn status_counts_pods_by_what_they_are() {
+    fn status_counts_pods_by_their_state() {
         let spec = json!({
             "replicas": 3, "minReadySeconds": 10, "selector": {},
             "template": {"metadata": {"labels": {"app": "web", "v": "1"}}, "spec": {"containers": []}}
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_until_it_passes() {
+    fn a_failure_is_reported_until_it_passes() {
         let set = replica_set(json!({"replicas": 2, "selector": {}}), json!({"replicas": 0}));
         let now = Timestamp::UNIX_EPOCH;
         let failed = status(&set, &[], 0, Some(Failure { message: "exceeded quota".into() }), now);

@@ -22,7 +22,7 @@ use crate::common::pods::BY_CONTROLLER;
 use crate::common::requests::{replace, replace_status};
 use crate::error::{Error, Result, ignore_not_found, message};
 
-use plan::{Named, named};
+use plan::{ClaimReference, named};
 
 /// Field manager of the pod status that names generated claims.
 const FIELD_MANAGER: &str = "ResourceClaimController";
@@ -48,7 +48,7 @@ pub async fn run(context: Context) {
     });
     pods.add_index(BY_RESOURCE_CLAIM, |pod| {
         let named = plan::claims_of(pod).filter_map(|claim| match named(pod, claim) {
-            Named::As(name) => Some(format!("{}/{name}", namespace(pod))),
+            ClaimReference::As(name) => Some(format!("{}/{name}", namespace(pod))),
             _ => None,
         });
         named.collect()
@@ -89,7 +89,7 @@ impl Controller {
             let gone = matches!(change, Change::Deleted(_));
             if gone || plan::is_done(pod) {
                 for claim in plan::claims_of(pod) {
-                    if let Named::As(claim) = named(pod, claim) {
+                    if let ClaimReference::As(claim) = named(pod, claim) {
                         queue.add(Item::Claim(Key::new(namespace(&**pod), claim)));
                     }
                 }
@@ -145,7 +145,7 @@ impl Controller {
             return Ok(());
         }
         for desired in plan::claims_of(&pod) {
-            let Named::As(claim) = named(&pod, desired) else { continue };
+            let ClaimReference::As(claim) = named(&pod, desired) else { continue };
             let Some(claim) = self.claims.get(&key.namespace, claim) else { continue };
             if plan::may_be_reserved(&claim, &pod) {
                 self.reserve(&claim, &pod).await?;
@@ -157,8 +157,8 @@ impl Controller {
     /// The name of the claim created for the pod's entry, unless the pod has it already or none is needed.
     async fn claim_for(&self, pod: &Pod, desired: &PodResourceClaim) -> Result<Option<String>> {
         match named(pod, desired) {
-            Named::NotNeeded => return Ok(None),
-            Named::As(claim) => {
+            ClaimReference::NotNeeded => return Ok(None),
+            ClaimReference::As(claim) => {
                 let present = self.claims.get(namespace(pod), claim);
                 let is_made = desired.resource_claim_template_name.is_some();
                 let suits = |claim: &ResourceClaim| !is_made || owner::is_controlled_by(&claim.metadata, &pod.metadata);
@@ -166,7 +166,7 @@ impl Controller {
                     return Ok(None);
                 }
             }
-            Named::NotYet => {}
+            ClaimReference::NotYet => {}
         }
         let Some(template) = &desired.resource_claim_template_name else { return Ok(None) };
         let owned = self.claims.by_index(BY_CONTROLLER, uid(pod));

@@ -15,7 +15,7 @@ const MAX_CONSUMERS: usize = 256;
 
 /// Which claim an entry of a pod refers to.
 #[derive(Debug, PartialEq)]
-pub(super) enum Named<'a> {
+pub(super) enum ClaimReference<'a> {
     As(&'a str),
     /// From a template, and not created yet.
     NotYet,
@@ -27,14 +27,14 @@ pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
     pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten())
 }
 
-pub(super) fn named<'a>(pod: &'a Pod, entry: &'a PodResourceClaim) -> Named<'a> {
+pub(super) fn named<'a>(pod: &'a Pod, entry: &'a PodResourceClaim) -> ClaimReference<'a> {
     if let Some(claim) = &entry.resource_claim_name {
-        return Named::As(claim);
+        return ClaimReference::As(claim);
     }
     let mut statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
     match statuses.find(|status| status.name == entry.name) {
-        Some(status) => status.resource_claim_name.as_deref().map_or(Named::NotNeeded, Named::As),
-        None => Named::NotYet,
+        Some(status) => status.resource_claim_name.as_deref().map_or(ClaimReference::NotNeeded, ClaimReference::As),
+        None => ClaimReference::NotYet,
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn new_claims_carry_what_the_template_says() {
+    fn new_claims_are_copied_from_the_template() {
         let template: ResourceClaimTemplate = serde_json::from_value(json!({"spec": {
             "metadata": {"labels": {"l": "1"}, "annotations": {"n": "2"}}, "spec": {}}}))
         .unwrap();

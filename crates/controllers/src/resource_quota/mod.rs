@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_limited_is_told() {
+    fn only_limited_resources_are_reported() {
         let api = |text: &str| ApiQuantity(text.into());
         let hard = BTreeMap::from([
             ("pods".to_owned(), api("5")),

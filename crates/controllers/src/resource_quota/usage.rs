@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pods_count_for() {
+    fn pods_are_charged_by_state() {
         let pod = |status: Value| -> Pod {
             serde_json::from_value(json!({
                 "spec": {"containers": [{"name": "c", "resources": {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_services_and_claims_count_for() {
+    fn services_and_claims_are_charged() {
         let service = |spec: Value| serde_json::from_value::<Service>(json!({"spec": spec})).unwrap();
         let balancer = service(json!({"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}));
         assert!(rendered(of_service(&balancer)).contains(&"services.nodeports=2".to_owned()));

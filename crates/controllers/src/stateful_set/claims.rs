@@ -118,7 +118,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn owners_follow_the_policy() {
+    fn owners_are_set_by_the_policy() {
         let set = |deleted: &str, scaled: &str, replicas: i32| -> StatefulSet {
             serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "ns", "uid": "s"}, "spec": {
                 "selector": {"matchLabels": {"app": "web"}}, "replicas": replicas, "template": {"spec": {"containers": []}},

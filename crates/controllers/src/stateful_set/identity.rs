@@ -114,7 +114,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn names_tell_parent_and_ordinal() {
+    fn names_contain_parent_and_ordinal() {
         for (pod, expected) in
             [("web-0", Some(("web", 0))), ("a-b-12", Some(("a-b", 12))), ("web", None), ("web-x", None), ("web-", None)]
         {

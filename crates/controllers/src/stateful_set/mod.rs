@@ -210,7 +210,7 @@ impl Controller {
         let preconditions = Preconditions { uid: Some(uid(pod).to_owned()), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
         let result = match ignore_not_found(api.delete(name(pod), &params).await) {
-            Err(error) if is_conflict(&error) => return Err(Error::Later("another pod has taken the name".to_owned())),
+            Err(error) if is_conflict(&error) => return Err(Error::Later("another pod has the name".to_owned())),
             result => result.map_err(Error::from),
         };
         self.record_event("delete", set, name(pod), result.as_ref().err());

@@ -17,7 +17,7 @@ const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const BETA_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 
 /// In-tree provisioners whose work CSI drivers do now.
-const MOVED_OUT: [&str; 7] = [
+const MIGRATED_PROVISIONERS: [&str; 7] = [
     "kubernetes.io/aws-ebs",
     "kubernetes.io/azure-disk",
     "kubernetes.io/azure-file",
@@ -150,7 +150,7 @@ pub(super) fn waits_for_consumer(class: &StorageClass) -> bool {
 
 fn provisioning(class: &StorageClass) -> ClaimStep {
     let provisioner = class.provisioner.as_str();
-    if provisioner.starts_with("kubernetes.io/") && !MOVED_OUT.contains(&provisioner) {
+    if provisioner.starts_with("kubernetes.io/") && !MIGRATED_PROVISIONERS.contains(&provisioner) {
         let message = format!("no volume plugin matched name: {provisioner}");
         return ClaimStep::Wait { event: Some((EventType::Warning, "ProvisioningFailed", message)), provisioner: None };
     }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_go_their_way() {
+    fn claims_are_planned_by_their_state() {
         let done = json!({"pv.kubernetes.io/bind-completed": "yes"});
         let asks = json!({"volumeName": "v"});
         for (claim, observed, expected) in [

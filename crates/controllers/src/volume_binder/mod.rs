@@ -345,7 +345,7 @@ impl Binder {
         if self.recycling.lock().insert(name(&volume).to_owned()) {
             tokio::spawn(async move {
                 if let Err(error) = self.recycle_now(&volume).await {
-                    tracing::debug!(volume = name(&volume), %error, "cannot note that a volume was emptied");
+                    tracing::debug!(volume = name(&volume), %error, "cannot update a recycled volume");
                 }
                 self.recycling.lock().remove(name(&volume));
                 self.volume_queue.add_after(name(&volume).to_owned(), self.context.settings.volume_sync_period);

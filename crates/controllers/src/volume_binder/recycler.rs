@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_has_time_for_what_it_empties() {
+    fn a_recycler_pod_has_a_deadline_by_volume_size() {
         for (size, source, seconds) in [
             ("1Gi", json!({"hostPath": {"path": "/x"}}), 60),
             ("10Gi", json!({"hostPath": {"path": "/x"}}), 300),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_tells_how_it_ended() {
+    fn a_recycler_pods_phase_is_the_outcome() {
         let outcome_of = |status: Value| outcome(&serde_json::from_value(json!({"status": status})).unwrap());
         assert_eq!(outcome_of(json!({"phase": "Running"})), None);
         assert_eq!(outcome_of(json!({"phase": "Succeeded"})), Some(Ok(())));

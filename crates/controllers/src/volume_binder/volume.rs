@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_go_their_way() {
+    fn volumes_are_planned_by_their_state() {
         let to = json!({"namespace": "ns", "name": "c", "uid": "u"});
         let rendered = |step: &VolumeStep| match step {
             VolumeStep::Nothing => "nothing".to_owned(),

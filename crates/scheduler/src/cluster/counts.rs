@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_is_kept_through_changes() {
+    fn the_minimum_is_maintained_through_changes() {
         let mut counts = Counts::default();
         for (value, by, min_of_two, min_of_three) in
             [("a", 2, 0, 0), ("b", 1, 1, 0), ("b", 2, 2, 0), ("c", 5, 2, 2), ("a", -2, 3, 0), ("c", -4, 1, 0)]

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_node_tells_an_images_size() {
+    fn the_first_node_defines_an_images_size() {
         let node = |size: i64| -> Node {
             serde_json::from_value(json!({"status": {"images": [{"names": ["a:1"], "sizeBytes": size}]}})).unwrap()
         };

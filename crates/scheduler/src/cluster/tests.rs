@@ -189,7 +189,7 @@ fn check_sums(cluster: &Cluster) {
 }
 
 #[test]
-fn indexes_agree_with_counting_anew() {
+fn indexes_agree_with_a_full_recount() {
     for seed in 0..40 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut cluster = Cluster::default();

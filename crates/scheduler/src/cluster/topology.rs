@@ -10,7 +10,7 @@ use super::node::NodeState;
 use super::pod::PodState;
 
 /// One distinct term and how many placed pods have it, by the topology value of their node.
-pub struct Carried {
+pub struct TermCounts {
     pub term: Term,
     pub counts: Arc<Counts>,
 }
@@ -25,11 +25,11 @@ pub enum Kind {
 
 #[derive(Default)]
 pub struct ExistingTerms {
-    terms: HashMap<Kind, HashMap<(i64, Arc<TermKey>), Carried>>,
+    terms: HashMap<Kind, HashMap<(i64, Arc<TermKey>), TermCounts>>,
 }
 
 impl ExistingTerms {
-    pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Carried> {
+    pub fn of(&self, kind: Kind) -> impl Iterator<Item = &TermCounts> {
         self.terms.get(&kind).into_iter().flat_map(HashMap::values)
     }
 
@@ -46,7 +46,7 @@ impl ExistingTerms {
                 let key = (term.weight, Arc::clone(&term.key));
                 let carried = of_kind
                     .entry(key.clone())
-                    .or_insert_with(|| Carried { term: term.clone(), counts: Arc::default() });
+                    .or_insert_with(|| TermCounts { term: term.clone(), counts: Arc::default() });
                 let counts = Arc::make_mut(&mut carried.counts);
                 counts.change(value, by);
                 if counts.is_empty() {

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn services_and_owners_tell_which_pods_are_alike() {
+    fn services_and_owners_define_similar_pods() {
         let mut workloads = Workloads::default();
         workloads.set_service(
             None,

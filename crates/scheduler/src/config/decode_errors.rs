@@ -181,7 +181,7 @@ mod tests {
 
     /// Messages of Kubernetes v1.36 for the same texts.
     #[test]
-    fn what_cannot_be_read_is_told_as_by_kubernetes() {
+    fn decode_errors_equal_those_of_kubernetes() {
         const START: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
         let whole = |text: &str| text.to_owned();
         let with = |text: &str| format!("{START}{text}\n");

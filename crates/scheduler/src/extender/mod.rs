@@ -68,9 +68,9 @@ pub struct ManagedResource {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExtenderError {
-    #[error("extender {0}: its address cannot be read")]
+    #[error("extender {0}: invalid URL")]
     Address(String),
-    #[error("extender {url}: it cannot be reached: {source}")]
+    #[error("extender {url}: cannot connect: {source}")]
     Connect { url: String, source: Box<kube::Error> },
     #[error("open {file}: {}", go_error(.source))]
     File { file: String, source: std::io::Error },
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_cannot_be_used_are_told_of() {
+    fn unusable_files_are_reported() {
         let missing = Some("/nonexistent/file".to_owned());
         let data = |text: &str| Some(STANDARD.encode(text));
         for (settings, expected) in [
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_in_any_case() {
+    fn fields_are_found_in_either_capitalization() {
         let response = json!({"NodeNames": ["a"], "error": "no"});
         assert_eq!(list(field(&response, "nodeNames")).len(), 1);
         assert_eq!(text(field(&response, "Error")), "no");

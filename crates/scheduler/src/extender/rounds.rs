@@ -63,7 +63,7 @@ pub async fn extenders_score(
                     }
                 }
             }
-            Err(error) => tracing::warn!(extender = extender.url(), %error, "an extender gave no points"),
+            Err(error) => tracing::warn!(extender = extender.url(), %error, "an extender returned no scores"),
         }
     }
     points

@@ -78,7 +78,7 @@ fn places_of(volume: &PersistentVolume) -> Vec<Place> {
         .collect()
 }
 
-fn of_today(key: &str) -> &str {
+fn current_label(key: &str) -> &str {
     match key {
         OLD_ZONE => ZONE,
         OLD_REGION => REGION,
@@ -93,7 +93,7 @@ impl Filter for Places {
             return None;
         }
         let fits = |place: &Place| {
-            let own = labels.get(place.key).or_else(|| labels.get(of_today(place.key)));
+            let own = labels.get(place.key).or_else(|| labels.get(current_label(place.key)));
             own.is_some_and(|own| place.values.contains(own))
         };
         (!self.0.iter().all(fits)).then(|| Rejection::unresolvable(NAME, "node(s) had no available volume zone"))

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_help_wakes() {
+    fn only_helpful_events_requeue_pods() {
         let (plain, tainted) = (json!({}), json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}));
         let empty = node(json!({}), plain.clone(), "1");
         let ssd = node(json!({"disk": "ssd", "zone": "a"}), plain.clone(), "4");

@@ -56,7 +56,7 @@ fn only_events_that_help_wake_a_waiting_pod() {
 }
 
 #[test]
-fn a_woken_pod_backs_off_unless_nobody_else_waits() {
+fn a_requeued_pod_backs_off_unless_no_other_pod_waits() {
     let mut queue = queue();
     set(&mut queue, pod("a", 0), false, at(1));
     next(&mut queue);

@@ -38,25 +38,25 @@ fn rendered(set: &DaemonSet, node_count: usize, rows: &[(&str, &str, &str, &str,
 
 #[test]
 fn what_is_created_and_deleted() {
-    let take_down = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}});
+    let replace_in_place = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}});
     let surge = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
     let on_delete = json!({"type": "OnDelete"});
     let run = "Running";
     for (case, strategy, node_count, rows, create, delete) in [
-        ("fresh", &take_down, 2, vec![], vec!["n0", "n1"], vec![]),
-        ("settled", &take_down, 1, vec![("a", "n0", "new", run, true)], vec![], vec![]),
+        ("fresh", &replace_in_place, 2, vec![], vec!["n0", "n1"], vec![]),
+        ("up to date", &replace_in_place, 1, vec![("a", "n0", "new", run, true)], vec![], vec![]),
         (
             "doubled",
-            &take_down,
+            &replace_in_place,
             1,
             vec![("a", "n0", "new", run, true), ("b", "n0", "new", run, true)],
             vec![],
             vec!["b"],
         ),
-        ("failed", &take_down, 1, vec![("a", "n0", "new", "Failed", false)], vec![], vec!["a"]),
+        ("failed", &replace_in_place, 1, vec![("a", "n0", "new", "Failed", false)], vec![], vec!["a"]),
         (
             "one at a time",
-            &take_down,
+            &replace_in_place,
             2,
             vec![("a", "n0", "old", run, true), ("b", "n1", "old", run, true)],
             vec![],
@@ -64,7 +64,7 @@ fn what_is_created_and_deleted() {
         ),
         (
             "wait for it",
-            &take_down,
+            &replace_in_place,
             2,
             vec![("a", "n0", "new", run, false), ("b", "n1", "old", run, true)],
             vec![],
@@ -72,7 +72,7 @@ fn what_is_created_and_deleted() {
         ),
         (
             "broken goes at once",
-            &take_down,
+            &replace_in_place,
             2,
             vec![("a", "n0", "new", run, false), ("b", "n1", "old", run, false)],
             vec![],

@@ -157,7 +157,7 @@ fn recreating_waits_for_old_pods() {
 }
 
 #[test]
-fn progress_is_told_and_times_out() {
+fn progress_is_reported_and_times_out() {
     let since = |at: &str, reason: &str| {
         json!({"observedGeneration": 1, "replicas": 3, "updatedReplicas": 3, "unavailableReplicas": 3, "terminatingReplicas": 0,
             "conditions": [{"type": "Progressing", "status": "True", "reason": reason, "lastUpdateTime": at,
@@ -206,7 +206,7 @@ fn history_beyond_its_limit_is_removed_once_complete() {
 }
 
 #[test]
-fn an_old_template_takes_a_new_revision() {
+fn a_restored_template_gets_a_new_revision() {
     let web = deployment(1, "v1", rolling("25%", "25%"), json!({}));
     let plan = planned(&web, &[set("v1", 1, 0, 0, 0, 1, 2), set("v2", 2, 1, 1, 1, 1, 2)]);
     assert_eq!(plan.revision.as_deref(), Some("3"));

@@ -129,7 +129,7 @@ fn failures_delay_the_next_pod_and_deadlines_end_the_job() {
 }
 
 #[test]
-fn ended_pods_are_counted_once() {
+fn finished_pods_are_counted_once() {
     let job = job(json!({"completions": 2, "parallelism": 2}), json!({"startTime": "2026-01-01T00:00:00Z"}));
     let all = pods(&[("Succeeded", None), ("Failed", None), ("Running", None)]);
     let spec = job.spec.as_ref().unwrap();
@@ -164,7 +164,7 @@ fn a_job_ends_when_nothing_is_left_to_count() {
 }
 
 #[test]
-fn both_conditions_of_an_end_are_told() {
+fn both_conditions_of_a_finished_job_are_set() {
     let job = job(json!({"backoffLimit": 0}), json!({}));
     let view = View::new(&job, job.spec.as_ref().unwrap(), pods(&[("Failed", None)]), HashSet::new());
     let Step::Finish(target) = decide(&view, None, Failures::default(), now()).step else { panic!("not finished") };

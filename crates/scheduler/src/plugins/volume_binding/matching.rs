@@ -46,9 +46,7 @@ pub(super) fn matching_volume<'a>(
             continue;
         }
         let capacity = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage")).map_or(0, value);
-        if capacity < requested(claim)
-            || !is_of_same_make(claim, volume)
-            || volume.metadata.deletion_timestamp.is_some()
+        if capacity < requested(claim) || !has_same_mode(claim, volume) || volume.metadata.deletion_timestamp.is_some()
         {
             continue;
         }
@@ -73,7 +71,7 @@ pub(super) fn matching_volume<'a>(
 }
 
 /// Whether both are blocks or both are file systems, with the same attributes class.
-fn is_of_same_make(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+fn has_same_mode(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
     let (Some(claim), Some(volume)) = (&claim.spec, &volume.spec) else { return false };
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
     let attributes = |class: &Option<String>| class.clone().unwrap_or_default();

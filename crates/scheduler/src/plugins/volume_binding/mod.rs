@@ -34,17 +34,17 @@ struct Claims {
 #[derive(Default)]
 pub struct VolumePlan {
     pub bind: Vec<(Arc<PersistentVolumeClaim>, Arc<PersistentVolume>)>,
-    pub make: Vec<Arc<PersistentVolumeClaim>>,
+    pub provision: Vec<Arc<PersistentVolumeClaim>>,
 }
 
 impl VolumePlan {
     pub fn is_empty(&self) -> bool {
-        self.bind.is_empty() && self.make.is_empty()
+        self.bind.is_empty() && self.provision.is_empty()
     }
 
     /// The keys of the claims it works on.
     pub fn claims(&self) -> impl Iterator<Item = String> {
-        self.bind.iter().map(|(claim, _)| claim).chain(&self.make).map(|claim| object_key(&claim.metadata))
+        self.bind.iter().map(|(claim, _)| claim).chain(&self.provision).map(|claim| object_key(&claim.metadata))
     }
 }
 
@@ -75,7 +75,7 @@ impl Plugin for VolumeBinding {
 }
 
 /// Whether an ephemeral claim was created for this pod.
-fn is_made_for(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
+fn is_created_for(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
     let owners = claim.metadata.owner_references.iter().flatten();
     owners.into_iter().any(|owner| owner.controller == Some(true) && Some(&owner.uid) == pod.metadata.uid.as_ref())
 }
@@ -99,7 +99,7 @@ fn sort_claims(pod: &PodState, storage: &Storage) -> Result<Claims, String> {
         if claim.metadata.deletion_timestamp.is_some() {
             return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));
         }
-        if used.is_ephemeral && !is_made_for(claim, &pod.object) {
+        if used.is_ephemeral && !is_created_for(claim, &pod.object) {
             let namespace = pod.namespace();
             return Err(format!(
                 "PVC {namespace}/{name} was not created for pod {namespace}/{} (pod is not owner)",
@@ -158,7 +158,7 @@ impl Claims {
         for claim in &self.delayed {
             match storage.selected_node(claim) {
                 Some(selected) if selected != node.name() => return Err(NO_VOLUME),
-                Some(_) => plan.make.push(Arc::clone(claim)),
+                Some(_) => plan.provision.push(Arc::clone(claim)),
                 None => to_match.push(claim),
             }
         }
@@ -169,10 +169,10 @@ impl Claims {
                     chosen.insert(volume.metadata.name.clone().unwrap_or_default());
                     plan.bind.push((Arc::clone(claim), Arc::clone(volume)));
                 }
-                None => plan.make.push(Arc::clone(claim)),
+                None => plan.provision.push(Arc::clone(claim)),
             }
         }
-        for claim in &plan.make {
+        for claim in &plan.provision {
             let Some(class) = storage.class(class_of_claim(claim)) else { return Err(NO_VOLUME) };
             can_be_provisioned(claim, class, storage, node)?;
         }

@@ -76,14 +76,14 @@ fn planned(claims: &[&str], zone: &str, storage: &Storage) -> String {
         Ok(Err(reasons)) => reasons.join(", "),
         Ok(Ok(plan)) => {
             let bound: Vec<String> = plan.bind.iter().map(|(_, volume)| name(&volume.metadata)).collect();
-            let provisioned: Vec<String> = plan.make.iter().map(|claim| name(&claim.metadata)).collect();
+            let provisioned: Vec<String> = plan.provision.iter().map(|claim| name(&claim.metadata)).collect();
             format!("bind [{}] make [{}]", bound.join(" "), provisioned.join(" "))
         }
     }
 }
 
 #[test]
-fn volumes_are_found_or_made_or_neither() {
+fn volumes_are_found_provisioned_or_missing() {
     let storage = storage();
     for (claims, zone, outcome) in [
         (&["claim"][..], "a", "bind [small] make []"),

@@ -82,7 +82,7 @@ fn scores(cluster: &mut Cluster, profile: &Profile, name: &str, pod: &Arc<PodSta
 }
 
 #[test]
-fn filters_say_what_kubernetes_says() {
+fn filters_report_kubernetes_messages() {
     let near = |kind: &str, key: &str, app: &str| {
         json!({"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution":
             [{"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}]}}})
@@ -202,7 +202,7 @@ fn filters_say_what_kubernetes_says() {
 }
 
 #[test]
-fn scores_follow_the_published_formulas() {
+fn scores_equal_the_published_formulas() {
     let default = Profile::named("default-scheduler");
     let prefers_zone = json!({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
         {"weight": 10, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}},

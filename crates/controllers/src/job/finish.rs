@@ -1,0 +1,121 @@
+//! Counts finished pods in the status, removes their finalizers, and finishes jobs.
+
+use k8s_openapi::api::batch::v1::{Job, JobCondition, JobStatus};
+use k8s_openapi::api::core::v1::Pod;
+use knarr_client::owner;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use super::back_off::Failures;
+use super::plan::{COMPLETE, is_finished};
+use super::view::{TRACKING, View, has_finalizer};
+use super::{CONTROLLER_NAME, Controller, tracking};
+use crate::common::Key;
+use crate::common::key::{name, namespace, uid};
+use crate::common::pods::each;
+use crate::common::requests::replace_status;
+use crate::error::{Result, has_code, is_not_found};
+
+impl Controller {
+    /// Writes the status before and after removing finalizers, so that each finished pod is counted once.
+    pub(super) async fn track_finished(
+        &self,
+        key: &Key,
+        view: &View<'_>,
+        status: JobStatus,
+        finished: Option<JobCondition>,
+        failures: Failures,
+        terminating: i32,
+    ) -> Result<()> {
+        let client = &self.context.client;
+        let mut tracked = tracking::track(view, status, finished, self.context.clock.now());
+        let mut job = view.job.clone();
+        if job.status.as_ref() != Some(&tracked.status) {
+            job.status = Some(tracked.status.clone());
+            job = replace_status(client, &job).await?;
+            self.written.note(key, &job.metadata);
+            self.failures.set(key, failures);
+        }
+        let stripped = Mutex::new(Vec::new());
+        let outcome = each(tracked.release, |pod| {
+            let stripped = &stripped;
+            async move {
+                self.released.add(key, uid(&*pod));
+                match self.strip(&pod).await {
+                    Ok(()) => {
+                        stripped.lock().push(uid(&*pod).to_owned());
+                        Ok(())
+                    }
+                    Err(error) => {
+                        self.released.remove(key, uid(&*pod));
+                        Err(error)
+                    }
+                }
+            }
+        })
+        .await;
+        for uid in stripped.into_inner() {
+            tracked.still_tracked.remove(&uid);
+        }
+        let mut status = job.status.clone().unwrap_or_default();
+        status.uncounted_terminated_pods.get_or_insert_default();
+        tracking::count_released(&mut status, &tracked.still_tracked);
+        let ending = tracked.ending.filter(|_| outcome.is_ok() && !tracked.reached_limit);
+        let finished_now = ending.as_ref().is_some_and(|ending| tracking::end(&mut status, ending, terminating));
+        if job.status.as_ref() != Some(&status) {
+            job.status = Some(status);
+            let written = replace_status(client, &job).await?;
+            self.written.note(key, &written.metadata);
+        }
+        if let (true, Some(ending)) = (finished_now, ending) {
+            self.finished.lock().insert(uid(&job).to_owned());
+            self.record_finish(&job, &ending);
+        }
+        Ok(outcome?)
+    }
+
+    fn record_finish(&self, job: &Job, ending: &JobCondition) {
+        let recorder = &self.control.recorder;
+        if ending.type_ != COMPLETE {
+            let reason = ending.reason.as_deref().unwrap_or("");
+            return recorder.warning(job, reason, ending.message.clone().unwrap_or_default());
+        }
+        let completions = job.spec.as_ref().and_then(|spec| spec.completions);
+        let succeeded = job.status.as_ref().and_then(|status| status.succeeded).unwrap_or(0);
+        if completions.is_some_and(|completions| succeeded > completions) {
+            let message = "Too many succeeded pods running after completion count reached";
+            recorder.warning(job, "TooManySucceededPods", message);
+        }
+        recorder.normal(job, "Completed", "Job completed");
+    }
+
+    /// Removes the finalizer; success when the pod is gone.
+    pub(super) async fn strip(&self, pod: &Pod) -> kube::Result<()> {
+        if !has_finalizer(pod) {
+            return Ok(());
+        }
+        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace(pod));
+        let patch = json!({"metadata": {"uid": uid(pod), "$deleteFromPrimitiveList/finalizers": [TRACKING]}});
+        match api.patch(name(pod), &PatchParams::default(), &Patch::Strategic(patch)).await {
+            Err(error) if is_not_found(&error) || has_code(&error, 409) => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
+    pub(super) async fn release_orphan(&self, key: Key) -> Result<()> {
+        let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(()) };
+        if let Some(reference) = owner::controller_of(&pod.metadata) {
+            let unfinished = self.job_of(&pod).is_some_and(|job| !is_finished(&job));
+            let external = self.job_of(&pod).is_some_and(|job| {
+                let manager = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref());
+                manager.is_some_and(|manager| manager != CONTROLLER_NAME)
+            });
+            if reference.kind != "Job" || unfinished || external {
+                return Ok(());
+            }
+        }
+        Ok(self.strip(&pod).await?)
+    }
+}
