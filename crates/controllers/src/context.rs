@@ -9,6 +9,7 @@ use kube::Client;
 use crate::clock::Clock;
 use crate::settings::Settings;
 
+/// What controllers are built from. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Context {
     pub client: Client,
@@ -18,6 +19,7 @@ pub struct Context {
 }
 
 impl Context {
+    /// A context with the system clock.
     pub fn new(client: Client, settings: Settings) -> Self {
         let informers = Informers::new(client.clone()).with_transform::<Pod>(reduce_pod);
         Self { informers, client, settings: Arc::new(settings), clock: Clock::system() }

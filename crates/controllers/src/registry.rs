@@ -5,7 +5,9 @@ use tokio::task::JoinSet;
 
 use crate::Context;
 
+/// One controller of the registry.
 pub struct Controller {
+    /// As in kube-controller-manager's `--controllers`.
     pub name: &'static str,
     /// Whether `*` includes it.
     pub by_default: bool,
@@ -24,6 +26,7 @@ macro_rules! controllers {
     (@by_default on_request) => { false };
 }
 
+/// All controllers, in the order they start.
 pub const CONTROLLERS: &[Controller] = controllers![
     "daemonset-controller" => daemon_set::run,
     "deployment-controller" => deployment::run,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+/// All settings of the controllers.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Names of the controllers to run: `*` for the default ones, `-name` to disable one.
@@ -27,33 +28,64 @@ pub struct Settings {
     pub cluster_cidrs: Vec<String>,
     /// Service networks, which pod networks of nodes must not overlap.
     pub service_cidrs: Vec<String>,
-    pub node_cidr_mask_size_ipv4: u8,
-    pub node_cidr_mask_size_ipv6: u8,
+    /// Prefix lengths of the nodes' pod networks.
+    pub node_cidr_mask_sizes: MaskSizes,
     /// Workers of each workload controller.
     pub concurrent_syncs: usize,
-    pub node_monitor_period: Duration,
-    /// A node whose lease and status do not change for this long becomes unknown.
-    pub node_monitor_grace_period: Duration,
-    pub node_startup_grace_period: Duration,
-    /// Nodes tainted per second when a zone is healthy, and when a large zone is partly down.
-    pub node_eviction_rate: f64,
-    pub secondary_node_eviction_rate: f64,
-    pub unhealthy_zone_threshold: f64,
-    pub large_cluster_size_threshold: usize,
+    pub node_health: NodeHealthSettings,
     /// Finished pods beyond this number are deleted, the oldest first.
     pub terminated_pod_threshold: usize,
-    pub autoscaler_sync_period: Duration,
-    pub autoscaler_tolerance: f64,
-    pub autoscaler_downscale_stabilization: Duration,
-    pub autoscaler_cpu_initialization_period: Duration,
-    pub autoscaler_initial_readiness_delay: Duration,
-    pub endpoints_batch_period: Duration,
-    pub max_endpoints_per_slice: usize,
-    pub mirroring_max_endpoints_per_subset: usize,
+    pub autoscaler: AutoscalerSettings,
+    pub endpoints: EndpointSettings,
+    /// Interval of full recounts of resource quotas.
     pub resource_quota_sync_period: Duration,
+    /// Interval of syncs of all volumes and claims.
     pub volume_sync_period: Duration,
     /// Unused generated token secrets are deleted after this time.
     pub legacy_token_clean_up_period: Duration,
+}
+
+/// Prefix lengths of the networks that nodes get.
+#[derive(Clone, Copy, Debug)]
+pub struct MaskSizes {
+    pub ipv4: u8,
+    pub ipv6: u8,
+}
+
+/// When a node counts as unhealthy, and how fast unhealthy nodes are tainted.
+#[derive(Clone, Debug)]
+pub struct NodeHealthSettings {
+    pub monitor_period: Duration,
+    /// A node whose lease and status do not change for this long becomes unknown.
+    pub monitor_grace_period: Duration,
+    /// The same for a node that has never reported.
+    pub startup_grace_period: Duration,
+    /// Nodes tainted per second in a healthy zone.
+    pub eviction_rate: f64,
+    /// Nodes tainted per second in a large zone that is partly down.
+    pub secondary_eviction_rate: f64,
+    /// Share of unhealthy nodes from which a zone counts as partly down.
+    pub unhealthy_zone_threshold: f64,
+    /// Zones of more nodes than this are large.
+    pub large_cluster_size_threshold: usize,
+}
+
+/// Timing and tolerance of the horizontal pod autoscaler.
+#[derive(Clone, Debug)]
+pub struct AutoscalerSettings {
+    pub sync_period: Duration,
+    pub tolerance: f64,
+    pub downscale_stabilization: Duration,
+    pub cpu_initialization_period: Duration,
+    pub initial_readiness_delay: Duration,
+}
+
+/// Batching and sizes of endpoints and their slices.
+#[derive(Clone, Debug)]
+pub struct EndpointSettings {
+    pub batch_period: Duration,
+    pub max_per_slice: usize,
+    pub mirroring_max_per_subset: usize,
 }
 
 /// A certificate authority as PEM.
@@ -83,25 +115,30 @@ impl Default for Settings {
             allocate_node_cidrs: false,
             cluster_cidrs: Vec::new(),
             service_cidrs: Vec::new(),
-            node_cidr_mask_size_ipv4: 24,
-            node_cidr_mask_size_ipv6: 64,
+            node_cidr_mask_sizes: MaskSizes { ipv4: 24, ipv6: 64 },
             concurrent_syncs: 5,
-            node_monitor_period: Duration::from_secs(5),
-            node_monitor_grace_period: Duration::from_secs(50),
-            node_startup_grace_period: Duration::from_secs(60),
-            node_eviction_rate: 0.1,
-            secondary_node_eviction_rate: 0.01,
-            unhealthy_zone_threshold: 0.55,
-            large_cluster_size_threshold: 50,
+            node_health: NodeHealthSettings {
+                monitor_period: Duration::from_secs(5),
+                monitor_grace_period: Duration::from_secs(50),
+                startup_grace_period: Duration::from_secs(60),
+                eviction_rate: 0.1,
+                secondary_eviction_rate: 0.01,
+                unhealthy_zone_threshold: 0.55,
+                large_cluster_size_threshold: 50,
+            },
             terminated_pod_threshold: 12_500,
-            autoscaler_sync_period: Duration::from_secs(15),
-            autoscaler_tolerance: 0.1,
-            autoscaler_downscale_stabilization: Duration::from_secs(300),
-            autoscaler_cpu_initialization_period: Duration::from_secs(300),
-            autoscaler_initial_readiness_delay: Duration::from_secs(30),
-            endpoints_batch_period: Duration::ZERO,
-            max_endpoints_per_slice: 100,
-            mirroring_max_endpoints_per_subset: 1000,
+            autoscaler: AutoscalerSettings {
+                sync_period: Duration::from_secs(15),
+                tolerance: 0.1,
+                downscale_stabilization: Duration::from_secs(300),
+                cpu_initialization_period: Duration::from_secs(300),
+                initial_readiness_delay: Duration::from_secs(30),
+            },
+            endpoints: EndpointSettings {
+                batch_period: Duration::ZERO,
+                max_per_slice: 100,
+                mirroring_max_per_subset: 1000,
+            },
             resource_quota_sync_period: Duration::from_secs(300),
             volume_sync_period: Duration::from_secs(15),
             legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),

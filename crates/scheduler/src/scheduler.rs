@@ -28,6 +28,7 @@ use crate::volumes::VolumeInformers;
 /// At most this many bindings are in flight.
 const BINDINGS_IN_FLIGHT: usize = 256;
 
+/// What the scheduler is started with.
 pub struct Settings {
     pub configuration: Configuration,
     /// The clock, injected into decisions.

@@ -42,7 +42,7 @@ pub async fn run(context: Context) {
     let pods = context.informers.of::<Pod>();
     let queue: Arc<WorkQueue<Key>> = WorkQueue::new();
     let on_change = queue.clone();
-    let interval = context.settings.autoscaler_sync_period;
+    let interval = context.settings.autoscaler.sync_period;
     autoscalers.on_change(move |change| {
         let key = Key::of(&**change.latest());
         match change {
@@ -157,7 +157,7 @@ impl Controller {
                 std::cmp::Ordering::Less => "All metrics below target".to_owned(),
                 std::cmp::Ordering::Equal => String::new(),
             };
-            let down_window = self.context.settings.autoscaler_downscale_stabilization;
+            let down_window = self.context.settings.autoscaler.downscale_stabilization;
             let bounds = Bounds { current, min, max: spec.max_replicas, behavior: spec.behavior.as_ref(), down_window };
             let limited = self.histories.lock().entry(key.clone()).or_default().limit(proposed, &bounds, now);
             let (able, limit) = (limited.able_to_scale, limited.scaling_limited);

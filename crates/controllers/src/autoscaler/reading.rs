@@ -66,10 +66,10 @@ impl<'a> Reader<'a> {
             current: scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0),
             running: scale.status.as_ref().map_or(0, |status| status.replicas),
             initial_delays: InitialDelays {
-                cpu_initialization: settings.autoscaler_cpu_initialization_period,
-                initial_readiness: settings.autoscaler_initial_readiness_delay,
+                cpu_initialization: settings.autoscaler.cpu_initialization_period,
+                initial_readiness: settings.autoscaler.initial_readiness_delay,
             },
-            tolerance: tolerance(autoscaler, settings.autoscaler_tolerance),
+            tolerance: tolerance(autoscaler, settings.autoscaler.tolerance),
             now,
         }
     }

@@ -74,7 +74,7 @@ impl Controller {
         };
         self.written.are_observed(&key, &existing)?;
         let settings = &self.context.settings;
-        let mirrored = mirrored(&endpoints, settings.mirroring_max_endpoints_per_subset);
+        let mirrored = mirrored(&endpoints, settings.endpoints.mirroring_max_per_subset);
         if mirrored.invalid > 0 {
             let message = format!("Skipped {} invalid IP addresses when mirroring to EndpointSlices", mirrored.invalid);
             self.recorder.warning(&*endpoints, "InvalidIPAddress", message);
@@ -82,7 +82,7 @@ impl Controller {
         if mirrored.skipped > 0 {
             let message = format!(
                 "A max of {} addresses can be mirrored to EndpointSlices per Endpoints subset. {} addresses were skipped",
-                settings.mirroring_max_endpoints_per_subset, mirrored.skipped
+                settings.endpoints.mirroring_max_per_subset, mirrored.skipped
             );
             self.recorder.warning(&*endpoints, "TooManyAddressesToMirror", message);
         }
@@ -91,7 +91,7 @@ impl Controller {
             &["IPv4", "IPv6"],
             mirrored.endpoints,
             &existing,
-            settings.mirroring_max_endpoints_per_subset,
+            settings.endpoints.mirroring_max_per_subset,
             false,
         );
         carry_out(client, &key, &self.written, changes).await

@@ -94,7 +94,7 @@ impl Controller {
         let weak = Arc::downgrade(self);
         self.pods.on_change(move |change| {
             let Some(controller) = weak.upgrade() else { return };
-            let period = controller.context.settings.endpoints_batch_period;
+            let period = controller.context.settings.endpoints.batch_period;
             for key in services_touched(&controller.services, change) {
                 let delay = period.max(controller.trigger_times.batch_delay(&key));
                 controller.queue.add_after(key, delay);
@@ -158,7 +158,7 @@ impl Controller {
             topology::keep_hints(&mut desired.endpoints, &existing);
         }
         let parent = desired::parent_of(&service, spec, trigger_time);
-        let max = self.context.settings.max_endpoints_per_slice;
+        let max = self.context.settings.endpoints.max_per_slice;
         let mut changes = plan::plan(&parent, &desired.families, desired.endpoints, &existing, max, true);
         let events = self.distribute(&key, by_zone, &desired.families, &mut changes, &existing);
         let outcome = carry_out(&self.context.client, &key, &self.written, changes).await;

@@ -40,7 +40,7 @@ pub async fn run(context: Context) {
     services.on_change(move |change| on_service.add(Key::of(&**change.latest())));
     let trigger_times = Arc::new(TriggerTimes::default());
     let (on_pod, selecting, observed) = (queue.clone(), services.clone(), trigger_times.clone());
-    let period = context.settings.endpoints_batch_period;
+    let period = context.settings.endpoints.batch_period;
     pods.on_change(move |change| {
         for key in services_touched(&selecting, change) {
             let delay = period.max(observed.batch_delay(&key));

@@ -30,7 +30,7 @@ pub async fn run(context: Context) {
             return;
         };
         let size =
-            if network.is_ipv6() { settings.node_cidr_mask_size_ipv6 } else { settings.node_cidr_mask_size_ipv4 };
+            if network.is_ipv6() { settings.node_cidr_mask_sizes.ipv6 } else { settings.node_cidr_mask_sizes.ipv4 };
         let Some(mut pool) = Pool::new(network, size) else {
             tracing::error!(%cidr, size, "the cluster CIDR is too small for node CIDRs of this size");
             return;

@@ -93,7 +93,7 @@ impl Controller {
     }
 
     async fn monitor(self: Arc<Self>) {
-        let mut ticks = tokio::time::interval(self.context.settings.node_monitor_period);
+        let mut ticks = tokio::time::interval(self.context.settings.node_health.monitor_period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -158,7 +158,12 @@ impl Controller {
             let mut all = self.health.lock();
             let Some(health) = all.get_mut(key) else { return Ok(()) };
             health.observe(node, renewed, now);
-            health.evaluate(node, settings.node_monitor_grace_period, settings.node_startup_grace_period, now)
+            health.evaluate(
+                node,
+                settings.node_health.monitor_grace_period,
+                settings.node_health.startup_grace_period,
+                now,
+            )
         };
         let was_ready = health::ready(node).is_some_and(|ready| ready.status == "True");
         let ready = match verdict {

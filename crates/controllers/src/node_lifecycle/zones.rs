@@ -35,10 +35,10 @@ pub(super) struct Decisions {
 impl Zones {
     pub fn new(settings: &Settings) -> Self {
         Self {
-            rate: settings.node_eviction_rate,
-            secondary_rate: settings.secondary_node_eviction_rate,
-            threshold: settings.unhealthy_zone_threshold,
-            large: settings.large_cluster_size_threshold,
+            rate: settings.node_health.eviction_rate,
+            secondary_rate: settings.node_health.secondary_eviction_rate,
+            threshold: settings.node_health.unhealthy_zone_threshold,
+            large: settings.node_health.large_cluster_size_threshold,
             ready: HashMap::new(),
             allowances: HashMap::new(),
             was_all_away: true,

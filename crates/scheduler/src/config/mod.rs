@@ -22,6 +22,7 @@ use profiles::{percentage, read_profile};
 
 pub use file::LeaderSettings;
 
+/// A validated configuration.
 #[derive(Clone, Debug)]
 pub struct Configuration {
     pub profiles: Vec<Profile>,
@@ -35,6 +36,7 @@ pub struct Configuration {
     pub leader: LeaderSettings,
 }
 
+/// Why a configuration is rejected, in the messages of kube-scheduler.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
     #[error("{0}")]
